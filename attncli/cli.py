@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attncli import __version__
-from attncli.core.runtime import tile_pass_in_use
+from attncli.core.runtime import package_with_damaged_metadata, tile_pass_in_use
 from attncli.errors import (
     DONE,
     FAILED,
@@ -431,12 +431,13 @@ def _print_errors(*lines: str) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code."""
     forget_notes()
-    if os.environ.get("_ATTN_COMPLETE") == "complete_bash":
-        from attncli.commands.completion import whole_words_in_bash
-
-        with whole_words_in_bash():
-            build_app()(prog_name="attn")
+    completes = os.environ.get("_ATTN_COMPLETE", "")
     try:
+        if completes == "complete_bash":
+            from attncli.commands.completion import whole_words_in_bash
+
+            with whole_words_in_bash():
+                build_app()(prog_name="attn")
         code = build_app()(args=list(arguments), prog_name="attn", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else DONE
@@ -450,7 +451,8 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # every failure is reported in one line; the last kind is a mistake of ours
         if "--debug" in arguments:
             traceback.print_exc()
-        return _failed(error)
+        # A shell that completes a line would write a message into it.
+        return FAILED if completes else _failed(error)
 
 
 def _failed(error: Exception) -> int:
@@ -472,6 +474,9 @@ def _failed(error: Exception) -> int:
             _print_errors(f"cannot write: {error.strerror}")
             forget_stdout()
             return WriteError.exit_code
+        case _ if (package := package_with_damaged_metadata(error)) is not None:
+            damaged = f"{package}: its entry_points.txt is damaged"
+            _print_errors(f"{damaged}, and torch, which reads those of all packages, ends: reinstall it")
         case _:
             kind = type(error).__name__
             _print_errors(f"internal error: {kind}: {error} (--debug shows where; please report it)")

@@ -25,7 +25,14 @@ import torch
 
 from attncli.core.names import named_head
 from attncli.measure.retrieval import retrieving_heads
-from attncli.measure.sources import Removals, given_answer, source_weights, written_answer
+from attncli.measure.sources import (
+    CHECKED,
+    Removals,
+    given_answer,
+    likeliest,
+    source_weights,
+    written_answer,
+)
 from attncli.models.loading import open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
@@ -76,12 +83,15 @@ def contexts(count: int, seed: int = 1) -> Iterator[Context]:
 
 
 def rankings(pretrained: Pretrained, num_contexts: int) -> None:
-    """How often the right source is first, by the chosen heads and by all; of answers given and written."""
+    """How often the right source is first, by the chosen heads, by all, and by what sources are removed by
+    without chosen heads; how often it is among the five that are; of answers given and written.
+    """
     chosen = retrieving_heads(pretrained).heads
     print(f"chosen heads: {', '.join(chosen)}", flush=True)
     places = [named_head(name) for name in chosen]
     for kind in ("given", "written"):
-        found = {"chosen": 0, "all": 0}
+        found = {"chosen": 0, "all": 0, "likeliest": 0}
+        in_five = dict.fromkeys(found, 0)
         num_answers = num_right = 0
         for context in contexts(num_contexts):
             if kind == "given":
@@ -95,10 +105,16 @@ def rankings(pretrained: Pretrained, num_contexts: int) -> None:
             replay = Replay(pretrained.whole, reading.prompt.ids, torch.tensor(answer.ids), answer.cache)
             weights = source_weights(replay.layers()[0], reading, len(answer.ids))
             rows = [weights.heads.index(("self", place.layer, place.head)) for place in places]
-            for name, of_heads in (("chosen", weights.of_heads[rows]), ("all", weights.of_heads)):
-                found[name] += int(of_heads.mean(dim=0).argmax()) + 1 == context.right
+            for name, ranked in (
+                ("chosen", weights.of_heads[rows].mean(dim=0)),
+                ("all", weights.of_heads.mean(dim=0)),
+                ("likeliest", likeliest(weights)),
+            ):
+                order = (ranked.argsort(descending=True) + 1).tolist()
+                found[name] += order[0] == context.right
+                in_five[name] += context.right in order[:CHECKED]
         said = f"answers {kind}: {num_right} of {num_answers} name the place; right source first: {found}"
-        print(said, flush=True)
+        print(f"{said}, among the first {CHECKED}: {in_five}", flush=True)
 
 
 def removals(pretrained: Pretrained, rounds: int) -> None:

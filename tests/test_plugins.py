@@ -1,6 +1,7 @@
 """Packages that add to attn, of the code that docs/adding.md prints, seen through the command line."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -195,6 +196,22 @@ def test_a_broken_one_is_a_line_each_and_the_rest_works(site: Path, tmp_path: Pa
     assert (view.code, view.err) == (1, f"plugin gone_views (attn-broken 1.0) {WHY}\n")
     assert works.code == 0 and flag.code == 2
     assert listed.code == 1 and listed.out.count(WHY) == len(GROUPS) and listed.out.count("  ok\n") == 4
+
+
+def test_damaged_metadata_of_a_package_that_torch_reads_are_named(tmp_path: Path) -> None:
+    """A package that is nothing to attn: torch looks for backends in the entry points of all."""
+    install(tmp_path, "damaged", {}, {})
+    (tmp_path / "damaged-1.0.dist-info" / "entry_points.txt").write_bytes(b"[a]\n\xff")
+    done = subprocess.run(
+        [sys.executable, "-m", "attncli", "self"],
+        capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        "damaged 1.0: its entry_points.txt is damaged, and torch, which reads those of all packages, ends: "
+        "reinstall it\n"
+    )
 
 
 def test_help_imports_no_plugin(tmp_path: Path) -> None:

@@ -101,8 +101,14 @@ def _named(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
 
 @contextmanager
 def whole_words_in_bash() -> Iterator[None]:
-    """Bash breaks `1:0` at its colon, and replaces what comes after it: only that is printed."""
-    words, current = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+    """Bash breaks `1:0` at its colon, and replaces what comes after it: only that is printed.
+
+    UserError where it says no words, or not which of them.
+    """
+    words, place = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
+    if not place.isdecimal():
+        raise UserError(f"COMP_CWORD: must be the number of a word (got {place})")
+    current = int(place)
     last = words[current] if current < len(words) else ""
     while ":" in words[2 : current + 1]:
         place = words.index(":", 2)

@@ -29,6 +29,7 @@ from attncli.commands.command import (
     setting_options,
     store_errors,
 )
+from attncli.commands.mistakes import PATTERN, unquoted
 from attncli.commands.output import Destination, checked_path, first_words, progress_line
 from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.plain_text import note
@@ -234,9 +235,10 @@ STORE = option(
 
 CHECKPOINTS = option(
     "--checkpoints",
-    "Survey each checkpoint of a training run, folders named by their steps, instead of one model; "
-    "with -o FILE.db kept and resumed. Quote a pattern.",
-    "PATTERN",
+    "Survey each checkpoint of a training run, folders named by their steps or, with --allow-download, "
+    "revisions of a hub id as ID@step*, instead of one model; with -o FILE.db kept and resumed. "
+    "Quote a pattern.",
+    PATTERN,
     kind=list[str],
     group="Input",
     everyday="heads over the steps of a training run",
@@ -312,7 +314,7 @@ def show_checkpoints(
 
     text = flags["sentence"]
     if text is not None and Path(text).is_dir():
-        raise UserError(f"--checkpoints: {text} is one more of them: quote the pattern")
+        raise UserError(unquoted("--checkpoints", [*checkpoints, text]))
     head, others = flags["head"], {**flags, "head": None}
     given = given_settings("heads", config, others)
     not_here = "is not for --checkpoints"
@@ -328,7 +330,15 @@ def show_checkpoints(
         return checked_spec(HeadsSpec, {**given, "model": Given(folder, "--checkpoints")})
 
     return survey_checkpoints(
-        checkpoints, spec_of, to, kept=kept, head=head, expect=expect, follow=follow, fresh=fresh
+        checkpoints,
+        spec_of,
+        to,
+        kept=kept,
+        head=head,
+        expect=expect,
+        follow=follow,
+        fresh=fresh,
+        allow_download="allow_download" in given and given["allow_download"].value is True,
     )
 
 

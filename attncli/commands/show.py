@@ -1,5 +1,6 @@
 """`attn show`: what was computed before, by attn or by somebody else, in any view."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,7 @@ def show(file: str, report: str | None, **flags: Any) -> None:
     """Read everything, so that nothing is written of a damaged file; then show it."""
     arrays = {parameter.name: flags.pop(parameter.name) for parameter in ARRAY_FLAGS}
     to = Destination(**flags)
+    to.display = replace(to.display, is_saved=True)
     saved = opened(file, **arrays)
     if report is not None:
         saved = _one(saved, file, report)

@@ -100,7 +100,7 @@ class SourceSpec(ModelSpec):
     method: Annotated[Literal["weights", "removal", "sampled"], Everyday("what sources are ranked by")] = (
         Field(
             "weights",
-            description="what sources are ranked by: weights, checked by removing the first five; removal of "
+            description="what sources are ranked by: weights, checked by removing five; removal of "
             "each; or sampled, random sets of them and a Lasso (ContextCite)",
         )
     )
@@ -153,7 +153,7 @@ class SourceSpec(ModelSpec):
                     key, "cannot be combined with `find_heads`, which asks nothing", "find_heads"
                 )
             return
-        if self.sentence is None and self.file is None and self.context is None:
+        if self.sentence is None and self.file is None and self.context is None and not self.document:
             yield contradiction(
                 "model", "needs a question, and `document` or `file`: sources", "document", "file"
             )
@@ -165,6 +165,8 @@ class SourceSpec(ModelSpec):
             yield contradiction("truncate", "is not for source: it would cut sources off")
         if self.given("runs") and self.method != "sampled":
             yield contradiction("runs", "needs `method` sampled", "method")
+        if self.runs == 1:
+            yield contradiction("runs", "must be at least 2: one set of sources says nothing")
 
 
 def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
@@ -190,7 +192,7 @@ def _sourced(spec: SourceSpec, texts: Texts, pretrained: "Pretrained") -> "Sourc
     question, context, key = texts.text, texts.context, _key(spec)
     if spec.document:
         assert question is not None
-        documents = [(Path(file).name, read_text(file)) for file in spec.document]
+        documents = [(Path(file).name, read_text(file, "document")) for file in spec.document]
         sourced = with_documents(documents, question)
     elif context is None:
         assert question is not None

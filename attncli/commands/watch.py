@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from glob import glob
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from attncli.commands.command import (
 from attncli.commands.output import Destination, ProgressLine, progress_line
 from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
+from attncli.models.folder import id_and_revision
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Statistic, Table
 from attncli.runs.report_values import Columns, Condition, Expectations, parse_conditions
@@ -71,7 +73,8 @@ EXPECT = option(
     kind=list[str],
     everyday='what every head must meet: "max_score < 100"',
 )
-SECONDS_BETWEEN = 1.0
+SECONDS_BETWEEN, SECONDS_BETWEEN_REVISIONS = 1.0, 60.0
+"""How often a folder, or the hub, is looked at."""
 LIVE = "Live. Ctrl-C leaves this screen; the training goes on."
 FOLLOWED = "Waits for new checkpoints. Ctrl-C ends it."
 
@@ -296,7 +299,9 @@ command = partial(
 )
 
 
-NUMBER = re.compile(r"\d+")
+STEP, NUMBER = re.compile(r"step\D?(\d+)"), re.compile(r"\d+")
+REVISIONS = re.compile(r"[\w.-]+(/[\w.-]+)?@[^@]+")
+"""A hub id and a pattern of its revisions."""
 SETTLED_SECONDS = 2.0
 """How long the files of a new checkpoint must not have changed: else it is still being written."""
 NOT_FOR_CHECKPOINTS = (
@@ -305,26 +310,86 @@ NOT_FOR_CHECKPOINTS = (
 )
 
 
-def found_checkpoints(patterns: Sequence[str]) -> dict[int, Path]:
-    """The folders that patterns name, by their steps, in order; a step is the last number of a name.
+def step_of(name: str) -> int | None:
+    """The number behind `step` in a name, else its last number; None where it has none."""
+    numbers = STEP.findall(name) or NUMBER.findall(name)
+    return int(numbers[-1]) if numbers else None
 
-    UserError for a folder without a number, and for two of the same step.
+
+class Checkpoint(NamedTuple):
+    """A folder, or ID@REVISION of a model on the hub with the commit of that revision."""
+
+    model: str
+    commit: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return Path(self.model).name
+
+    @property
+    def folder(self) -> Path | None:
+        """None where it is on the hub."""
+        return Path(self.model) if self.commit is None else None
+
+
+def run_of(model: str) -> str:
+    """Where the checkpoints of the same run are: the folder above, or a hub id."""
+    is_revision = REVISIONS.fullmatch(model) and not Path(model).exists()
+    return id_and_revision(model)[0] if is_revision else str(Path(model).resolve().parent)
+
+
+def found_checkpoints(patterns: Sequence[str], *, allow_download: bool) -> dict[int, Checkpoint]:
+    """What patterns name, by step, in order: folders of models, else revisions of a hub id.
+
+    UserError for a name without a number, for two of the same step, and for a hub id without downloads.
     """
-    folders = {Path(name) for pattern in patterns for name in glob(os.path.expanduser(pattern))}  # noqa: PTH111, PTH207 - absolute patterns, too
-    found: dict[int, Path] = {}
-    for folder in sorted(path for path in folders if path.is_dir() and (path / "config.json").is_file()):
-        numbers = NUMBER.findall(folder.name)
-        if not numbers:
-            raise UserError(f"--checkpoints: {folder}: a name with a step is needed, as checkpoint-500")
-        step = int(numbers[-1])
+    names: dict[str, Checkpoint] = {}
+    for pattern in patterns:
+        paths = [*map(Path, glob(os.path.expanduser(pattern)))]  # noqa: PTH111, PTH207 - absolute patterns, too
+        folders = [path for path in paths if path.is_dir() and (path / "config.json").is_file()]
+        names |= {str(folder): Checkpoint(str(folder)) for folder in folders}
+        if not paths and REVISIONS.fullmatch(pattern):
+            if not allow_download:
+                raise UserError(f"--checkpoints: no such folder: {pattern} (a hub id needs --allow-download)")
+            names |= _found_revisions(pattern)
+    found: dict[int, Checkpoint] = {}
+    for name, checkpoint in sorted(names.items()):
+        step = step_of(checkpoint.name)
+        if step is None:
+            raise UserError(f"--checkpoints: {name}: a name with a step is needed, as checkpoint-500")
         if step in found:
-            raise UserError(f"--checkpoints: {found[step]} and {folder} are both of step {step}")
-        found[step] = folder
+            raise UserError(f"--checkpoints: {found[step].model} and {name} are both of step {step}")
+        found[step] = checkpoint
     return dict(sorted(found.items()))
 
 
-def is_settled(folder: Path) -> bool:
+def _found_revisions(pattern: str) -> dict[str, Checkpoint]:
+    from attncli.models.loading import hub_revisions
+
+    name, wanted = id_and_revision(pattern)
+    try:
+        known = hub_revisions(name)
+    except UserError as error:
+        raise UserError(*(f"--checkpoints: {line}" for line in error.lines)) from None
+    found = {
+        f"{name}@{revision}": Checkpoint(f"{name}@{revision}", commit)
+        for revision, commit in known.items()
+        if fnmatchcase(revision, wanted)
+    }
+    if not found:
+        some = ", ".join([*known][:MOST_NAMED]) + (", ..." if len(known) > MOST_NAMED else "")
+        raise UserError(f"--checkpoints: no revision of {name} is named {wanted}: it has {some}")
+    return found
+
+
+MOST_NAMED = 5
+
+
+def is_settled(folder: Path | None) -> bool:
     """Whether nothing in a folder has changed for a while; not where it is being removed."""
+    if folder is None:  # a revision is there whole
+        return True
     try:
         changed = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except FileNotFoundError:
@@ -332,10 +397,10 @@ def is_settled(folder: Path) -> bool:
     return time.time() - changed > SETTLED_SECONDS
 
 
-def logged_loss(folder: Path, step: int) -> float | None:
+def logged_loss(folder: Path | None, step: int) -> float | None:
     """The last loss up to a step in the trainer_state.json of a checkpoint; None where it says none."""
-    path = folder / "trainer_state.json"
-    if not path.is_file():
+    path = None if folder is None else folder / "trainer_state.json"
+    if path is None or not path.is_file():
         return None
     try:
         history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
@@ -355,17 +420,19 @@ def survey_checkpoints(
     expect: Sequence[str],
     follow: bool,
     fresh: bool,
+    allow_download: bool,
 ) -> int:
     """Survey each checkpoint that the store does not have yet, then show all; or go on with new ones.
 
-    Without a store to be `kept` one is used that is removed at the end. `spec_of` gives the settings for the
-    folder of a model.
+    Without a store to be `kept` one is used that is removed at the end. `spec_of` gives the settings for a
+    model.
     """
     from attncli.runs.training_steps import parse_expectations
 
     if head is not None:
         _head_named(head)
-    found = found_checkpoints(patterns)
+    find = partial(found_checkpoints, patterns, allow_download=allow_download)
+    found = find()
     if not found and not follow:
         named = " or ".join(patterns)
         inside = next((name for name in patterns if Path(name).is_dir()), None)
@@ -373,7 +440,7 @@ def survey_checkpoints(
         raise UserError(f"--checkpoints: no folder of a model is named {named}{hint}")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
     if found:
-        conditions = parse_expectations(expect, [spec_of(str(next(iter(found.values()))))], "--expect")
+        conditions = parse_expectations(expect, [spec_of(next(iter(found.values())).model)], "--expect")
     with ExitStack() as stack:
         path = kept
         if path is None:
@@ -382,10 +449,10 @@ def survey_checkpoints(
         line = stack.enter_context(progress_line())
         store = stack.enter_context(open_store(path, fresh=fresh, rows=False, weights=False))
         surveys = _Checkpoints(store, spec_of, line)
-        surveys.take({step: folder for step, folder in found.items() if not follow or is_settled(folder)})
+        surveys.take({step: each for step, each in found.items() if not follow or is_settled(each.folder)})
         line.clear()
         if follow:
-            surveys.follow(patterns, path, head, to)
+            surveys.follow(find, path, head, to)
         with reading(path) as reader:
             if not reader.has_steps():
                 return SOME_FAILED if surveys.failed else DONE
@@ -415,45 +482,45 @@ class _Checkpoints:
 
     def __init__(self, store: Store, spec_of: "Callable[[str], HeadsSpec]", line: ProgressLine) -> None:
         self.store, self.spec_of, self.line = store, spec_of, line
-        self.done: set[Path] = set()
-        self.failed: set[Path] = set()
+        self.done: set[Checkpoint] = set()
+        self.failed: set[Checkpoint] = set()
         self.is_checked = False
-        self.known: set[Path] = set()
-        self.stored: dict[int, Path] = {}
+        self.known: set[str] = set()
+        self.stored: dict[int, str] = {}
         self.heads: frozenset[tuple[int | None, int | None]] | None = None
 
-    def take(self, found: Mapping[int, Path]) -> int:
+    def take(self, found: Mapping[int, Checkpoint]) -> int:
         """Survey those that the store does not have; how many were surveyed now. An error is told."""
         from attncli.runs.runner import Session
         from attncli.runs.training_steps import content_key, measured_step, store_step
 
         count = 0
-        for step, folder in found.items():
-            if folder in self.done | self.failed:
+        for step, checkpoint in found.items():
+            if checkpoint in self.done | self.failed:
                 continue
             try:
-                spec = self.spec_of(str(folder))
-                self.line.begin(f"reading {folder.name}, to know it again")
+                spec = self.spec_of(checkpoint.model)
+                self.line.begin(f"reading {checkpoint.name}, to know it again")
                 self._check_text(spec)
-                key = content_key(spec, step)
+                key = content_key(spec, step, checkpoint.commit)
                 if key in self.store.steps():
-                    self.known.add(folder.resolve().parent)
+                    self.known.add(run_of(checkpoint.model))
                 else:
-                    self.line.begin(f"step {step}: {folder.name}")
-                    self._check_run(folder)
+                    self.line.begin(f"step {step}: {checkpoint.name}")
+                    self._check_run(checkpoint)
                     report = Session().run(spec, reseed=True)
-                    measured = measured_step(step, spec, key, report, logged_loss(folder, step))
+                    measured = measured_step(step, spec, key, report, logged_loss(checkpoint.folder, step))
                     self._check_heads(measured.columns)
                     self.store.remove_steps(step, step)  # of a checkpoint that was there before
                     store_step(self.store, [measured])
                     count += 1
-                self.done.add(folder)
+                self.done.add(checkpoint)
             except StoreOfOthers:
                 raise
             except UserError as error:
-                self.failed.add(folder)
+                self.failed.add(checkpoint)
                 for text in error.lines:
-                    self.line.tell(f"{folder}: {text}")
+                    self.line.tell(f"{checkpoint.model}: {text}")
         return count
 
     def _check_text(self, spec: "HeadsSpec") -> None:
@@ -465,24 +532,23 @@ class _Checkpoints:
         with reading(self.store.path) as reader:
             stored = {text_key(*text) for text in reader.texts_of_steps()}
             for step in reader.steps():
-                self.stored[step.step] = Path(str(reader.settings[step.settings]["model"]))
+                self.stored[step.step] = str(reader.settings[step.settings]["model"])
                 self.heads = _heads_of(step.columns)
         if self.store.last_run() and stored != {text_of(spec)}:
             others = "steps on another text, or with other settings" if stored else "runs that are no steps"
             raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
         self.is_checked = True
 
-    def _check_run(self, folder: Path) -> None:
-        """UserError before a step is added to those of `Watch`, or of checkpoints in another folder.
+    def _check_run(self, checkpoint: Checkpoint) -> None:
+        """UserError before a step is added to those of `Watch`, or of the checkpoints of another run.
 
         A folder that was moved is known by the checkpoints in it that are as they were.
         """
-        parent = folder.resolve().parent
+        run = run_of(checkpoint.model)
         for step, model in self.stored.items():
-            numbers = NUMBER.findall(model.name)
-            is_checkpoint = bool(numbers) and int(numbers[-1]) == step
-            if not is_checkpoint or (parent not in self.known and model.resolve().parent != parent):
-                others = f"checkpoints in {model.parent}" if is_checkpoint else "the steps of attncli.Watch"
+            is_checkpoint = step_of(Path(model).name) == step
+            if not is_checkpoint or (run not in self.known and run_of(model) != run):
+                others = f"checkpoints in {run_of(model)}" if is_checkpoint else "the steps of attncli.Watch"
                 raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
 
     def _check_heads(self, columns: Columns) -> None:
@@ -492,7 +558,9 @@ class _Checkpoints:
             raise UserError("has other layers and heads than the steps before: it is of another model")
         self.heads = heads
 
-    def follow(self, patterns: Sequence[str], path: Path, head: str | None, to: Destination) -> None:
+    def follow(
+        self, find: Callable[[], dict[int, Checkpoint]], path: Path, head: str | None, to: Destination
+    ) -> None:
         """Go on with new checkpoints until Ctrl-C, and show all after each."""
         is_live = _is_live(to)
         with drawing(to) if is_live else _until_interrupted() as draw:
@@ -505,11 +573,12 @@ class _Checkpoints:
                         draw(reports, FOLLOWED)
                     elif to.path is not None:
                         _write(reports, to)
-                time.sleep(SECONDS_BETWEEN)
+                are_on_hub = any(each.commit for each in self.done | self.failed)
+                time.sleep(SECONDS_BETWEEN_REVISIONS if are_on_hub else SECONDS_BETWEEN)
                 new = {
-                    step: folder
-                    for step, folder in found_checkpoints(patterns).items()
-                    if folder not in self.done | self.failed and is_settled(folder)
+                    step: each
+                    for step, each in find().items()
+                    if each not in self.done | self.failed and is_settled(each.folder)
                 }
                 is_due = bool(self.take(new))
 

@@ -200,6 +200,21 @@ def _entry_points(file: Path, package: str) -> list[Plugin]:
     ]
 
 
+def package_with_damaged_metadata(error: Exception) -> str | None:
+    """The package whose entry points end the import of torch, which reads those of all; None for none."""
+    from importlib import metadata
+
+    raised = error.__traceback__
+    while raised is not None and raised.tb_frame.f_code.co_filename != metadata.__file__:
+        raised = raised.tb_next
+    for package in metadata.distributions() if raised is not None else ():
+        try:
+            package.entry_points  # noqa: B018 - it reads the file
+        except Exception:  # what is damaged fails in any way
+            return f"{package.name} {package.version}"
+    return None
+
+
 def added(group: str, known: set[str]) -> dict[str, Plugin]:
     """The plugins of a group by name, but for names that are `known`: attn's own stay what they are."""
     found: dict[str, Plugin] = {}

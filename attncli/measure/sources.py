@@ -26,7 +26,7 @@ from attncli.models.writing import Decoding, whole_cache, write
 
 SourceMethod = Literal["weights", "removal", "sampled"]
 CHECKED = 5
-"""Sources that are removed where all of them would take long: the first by weight."""
+"""Sources that are removed where all of them would take long."""
 QUERIES_AT_ONCE = 64
 KEEP_SHARE, LASSO_ALPHA = 0.5, 0.01
 """As ContextCite samples and fits (Cohen-Wang et al. 2024, 2409.00729)."""
@@ -124,6 +124,15 @@ def source_weights(
                 chosen += rows[head.head]
     found = torch.cat(of_heads)
     return SourceWeights(names, found, total / len(found), chosen / len(named) if named else None)
+
+
+def likeliest(weights: SourceWeights) -> Float[Tensor, " source"]:
+    """What sources are removed by: the weight of the named heads; without them the largest weight of any
+    single head less the mean over all heads, which a few heads that retrieve decide and no sum of others.
+    """
+    if weights.chosen is not None:
+        return weights.chosen.mean(dim=0)
+    return weights.of_heads.amax(dim=0) - weights.of_heads.mean(dim=0)
 
 
 def _on_sources(
@@ -264,7 +273,7 @@ def answer_sources(
     """Where an answer, written by the model or read by it, came from.
 
     `heads`, as 18:6, are those whose weight is told apart. `method`: weights, and what is lost without the
-    first five sources by it; removal, without each source; sampled, by `num_runs` random sets of sources.
+    five sources, by `likeliest`; removal, without each source; sampled, by `num_runs` random sets.
     UserError for heads that are not there, and what the model cannot do; MemoryError.
     """
     ids = torch.tensor(answer.ids)
@@ -285,7 +294,7 @@ def answer_sources(
         sums = removals.log_probabilities(masks, progress).sum(dim=1)
         found["effect"] = lasso_effects(masks, sums, len(ids))
     else:
-        order = shown.mean(dim=0).argsort(descending=True, stable=True)
+        order = likeliest(weights).argsort(descending=True, stable=True)
         removed = order[: num_sources if method == "removal" else CHECKED].sort().values
         masks = torch.ones(len(removed), num_sources, dtype=torch.bool)
         masks[torch.arange(len(removed)), removed] = False

@@ -100,6 +100,12 @@ def _of_package(name: str) -> Path | None:
     return models[0] if models else None
 
 
+def id_and_revision(model: str) -> tuple[str, str]:
+    """A hub id and the revision behind its @, else main; a folder or file has no revision of its own."""
+    name, _, revision = (model, "", "") if Path(model).exists() else model.partition("@")
+    return name, revision or "main"
+
+
 def check_packages() -> None:
     """UserError where the extra that reads models is not installed."""
     if any(find_spec(package) is None for package in PACKAGES):

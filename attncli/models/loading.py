@@ -47,6 +47,7 @@ from attncli.models.folder import (
     gguf_header,
     gguf_settings,
     has_tokenizer,
+    id_and_revision,
     local_model,
     num_parameters,
     panics_in_one_line,
@@ -78,7 +79,8 @@ def open_model(
 ) -> Pretrained:
     """A model to measure, loaded once: a folder, a .gguf file or an installed package that ships one.
 
-    `allow_download` takes a name on the hub, too; without a name it is the tiny model that comes with attn.
+    `allow_download` takes a name on the hub, too, and NAME@REVISION; without a name it is the tiny model that
+    comes with attn.
     `device` is auto (CUDA where there is one), cpu or cuda; `dtype`, of what is computed, float32, bfloat16
     or float16. `load` is memory, or disk, where the weights stay in their files and are read, and widened,
     as they are used; auto does so for a large model, and keeps what was widened, after the first time,
@@ -164,12 +166,15 @@ def load_pretrained(
     """
     where = _device(device)
     quiet_transformers()
-    path = Path(model)
+    name_or_folder, revision = id_and_revision(model)
+    path = Path(name_or_folder)
     if path.is_file() and find_spec("gguf") is None:
         raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
     unheard = unreachable_hub(model) if allow_download and not path.exists() else None
     is_local = not allow_download or unheard is not None
-    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": is_local}
+    options: dict[str, Any] = {
+        **{"trust_remote_code": False, "local_files_only": is_local, "revision": revision}
+    }
     stays = _stays_in_its_files(path, load=load, dtype=getattr(torch, dtype), device=where)
     try:
         tokenizer, config = _described(path, options)
@@ -190,8 +195,9 @@ def load_pretrained(
         if is_about_memory(error):
             raise MemoryError(_needed_memory(path, dtype)) from error
         if unheard is not None and isinstance(error, OSError):
+            asked = str(path) if revision == "main" else f"{path} --revision {revision}"
             instead = (
-                f"give a folder: hf download {model} --local-dir {short_name(model)} makes one elsewhere"
+                f"give a folder: hf download {asked} --local-dir {short_name(model)} makes one elsewhere"
             )
             raise UserError(
                 f"model: {model}: {unheard}, and it was not downloaded before: {instead}"
@@ -295,14 +301,38 @@ def unreachable_hub(model: str) -> str | None:
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
+    name, revision = id_and_revision(model)
     try:
-        get_hf_file_metadata(hf_hub_url(model, "config.json"), timeout=HUB_SECONDS)
+        get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=HUB_SECONDS)
     except HfHubHTTPError as error:
         status = error.response.status_code  # below 500 it is an answer, of which transformers says more
         return f"{constants.ENDPOINT} answers with error {status}" if status >= 500 else None
     except Exception:  # no answer, which each version's client says in errors of its own
         return f"{constants.ENDPOINT} does not answer"
     return None
+
+
+def hub_revisions(name: str) -> dict[str, str]:
+    """The branches and tags of a hub id, each with its commit: those in the cache where the hub is silent.
+
+    UserError where there is no such model, or nothing of it was downloaded before.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import repo_folder_name
+
+    unheard = unreachable_hub(name)
+    if unheard is None:
+        try:
+            refs = HfApi().list_repo_refs(name)
+        except HfHubHTTPError as error:
+            raise UserError(f"{name}: {_one_line(error)}") from None
+        return {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs")
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not files:
+        raise UserError(f"{name}: {unheard}, and none of its revisions was downloaded before")
+    return {path.relative_to(folder).as_posix(): path.read_text().strip() for path in files}
 
 
 @contextmanager
@@ -338,7 +368,7 @@ def _loaded(
     ):
         with suppress(OSError):
             loaded.generation_config = GenerationConfig.from_pretrained(
-                str(path), local_files_only=options["local_files_only"]
+                str(path), **{key: options[key] for key in ("local_files_only", "revision")}
             )
     if use is None:
         loaded = loaded.to(device)

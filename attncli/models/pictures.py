@@ -31,6 +31,7 @@ from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
 from attncli.models.architectures import BLOCK, TOKENS_OF_PICTURES
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
+from attncli.models.folder import id_and_revision
 from attncli.models.layers import CannotShow, CapturedLayer, Numbering, StopCapture, handing_over
 from attncli.models.pretrained import (
     FIRST_WORD_ID,
@@ -151,11 +152,16 @@ def _opened_processor(source: str, name: str) -> Any:
 
     opener: Any = AutoImageProcessor  # transformers leaves it without types
     is_here = Path(source).exists()
+    source, revision = id_and_revision(source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return opener.from_pretrained(
-                source, backend="pil", trust_remote_code=False, local_files_only=is_here
+                source,
+                backend="pil",
+                trust_remote_code=False,
+                local_files_only=is_here,
+                revision=revision,
             )
     except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
         reason = " ".join(str(error).split())

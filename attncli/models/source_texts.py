@@ -248,6 +248,8 @@ def read_sourced(
         for one in sourced.sources
     )
     most = pretrained.most_tokens()
+    if most is not None and num_new >= most:
+        raise UserError(f"max_new_tokens: must be at most {most} for {pretrained.name} (got {num_new + 1})")
     if most is not None and len(ids) + num_new > most:
         counts = [len(one) for one in places]
         longest = sourced.sources[counts.index(max(counts))].name

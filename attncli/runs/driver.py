@@ -1,22 +1,24 @@
 """Runs a plan: hands chunks of jobs to an executor, and puts every result into the store."""
 
 import os
+import pickle
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
-from multiprocessing import parent_process
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing import Pipe, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import ForkingPickler
+from queue import SimpleQueue
 from signal import Signals
 from threading import Thread
 from traceback import format_exception
 from types import ModuleType
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -115,13 +117,10 @@ MAX_FAILED_STARTS = 3
 
 
 class _Process(SpawnProcess):
-    """It is remembered, so that its exit status says how it ended, and imports no script that runs here."""
-
-    latest: ClassVar["_Process"]
+    """It imports no script that runs here."""
 
     def start(self) -> None:
         """Ctrl-C is for this process, which ends its workers: it is blocked here, and stays so there."""
-        _Process.latest = self
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -131,39 +130,42 @@ class _Process(SpawnProcess):
             sys.modules["__main__"] = main
 
 
-class _Context(SpawnContext):
-    Process = _Process
-
-
 class Worker:
-    """A process that computes chunks in the order in which they are sent: a pool of one.
+    """A process that computes chunks in the order in which they are sent.
 
-    So a process that dies takes no other with it, and it is known which chunk it was computing.
+    Nobody else holds its end of the pipe, so that what it was sending as it died ends there: the executors of
+    `concurrent.futures` hold it, and wait for the rest.
     """
 
     def __init__(self, work: Work) -> None:
-        self.work = work
-        self.sent: deque[tuple[Pending, Future[Result]]] = deque()
+        self.sent: deque[Pending] = deque()
+        self.has_begun = False
+        self.connection, its_end = Pipe()
+        self.process = _Process(target=_serve, args=(its_end, work), daemon=True)
         with _environment_of_workers():
-            self.pool = ProcessPoolExecutor(1, _Context(), initializer=_begin)
-            self.ready = self.pool.submit(os.getpid)
-        self.process = _Process.latest
+            self.process.start()
+        its_end.close()
 
     def send(self, pending: Pending) -> None:
         """Send it one more chunk."""
-        try:
-            future = self.pool.submit(attempted, self.work, pending.chunk)
-        except BrokenProcessPool as error:  # it has died since its last result
-            future = Future()
-            future.set_exception(error)
-        self.sent.append((pending, future))
+        self.sent.append(pending)
+        with suppress(OSError):  # it has died since its last result: the next one says so
+            self.connection.send(pending.chunk)
+
+    def received(self) -> Iterator[Result]:
+        """The result that has come, none where it has only begun; EOFError or OSError where it has died."""
+        message = self.connection.recv_bytes()
+        if self.has_begun:
+            yield pickle.loads(message)
+        self.has_begun = True
 
     def end(self) -> int:
         """Kill it, if it is alive; its exit status, negative for a signal."""
         self.process.kill()
-        self.pool.shutdown(cancel_futures=True)
+        self.process.join()
+        self.connection.close()
         status = self.process.exitcode
-        assert status is not None, "its pool has waited for it"
+        assert status is not None, "it was waited for"
         return status
 
 
@@ -186,10 +188,30 @@ def _environment_of_workers() -> Iterator[None]:
             del os.environ[name]
 
 
-def _begin() -> None:
-    """In a worker, first: what is printed is for people, and it ends with the process that started it."""
+def _serve(connection: Connection, work: Work) -> None:
+    """In a worker: what is printed is for people, and it ends with the process that started it."""
     os.dup2(2, 1)
     Thread(target=_end_with_parent, daemon=True).start()
+    chunks: SimpleQueue[bytes] = SimpleQueue()
+    # At any time, so that who sends a chunk does not wait for the result of the one before.
+    Thread(target=_receive, args=(connection, chunks), daemon=True).start()
+    connection.send_bytes(BEGUN)
+    while True:
+        result = attempted(work, pickle.loads(chunks.get()))
+        try:
+            message = ForkingPickler.dumps(result)
+        except Exception as error:  # whatever the work gave, and why that cannot be sent
+            message = ForkingPickler.dumps(Died.of(error))
+        connection.send_bytes(message)
+
+
+def _receive(connection: Connection, chunks: "SimpleQueue[bytes]") -> None:
+    with suppress(EOFError, OSError):  # of the process that ended this one
+        while True:
+            chunks.put(connection.recv_bytes())
+
+
+BEGUN = b"begun"
 
 
 def _end_with_parent() -> None:
@@ -241,25 +263,22 @@ class Workers:
     def results(self) -> Iterator[tuple[Chunk, Result]]:
         """Wait for a worker; each finished chunk with its result."""
         busy = [worker for worker in self.workers if worker.sent]
-        wait([worker.sent[0][1] for worker in busy], return_when=FIRST_COMPLETED)
-        for worker in busy:
-            pending, future = worker.sent[0]
-            if not future.done():
-                continue
-            error = future.exception()
-            if isinstance(error, BrokenProcessPool):
+        have_written = wait([worker.connection for worker in busy])
+        for worker in [worker for worker in busy if worker.connection in have_written]:
+            try:
+                results = [*worker.received()]
+            except (EOFError, OSError):
                 yield from self._replace(worker)
                 continue
-            worker.sent.popleft()
-            self.failed_starts = 0
-            # An error that is no Died is one of a result that cannot be sent.
-            yield from self.queue.finished(pending, Died.of(error) if error else future.result())
+            for result in results:
+                self.failed_starts = 0
+                yield from self.queue.finished(worker.sent.popleft(), result)
 
     def _replace(self, worker: Worker) -> Iterator[tuple[Chunk, Result]]:
         self.workers.remove(worker)
         ending = ended(worker.end())
-        lost = [pending for pending, _ in worker.sent]
-        if worker.ready.exception() is not None:
+        lost = [*worker.sent]
+        if not worker.has_begun:
             self.failed_starts += 1
             if self.failed_starts == MAX_FAILED_STARTS:
                 raise RunError(f"workers: none could be started: the last one {ending}")

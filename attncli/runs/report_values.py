@@ -355,6 +355,14 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _where(column: Column) -> str:
+    """` in 5:1`, a head of a model; ` in head 4 in token 2` of one layer; nothing for a single number."""
+    is_head = column.layer is not None and column.head is not None
+    head = f" in {column.layer}:{column.head}" if is_head else ""
+    indices = [(axis, getattr(column, axis)) for axis in Column._fields[3 if is_head else 1 :]]
+    return head + "".join(f" in {axis} {index}" for axis, index in indices if index is not None)
+
+
 def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> tuple[Condition, ...]:
     """The conditions of texts like `entropy.mean < 2`; UserError for those that are not conditions."""
     conditions, errors = [], []
@@ -437,6 +445,13 @@ def refuse_unknown(
         )
 
 
+def _excess(condition: Condition, values: np.ndarray) -> np.ndarray:
+    """How far values are from what a condition wants; NaN, which is no number, is the farthest of all."""
+    assert condition.number is not None, condition
+    above = values - condition.number
+    return {"<": above, "<=": above, ">": -above, ">=": -above}.get(condition.operator, abs(above))
+
+
 class Expectations:
     """The conditions that every run must meet, and which of them had anything to check."""
 
@@ -445,7 +460,9 @@ class Expectations:
         self._places: dict[Columns, dict[Condition, list[int]]] = {}
 
     def broken(self, columns: Columns, values: np.ndarray) -> list[str]:
-        """A line for each expectation that does not hold: `expected entropy.mean < 2: got 2.3 in head 4`."""
+        """A line for each expectation that does not hold, with the worst number and where that is:
+        `expected entropy < 2: got 2.3 in 5:1 (and in 3 more)`.
+        """
         if columns not in self._places:
             self._places[columns] = {
                 condition: [i for i, column in enumerate(columns) if column.statistic == condition.name]
@@ -456,9 +473,9 @@ class Expectations:
             found = values[places]
             wrong = np.flatnonzero(~np.asarray(condition.holds(found), dtype=bool))
             if len(wrong):
-                column, value = columns[places[wrong[0]]], float(found[wrong[0]])
-                indices = [(axis, getattr(column, axis)) for axis in Column._fields[1:]]
-                where = "".join(f" in {axis} {index}" for axis, index in indices if index is not None)
+                worst = wrong[int(_excess(condition, found[wrong]).argmax())]
+                column, value = columns[places[worst]], float(found[worst])
+                where = _where(column)
                 more = f" (and in {len(wrong) - 1} more)" if len(wrong) > 1 else ""
                 number = "no number" if np.isnan(value) else repr(value)
                 lines.append(f"expected {condition}: got {number}{where}{more}")

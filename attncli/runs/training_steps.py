@@ -57,11 +57,11 @@ def key_of_step(spec: HeadsSpec, step: int) -> bytes:
     return sha256(canonical({"experiment": spec.experiment, "settings": settings, "step": step})).digest()
 
 
-def content_key(spec: HeadsSpec, step: int) -> bytes:
-    """The same for a checkpoint, by the content of its files, wherever they lie."""
+def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
+    """The same for a checkpoint: by the content of its files, wherever they lie, or by its commit."""
     item = Item(spec, None)
     (key,) = RunKeys(Plan(((item,),))).of_job(Job((item,), None, 1))
-    return sha256(key + canonical(step)).digest()
+    return sha256(key + canonical(step if commit is None else [step, commit])).digest()
 
 
 def measured_step(

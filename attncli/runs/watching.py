@@ -5,6 +5,7 @@ import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from numbers import Integral
 from operator import index
 from os import PathLike, fspath
 from pathlib import Path
@@ -73,10 +74,21 @@ class Watch:
         on_fail: Literal["warn", "raise"] = "warn",
         resume: bool = False,
     ) -> None:
+        conditions = [expect] if isinstance(expect, str) else expect
+        for key, value, what, fits in (
+            ("every", every, "a whole number", isinstance(every, Integral)),
+            ("store", store, "a file's name", store is None or isinstance(store, str | PathLike)),
+            ("text", text, "text", text is None or isinstance(text, str)),
+            ("on_fail", on_fail, "a word", isinstance(on_fail, str)),
+            ("expect", expect, "a condition or a list of them", _are_texts(conditions)),
+        ):
+            if not fits:
+                raise UserError(f"{key}: must be {what} (got {value!r:.40})")
         if every < 1:
             raise UserError(f"every: must be at least 1 (got {every})")
         if on_fail not in ("warn", "raise"):
             raise UserError(f"on_fail: {must_be_one_of(on_fail, ('warn', 'raise'))}")
+        self._model = unwrapped(model)  # in each process: one that fails alone leaves the others waiting
         self.every, self.on_fail = every, on_fail
         self.heads: list[dict[str, Any]] = []
         self.last_step: int | None = None
@@ -89,10 +101,8 @@ class Watch:
         self.is_measuring = is_first_process()
         if not self.is_measuring:
             return
-        self._model = unwrapped(model)
         with undisturbed(self._model):
             self._specs = _specs_of(self._model, text, num_tokens, seed)
-            conditions = [expect] if isinstance(expect, str) else expect
             self._expectations = Expectations(parse_expectations(conditions, self._specs, "expect"))
             # All that is tried once for a model is tried now, so that nothing is left to fail as it trains.
             with borrowed(str(self._specs[0].model), self._model, tokenizer) as self._pretrained:
@@ -274,13 +284,18 @@ def _specs_of(model: Any, text: str | None, num_tokens: int, seed: int) -> list[
     name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
     probe: dict[str, int | str] = {"num_tokens": num_tokens, "seed": seed}
     texts: list[dict[str, int | str]] = [probe] if text is None else [probe, {"sentence": text, "seed": seed}]
+    named = {"sentence": "text"}
     return [
         checked_spec(
             HeadsSpec,
-            {key: Given(value, "text" if key == "sentence" else key) for key, value in given.items()},
+            {key: Given(value, named.get(key, key), is_flag=True) for key, value in given.items()},
         ).model_copy(update={"model": name})
         for given in texts
     ]
+
+
+def _are_texts(conditions: Any) -> bool:
+    return isinstance(conditions, Sequence) and all(isinstance(each, str) for each in conditions)
 
 
 def _generator(spec: HeadsSpec) -> torch.Generator:

@@ -83,7 +83,7 @@ class ModelSpec(Spec):
     ] = Field(
         None,
         description="a pretrained model: a folder, a .gguf file, an installed package that ships one, "
-        "or a hub id with `allow_download`",
+        "or a hub id with `allow_download`, of a revision as ID@REVISION",
     )
     allow_download: bool = Field(False, description="let model be a hub id and fetch it")
     truncate: bool = Field(False, description="cut a text that is longer than the model reads")

@@ -191,18 +191,18 @@ TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
 }
 
 
-def read_text(file: str) -> str:
-    """The UTF-8 text of a file, or of standard input for `-`."""
+def read_text(file: str, key: str = "file") -> str:
+    """The UTF-8 text of a file, or of standard input for `-`; UserError at `key` where that cannot be had."""
     try:
         if file == "-" and sys.stdin is None:
-            raise UserError("file: standard input is closed")
+            raise UserError(f"{key}: standard input is closed")
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return data.decode("utf-8-sig")
     except OSError as error:
-        raise UserError(f"file: cannot be read: {file}: {error.strerror}") from None
+        raise UserError(f"{key}: cannot be read: {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         wrong = binary_kind(data) or f"is not UTF-8 text (byte {error.start})"
-        raise UserError(f"file: {file} {wrong}") from None
+        raise UserError(f"{key}: {file} {wrong}") from None
 
 
 def names_file(value: str) -> bool:
@@ -214,10 +214,7 @@ def text_or_file(value: str, key: str) -> str:
     """A text, or that of the file that it names; UserError at `key` for a file that cannot be read."""
     if not names_file(value):
         return value
-    try:
-        return read_text(value).strip()
-    except UserError as error:
-        raise UserError(*(f"{key}{line.removeprefix('file')}" for line in error.lines)) from None
+    return read_text(value, key).strip()
 
 
 def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:

@@ -87,7 +87,7 @@ class Display:
     `most_dims` numbers (None: as many as fit). `show` are the parts that the user asked for; without any, a
     view that has a first screen shows that, with `screen_precision` decimals. A picture of one map takes at
     most `map_lines` lines. `title` replaces a picture's own. `step` is the only step of an explanation to
-    show, from 1.
+    show, from 1. What `is_saved` is not computed: what to type next is about the file.
     """
 
     width: int | None = None
@@ -103,6 +103,7 @@ class Display:
     map_lines: int = 40
     title: str | None = None
     step: int | None = None
+    is_saved: bool = False
 
     @property
     def has_color(self) -> bool:

@@ -70,6 +70,13 @@ def _chosen_heads(report: Report, count: int, display: Display) -> ScreenParts:
     yield notes_in([*report.notes, report.how_to_read], display, apart=True)
 
 
+def knows_heads(report: Report) -> bool:
+    """Whether the heads that retrieve are chosen here, or were, or named."""
+    return bool(report.table("chosen")) or any(
+        row["retrieving_heads"] is not None for row in report.table("sources")
+    )
+
+
 def _question(report: Report) -> str:
     spec = report.spec
     where = ", ".join(map(str, spec.get("document") or ())) or spec.get("file") or ""
@@ -78,7 +85,9 @@ def _question(report: Report) -> str:
 
 
 def _sources(rows: Sequence[Row], count: int, display: Display) -> Iterator[Section]:
-    shown = rows[:count]
+    # Those that were removed are there before others.
+    kept = sorted(range(len(rows)), key=lambda place: rows[place].get("lost") is None)[:count]
+    shown = [rows[place] for place in sorted(kept)]
     columns = []
     for name in HEADERS:
         if not any(isinstance(row.get(name), float) for row in rows):

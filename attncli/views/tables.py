@@ -1,6 +1,7 @@
 """Reports as tables: on a screen, drawn by rich from plain text without markup, and as Markdown."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -19,7 +20,7 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.answers import source_screen
+from attncli.views.answers import knows_heads, source_screen
 from attncli.views.cache_screen import cache_screen
 from attncli.views.comparisons import comparison_screen
 from attncli.views.graphs import circuit_screen
@@ -354,23 +355,28 @@ def _is_wrong_and_right(report: Report) -> bool:
     return is_pair and report.numbers("wrong").keys() <= report.numbers("right").keys()
 
 
+HEATMAP = "--format heatmap"
 # Of reports without a Spec.
 NEXT_STEPS = {
     "diff": ("--show weights", "--show statistics", "-o page.html"),
     "results": ("--statistic NAME", "--group-by none", "-o summary.csv"),
-    "show": ("--show all", "--format heatmap", "-o page.html"),
+    "show": ("--show all", HEATMAP, "-o page.html"),
     "watch": ("--head LAYER:HEAD", "-o page.html", "-o steps.csv"),
 }
 
 
-def next_steps(report: Report, width: int | None, shown_parts: Sequence[str] = ()) -> Iterator[Paragraph]:
+def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()) -> Iterator[Paragraph]:
     """What to type next, on one line: no part that is shown, no flag that the report has or cannot have."""
-    name = report.experiment
+    name = "show" if display.is_saved else report.experiment
     steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
     if name == "heads" and looks_at_first(report):
         steps = ("--skip-sink 1", steps[0], steps[-1])
+    if name == "source" and (model := report.spec.get("model")) and not knows_heads(report):
+        steps = (f"--find-heads --model {shlex.quote(plain_text(str(model)))}", *steps)
     if shown_parts:
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
+    if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
+        steps = tuple(step for step in steps if step != HEATMAP)
     if name == "watch" and not report.spec.get("store"):
         name, steps = "heads --checkpoints", ("--follow", steps[0], "-o checkpoints.db")
     if name == "watch" and report.spec.get("head"):
@@ -378,7 +384,7 @@ def next_steps(report: Report, width: int | None, shown_parts: Sequence[str] = (
     shown = [_with_head(step, report) for step in steps if _is_new(step, report)]
     lines = [f"Next, with attn {name}: {'  '.join(shown[:count])}" for count in range(len(shown), 0, -1)]
     if lines:
-        fitting = (line for line in lines if cell_len(line) <= (width or TEXT_WIDTH))
+        fitting = (line for line in lines if cell_len(line) <= (display.width or TEXT_WIDTH))
         yield Paragraph(next(fitting, lines[-1]), "prose")
 
 
@@ -458,12 +464,12 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
         for sentence in missing_parts(display.show, parts_of(report)):
             yield Paragraph(f"T{sentence[1:]}.", "dim")
         if display.height is not None:  # on a terminal, where the first lines may be gone
-            yield from next_steps(report, display.width, display.show)
+            yield from next_steps(report, display, display.show)
     elif report.steps:
         yield from _explanation(report, display)
     else:
         parts = _screen(report, display) or _parts(report, display)
-        yield from fitted([*parts, *next_steps(report, display.width)], display)
+        yield from fitted([*parts, *next_steps(report, display)], display)
 
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
@@ -482,7 +488,7 @@ def _explanation(report: Report, display: Display) -> Iterator[Section]:
         yield Paragraph(heading(report), "title")
     yield from step_sections(report, TableLabels(report, display), display.step)
     if display.step in (None, len(report.steps)):
-        yield from next_steps(report, display.width)
+        yield from next_steps(report, display)
 
 
 def _parts(report: Report, display: Display) -> Iterator[Section]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.core.row_statistics import UNNAMED
+from attncli.core.row_statistics import PATTERNS, UNNAMED
 from attncli.plain_text import plain_text
 from attncli.report import Report, Row
 from attncli.views import TEXT_WIDTH, Display
@@ -28,25 +28,30 @@ from attncli.views.sections import (
     text_line,
     titled,
 )
-from attncli.views.texts import NO_CELL, fixed, wrap_cells
+from attncli.views.texts import NO_CELL, counted, fixed, wrap_cells
 
 LEVELS = "▁▂▃▄▅▆▇█"
 MOST_CELLS, LEAST_CELLS = 60, 8
 MOST_CHANGES, USUAL_CHANGES = 4, 3
-LEAST_LINES, USUAL_LINES = 3, 9
+LEAST_LINES, USUAL_LINES = 2, 10
 PURPOSELESS = (UNNAMED, "uniform")
 FORMING = ("induction", "previous token")
 """The patterns of the circuit that forms at once (Olsson et al. 2022)."""
 KEEPS_LEAST = "least"
 """How the names of numbers begin whose fall matters."""
-SHARES = ("_mul", "_stripe")
+ALIKE = ("_mul", "_stripe")
 """The ends of names of statistics that say about the same as another."""
+SHARES = (*PATTERNS, "sink_mass", "local_mass", "max_weight", "normalized_entropy", "one_key_mass")
+"""The ends of names of statistics that are shares of one."""
 
 
-def sparkline(values: Sequence[float], cells: int, *, keeps_least: bool = False) -> str:
+def sparkline(
+    values: Sequence[float], cells: int, *, keeps_least: bool = False, is_share: bool = False
+) -> str:
     """One character for each number, or for several the largest (the least) of them; / for no number.
 
-    The lowest block is the least number, the highest the largest.
+    The lowest block is 0, or what is less, the highest the largest number, of shares 1: small changes of a
+    number stay small.
     """
     numbers = np.array(values, dtype=np.float64)
     parts = np.array_split(numbers, min(cells, len(numbers)))
@@ -55,7 +60,8 @@ def sparkline(values: Sequence[float], cells: int, *, keeps_least: bool = False)
     known = [end for end in ends if np.isfinite(end)]
     if not known:
         return NO_CELL * len(ends)
-    low, span = min(known), max(known) - min(known)
+    low = min(0.0, *known)
+    span = max(float(is_share), *known) - low
     places = [0 if span == 0 else (end - low) / span for end in ends]
     return "".join(
         NO_CELL if np.isnan(place) else LEVELS[min(int(place * len(LEVELS)), len(LEVELS) - 1)]
@@ -71,6 +77,7 @@ class _Line(NamedTuple):
     first: str
     last: str
     said: str
+    is_share: bool = False
 
 
 def watch_screen(report: Report, display: Display) -> ScreenParts:
@@ -104,6 +111,8 @@ def _lines_part(lines: Sequence[_Line], worth: Sequence[_Line], display: Display
     def of(count: int) -> Iterator[Section]:
         kept = set(map(id, worth[:count]))
         yield _grid([line for line in lines if id(line) in kept], display)
+        if left_out := len(lines) - len(kept):
+            yield Paragraph(f"Not shown: {counted(left_out, 'more line')}: --show all.", "note")
 
     return Elastic(of, min(USUAL_LINES, len(lines)), min(LEAST_LINES, len(lines)), len(lines), rank=1)
 
@@ -118,7 +127,10 @@ def _grid(lines: Sequence[_Line], display: Display) -> Grid:
     said = Column(("",), [line.said for line in lines], left=True)
     used = label.width + sum(GAP + column.width for column in (*ends, said)) + GAP
     cells = max(LEAST_CELLS, min(MOST_CELLS, (display.width or TEXT_WIDTH) - used))
-    drawn = [sparkline(line.numbers, cells, keeps_least=line.name.startswith(KEEPS_LEAST)) for line in lines]
+    drawn = [
+        sparkline(line.numbers, cells, keeps_least=line.name.startswith(KEEPS_LEAST), is_share=line.is_share)
+        for line in lines
+    ]
     return Grid("", label, [*ends, Column(("over the steps",), drawn, left=True), said])
 
 
@@ -145,7 +157,8 @@ def _line_of_numbers(name: str, steps: Sequence[Row], display: Display) -> _Line
     if known:
         said = " to ".join(fixed(end, display.precision) for end in (min(known), max(known)))
     first, last = (fixed(steps[place][name], display.precision) for place in (0, -1))
-    return _Line(plain_text(name.replace("_", " ")), numbers, first, last, said)
+    is_share = name.partition(" ")[0].endswith(SHARES)
+    return _Line(plain_text(name.replace("_", " ")), numbers, first, last, said, is_share)
 
 
 def _number(cell: object) -> float:
@@ -171,8 +184,12 @@ def _changes(changes: Sequence[Row], display: Display) -> Iterator[str]:
 
 
 def _last(lines: Sequence[str], count: int) -> list[Section]:
-    """The last of them."""
-    return [Drawing("what heads became", lines[-count:])] if count else []
+    """The last of them, and how many are left out."""
+    what, every = "what heads became", f"{len(lines)} steps: --show changes"
+    if not count:
+        return [Paragraph(f"Not shown: {what} at {every}.", "note")]
+    title = what if count == len(lines) else f"{what} at the last {count} of {every}"
+    return [Drawing(title, lines[-count:])]
 
 
 def _of_head(report: Report, display: Display) -> ScreenParts:
@@ -186,6 +203,6 @@ def _of_head(report: Report, display: Display) -> ScreenParts:
         shown = spans if len(spans) <= MOST_CHANGES else ["…", *spans[-MOST_CHANGES:]]
         yield Paragraph(f"{name}: {', '.join(shown)}", "line")
     names = [name for name in rows[0] if name != "step" and not name.startswith("pattern")]
-    lines = [_line_of_numbers(name, rows, display) for name in names if not name.endswith(SHARES)]
+    lines = [_line_of_numbers(name, rows, display) for name in names if not name.endswith(ALIKE)]
     yield replace(_lines_part(lines, lines, display), usual=len(lines))
     yield notes_in(report.notes, display)

@@ -67,6 +67,26 @@ def test_a_value_is_completed_where_it_is_known(
     assert capsys.readouterr().out.split() == COMPLETED[line]
 
 
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [
+        ("bash", {"COMP_WORDS": "attn\ns", "COMP_CWORD": "x"}),
+        ("bash", {"COMP_WORDS": "attn\ns"}),
+        ("bash", {"COMP_WORDS": "attn\nslef\n", "COMP_CWORD": "2"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "attn slef "}),
+    ],
+)
+def test_a_line_that_is_wrong_is_completed_by_nothing(
+    shell: str, words: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No message either: it would stand in the line that is typed."""
+    monkeypatch.setenv("_ATTN_COMPLETE", f"complete_{shell}")
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    assert run([]) == 1
+    assert capsys.readouterr() == ("", "")
+
+
 def test_packages_that_hold_a_model_are_named() -> None:
     from attncli.commands.completion import _counts, _models_in_packages
 

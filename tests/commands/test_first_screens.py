@@ -141,13 +141,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_fits(arguments: list[str], columns: int, lines: int, name: str) -> None:
+def assert_fits(arguments: list[str], columns: int, lines: int, name: str, *, saved: bool = False) -> None:
     found = screen(arguments, columns, lines)
     text = "\n".join(found)
     assert len(found) < lines, f"the prompt takes a line: {len(found)} of {lines}\n{text}"
     assert max(map(cell_len, found)) <= columns, text
     assert found[0].startswith(f"{name}") or name == "diff", text
-    assert found[-1].startswith(f"Next, with attn {name}: "), text
+    assert found[-1].startswith(f"Next, with attn {'show' if saved else name}: "), text
     assert "─────" in text or "layer" in text or "0.0" in text, "a table with its header, or a map"
 
 
@@ -212,7 +212,7 @@ def assert_a_report_fits(arguments: list[str], saved: Path, monkeypatch: pytest.
     for colours in COLOURS:
         set_colours(colours, monkeypatch)
         for columns, lines in SIZES:
-            assert_fits(["show", str(saved)], columns, lines, arguments[0])
+            assert_fits(["show", str(saved)], columns, lines, arguments[0], saved=True)
     assert max(map(cell_len, screen(["show", str(saved)], *SMALL))) <= SMALL[0]
 
 

@@ -121,9 +121,8 @@ def test_an_explanation_goes_on_with_enter(explained: Path, colour: bool) -> Non
                 seen.press("\n")
         assert seen.code() == 0 and is_colored == colour
     assert titles == [f"{n} of 8: {step['title']}" for n, step in enumerate(steps, start=1)]
-    assert (
-        whole.split() == shown("table", [run("self", explain=True, sentence="the cat sat")], width=80).split()
-    )
+    report = run("self", explain=True, sentence="the cat sat")
+    assert whole.split() == shown("table", [report], width=80, is_saved=True).split()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,20 @@
 
 import csv
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -141,6 +149,16 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
         assert ended.code == 1
         assert ended.err.startswith(f"step 10: expected max_score < {between}: got ")
         assert attn([*command, "--expect", f"max_score < {scores[2] + 1}"]).code == 0
+    (first, *_), (least, *_) = (
+        attn(["watch", str(store), "--expect", condition]).err.splitlines()
+        for condition in ("max_score < 0", "entropy > 9")
+    )
+    for line, name, sign in ((first, "max_score", 1), (least, "entropy", -1)):
+        grid = rows(attn(["watch", str(store), "--show", name, "--format", "csv"]).out)
+        worst = max((row for row in grid if row["step"] == "2"), key=lambda row: sign * float(row[name]))
+        assert line.endswith(
+            f": got {float(worst[name])!r} in {worst['layer']}:{worst['head']} (and in 5 more)"
+        )
     assert attn(["watch", str(store), "--expect", "max_scor < 1"]).code == 1
     unknown = attn([*asked, "--expect", "max_scor < 1"])
     assert unknown.code == 2 and unknown.err.startswith("--expect 'max_scor < 1': no run will have max_scor")
@@ -149,12 +167,16 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
 REFUSED = [
     (["--checkpoints", "{}/none-*"], "--checkpoints: no folder of a model is named {}/none-*"),
     (["--checkpoints", "{}/checkpoint-2", "{}/checkpoint-9"],
-     "--checkpoints: {}/checkpoint-9 is one more of them: quote the pattern"),
+     "--checkpoints: the shell made 2 names of the pattern: quote it: --checkpoints '{}/checkpoint-*'"),
+    (["--precision", "2", "--checkpoints", "{}/run-2", "{}/run-9", "{}/run-10", "-o", "a.csv"],
+     "--checkpoints: the shell made 3 names of the pattern: quote it: --checkpoints '{}/run-*'"),
     (["--checkpoints", "{}/*", "--sort", "induction"], "--sort: is not for --checkpoints"),
     (["--checkpoints", "{}/*", "--model", "{}/checkpoint-2"], "--model: is not for --checkpoints"),
     (["--checkpoints", "{}/*", "--store", "a.db"], "--store: is not for --checkpoints"),
     (["--checkpoints", "{}/*", "--head", "7:0", *PROBE],
      "--head: must be a head of checkpoint-10: layers 0 to 1, heads 0 to 2 (got 7:0)"),
+    (["--checkpoints", "owner/tiny@step*"],
+     "--checkpoints: no such folder: owner/tiny@step* (a hub id needs --allow-download)"),
     (["--follow"], "--follow: needs --checkpoints"),
     (["--expect", "entropy < 1"], "--expect: needs --checkpoints"),
 ]  # fmt: skip
@@ -207,6 +229,108 @@ def test_follow_goes_on_with_checkpoints_as_they_are_written(
     assert seen == [[], ["2"], ["2"], ["2", "9"], ["2", "9", "10"], ["2", "9", "10"]]
 
 
+class _Hub(BaseHTTPRequestHandler):
+    """What huggingface_hub asks a hub: the branches of one model, and the files of each."""
+
+    folders: ClassVar[dict[str, Path]]
+    asked: ClassVar[list[str]]
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(path)
+        body, headers, status = b"{}", {"X-Error-Code": "EntryNotFound"}, 404
+        _, _, rest = path.removeprefix("/api/models").partition("/owner/tiny/")
+        kind, _, rest = rest.partition("/")
+        revision, _, file = rest.partition("/")
+        names = {commit: name for name in self.folders for commit in (name, _commit(name))}
+        folder = self.folders.get(names.get(revision, ""))
+        if kind == "refs":
+            branches = [
+                {"name": name, "ref": f"refs/heads/{name}", "targetCommit": _commit(name)}
+                for name in self.folders
+            ]
+            body, status = json.dumps({"branches": branches, "converts": [], "tags": []}).encode(), 200
+        elif kind == "revision" and folder is not None:
+            body, status = json.dumps({"id": "owner/tiny", "sha": _commit(revision)}).encode(), 200
+        elif kind == "tree" and folder is not None and not file:
+            files = [{"type": "file", "path": path.name, "oid": "", "size": 0} for path in folder.iterdir()]
+            body, status = json.dumps(files).encode(), 200
+        elif kind == "resolve" and folder is not None and (folder / file).is_file():
+            body, status = (folder / file).read_bytes(), 200
+            headers = {"X-Repo-Commit": _commit(names[revision]), "ETag": f'"{sha256(body).hexdigest()}"'}
+        self.send_response(status)
+        for key, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(key, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def _commit(revision: str) -> str:
+    return sha256(revision.encode()).hexdigest()[:40]
+
+
+def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_cache(
+    checkpoints: Path, tmp_path: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _Hub.folders = {f"step{step}-tokens1B": checkpoints / f"checkpoint-{step}" for step in STEPS}
+    _Hub.folders["main"] = checkpoints / "checkpoint-10"
+    _Hub.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    environment = {
+        **os.environ,
+        **{
+            "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+            "HF_HOME": str(tmp_path),
+            "HF_HUB_OFFLINE": "0",
+        },
+    }
+
+    asked = ["heads", "--checkpoints", "owner/tiny@step*", *PROBE, "--allow-download"]
+    command = [sys.executable, "-m", "attncli", *asked, "-o", str(tmp_path / "kept.db"), "--format", "csv"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert (done.returncode, done.stderr) == (0, "")
+    folders = attn(["heads", "--checkpoints", f"{checkpoints}/*", *PROBE, "--format", "csv"])
+    assert rows(done.stdout) == [
+        {name: cell for name, cell in row.items() if name != "loss"} for row in rows(folders.out)
+    ]
+    assert not any("/main/model" in path for path in _Hub.asked), "of no other revision any weights are read"
+    with monkeypatch.context() as offline:
+        offline.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        offline.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        assert attn([*asked, "--format", "csv"]) == (0, done.stdout, "")
+        with offline.context() as kept:
+            kept.setattr(Session, "run", None)  # by their commits all are known
+            assert attn([*asked, "-o", str(tmp_path / "kept.db"), "--format", "csv"]).out == done.stdout
+        assert attn([*asked[:2], "owner/tiny@ste9*", "--allow-download"]).err == (
+            "--checkpoints: no revision of owner/tiny is named ste9*: it has "
+            "step10-tokens1B, step2-tokens1B, step9-tokens1B\n"
+        )
+        assert attn([*asked[:2], "owner/other@*", "--allow-download"]).err == (
+            "--checkpoints: owner/other: HF_HUB_OFFLINE is set, "
+            "and none of its revisions was downloaded before\n"
+        )
+        shutil.rmtree(tmp_path / "hub" / "models--owner--tiny" / "refs")
+        one = attn(["heads", "--model", "owner/tiny@step9-tokens1B", *PROBE, "--allow-download"])
+        assert one.code == 2 and one.err.endswith(
+            "give a folder: hf download owner/tiny --revision step9-tokens1B "
+            "--local-dir tiny@step9-tokens1B makes one elsewhere\n"
+        )
+
+
 def test_of_a_folder_being_written_nothing_is_read_yet(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert not page.is_settled(tmp_path)
@@ -234,7 +358,8 @@ def test_watch_shows_each_text_and_every_view_holds_it(watched: Path, tmp_path: 
     for suffix in ("json", "html", "md", "jsonl"):
         assert attn(["watch", str(watched), "-o", str(tmp_path / f"w.{suffix}")]).code == 0
     saved = attn(["show", str(tmp_path / "w.json")])
-    assert saved.code == 0 and saved.out == shown
+    of_file = "Next, with attn show: --show all  --format heatmap  -o page.html"
+    assert saved.code == 0 and saved.out == re.sub("Next, with attn watch: .*", of_file, shown)
     first = json.loads((tmp_path / "w.json").read_text())[0]
     assert np.array(first["tensors"]["max_score"]["values"]).shape == (8, 2, 3)
     assert first["tensors"]["max_score"]["axes"] == ["step", "layer", "head"]
@@ -253,6 +378,8 @@ def test_the_screen_fits_the_terminal(watched: Path, lines: int) -> None:
     text = stream.getvalue()
     assert text.count("\n") <= lines and max(map(len, text.split("\n"))) <= 80
     assert "largest max score" in text and "layer 1" in text
+    assert ("\nNot shown: what heads became at 2 steps: " in text) == (lines < 50)
+    assert ("more lines: --show all." in text) == (lines == 16)
     stream = StringIO()
     load_view("table")([replace(report, spec={**report.spec, "store": None})], stream, Display(width=80))
     assert "Next, with attn heads --checkpoints: --follow" in stream.getvalue()
@@ -270,12 +397,17 @@ def test_other_stores_and_files_are_refused(tmp_path: Path, attn: Attn) -> None:
 
 LINES: list[tuple[Callable[[], str], str]] = [
     (lambda: sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), "▁▂▃▄▅▆▇█"),
-    (lambda: sparkline([5, 5, 5], 8), "▁▁▁"),
+    (lambda: sparkline([5, 5, 5], 8), "███"),
+    (lambda: sparkline([0, 0], 8), "▁▁"),
+    (lambda: sparkline([-1, 0, 1], 8), "▁▅█"),
+    (lambda: sparkline([5.1, 4.9, 5.0], 8), "███"),
+    (lambda: sparkline([0.05, 0.01, 0.09], 8, is_share=True), "▁▁▁"),
+    (lambda: sparkline([0.05, 0.5, 1.0], 8, is_share=True), "▁▅█"),
     (lambda: sparkline([np.nan, 0, np.inf, 1], 8), "/▁/█"),
     (lambda: sparkline([np.nan, np.nan], 8), "//"),
     (lambda: sparkline([0, 9, 0, 0, 0, 0], 3), "█▁▁"),
     (lambda: sparkline([9, 0, 9, 9, 9, 9], 3, keeps_least=True), "▁██"),
-    (lambda: sparkline([4], 8), "▁"),
+    (lambda: sparkline([4], 8), "█"),
 ]
 
 

@@ -1,6 +1,7 @@
 """Where an answer came from: weights and removals against transformers alone, the Lasso by its conditions."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from attncli.errors import UserError
 from attncli.measure.retrieval import NUM_SENTENCES, synthetic_contexts
 from attncli.measure.sources import (
     Removals,
+    SourceWeights,
     answer_sources,
     given_answer,
     lasso,
     lasso_effects,
+    likeliest,
     sampled_masks,
     written_answer,
 )
@@ -303,6 +306,52 @@ def test_equal_sources_are_said(tmp_path: Path) -> None:
         answer_sources(pretrained, reading, given_answer(pretrained, "was", reading), heads=("9:9",))
 
 
+def test_sources_that_one_head_looks_at_are_removed_where_no_heads_are_named() -> None:
+    """All heads look at the first source a little, one head at the last; the first has the larger mean."""
+    of_heads = torch.full((8, 3), 0.01)
+    of_heads[:, 0] = 0.2
+    of_heads[5] = torch.tensor([0.0, 0.1, 0.7])
+    names = [("self", 0, head) for head in range(8)]
+    mean = of_heads.mean(dim=0, keepdim=True)
+    assert int(mean.argmax()) == 0
+    assert likeliest(SourceWeights(names, of_heads, mean, None)).argsort(descending=True).tolist() == [
+        2,
+        1,
+        0,
+    ]
+    chosen = torch.tensor([[0.1, 0.6, 0.3]])
+    assert int(likeliest(SourceWeights(names, of_heads, mean, chosen)).argmax()) == 1
+
+
+def test_removed_sources_are_shown_before_others(attn: Attn, tmp_path: Path) -> None:
+    model = save_writer(tmp_path / "model", "Llama")
+    (tmp_path / "text").write_text("\n".join(f"w{20 + line} the cat" for line in range(12)))
+    flags = ["--split", "line", "--model", str(model), "--answer", "was"]
+    shown = attn(["source", "it", "--file", str(tmp_path / "text"), *flags]).out
+    lines = [line for line in shown.splitlines() if re.match(r"line\d+ ", line)]
+    assert len(lines) == 8 and sum("  -  -  " in line for line in lines) == 3
+
+
+WRONG = {
+    ("it", "--document", "wide"):
+        "--document: wide is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
+    ("--document", "wide"): "--document: needs a question below it",
+    ("<source a>b</source> it", "--method", "sampled", "--runs", "1"):
+        "--runs: must be at least 2: one set of sources says nothing",
+    ("<source a>b</source> it", "--max-new-tokens", "999"):
+        "--max-new-tokens: must be at most 128 for tiny-induction (got 999)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "line"), WRONG.items(), ids=lambda each: str(each)[:30])
+def test_wrong_settings_are_one_line(
+    flags: tuple[str, ...], line: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wide").write_bytes(b"\xff\xfea\x00")
+    assert attn(["source", *flags]) == (2, "", f"{line}\n")
+
+
 def test_synthetic_contexts_are_the_same_twice_and_hold_their_answer() -> None:
     contexts = list(synthetic_contexts(5, seed=2))
     assert contexts == list(synthetic_contexts(5, seed=2)) != list(synthetic_contexts(5, seed=3))
@@ -351,16 +400,20 @@ def test_found_heads_are_kept_for_the_model_and_used(
 
     spec = SourceSpec(model=model, sentence="it")
     assert kept_heads(spec) is None
+    asked = ["source", "<source a>the cat</source> it", "--model", model, "--answer", "was"]
+    said = " ".join(attn(asked).out.split())
+    assert f"Next, with attn source: --find-heads --model {model}" in said
     place = keep_heads(spec, RetrievingHeads(["1:0"], [], 24, 0))
     assert place is not None and place.parent == tmp_path / "cache" / "attncli" / "heads"
     assert kept_heads(spec) == ["1:0"]
+    assert "Next, with attn source: --method removal  " in attn(asked).out
     report = report_of(attn, "<source a>the cat</source> it", "--model", model, "--answer", "was")
     assert "Retrieving heads, chosen on synthetic contexts: 1:0." in report["notes"]
     assert report["statistics"]["sources"][0]["retrieving_heads"] is not None
     other = str(save_writer(tmp_path / "other", "GPT-2"))
     assert kept_heads(SourceSpec(model=other, sentence="it")) is None
     place.write_text("{")
-    ended = attn(["source", "<source a>the cat</source> it", "--model", model, "--answer", "was"])
+    ended = attn(asked)
     assert ended.code == 2 and ended.err.startswith("--head: ") and "is damaged" in ended.err
 
 

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing import active_children, set_executable, spawn
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
 
 from attncli.errors import RunError
-from attncli.runs.driver import Died, run_here, run_in_workers
+from attncli.runs.driver import Died, Pending, Worker, run_here, run_in_workers
 from tests import chunk_work
 from tests.chunk_work import KILLER, WRONG, Numbers, by_number, chunks_of
 
@@ -72,6 +73,18 @@ def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost(workers: in
     results = by_number(run_workers(chunk_work.killed_by_thirteen, chunks_of(40, 16), workers))
     assert results.pop(KILLER) == Died("its worker was killed by SIGKILL")
     assert results == {i: i**2 for i in range(40) if i != KILLER}
+
+
+def test_a_worker_that_is_killed_as_it_sends_a_result_ends_at_once() -> None:
+    """Nobody waits for the rest of the result."""
+    worker = Worker(chunk_work.sends_much)
+    worker.send(Pending(*chunks_of(1, 1)))
+    assert wait([worker.connection], 60) and not [*worker.received()]
+    assert wait([worker.connection], 60), "more than a pipe holds"
+    os.kill(worker.process.pid, signal.SIGKILL)
+    with pytest.raises((EOFError, OSError)):
+        next(worker.received())
+    assert worker.end() == -signal.SIGKILL
 
 
 def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:

@@ -239,9 +239,11 @@ def test_expectations_name_the_head_and_the_step(tokenizer: PreTrainedTokenizerB
         model.transformer.h[1].attn.c_attn.weight *= 100
     watch = Watch(model, tokenizer, every=10, expect="max_score < 5", **FEW)
     with pytest.warns(
-        RuntimeWarning, match=r"attn: step 10: expected max_score < 5: got [\d.]+ in layer 1 in"
-    ):
+        RuntimeWarning, match=r"attn: step 10: expected max_score < 5: got [\d.]+ in \d:\d"
+    ) as told:
         watch.step(10)
+    worst = max(watch.heads, key=lambda row: row["max_score"])
+    assert f"got {worst['max_score']!r} in {worst['layer']}:{worst['head']} (and" in str(told[0].message)
     strict = Watch(model, tokenizer, every=10, expect=["loss < 2", "max_score < 5"], on_fail="raise", **FEW)
     with pytest.raises(UserError) as failed:
         strict.step(20, loss=3.5)
@@ -249,6 +251,29 @@ def test_expectations_name_the_head_and_the_step(tokenizer: PreTrainedTokenizerB
     assert failed.value.lines[1].startswith("step 20: expected max_score < 5: got")
     with pytest.raises(UserError, match="expect 'max_scor < 5': no run will have max_scor"):
         Watch(model, tokenizer, expect="max_scor < 5")
+
+
+WRONG = {
+    "every: must be a whole number (got '5')": {"every": "5"},
+    "every: must be at least 1 (got 0)": {"every": 0},
+    "num_tokens: must be greater than 0 (got 0)": {"num_tokens": 0},
+    "seed: must be at least 0 (got -1)": {"seed": -1},
+    "store: must be a file's name (got 5)": {"store": 5},
+    "text: must be text (got ['a'])": {"text": ["a"]},
+    "text: must hold at least one token (got an empty text)": {"text": ""},
+    "expect: must be a condition or a list of them (got None)": {"expect": None},
+    "expect: must be a condition or a list of them (got [5])": {"expect": [5]},
+    "on_fail: must be a word (got 3)": {"on_fail": 3},
+}
+
+
+@pytest.mark.parametrize(("line", "wrong"), WRONG.items(), ids=WRONG)
+def test_wrong_arguments_are_one_line_each(
+    line: str, wrong: dict[str, Any], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    with pytest.raises(UserError) as failed:
+        Watch(small_model(), tokenizer, **wrong)
+    assert failed.value.lines == (line,)
 
 
 def test_weights_that_are_no_numbers_are_measured_and_flagged(
@@ -262,7 +287,7 @@ def test_weights_that_are_no_numbers_are_measured_and_flagged(
             model.transformer.wte.weight.fill_(torch.nan)
         with (
             pytest.warns(RuntimeWarning, match="6 heads have no number"),
-            pytest.warns(RuntimeWarning, match="got no number in layer 0 in head 0 .and in 5 more."),
+            pytest.warns(RuntimeWarning, match="got no number in 0:0 .and in 5 more."),
         ):
             watch.step(2, loss=float("nan"))
     assert steps_in(tmp_path / "run.db").steps == [1, 2]
@@ -345,6 +370,82 @@ def test_wrapped_models_are_unwrapped(tokenizer: PreTrainedTokenizerBase, tmp_pa
         Watch(nn.Linear(2, 2), tokenizer)
     with pytest.raises(UserError, match="tokenizer: must be the loaded model's"):
         Watch(small_model(), None)
+
+
+TOGETHER = """
+import hashlib
+import sys
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from transformers import AutoTokenizer
+from attncli.errors import UserError
+from attncli.models.folder import SHIPPED_MODEL
+from attncli.runs.watching import Watch
+from tests.runs.test_watching import FEW, seeded, small_model, trained
+
+folder, rank = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(1)
+distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
+for store in (None, f"{folder}/run.db"):
+    model = small_model()
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    seeded()
+    torch.manual_seed(rank)
+    if store is None:
+        trained(parallel, 4)
+    else:
+        with Watch(parallel, tokenizer, every=2, store=store, **FEW) as watch:
+            trained(parallel, 4, lambda step, loss: watch.step(step, loss=loss))
+        print(watch.last_step)
+    weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
+    print(hashlib.sha256(weights).hexdigest())
+cpu, mesh = torch.device("cpu"), init_device_mesh("cpu", (2,))
+part = small_model()
+fully_shard(part.transformer.h[0], mesh=mesh)
+for sharded in (
+    FullyShardedDataParallel(small_model(), device_id=cpu),
+    fully_shard(small_model(), mesh=mesh),
+    part,
+):
+    try:
+        Watch(sharded, tokenizer, **FEW)
+    except UserError as error:
+        print(error)
+later = small_model()
+watch = Watch(later, tokenizer, every=2, **FEW)
+wrapped = FullyShardedDataParallel(later, device_id=cpu, use_orig_params=True)
+trained(wrapped, 2, lambda step, loss: watch.step(step, loss=loss))
+print(watch.last_step)
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_that_train_together(tmp_path: Path) -> None:
+    """The first measures, both keep their weights; of weights in parts each says at once that it cannot."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", TOGETHER, str(tmp_path), str(rank)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        ended = [process.communicate(timeout=120) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], ended
+    first, second = (out.splitlines() for out, _ in ended)
+    assert (first.pop(1), second.pop(1)) == ("4", "None")
+    assert first == second
+    alone, watched, *lines, later = first
+    assert alone == watched and later == "None"
+    assert len(lines) == 3 and all("in parts on several processes" in line for line in lines)
+    assert steps_in(tmp_path / "run.db").steps == [2, 4]
 
 
 def test_only_the_first_process_measures(

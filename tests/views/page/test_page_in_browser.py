@@ -10,6 +10,7 @@ import pytest
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report, Table, Tensors
 from attncli.views.page import SOURCES
+from attncli.views.texts import readable
 from tests.running import run
 from tests.views.page.pages import (
     SENTENCE,
@@ -96,6 +97,14 @@ def test_a_cell_of_the_grid_shows_what_its_head_forgets(opened: Opened) -> None:
     for row in keys:
         assert tokens.nth(row["key"]).get_attribute("title") == f"{row['key_weight']:.4f}"
     assert panel.locator(".token.forgotten").count() == len(keys)
+    spelled = readable(report).tokens
+    said = [
+        f'token {row["key"]} "{spelled[row["key"]]}" ({row["key_weight"]:.2f})'
+        for row in keys
+        if row is keys[0] or row["key_weight"] >= 0.005
+    ]
+    query = f'token {keys[0]["query"]} "{spelled[keys[0]["query"]]}"'
+    assert panel.get_by_text(f"From {query}, most weight on {', '.join(said)}", exact=True).count() == 1
     assert "query" in (tokens.nth(keys[0]["query"]).get_attribute("class") or "")
     page.get_by_role("button", name=f"Show head {heads[1]['layer']}:{heads[1]['head']}").click()
     assert panel.locator("h2").text_content() == f"what head {heads[1]['layer']}:{heads[1]['head']} forgets"

@@ -3,7 +3,6 @@
 
 import { STRENGTH } from "./answer.js";
 import { make, makeToken } from "./elements.js";
-import { labelText } from "../values/labels.js";
 import { fixed, scalar } from "../values/numbers.js";
 
 // Of a longer text so many tokens on both sides of one that is named.
@@ -39,9 +38,10 @@ export function forgottenOf(container, { tokens, statistics }) {
   return show;
 }
 
+// A token that is a number stands in quotes, so that it is no position.
 function saidOfForgotten(keys, tokens) {
-  const named = (i) => labelText({ position: String(i), token: tokens[i] });
-  const said = keys.filter(({ key_weight }, i) => !i || key_weight >= LEAST_SAID).map(({ key, key_weight }) => `${named(key)} ${fixed(key_weight, 2)}`);
+  const named = (i) => `token ${i} "${tokens[i]}"`;
+  const said = keys.filter(({ key_weight }, i) => !i || key_weight >= LEAST_SAID).map(({ key, key_weight }) => `${named(key)} (${fixed(key_weight, 2)})`);
   return make("p", { text: `From ${named(keys[0].query)}, most weight on ${said.join(", ")}` });
 }
 
