@@ -105,10 +105,10 @@ def whole_words_in_bash() -> Iterator[None]:
 
     UserError where it says no words, or not which of them.
     """
-    words, place = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
-    if not place.isdecimal():
-        raise UserError(f"COMP_CWORD: must be the number of a word (got {place})")
-    current = int(place)
+    words, number = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
+    if not number.isdecimal():
+        raise UserError(f"COMP_CWORD: must be the number of a word (got {number})")
+    current = int(number)
     last = words[current] if current < len(words) else ""
     while ":" in words[2 : current + 1]:
         place = words.index(":", 2)
