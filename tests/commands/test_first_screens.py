@@ -174,7 +174,8 @@ def test_a_first_screen_fits_its_terminal(
     arguments: list[str], columns: int, lines: int, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(made)
-    assert_fits(arguments, columns, lines, EXPERIMENTS.get(arguments[-1], arguments[0]))
+    name = EXPERIMENTS.get(arguments[-1], arguments[0])
+    assert_fits(arguments, columns, lines, name, saved=arguments[0] == "show")
 
 
 @pytest.mark.usefixtures("colours")
