@@ -1,6 +1,7 @@
 """What a model loses without each of its heads: the loss, the prediction, the output."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -35,8 +36,17 @@ PICTURE_NOTE = (
 def read(spec: AblateSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Predicted:
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
     if spec.image is not None:
-        reading = read_picture(pretrained, spec.image, texts.text)
-        return predicted_reading(reading, reader_of(pretrained, reading), generator, key="image")
+        # What predicts words reads a picture beside them as a whole.
+        reader = pretrained if texts.text is None else replace(pretrained, model=pretrained.whole)
+        reading = read_picture(reader, spec.image, texts.text)
+        return predicted_reading(
+            reading,
+            reader_of(pretrained, reading),
+            generator,
+            answer=spec.answer,
+            against=spec.against,
+            key="image",
+        )
     reading = read_survey_text(spec, texts, pretrained, generator)
     key = "texts" if spec.texts else "file" if spec.file else "sentence"
     if spec.other is not None:

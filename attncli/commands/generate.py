@@ -7,13 +7,22 @@ from math import inf
 import torch
 from torch import Tensor
 
+from attncli.commands.heads import pictures_of
 from attncli.errors import UserError
-from attncli.measure.writing import MOST_KEYS_OF_HEADS, Prompt, Writing, WrittenRows, read_prompt, writing
+from attncli.measure.writing import (
+    MOST_KEYS_OF_HEADS,
+    Prompt,
+    Writing,
+    WrittenRows,
+    read_picture_prompt,
+    read_prompt,
+    writing,
+)
 from attncli.memory import readable_bytes
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import use_of
 from attncli.models.writing import Decoding, settings_notes, start_token
-from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
+from attncli.report import NamedTensor, Numbers, Picture, Report, Row, Statistic, Table, Tensors
 from attncli.report_parts import build_report, named
 from attncli.settings.generate import GenerateSpec
 from attncli.settings.text import Texts, text_or_file
@@ -54,6 +63,14 @@ class ReportParts:
     def context_tokens(self) -> tuple[str, ...]:
         """What stands at the keys of cross-attention."""
         return () if self.prompt.context is None else self.prompt.context.tokens
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Those that it read; what was written lies on none of them."""
+        beside = (None,) * max(0, len(self.written) - 1)
+        return tuple(
+            one if one.axis == "context_tokens" else replace(one, boxes=one.boxes + beside)
+            for one in pictures_of(self.prompt)
+        )
 
     @property
     def first_query(self) -> int:
@@ -150,6 +167,15 @@ def _by_query(rows: list[Tensor]) -> Tensor:
 
 def read(spec: GenerateSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Prompt:
     """What the model reads; UserError for what does not fit, and for a needle that is not there."""
+    if spec.image is not None:
+        return read_picture_prompt(
+            pretrained,
+            spec.image,
+            texts.text or "",
+            max_new_tokens=spec.max_new_tokens,
+            question=spec.question,
+            chat=spec.chat,
+        )
     assert texts.text is not None
     if spec.prefill_chunk is not None and pretrained.has_decoder:
         raise UserError(f"prefill_chunk: {pretrained.name} has an encoder, which reads the prompt at once")
@@ -205,6 +231,7 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
         about=f"{pretrained.name}: {num_prompt} tokens in the prompt, {num_new} "
         f"{'in the answer' if prompt.answer else 'new ones'}.",
         written=pretrained.text_of(parts.written),
+        pictures=parts.pictures(),
     )
     return replace(report, first_query=parts.first_query, is_unfinished=found.is_unfinished)
 

@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -42,6 +43,7 @@ from attncli.models.pretrained import (
     SeenPicture,
 )
 from attncli.models.text_files import TextLine
+from attncli.models.writing import PICTURE, in_chat_template
 
 if TYPE_CHECKING:  # an extra
     from PIL.Image import Image
@@ -187,12 +189,12 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 class Processing:
     """What a processor makes of a picture, and where in the picture each of the numbers comes from.
 
-    With a `text` it makes tokens of that, too.
+    `beside` is what it is given beside a picture: a text, whose tokens it makes, too.
     """
 
-    def __init__(self, processor: Any, name: str, text: str | None = None) -> None:
+    def __init__(self, processor: Any, name: str, beside: Mapping[str, Any] | None = None) -> None:
         self.processor, self.name = processor, name
-        self.beside = {} if text is None else {"text": [text]}
+        self.beside = {} if beside is None else beside
         self._sources: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def inputs(self, image: "Image") -> dict[str, Tensor]:
@@ -257,8 +259,8 @@ def pixels_of(inputs: Mapping[str, Tensor]) -> tuple[str, Tensor]:
 
 
 @lru_cache(maxsize=2)
-def _processing(processor: Any, name: str, text: str | None = None) -> Processing:
-    return Processing(processor, name, text)
+def _processing(processor: Any, name: str) -> Processing:
+    return Processing(processor, name)
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
@@ -294,7 +296,7 @@ def _accepted(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 ) -> tuple[dict[str, Tensor], str]:
     """The inputs that a model's forward has names for, and what it calls the pixels."""
-    known = _arguments(model)
+    known = _arguments(model) - {"labels"}  # which some processors make for training
     pixels, numbers = pixels_of(inputs)
     given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
     if "noise" in known and hasattr(model.config, "mask_ratio"):  # MAE hides most patches, as it learns
@@ -507,13 +509,10 @@ class _Grid:
         return _snapped(left), _snapped(top), _snapped(right), _snapped(bottom)
 
     def box(self, row: int, column: int) -> Box:
-        """A token's place as shares of that, without what lies on padding."""
-        left, top, right, bottom = self.whole()
-        across = (self.start[0] + self.step[0] * (column + more) for more in (0, 1))
-        down = (self.start[1] + self.step[1] * (row + more) for more in (0, 1))
-        sides = [_snapped((side - left) / (right - left)) for side in across]
-        levels = [_snapped((level - top) / (bottom - top)) for level in down]
-        return sides[0], levels[0], sides[1], levels[1]
+        """A token's place as shares of the file, which it goes beyond where it lies partly on padding."""
+        (left, top), (wide, high) = self.start, self.step
+        right, bottom = left + wide * (column + 1), top + high * (row + 1)
+        return left + wide * column, top + high * row, right, bottom
 
 
 def _snapped(share: float) -> float:
@@ -609,23 +608,20 @@ def placed_tokens(
     }
     labels: list[str | None] = [names.get(token) for token in range(count)]
     places = torch.full((count, 2), torch.nan)
-    pictures, notes = [], [*opened.notes]
+    boxes: list[Box | None] = [None] * count
+    is_one = len(grids) == 1
     for number, (of_tile, grid) in enumerate(grids, start=1):
         if grid is None:
             raise UserError(f"image: the tokens of {processing.name} do not lie in rows and columns")
-        name = opened.name if len(grids) == 1 else f"{opened.name}, part {number}"
-        start = "" if len(grids) == 1 else f"{number}/"
-        boxes: list[Box | None] = [None] * count
         for token, row, column in zip(*map(Tensor.tolist, (of_tile, grid.rows, grid.columns)), strict=True):
-            labels[token] = f"{start}r{row + 1}c{column + 1}"
+            labels[token] = f"r{row + 1}c{column + 1}" if is_one else f"{number}/r{row + 1}c{column + 1}"
             boxes[token] = grid.box(row, column)
             places[token] = torch.tensor([float(row), float(column)])
-        pictures.append(_seen_picture(opened, name, grid, pixels, tuple(boxes)))
-        notes.append(_about(pictures[-1], grid.shape))
+    picture, note = _seen_picture(opened, [grid for _, grid in grids if grid is not None], boxes, pixels)
     special = torch.tensor([label is not None and tiles[token] < 0 for token, label in enumerate(labels)])
-    in_two_dimensions = None if part or len(grids) > 1 else places
+    in_two_dimensions = None if part or not is_one else places
     return PlacedTokens(
-        tuple(labels), PictureTokens(tuple(pictures), in_two_dimensions, special, tuple(notes))
+        tuple(labels), PictureTokens((picture,), in_two_dimensions, special, (*opened.notes, note))
     )
 
 
@@ -642,39 +638,63 @@ def _tiles(of_pixels: Tensor, used: Tensor, count: int, shape: torch.Size) -> In
 
 
 def _seen_picture(
-    opened: OpenedPicture, name: str, grid: _Grid, pixels: Tensor, boxes: tuple[Box | None, ...]
-) -> SeenPicture:
-    """What is left of a picture after crop and resize."""
+    opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Box | None], pixels: Tensor
+) -> tuple[SeenPicture, str]:
+    """What is left of a picture after crop and resize, all its parts together, and a line about it.
+
+    `boxes` are shares of the whole file; those of the picture are shares of what is left.
+    """
     width, height = opened.image.size
-    left, top, right, bottom = grid.whole()
+    corners = zip(*(grid.whole() for grid in grids), strict=True)
+    left, top, right, bottom = (
+        most(sides) for most, sides in zip((min, min, max, max), corners, strict=True)
+    )
     crop = (left * width, top * height, right * width, bottom * height)
-    num_rows, num_columns = grid.shape
     sizes = (crop[2] - crop[0], crop[3] - crop[1])
-    if pixels.ndim >= 4:  # the picture as the model has it, which may be squeezed
+    if pixels.ndim >= 4 and len(grids) == 1:  # the picture as the model has it, which may be squeezed
         sizes = (float(pixels.shape[-1]), float(pixels.shape[-2]))
-    scale = min(1.0, MOST_PNG / max(sizes)) if max(sizes) >= max(grid.shape) else 1.0
-    size = max(num_columns, round(sizes[0] * scale)), max(num_rows, round(sizes[1] * scale))
+    most_rows, most_columns = (max(shape[axis] for shape in (one.shape for one in grids)) for axis in (0, 1))
+    scale = min(1.0, MOST_PNG / max(sizes)) if max(sizes) >= max(most_rows, most_columns) else 1.0
+    size = max(most_columns, round(sizes[0] * scale)), max(most_rows, round(sizes[1] * scale))
     file = io.BytesIO()
     opened.image.resize(size, box=crop).save(file, format="PNG", optimize=False)
-    rounded = tuple(round(side, 2) for side in crop)
-    assert len(rounded) == 4
-    return SeenPicture(name, (width, height), rounded, file.getvalue(), boxes)
+    left_out = (left, top, right - left, bottom - top)
+    of_crop = tuple(None if box is None else _within(box, left_out) for box in boxes)
+    rounded = round(crop[0], 2), round(crop[1], 2), round(crop[2], 2), round(crop[3], 2)
+    seen = SeenPicture(opened.name, (width, height), rounded, file.getvalue(), of_crop)
+    return seen, _about(seen, grids)
 
 
-def _about(picture: SeenPicture, shape: tuple[int, int]) -> str:
+def _within(box: Box, crop: Box) -> Box:
+    """A box as shares of a crop: its left and top, width and height."""
+    left, top, wide, high = crop
+    sides = ((box[0] - left) / wide, (box[1] - top) / high, (box[2] - left) / wide, (box[3] - top) / high)
+    across, down, right, bottom = map(_snapped, sides)
+    return across, down, right, bottom
+
+
+def _about(picture: SeenPicture, grids: Sequence[_Grid]) -> str:
     (width, height), (left, top, right, bottom) = picture.size, picture.crop
     part = "all of it"
     if (left, top, right, bottom) != (0, 0, width, height):
         part = f"{right - left:.0f} × {bottom - top:.0f} of it, from {left:.0f} across and {top:.0f} down,"
-    patches = f"{shape[0]} rows of {shape[1]} patches"
+    num_rows, num_columns = grids[0].shape
+    rows = "1 row" if num_rows == 1 else f"{num_rows} rows"
+    patches = f"{rows} of {num_columns} patch{'es' * (num_columns > 1)}"
+    if len(grids) > 1:
+        count = sum(box is not None for box in picture.boxes)
+        patches = f"{count} patches, in {len(grids)} parts"
     return f"{picture.name}: {width} × {height} pixels; the model sees {part} as {patches}."
 
 
-def read_picture(pretrained: Pretrained, file: str | PathLike[str], text: str | None = None) -> Reading:
+def read_picture(
+    pretrained: Pretrained, file: str | PathLike[str], text: str | None = None, *, is_whole: bool = False
+) -> Reading:
     """A picture as the part of a model that sees reads it, or with a text as the whole model reads both.
 
-    Beside a text the picture stands where its token does ("<image>", as the model calls it), else before it.
-    UserError for a file that is no picture, and for a model that reads none.
+    Beside a text the picture stands where its token does ("<image>", as the model calls it), else before it;
+    a whole text has that token, and gets no special tokens around it. UserError for a file that is no
+    picture, and for a model that reads none.
     """
     opened = open_picture(fspath(file))
     if min(opened.image.size) < LEAST_SIDE:
@@ -682,7 +702,7 @@ def read_picture(pretrained: Pretrained, file: str | PathLike[str], text: str | 
         raise UserError(f"image: {file}: must be at least {LEAST_SIDE} pixels high and wide (got {sides})")
     if text is None:
         return _read_picture(part_that_sees(pretrained), opened)
-    return _read_both(pretrained, opened, text)
+    return _read_both(pretrained, opened, text, is_whole=is_whole)
 
 
 def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
@@ -706,7 +726,7 @@ TOWERS = ("text_model", "vision_model")
 """What a model calls its parts that read a text and a picture apart."""
 
 
-def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str) -> Reading:
+def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str, *, is_whole: bool) -> Reading:
     """A picture and a text, as a model reads both that writes after them."""
     model = pretrained.model
     part = _decoder_name(model)
@@ -715,7 +735,9 @@ def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str) -> Read
         message = "reads no text beside a picture with a decoder: give it one of them"
         raise UserError(f"image: {pretrained.name} {message}")
     processor = _opened_reader(pretrained)
-    processing = Processing(processor, pretrained.name, _with_picture(text, processor))
+    whole = text if is_whole else _with_picture(text, processor)
+    beside = {"text": [whole]} | ({"add_special_tokens": False} if is_whole else {})
+    processing = Processing(processor, pretrained.name, beside)
     inputs, name = _accepted(model, processing.inputs(opened.image), pretrained.name)
     inputs = {key: tensor.to(pretrained.device) for key, tensor in inputs.items()}
     inputs[name] = inputs[name].to(model.dtype)
@@ -749,7 +771,35 @@ def _with_picture(text: str, processor: Any) -> str:
     around = ("<|vision_start|>", "<|vision_end|>")  # as Qwen's models have it
     known = processor.tokenizer.get_vocab()
     start, end = around if all(mark in known for mark in around) else ("", "")
-    return f"{start}{token}{end}\n{text}"
+    return f"{start}{token}{end}{text}"
+
+
+def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
+    """A picture and a text below it as a user's message, in the template of the processor, or the tokenizer.
+
+    UserError where the template has no place for a picture.
+    """
+    content = [PICTURE, *([{"type": "text", "text": text}] if text else [])]
+    tokenizer = pretrained.tokenizer
+    processor = _opened_reader(pretrained)
+    own = getattr(processor, "chat_template", None) or _stored_template(pretrained)
+    if own is not None:
+        tokenizer = copy(tokenizer)
+        tokenizer.chat_template = own
+    written = in_chat_template(
+        [{"role": "user", "content": content}], replace(pretrained, own_tokenizer=tokenizer)
+    )
+    if processor.image_token not in written:
+        message = f"has no place for a picture, {processor.image_token}: leave `chat` out"
+        raise UserError(f"chat: the chat template of {pretrained.name} {message}")
+    return written
+
+
+def _stored_template(pretrained: Pretrained) -> str | None:
+    """The template of a processor in a folder, as earlier versions of transformers kept it."""
+    path = Path(str(pretrained.source)) / "chat_template.json"
+    template = json.loads(path.read_text()).get("chat_template") if path.is_file() else None
+    return template if isinstance(template, str) else None
 
 
 def _opened_reader(pretrained: Pretrained) -> Any:

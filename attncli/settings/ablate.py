@@ -110,6 +110,11 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         """The heads that are named; none where it is all of them."""
         return [] if self.heads == [EVERY_HEAD] else self.heads
 
+    @property
+    def is_of_picture(self) -> bool:
+        """Whether a picture alone is read."""
+        return self.image is not None and self.sentence is None and self.file is None
+
     def single_statistics(self) -> tuple[str, ...]:
         differences = {
             "loss": True,
@@ -119,7 +124,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         baseline = [name for name, is_measured in differences.items() if is_measured]
         # Whether a model has a head that predicts tokens is known when it is there.
         effects = [*baseline, "kl", *(["output_change"] if self.model and not self.answer else [])]
-        if self.image is not None:
+        if self.is_of_picture:
             effects = ["cls_change", "output_change"]
         ends = ("", "_low", "_high") if self.texts is not None else ("",)
         names = [f"{name}{end}" for name in effects for end in ends]
@@ -151,12 +156,12 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for key in self.given("answer", "approximate") if self.image is not None else ():
+        for key in self.given("answer", "approximate") if self.is_of_picture else ():
             yield contradiction(key, "is of models that predict tokens, not of a picture", "image")
         if self.image is not None and self.method == "swap":
             yield contradiction("method", "swap is for prompts, not for a picture", "image")
-        if self.sort == "cls_change" and self.image is None:
-            yield contradiction("sort", "cls_change needs `image`", "image")
+        if self.sort == "cls_change" and not self.is_of_picture:
+            yield contradiction("sort", "cls_change needs `image`, and no text beside it", "image")
         if self.against is not None and self.answer is None:
             yield contradiction("against", "needs `answer`", "answer")
         if self.answer is not None and self.probe:

@@ -316,9 +316,9 @@ def llava(folders: dict[str, Path]) -> Path:
 def test_a_decoder_reads_a_picture_and_a_prompt(llava: Path, folders: dict[str, Path], attn: Attn) -> None:
     flags = ("heads", "ab", "--model", llava, "--image", folders["picture"], "--maps", "self")
     found = report(attn, *flags)
-    assert found["tokens"] == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2", "[UNK]", "a", "b", "[SEP]"]
+    assert found["tokens"] == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2", "a", "b", "[SEP]"]
     boxes = found["pictures"][0]["boxes"]
-    assert [box is None for box in boxes] == [True] + [False] * 4 + [True] * 4
+    assert [box is None for box in boxes] == [True] + [False] * 4 + [True] * 3
     assert "previous_token" in found["statistics"]["heads"][0], "words stand one after another"
     reading = read_picture(open_model(llava), folders["picture"], "ab")
     assert reading.inputs is not None

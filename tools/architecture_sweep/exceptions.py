@@ -33,6 +33,7 @@ DOTS3_SLIDING = {
     "swa_v_head_dim": 12,
 }
 
+SMALL_PARTS = [[32, 64], [64, 32], [64, 64]]
 NO_TYPES = "the defaults name no kinds of layers"
 ONE_TYPE = "the defaults have one kind of layers"
 MINIMAX_SPARSE = {"layer_types": ["full_attention", "minimax_m3_sparse"]}
@@ -129,6 +130,7 @@ EXCEPTIONS: dict[str, Special] = {
     ),
     "falcon": Special("rotary positions, as in 7B and 40B", {"alibi": False, "multi_query": True}),
     "fun_asr_nano": Special(WIDTH, {"adaptor_config": {"intermediate_size": 16}}),
+    "gemma3": Special("a picture is four tokens", {"mm_tokens_per_image": 4}),
     "gemma3n_text": Special(
         "of each kind of layers one has keys of its own",
         {"layer_types": FULL_AND_SLIDING * 2, "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0]},
@@ -138,6 +140,10 @@ EXCEPTIONS: dict[str, Special] = {
         "the defaults name no layer with attention",
         {"layer_types": ["linear_attention", "full_attention"]},
     ),
+    **{
+        name: Special("parts of a picture are as small as the model", {"image_grid_pinpoints": SMALL_PARTS})
+        for name in ("llava_next", "llava_next_video", "llava_onevision")
+    },
     "layoutlmv3": Special("coordinates and shapes share the width", {"coordinate_size": 12, "shape_size": 8}),
     "lfm2": Special(ONE_TYPE, {"layer_types": ["conv", "full_attention"] * 2}),
     "lfm2_vl": Special(ONE_TYPE, {"text_config": {"layer_types": ["conv", "full_attention"] * 2}}),
@@ -168,6 +174,7 @@ EXCEPTIONS: dict[str, Special] = {
         {"segment_means_seq_len": 8, "num_landmarks": 8},
     ),
     "pocket_tts": Special(WIDTH, {"flow_head_config": {"condition_dim": 64}}),
+    "qwen2_5_vl": Special("a window holds four patches", {"vision_config": {"window_size": 56}}),
     "qwen2_5_omni_thinker": Special("the defaults lack a token", {"vision_start_token_id": 90}),
     "qwen4_exp": Special("the defaults name no index", {"text_config": QWEN4_INDEX}),
     "qwen4_exp_text": Special("the defaults name no index", QWEN4_INDEX),

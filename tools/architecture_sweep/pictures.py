@@ -105,6 +105,10 @@ def processor_of(model_type: str, config: Any) -> Any:
         of_model = getattr(vision, {"merge_size": "spatial_merge_size"}.get(name, name), None)
         if hasattr(shipped, name) and isinstance(of_model, int):
             settings[name] = of_model
+    if isinstance(getattr(shipped, "max_image_size", None), dict):  # of each part of a picture
+        settings |= {"max_image_size": {"longest_edge": height}, "size": {"longest_edge": 2 * height}}
+    if pinpoints := getattr(config, "image_grid_pinpoints", None):
+        settings["image_grid_pinpoints"] = pinpoints
     return kind(**settings)
 
 
