@@ -21,7 +21,7 @@ from attncli.measure.writing import (
 from attncli.memory import readable_bytes
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import use_of
-from attncli.models.writing import Decoding, settings_notes, start_token
+from attncli.models.writing import Decoding, settings_notes, start_token, writer_of
 from attncli.report import NamedTensor, Numbers, Picture, Report, Row, Statistic, Table, Tensors
 from attncli.report_parts import build_report, named
 from attncli.settings.generate import GenerateSpec
@@ -58,7 +58,8 @@ class ReportParts:
         """What stands at the queries, and with one stack at the keys: all but the last token written."""
         if self.prompt.context is None:
             return (*self.prompt.text.tokens, *self.pretrained.labels(self.written[:-1]))
-        return self.pretrained.labels([start_token(self.pretrained.whole), *self.written[:-1]])
+        start = start_token(writer_of(self.pretrained.whole).model)
+        return self.pretrained.labels([start, *self.written[:-1]])
 
     def context_tokens(self) -> tuple[str, ...]:
         """What stands at the keys of cross-attention."""
@@ -252,8 +253,9 @@ def _notes(parts: ReportParts) -> list[str]:
         notes.append(f"Interrupted: it was to write {spec.max_new_tokens} tokens at most.")
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
-    if pretrained.has_decoder:
-        notes.append("The rows are those of cross-attention: where the decoder looks in the prompt.")
+    if parts.prompt.context is not None:
+        where = "prompt" if parts.prompt.seen is None else "picture"
+        notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")
     if parts.prompt.needle:
         notes.append(parts.needle_note())
     if spec.maps == "heads" and parts.rows.tokens[-1].weights is None:

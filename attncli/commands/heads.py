@@ -1,6 +1,7 @@
 """What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,18 @@ def report_each(
     progress: Callable[[float], None] | None,
 ) -> list[Report]:
     """The survey of each of some texts of equal counts."""
+    if spec_of_words := _of_words(specs[0], readings[0]):
+        specs = [one.model_copy(update=spec_of_words) for one in specs]
     spec = specs[0]
     pretrained = reader_of(pretrained, readings[0])
     found = surveyed(pretrained, readings, options_of(spec), ablate=spec.ablate, progress=progress)
     return [report_of_text(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
+
+
+def _of_words(spec: HeadsSpec, reading: Reading) -> dict[str, str]:
+    """Of words beside a picture that an encoder reads the maps are those of cross-attention."""
+    sees = reading.context is not None and reading.context.seen is not None
+    return {"maps": "cross"} if sees and spec.maps == "self" else {}
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
@@ -239,10 +248,14 @@ def report_of_text(
         names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
         spec = spec.model_copy(update={"from": names})
         statistics |= _norm_statistics(surveyed, reading, text)
+    pictures = pictures_of(reading)
     if surveyed.maps:
         maps = surveyed.maps[text]
         tensors |= _map_tensors(maps)
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
+        if maps.query.seen is not None and not context:  # those of the encoder
+            pictures = tuple(replace(one, axis="tokens") for one in pictures)
+            tensors = {name: one for name, one in tensors.items() if name not in ("looks", "mean_look")}
     count = f"{len(whole.text.ids)} tokens"
     if spec.words:
         count += f" of {len(reading.text.ids)} words"
@@ -255,7 +268,6 @@ def report_of_text(
     read = Texts(tokens, context, token_spelling=spelling)
     about = _about(pretrained.name, len(found.rows), count)
     unseen = _unseen(spec, tables["named_tokens"], found.rows)
-    pictures = pictures_of(reading)
     return build_report(
         spec, read, tensors, statistics, notes, about=about, how_to_read=unseen, pictures=pictures
     )

@@ -21,7 +21,7 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
-from attncli.models.pictures import picture_in_chat_template, read_picture
+from attncli.models.pictures import picture_in_chat_template, read_picture_to_write
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, in_chat_template, write
@@ -112,9 +112,9 @@ def read_picture_prompt(
     if chat:
         text = picture_in_chat_template(text, pretrained)
     whole = replace(pretrained, model=pretrained.whole)
-    reading = read_picture(whole, file, text, is_whole=chat)
+    reading = read_picture_to_write(whole, file, text, is_whole=chat)
     most, count = pretrained.most_tokens(), len(reading.text.ids)
-    if most is not None and count + max_new_tokens - 1 > most:
+    if reading.context is None and most is not None and count + max_new_tokens - 1 > most:
         got = f"{count} tokens of the picture and the text, and {max_new_tokens} new ones"
         raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
     return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
@@ -512,7 +512,7 @@ def writing(
         prompt.prompt.ids,
         special,
         needle=prompt.needle,
-        is_cross=pretrained.has_decoder,
+        is_cross=prompt.context is not None,
         layer=layer,
         head=head,
         top_k=top_k,

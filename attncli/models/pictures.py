@@ -30,9 +30,16 @@ from transformers import PreTrainedModel
 
 from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.models.architectures import BLOCK, TOKENS_OF_PICTURES
+from attncli.models.architectures import BLOCK, TOKENS_OF_PICTURES, layer_kind
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
-from attncli.models.layers import CannotShow, CapturedLayer, Numbering, StopCapture, handing_over
+from attncli.models.layers import (
+    CannotShow,
+    CapturedLayer,
+    Consumer,
+    Numbering,
+    StopCapture,
+    handing_over,
+)
 from attncli.models.pretrained import (
     FIRST_WORD_ID,
     Box,
@@ -43,7 +50,7 @@ from attncli.models.pretrained import (
     SeenPicture,
 )
 from attncli.models.text_files import TextLine
-from attncli.models.writing import PICTURE, in_chat_template
+from attncli.models.writing import PICTURE, in_chat_template, writer_of
 
 if TYPE_CHECKING:  # an extra
     from PIL.Image import Image
@@ -351,14 +358,16 @@ def _first_layer(
             model(**given)
         if found:
             return _FirstLayer(found[0].transpose(1, 2).flatten(0, 1).flatten(1).float(), pixels)
-        vectors = None if part else _read_by_first_block(model, given)
+        vectors = _read_by_first_block(model, given, part, consume)
     if vectors is None:
         raise CannotShow("it computes its attention itself, so that attn cannot tell what a token is")
     return _FirstLayer(vectors.flatten(0, 1).float(), pixels)
 
 
-def _read_by_first_block(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor | None:
-    """The vectors of the tokens that the first block reads; None where no block reads such."""
+def _read_by_first_block(
+    model: PreTrainedModel, given: Mapping[str, Tensor], part: str, consume: Consumer
+) -> Tensor | None:
+    """The vectors of the tokens that the first block in `part` reads; None where no block reads such."""
     found: list[Tensor] = []
 
     def take(_module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -369,8 +378,10 @@ def _read_by_first_block(model: PreTrainedModel, given: Mapping[str, Tensor]) ->
 
     with ExitStack() as hooks, suppress(StopCapture):
         hooks.enter_context(with_eager_attention(model))
+        if part:
+            hooks.enter_context(handing_over(model, consume, Numbering(False, None)))
         for name, module in model.named_modules():
-            if BLOCK.fullmatch(name):
+            if name.startswith(part) and BLOCK.fullmatch(name):
                 hooks.enter_context(module.register_forward_pre_hook(take, with_kwargs=True))
         model(**given)
     return found[0] if found else None
@@ -482,8 +493,14 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
             raise CannotShow("it reads other parts of the picture, or in another order, each time")
         of_pixels = _tokens_of_pixels(first)
         elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.flatten().tolist()})
-        # Beside words a token has a name of the vocabulary.
-        names = _names_elsewhere(model, first, elsewhere) if not part and elsewhere else {}
+        names = _names_elsewhere(model, first, elsewhere) if elsewhere else {}
+        if part:  # beside words what is no token of pictures has a name of the vocabulary
+            own = {*TOKENS_OF_PICTURES.values()}
+            names = {
+                token: text
+                for token, text in names.items()
+                if text in own or text.rstrip("0123456789") in own
+            }
         known[place] = _Made(of_pixels, len(first.rows), names)
     return known[place]
 
@@ -604,7 +621,7 @@ def placed_tokens(
     names = {
         token: made.names.get(token) or f"padding{next(unnamed)}"
         for token in (tiles < 0).nonzero()[:, 0].tolist()
-        if not part
+        if not part or token in made.names
     }
     labels: list[str | None] = [names.get(token) for token in range(count)]
     places = torch.full((count, 2), torch.nan)
@@ -688,13 +705,20 @@ def _about(picture: SeenPicture, grids: Sequence[_Grid]) -> str:
 
 
 def read_picture(
-    pretrained: Pretrained, file: str | PathLike[str], text: str | None = None, *, is_whole: bool = False
+    pretrained: Pretrained,
+    file: str | PathLike[str],
+    text: str | None = None,
+    *,
+    is_whole: bool = False,
+    is_open: bool = False,
 ) -> Reading:
     """A picture as the part of a model that sees reads it, or with a text as the whole model reads both.
 
     Beside a text the picture stands where its token does ("<image>", as the model calls it), else before it;
-    a whole text has that token, and gets no special tokens around it. UserError for a file that is no
-    picture, and for a model that reads none.
+    a whole text has that token, and gets no special tokens around it; an open one, that a model goes on with,
+    has no special token at its end where the picture stands before all words (GIT). With an encoder and a
+    decoder the picture goes to the encoder, and the text is what the decoder writes. UserError for a file
+    that is no picture, and for a model that reads none.
     """
     opened = open_picture(fspath(file))
     if min(opened.image.size) < LEAST_SIDE:
@@ -702,14 +726,52 @@ def read_picture(
         raise UserError(f"image: {file}: must be at least {LEAST_SIDE} pixels high and wide (got {sides})")
     if text is None:
         return _read_picture(part_that_sees(pretrained), opened)
-    return _read_both(pretrained, opened, text, is_whole=is_whole)
+    if pretrained.has_decoder:
+        words = pretrained.shifted_right(pretrained.read(text, "sentence", beside_picture=True))
+        return _read_captioned(pretrained, opened, words)
+    if writer_of(pretrained.model).model is not pretrained.model:
+        only = "gives the weights of its words as it writes them, and not otherwise: use attn generate"
+        raise UserError(f"image: {pretrained.name} {only}")
+    return _read_both(pretrained, opened, text, is_whole=is_whole, is_open=is_open)
+
+
+def read_picture_to_write(
+    pretrained: Pretrained, file: str | PathLike[str], text: str, *, is_whole: bool = False
+) -> Reading:
+    """A picture and a text as a model reads both before it writes.
+
+    A model whose decoder looks at the picture by cross-attention reads no text before it writes: UserError.
+    """
+    model = pretrained.model
+    writer = writer_of(model)
+    if not pretrained.has_decoder and writer.model is model:
+        return read_picture(pretrained, file, text, is_whole=is_whole, is_open=True)
+    if text:
+        raise UserError(f"sentence: {pretrained.name} writes of the picture alone: leave the text out")
+    if all(layer_kind(name) != "cross" for name, _ in writer.model.named_modules()):
+        reason = "hands its decoder vectors that sum up the picture: none of them has a place in it"
+        raise UserError(f"model: {model.config.model_type} {reason}")
+    nothing = ModelText((), torch.empty(0, dtype=torch.long))
+    return replace(_read_captioned(pretrained, open_picture(fspath(file)), nothing), part=writer.part)
+
+
+def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelText) -> Reading:
+    """A picture that an encoder reads, and the words that a decoder reads."""
+    seen = _read_picture(part_that_sees(pretrained), opened)
+    inputs = {**(seen.inputs or {})}
+    if len(words.ids):
+        inputs["decoder_input_ids"] = words.ids.unsqueeze(0).to(pretrained.device)
+    if unknown := inputs.keys() - _arguments(pretrained.model):
+        raise UserError(f"image: {pretrained.name} takes no {', '.join(sorted(unknown))}")
+    return Reading(words, seen.text, inputs=inputs)
 
 
 def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
     """The model, or the part of it that a reading is of."""
     if reading.inputs is None:
         return part_that_reads(pretrained)
-    return pretrained if reading.part else part_that_sees(pretrained)
+    is_of_both = reading.part or reading.context is not None
+    return pretrained if is_of_both else part_that_sees(pretrained)
 
 
 def part_that_reads(pretrained: Pretrained) -> Pretrained:
@@ -726,13 +788,17 @@ TOWERS = ("text_model", "vision_model")
 """What a model calls its parts that read a text and a picture apart."""
 
 
-def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str, *, is_whole: bool) -> Reading:
+def _read_both(
+    pretrained: Pretrained, opened: OpenedPicture, text: str, *, is_whole: bool, is_open: bool
+) -> Reading:
     """A picture and a text, as a model reads both that writes after them."""
     model = pretrained.model
-    part = _decoder_name(model)
     has_towers = part_that_reads(pretrained) is not pretrained
-    if part is None or has_towers or not {"input_ids", PIXELS[0]} <= _arguments(model):
-        message = "reads no text beside a picture with a decoder: give it one of them"
+    reads_both = {"input_ids", PIXELS[0]} <= _arguments(model) and not has_towers
+    part = _decoder_name(model) or _stack_of_both(model) if reads_both else None
+    if part is None or pretrained.own_tokenizer is None:
+        lacks = "has no tokenizer, and reads" if pretrained.own_tokenizer is None else "reads"
+        message = f"{lacks} no text beside a picture in one stack: give it one of them"
         raise UserError(f"image: {pretrained.name} {message}")
     processor = _opened_reader(pretrained)
     whole = text if is_whole else _with_picture(text, processor)
@@ -741,12 +807,13 @@ def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str, *, is_w
     inputs, name = _accepted(model, processing.inputs(opened.image), pretrained.name)
     inputs = {key: tensor.to(pretrained.device) for key, tensor in inputs.items()}
     inputs[name] = inputs[name].to(model.dtype)
+    ends_in = inputs["input_ids"][0, -1] == pretrained.tokenizer.sep_token_id
+    if is_open and ends_in and getattr(processor, "image_token", None) is None:
+        inputs |= {key: inputs[key][:, :-1] for key in ("input_ids", "attention_mask") if key in inputs}
     placed = placed_tokens(model, inputs, opened, processing, name=name, part=f"{part}.")
-    ids: Tensor = inputs["input_ids"][0].cpu()
-    if len(ids) != len(placed.labels):
-        raise UserError(f"image: {pretrained.name} makes {len(placed.labels)} tokens of {len(ids)}")
+    ids = _ids_of_all(inputs["input_ids"][0].cpu(), placed, pretrained)
     most = pretrained.most_tokens()
-    if most is not None and len(ids) > most:
+    if most is not None and len(inputs["input_ids"][0]) > most:
         raise UserError(f"sentence: must be at most {most} tokens with the picture (got {len(ids)})")
     words = pretrained.labels(ids.tolist())
     labels = tuple(word if label is None else label for word, label in zip(words, placed.labels, strict=True))
@@ -756,10 +823,40 @@ def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str, *, is_w
     return Reading(seen, inputs=inputs, part=f"{part}.")
 
 
+def _ids_of_all(
+    ids: Int[Tensor, " word"], placed: PlacedTokens, pretrained: Pretrained
+) -> Int[Tensor, " token"]:
+    """The ids of words in their places among all tokens; those of the picture are 0 where it has none."""
+    count = len(placed.labels)
+    if len(ids) == count:
+        return ids
+    are_words = torch.tensor([label is None for label in placed.labels])
+    if int(are_words.sum()) != len(ids):
+        raise UserError(f"image: {pretrained.name} makes {count} tokens of a picture and {len(ids)} words")
+    whole = torch.zeros(count, dtype=torch.long)
+    whole[are_words] = ids
+    return whole
+
+
+def _stack_of_both(model: PreTrainedModel) -> str | None:
+    """The name of the one stack of blocks that is no part of what sees alone; None where there are others."""
+    parts = model.named_modules()
+    sees = [name for name, one in parts if name and isinstance(one, PreTrainedModel) and _sees_alone(one)]
+    names = [
+        name
+        for name, block in model.named_modules()
+        if BLOCK.fullmatch(name) and any("att" in inner.lower() for inner, _ in block.named_modules())
+    ]
+    own = {name.rpartition(".")[0] for name in names if not any(name.startswith(f"{one}.") for one in sees)}
+    return own.pop() if len(own) == 1 else None
+
+
 def _decoder_name(model: PreTrainedModel) -> str | None:
     """The name of the part that reads words; None where it is not a part of its own."""
     own: Any = model  # transformers leaves the method without types
     decoder = own.get_decoder() if hasattr(model, "get_decoder") else None
+    if not isinstance(decoder, nn.Module) or PIXELS[0] in signature(decoder.forward).parameters:
+        return None
     return next((name for name, module in model.named_modules() if name and module is decoder), None)
 
 

@@ -385,11 +385,11 @@ class ManyTexts(Generic[Text]):
         """How many texts were cut, how many left out, and why the first of these was."""
         notes = []
         if self.num_cut:
-            notes.append(f"{_texts(self.num_cut)} cut to what the model reads.")
+            notes.append(f"{self._counted(self.num_cut)} cut to what the model reads.")
         if self.num_left_out:
-            notes.append(f"{_texts(self.num_left_out)} left out: {self.first_left_out}.")
+            notes.append(f"{self._counted(self.num_left_out)} left out: {self.first_left_out}.")
         return notes
 
-
-def _texts(count: int) -> str:
-    return "1 text is" if count == 1 else f"{count:,} texts are"
+    def _counted(self, count: int) -> str:
+        kind = "picture" if self.key == "image" else "text"
+        return f"1 {kind} is" if count == 1 else f"{count:,} {kind}s are"

@@ -10,8 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from attncli.models.loading import open_model
+from attncli.models.pictures import read_picture
 from tests.conftest import Attn
-from tools.architecture_sweep.picture_writers import check_writing, save_writer
+from tools.architecture_sweep.picture_writers import CAPTIONERS, check_writing, save_writer
 from tools.architecture_sweep.pictures import picture
 
 
@@ -35,8 +37,15 @@ def report(attn: Attn, arguments: list[str]) -> dict[str, Any]:
     return found
 
 
+TO_GPT2, TO_TROCR, FROM_SWIN = CAPTIONERS
+
+
 @pytest.mark.parametrize(
-    "model_type", ["llava", "llava_next", "qwen2_vl", "qwen3_vl", "gemma3", "paligemma", "idefics3"]
+    "model_type",
+    [
+        *("llava", "llava_next", "qwen2_vl", "qwen3_vl", "gemma3", "paligemma", "idefics3", "git", "blip"),
+        *(TO_GPT2, TO_TROCR),
+    ],
 )
 def test_tokens_and_weights_are_those_of_transformers(model_type: str, tmp_path: Path) -> None:
     result = check_writing(model_type, tmp_path / "model")
@@ -102,9 +111,6 @@ def test_what_each_head_is_worth_to_the_words_below_a_picture(llava: Path, attn:
     (row,) = found["statistics"]["heads"]
     words = report(attn, asked(llava, "heads", "abc"))["tokens"]
     assert words == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2", "a", "b", "c", "[SEP]"]
-    from attncli.models.loading import open_model
-    from attncli.models.pictures import read_picture
-
     inputs = read_picture(open_model(llava / "model"), llava / "picture.png", "abc").inputs
     assert inputs is not None
     model = AutoModelForImageTextToText.from_pretrained(llava / "model", attn_implementation="eager").eval()
@@ -127,3 +133,57 @@ def test_what_each_head_is_worth_to_the_words_below_a_picture(llava: Path, attn:
 def test_what_is_for_texts_is_one_line(flag: str, llava: Path, attn: Attn) -> None:
     ended = attn(asked(llava, "generate", "ab", flag, "4"))
     assert ended.code == 2 and ended.err == f"{flag}: cannot be combined with --image\n"
+
+
+# Captions: an encoder sees, and a decoder looks at it.
+
+
+def test_patches_that_are_merged_on_the_way_are_refused(tmp_path: Path) -> None:
+    result = check_writing(FROM_SWIN, tmp_path / "model")
+    assert result.verdict == "refused" and "has 16 keys where there are 64 tokens" in result.refused[0]
+
+
+@pytest.fixture(scope="module")
+def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny ViT with GPT-2, `model`, and `picture.png`."""
+    folder = tmp_path_factory.mktemp("captioners")
+    save_writer(TO_GPT2, folder / "model")
+    picture().save(folder / "picture.png")
+    return folder
+
+
+def test_each_word_of_a_caption_looks_at_the_picture(captioner: Path, attn: Attn) -> None:
+    found = report(attn, asked(captioner, "heads", "abc", "--maps", "cross"))
+    assert found["context_tokens"] == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2"]
+    assert [one["axis"] for one in found["pictures"]] == ["context_tokens"]
+    reading = read_picture(open_model(captioner / "model"), captioner / "picture.png", "abc")
+    assert reading.inputs is not None
+    model = AutoModelForImageTextToText.from_pretrained(
+        captioner / "model", attn_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        made = model(**reading.inputs, output_attentions=True)
+    crossing = torch.cat(made.cross_attentions).numpy()
+    np.testing.assert_allclose(np.array(found["tensors"]["weights"]["values"]), crossing, atol=1e-5)
+    looks = np.array(found["tensors"]["looks"]["values"])
+    np.testing.assert_allclose(looks, crossing.mean(axis=2), atol=1e-5)
+    one = report(attn, asked(captioner, "cross", "abc", "--head", "1:2"))
+    np.testing.assert_allclose(np.array(one["tensors"]["weights"]["values"]), crossing[1, 2], atol=1e-5)
+    kinds = {row["stack"] for row in found["statistics"]["heads"]}
+    assert kinds == {"encoder", "decoder", "cross"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("cross",), "--sentence: must be given: the words that look at the picture"),
+        (("self", "abc"), "reads the picture alone: leave it out, or use attn cross"),
+        (("generate", "abc"), "writes of the picture alone: leave the text out"),
+        (("cross", "abc", "--context", "x"), "--context: cannot be combined with --image"),
+    ],
+)
+def test_what_an_encoder_does_not_read_is_one_line(
+    arguments: tuple[str, ...], said: str, captioner: Path, attn: Attn
+) -> None:
+    ended = attn(asked(captioner, *arguments))
+    assert ended.code == 2 and said in ended.err and len(ended.err.splitlines()) == 1, ended.err

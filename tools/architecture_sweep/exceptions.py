@@ -33,6 +33,7 @@ DOTS3_SLIDING = {
     "swa_v_head_dim": 12,
 }
 
+SMALL_STAGES = {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "hidden_size": 32}
 SMALL_PARTS = [[32, 64], [64, 32], [64, 64]]
 NO_TYPES = "the defaults name no kinds of layers"
 ONE_TYPE = "the defaults have one kind of layers"
@@ -79,6 +80,13 @@ EXCEPTIONS: dict[str, Special] = {
     "deepseek_ocr2": Special(
         NO_TYPES, {"text_config": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}}
     ),
+    **{
+        name: Special(
+            "each stage has its heads",
+            {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "hidden_size": 32},
+        )
+        for name in ("donut-swin", "maskformer-swin", "swinv2")
+    },
     "dots1": Special(
         "the defaults name no number of experts",
         {
@@ -172,6 +180,9 @@ EXCEPTIONS: dict[str, Special] = {
     "nystromformer": Special(
         "landmarks that are all tokens: other texts than of one length fail",
         {"segment_means_seq_len": 8, "num_landmarks": 8},
+    ),
+    "pix2struct": Special(
+        "a patch is as many numbers as it has", {"vision_config": {"patch_embed_hidden_size": 768}}
     ),
     "pocket_tts": Special(WIDTH, {"flow_head_config": {"condition_dim": 64}}),
     "qwen2_5_vl": Special("a window holds four patches", {"vision_config": {"window_size": 56}}),

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,19 @@ import transformers
 from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import AutoModelForImageTextToText, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    VisionEncoderDecoderConfig,
+)
 from transformers.models.auto import processing_auto
 
 from .asking import ask
 from .folders import NotTestable, one_line, save_tokenizer, sharpen
 from .pictures import MOST_PARAMETERS, picture, processor_of
 from .result import Result
-from .tiny_config import ATTEMPTS, VOCABULARY, tiny_config
+from .tiny_config import ATTEMPTS, VOCABULARY, Sizes, tiny_config
 
 NAMES = {
     "image_token": "<image>",
@@ -42,6 +48,14 @@ OWN_NAMES = {
 """Of kinds of models that begin so, what else."""
 MORE = ("<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<row_1_col_1>", "<row_1_col_2>")
 """Tokens of processors that no config names."""
+CAPTIONERS = {
+    "vision-encoder-decoder (vit, gpt2)": ("vit", "gpt2"),
+    "vision-encoder-decoder (deit, trocr)": ("deit", "trocr"),
+    "vision-encoder-decoder (donut-swin, mbart)": ("donut-swin", "mbart"),
+}
+"""An encoder that sees, and a decoder that looks at it."""
+OF_PICTURES_ALONE = (*CAPTIONERS, "blip", "pix2struct")
+"""What is given a picture, and no words beside it."""
 NEW = 3
 
 
@@ -66,6 +80,7 @@ def _tokenizer(model_type: str, config: Any, folder: Path) -> PreTrainedTokenize
     backend = Tokenizer.from_str(json.dumps(stored))
     backend.add_special_tokens([text for _, text in sorted(called.items())])
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "bos_token": "[CLS]", "eos_token": "[SEP]"}
+    special |= {"sep_token": "[SEP]"}
     more = {name: text for name, text in names.items() if text in called.values()}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **special, extra_special_tokens=more)  # type: ignore[no-untyped-call]
     tokenizer.save_pretrained(folder)
@@ -90,6 +105,9 @@ def _sizes(config: Any, processor: Any) -> dict[str, Any]:
 
 def _processor(model_type: str, config: Any, tokenizer: Any) -> Any:
     """transformers' own processor of pictures and words, without the part for videos (torchvision)."""
+    if model_type in CAPTIONERS:
+        encoder, _ = CAPTIONERS[model_type]
+        return SimpleNamespace(image_processor=processor_of(encoder, config.encoder), tokenizer=tokenizer)
     names: Mapping[str, str] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
     own = getattr(transformers, names.get(model_type, ""), None)
     if own is None:
@@ -106,12 +124,19 @@ def _processor(model_type: str, config: Any, tokenizer: Any) -> Any:
     return kind(image_processor=image_processor, tokenizer=tokenizer, **given)
 
 
+def _config(model_type: str, sizes: Sizes) -> Any:
+    if model_type not in CAPTIONERS:
+        return tiny_config(model_type, sizes)
+    encoder, decoder = (tiny_config(one, sizes) for one in CAPTIONERS[model_type])
+    return VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+
+
 def save_writer(model_type: str, folder: Path) -> Any:
     """A folder with a model that writes, tokenizer and processor, which is given back."""
     error: Exception | None = None
     for sizes in ATTEMPTS:
         try:
-            config = tiny_config(model_type, sizes)
+            config = _config(model_type, sizes)
             auto: Any = AutoModelForImageTextToText
             with torch.device("meta"):
                 count = sum(one.numel() for one in auto.from_config(config).parameters())
@@ -129,6 +154,8 @@ def save_writer(model_type: str, folder: Path) -> Any:
         sharpen(model)
         assert model.generation_config is not None
         model.generation_config.eos_token_id = None
+        if model.config.is_encoder_decoder:
+            model.generation_config.decoder_start_token_id = model.config.decoder_start_token_id = 2
         model.save_pretrained(folder)
         tokenizer = _tokenizer(model_type, config, folder)
         try:
@@ -137,7 +164,8 @@ def save_writer(model_type: str, folder: Path) -> Any:
             raise
         except Exception as caught:  # whatever a processor says to tokens that are not its own
             raise NotTestable(one_line(caught)) from None
-        processor.save_pretrained(folder)
+        if model_type not in CAPTIONERS:
+            processor.save_pretrained(folder)
         processor.image_processor.save_pretrained(folder)
         return processor
     assert error is not None
@@ -158,13 +186,22 @@ def truth(folder: Path, processor: Any, words: str, image: Path) -> tuple[list[i
     auto: Any = AutoModelForImageTextToText
     try:
         model = auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-        inputs = processor(
-            images=[Image.open(image).convert("RGB")], text=[prompt_of(processor, words)], return_tensors="pt"
-        )
+        opened = [Image.open(image).convert("RGB")]
+        if words:
+            inputs = processor(images=opened, text=[prompt_of(processor, words)], return_tensors="pt")
+        else:
+            inputs = processor.image_processor(images=opened, return_tensors="pt")
+        if words and not getattr(processor, "image_token", None):  # GIT: what it goes on with has no end
+            inputs |= {key: inputs[key][:, :-1] for key in ("input_ids", "attention_mask")}
         known = signature(model.forward).parameters
         given = {
             key: value for key, value in inputs.items() if key in known and isinstance(value, torch.Tensor)
         }
+        crossing: list[Any] = []
+        for part in model.children():  # of BLIP's decoder generate does not return them
+            part.register_forward_hook(
+                lambda _part, _inputs, made: crossing.append(getattr(made, "cross_attentions", None))
+            )
         out = model.generate(
             **given,
             max_new_tokens=NEW,
@@ -174,7 +211,7 @@ def truth(folder: Path, processor: Any, words: str, image: Path) -> tuple[list[i
         )
     except Exception as error:  # whatever transformers says to a picture
         raise NotTestable(one_line(error)) from None
-    steps = out.get("cross_attentions") or out.get("attentions") or ()
+    steps = out.get("cross_attentions") or list(filter(None, crossing)) or out.get("attentions") or ()
     layers = [_last_rows([layer for layer in step if layer is not None]) for step in steps]
     return out.sequences[0, -NEW:].tolist(), layers
 
@@ -189,6 +226,7 @@ def _last_rows(layers: list[Tensor]) -> Tensor:
 def check_writing(model_type: str, folder: Path, words: str = "abcab") -> Result:
     """The result for one architecture."""
     result = Result(model_type, "")
+    words = "" if model_type in OF_PICTURES_ALONE else words
     image = folder.with_name("picture.png")
     picture().save(image)
     with warnings.catch_warnings():
@@ -202,7 +240,7 @@ def check_writing(model_type: str, folder: Path, words: str = "abcab") -> Result
     answer = ask(
         [
             "generate",
-            words,
+            *([words] if words else []),
             "--model",
             folder,
             "--image",

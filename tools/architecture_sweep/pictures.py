@@ -107,6 +107,8 @@ def processor_of(model_type: str, config: Any) -> Any:
             settings[name] = of_model
     if isinstance(getattr(shipped, "max_image_size", None), dict):  # of each part of a picture
         settings |= {"max_image_size": {"longest_edge": height}, "size": {"longest_edge": 2 * height}}
+    if hasattr(shipped, "max_patches"):
+        settings["max_patches"] = 20
     if pinpoints := getattr(config, "image_grid_pinpoints", None):
         settings["image_grid_pinpoints"] = pinpoints
     return kind(**settings)
