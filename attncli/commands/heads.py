@@ -1,6 +1,7 @@
 """What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -45,7 +46,7 @@ from attncli.models.pretrained import (
     Reading,
     positions_named,
 )
-from attncli.models.text_files import ManyTexts, TextFile, TextLine
+from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
 from attncli.report_parts import build_report, named
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
@@ -67,7 +68,7 @@ SHIPPED_NOTE = (
 
 EXAMPLES_NOTE = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
 INTERVALS_NOTE = (
-    "Means over texts with 95 % intervals (Student's t): a head is named where its interval is above the "
+    "Means over {kind}s with 95 % intervals (Student's t): a head is named where its interval is above the "
     "threshold."
 )
 HOW_NOTE = (
@@ -134,10 +135,13 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     if spec.relations is not None:
         return _report_relations(spec, pretrained, progress)
     if spec.image is not None:
-        pictures = PictureFolder(spec.image)
-        seen = ManyTexts(pictures, lambda line: _read_picture(spec, line, pretrained), progress, key="image")
-        part = part_that_sees(pretrained)
-        totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
+        is_folder = Path(spec.image).is_dir()
+        with (
+            nullcontext(PictureFolder(spec.image)) if is_folder else PictureList(spec.image, "image") as files
+        ):
+            seen = ManyTexts(files, lambda line: _read_picture(spec, line, pretrained), progress, key="image")
+            part = part_that_sees(pretrained)
+            totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
         notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
         return report_of_totals(spec, totals, part.name, notes)
     assert spec.texts is not None
@@ -153,7 +157,8 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
 
 def _read_picture(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
     """One of the pictures of a folder."""
-    reading = read_picture(pretrained, line.text, spec.sentence)
+    assert line.image is not None
+    reading = read_picture(pretrained, line.image, spec.sentence)
     check_reading(reading, pretrained, options_of(spec))
     return reading
 
@@ -183,7 +188,7 @@ def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequ
     read = f"1 {kind}" if totals.num_texts == 1 else f"{totals.num_texts:,} {kind}s"
     if totals.num_tokens is not None:
         read += f" of {totals.num_tokens:,} tokens"
-    all_notes = [*_notes(spec), INTERVALS_NOTE, *notes]
+    all_notes = [*_notes(spec), INTERVALS_NOTE.format(kind=kind), *notes]
     return build_report(spec, Texts(), tensors, statistics, all_notes, about=_about(name, len(rows), read))
 
 
@@ -253,7 +258,7 @@ def report_of_text(
         maps = surveyed.maps[text]
         tensors |= _map_tensors(maps)
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
-        if maps.query.seen is not None and not context:  # those of the encoder
+        if reading.context is not None and maps.query.seen is not None:  # those of the encoder
             pictures = tuple(replace(one, axis="tokens") for one in pictures)
             tensors = {name: one for name, one in tensors.items() if name not in ("looks", "mean_look")}
     count = f"{len(whole.text.ids)} tokens"

@@ -49,7 +49,7 @@ from attncli.models.pretrained import (
     Reading,
     SeenPicture,
 )
-from attncli.models.text_files import TextLine
+from attncli.models.text_files import PICTURE_SUFFIXES, TextLine, is_picture
 from attncli.models.writing import PICTURE, in_chat_template, writer_of
 
 if TYPE_CHECKING:  # an extra
@@ -61,8 +61,6 @@ MOST_PNG = 640
 """Pixels of a side of what a report keeps of a picture."""
 LEAST_SIDE = 16
 """Pixels: what a processor makes of fewer does not tell where it puts them."""
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
-"""Of the files of a folder that are taken for pictures."""
 
 
 @dataclass(frozen=True)
@@ -139,19 +137,19 @@ class PictureFolder:
 
     def _files(self) -> list[Path]:
         files = Path(self.folder).iterdir()
-        return sorted(file for file in files if file.suffix.lower() in SUFFIXES and file.is_file())
+        return sorted(filter(is_picture, files))
 
     def count(self) -> int:
         """How many pictures there are; UserError where there is none."""
         count = len(self._files())
         if not count:
-            raise UserError(f"image: {self.folder}: holds no picture ({', '.join(SUFFIXES)})")
+            raise UserError(f"image: {self.folder}: holds no picture ({', '.join(PICTURE_SUFFIXES)})")
         return count
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
         """Every picture with its number."""
         for number, file in enumerate(self._files(), start=1):
-            yield number, TextLine(number, str(file), file.name)
+            yield number, TextLine(number, file.name, file.name, image=str(file))
 
 
 @lru_cache(maxsize=2)

@@ -259,6 +259,42 @@ def test_a_folder_of_pictures_has_means_with_intervals(folders: dict[str, Path],
     assert {"neighbour", "distance", "high_norm_mass"} <= names and "previous_token" not in names
 
 
+def test_a_list_of_pictures_is_read_as_a_folder_is(
+    folders: dict[str, Path], attn: Attn, tmp_path: Path
+) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"{folders['many'] / f'{number}.png'}\n" for number in (2, 0)))
+    found = report(attn, "heads", "--model", folders[REGISTERS], "--image", names)
+    assert "2 pictures" in found["about"]
+    names.write_text(f"{folders['picture']}\nnone.png\n")
+    ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(names)])
+    assert ended.code == 2 and re.search(r"names\.txt:2: names no picture here .*: none\.png$", ended.err)
+    ended = attn(["self", "--model", str(folders[REGISTERS]), "--image", str(names)])
+    assert ended.code == 2 and "must be one picture (got the list" in ended.err
+
+
+def test_a_batch_reads_the_pictures_of_a_list(folders: dict[str, Path], attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "heads.yaml").write_text(f"experiment: heads\nmodel: {folders[REGISTERS]}\n")
+    names = tmp_path / "names.txt"
+    for number in range(2):
+        shutil.copy(folders["many"] / f"{number}.png", tmp_path / f"{number}.png")
+    names.write_text("0.png\n1.png\n")
+    batch = ["batch", str(tmp_path / "heads.yaml"), "--file", str(names)]
+    assert attn([*batch, "--dry-run"]).out.endswith("1 experiment × 2 pictures = 2 runs\n")
+    lines = attn([*batch, "--format", "jsonl"]).out.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [one["pictures"][0]["name"] for one in found] == ["0.png", "1.png"]
+    alone = report(attn, "heads", "--model", folders[REGISTERS], "--image", tmp_path / "1.png")
+    rows = [(one["statistics"]["heads"][3]["entropy"]) for one in (found[1], alone)]
+    assert rows[0] == pytest.approx(rows[1], abs=1e-6)
+    store = [*batch, "-o", str(tmp_path / "runs.db")]
+    assert "2 done now" in attn(store).err
+    shutil.copy(folders["many"] / "2.png", tmp_path / "1.png")
+    assert "1 done now" in attn(store).err, "a picture is known by what is in it"
+    (tmp_path / "heads.yaml").write_text("experiment: average\n")
+    assert "average reads no picture: leave out --file" in attn(batch).err
+
+
 def test_without_a_head_cls_turns_by_a_cosine(folders: dict[str, Path], attn: Attn) -> None:
     flags = ("--model", folders[REGISTERS], "--image", folders["picture"], "--heads", "1:2")
     (row,) = report(attn, "ablate", *flags)["statistics"]["heads"]
