@@ -89,10 +89,10 @@ class Numbering:
         """The layer that this call of a module is; its stack, where none is given, by the module's name."""
         if stack is None:
             stack = layer_stack(module) if self.has_two_stacks else ""
-        if self.num_tokens is not None:
-            self._check_counts(module, stack, kind, attention.shape[2:], self.num_tokens)
         if self.num_texts not in (None, attention.shape[0]):
             raise CannotShow(f"{module} attends within windows or groups of tokens")
+        if self.num_tokens is not None:
+            self._check_counts(module, stack, kind, attention.shape[2:], self.num_tokens)
         taken = self.taken[stack, kind]
         number = layer_number(module)
         if number in taken:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoConfig, AutoImageProcessor, AutoModel
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedConfig
 
 import attncli
 from attncli.errors import UserError
@@ -21,7 +21,9 @@ from attncli.models.loading import open_model
 from attncli.models.pictures import open_picture, read_picture
 from tests.conftest import Attn
 from tests.model_folders import save_model as save_text_model
+from tools.architecture_sweep import pictures as sweep
 from tools.architecture_sweep.pictures import check, picture, save_model
+from tools.architecture_sweep.tiny_config import Sizes, tiny_config
 
 REGISTERS = "dinov2_with_registers"
 
@@ -171,10 +173,40 @@ def test_architectures_are_right(model_type: str, tmp_path: Path) -> None:
     assert result.weights is not None and result.weights < 1e-5
 
 
-@pytest.mark.parametrize("model_type", ["swin", "convnext"])
-def test_architectures_without_tokens_for_patches_are_refused(model_type: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "said"),
+    [
+        ("swin", "attends within windows"),
+        ("maskformer-swin", "NoneType"),  # its own eager attention fails as well
+        ("convnext", "computes its attention itself"),
+    ],
+)
+def test_architectures_without_tokens_for_patches_are_refused(
+    model_type: str, said: str, tmp_path: Path
+) -> None:
     result = check(model_type, tmp_path / "model")
     assert result.verdict == "refused" and len(result.refused) == 1, (result.wrong, result.reason)
+    assert said in result.refused[0]
+
+
+@pytest.mark.parametrize("bias", ["use_relative_position_bias", "use_shared_relative_position_bias"])
+def test_a_model_that_adds_to_its_mask_is_right(
+    bias: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config_with_bias(model_type: str, sizes: Sizes) -> PreTrainedConfig:
+        config = tiny_config(model_type, sizes)
+        setattr(config, bias, True)
+        return config
+
+    monkeypatch.setattr(sweep, "tiny_config", config_with_bias)
+    result = check("beit", tmp_path / "model")
+    assert result.verdict == "right" and result.how == "interface", (result.wrong, result.refused)
+
+
+def test_words_and_patches_in_one_stack_need_an_order(folders: dict[str, Path], tmp_path: Path) -> None:
+    save_model("vilt", tmp_path / "vilt")
+    with pytest.raises(UserError, match="it reads other parts of the picture, or in another order, each"):
+        read_picture(open_model(tmp_path / "vilt"), folders["picture"], "ab")
 
 
 # What heads do.

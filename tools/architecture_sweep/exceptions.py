@@ -81,11 +81,8 @@ EXCEPTIONS: dict[str, Special] = {
         NO_TYPES, {"text_config": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}}
     ),
     **{
-        name: Special(
-            "each stage has its heads",
-            {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "hidden_size": 32},
-        )
-        for name in ("donut-swin", "maskformer-swin", "swinv2")
+        name: Special("each stage has its heads", SMALL_STAGES)
+        for name in ("donut-swin", "maskformer-swin", "swin", "swinv2")
     },
     "dots1": Special(
         "the defaults name no number of experts",
