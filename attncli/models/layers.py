@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 from transformers.utils.generic import ModelOutput
@@ -202,7 +201,8 @@ class SeenKeys(Tensor):
         mask.visibility = visibility
         return mask
 
-    def _numbers(self) -> Tensor:
+    def numbers(self) -> Tensor:
+        """0, and the smallest number of the dtype where a key is hidden."""
         with torch._C.DisableTorchFunctionSubclass():
             hidden = ~self.visibility.whole(self.device).unsqueeze(1)
             return torch.zeros(self.shape, dtype=self.dtype, device=self.device).masked_fill(
@@ -217,8 +217,15 @@ class SeenKeys(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             if function in ABOUT_A_TENSOR:
                 return function(*arguments, **named)
-            plain = tree_map(lambda one: one._numbers() if isinstance(one, cls) else one, (arguments, named))
-            return function(*plain[0], **plain[1])
+            plain = {name: _numbers_of(part) for name, part in named.items()}
+            return function(*map(_numbers_of, arguments), **plain)
+
+
+def _numbers_of(part: Any) -> Any:
+    """What a function is given, with numbers in the place of masks, in lists of tensors, too."""
+    if isinstance(part, SeenKeys):
+        return part.numbers()
+    return type(part)(map(_numbers_of, part)) if type(part) in (list, tuple) else part
 
 
 ABOUT_A_TENSOR = frozenset(

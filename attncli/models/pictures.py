@@ -352,11 +352,18 @@ def _first_layer(
     given = {**inputs, name: pixels}
     model.config.use_cache = False
     with model_errors(model.config.model_type, "read this picture"), torch.enable_grad():
-        with suppress(StopCapture), unchanged(model), handing_over(model, consume, Numbering(False, None)):
-            model(**given)
-        if found:
-            return _FirstLayer(found[0].transpose(1, 2).flatten(0, 1).flatten(1).float(), pixels)
-        vectors = _read_by_first_block(model, given, part, consume)
+        # Beside words the first block may have no attention (Qwen3.5), but mix the tokens all the same.
+        vectors = _read_by_first_block(model, given, part, consume) if part else None
+        if vectors is None:
+            with (
+                suppress(StopCapture),
+                unchanged(model),
+                handing_over(model, consume, Numbering(False, None)),
+            ):
+                model(**given)
+            if found:
+                return _FirstLayer(found[0].transpose(1, 2).flatten(0, 1).flatten(1).float(), pixels)
+            vectors = None if part else _read_by_first_block(model, given, part, consume)
     if vectors is None:
         raise CannotShow("it computes its attention itself, so that attn cannot tell what a token is")
     return _FirstLayer(vectors.flatten(0, 1).float(), pixels)

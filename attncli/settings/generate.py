@@ -156,7 +156,7 @@ class GenerateSpec(PromptSpec):
         description="tokens of the prompt that go through the model at a time (default: all; 512 of a longer "
         "prompt, where the model can)",
     )
-    layer: Annotated[Count | None, Everyday()] = Field(None, description="only the heads of this layer")
+    layer: Count | None = Field(None, description="only the heads of this layer")
     head: Annotated[HeadNumber | None, Everyday()] = Field(None, description="only this head, as LAYER:HEAD")
     top_k: Size = Field(3, description="keys named for each token that was written")
     maps: Literal["none", "mean", "heads"] = Field(

@@ -13,6 +13,7 @@ import resource
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from inspect import signature
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,6 +43,7 @@ PIXELS = ("pixel_values", "flattened_patches")
 AUTO_MODEL: Any = AutoModel
 AUTO_PROCESSOR: Any = AutoImageProcessor
 """transformers leaves these without types."""
+Check = Callable[[str, Path], Result]
 FORK = multiprocessing.get_context("fork")
 
 
@@ -275,15 +277,16 @@ def check(model_type: str, folder: Path) -> Result:
     return result.judged()
 
 
-def _in_child(name: str, results: Connection) -> None:
+def _in_child(name: str, results: Connection, check: Check) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     with Path(os.devnull).open("w") as nowhere, TemporaryDirectory() as folder:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
         results.send(check(name, Path(folder) / "model").to_json())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(check: Check, architectures: Callable[[], list[str]]) -> None:
+    """Check architectures, each in a process of its own, and keep the results in a file."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("results", type=Path, help="JSON lines; architectures that are in it are skipped")
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--seconds", type=float, default=120)
@@ -296,7 +299,7 @@ def main() -> None:
     chosen.results.write_text("".join(line + "\n" for line in kept.values()))
     for name in chosen.only or [name for name in architectures() if name not in kept]:
         receive, send = FORK.Pipe(duplex=False)
-        process = FORK.Process(target=_in_child, args=(name, send))
+        process = FORK.Process(target=_in_child, args=(name, send, check))
         process.start()
         send.close()
         line = _received(receive, chosen.seconds)
@@ -323,4 +326,4 @@ def _received(connection: Connection, seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(check, architectures)
