@@ -786,6 +786,8 @@ def part_that_reads(pretrained: Pretrained) -> Pretrained:
         return pretrained
     if text.main_input_name != "input_ids" or "pixel_values" in _arguments(text):
         return pretrained
+    if _decoder_name(pretrained.model) == TOWERS[0]:  # it writes after both (Idefics 3)
+        return pretrained
     return replace(pretrained, name=f"{pretrained.name} ({TOWERS[0]})", model=text, with_head=None)
 
 

@@ -35,6 +35,7 @@ DOTS3_SLIDING = {
 
 SMALL_STAGES = {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "hidden_size": 32}
 SMALL_PARTS = [[32, 64], [64, 32], [64, 64]]
+NO_WINDOW = {"text_config": {"sliding_window": None}}
 NO_TYPES = "the defaults name no kinds of layers"
 ONE_TYPE = "the defaults have one kind of layers"
 MINIMAX_SPARSE = {"layer_types": ["full_attention", "minimax_m3_sparse"]}
@@ -187,6 +188,7 @@ EXCEPTIONS: dict[str, Special] = {
     "qwen4_exp": Special("the defaults name no index", {"text_config": QWEN4_INDEX}),
     "qwen4_exp_text": Special("the defaults name no index", QWEN4_INDEX),
     "step3p7": Special("the defaults name no window", {"text_config": {"layer_types": FULL_AND_SLIDING * 2}}),
+    "qwen3_vl_moe": Special("its cache would heed a window, and its mask not", NO_WINDOW),
     "qwen3_omni_moe_thinker": Special("the defaults lack a token", {"vision_start_token_id": 90}),
     "recurrent_gemma": Special("the third layer has attention", {"num_hidden_layers": 3}),
     "reformer": Special(

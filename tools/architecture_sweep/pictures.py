@@ -83,7 +83,8 @@ def _image_size(config: Any) -> tuple[int, int]:
 
 def processor_of(model_type: str, config: Any) -> Any:
     """The image processor of its own kind, by Pillow, made as small as the model; ViT's where it has none."""
-    names = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"].get(model_type) or {}
+    known = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"]
+    names = known.get(model_type) or known.get(model_type.removesuffix("_moe")) or {}
     names = names if isinstance(names, dict) else {"pil": names}
     chosen = names.get("pil")
     kind = None if chosen is None else get_image_processor_class_from_name(chosen)
