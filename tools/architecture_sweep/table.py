@@ -1,4 +1,7 @@
-"""Writes a sweep into docs/models.md: python -m tools.architecture_sweep.table results.jsonl [pictures|writers]"""
+"""Writes a sweep into docs/models.md: python -m tools.architecture_sweep.table results.jsonl [pictures]
+
+Of models that write of pictures with `writers` in the place of `pictures`.
+"""
 
 import re
 import sys
