@@ -33,8 +33,8 @@ from attncli.measure.patterns import (
     summary_patterns,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
+from attncli.models.picture_files import PictureFolder
 from attncli.models.pictures import (
-    PictureFolder,
     part_that_reads,
     part_that_sees,
     read_picture,

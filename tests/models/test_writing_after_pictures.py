@@ -187,3 +187,9 @@ def test_what_an_encoder_does_not_read_is_one_line(
 ) -> None:
     ended = attn(asked(captioner, *arguments))
     assert ended.code == 2 and said in ended.err and len(ended.err.splitlines()) == 1, ended.err
+
+
+def test_a_decoder_with_the_name_of_a_tower_predicts_words(tmp_path: Path, attn: Attn) -> None:
+    save_writer("idefics3", tmp_path / "model")  # its parts are a text_model and a vision_model
+    found = report(attn, ["ablate", "abc", "--model", str(tmp_path / "model"), "--heads", "1:2"])
+    assert "loss" in found["statistics"]["heads"][0]
