@@ -80,6 +80,9 @@ def test_each_word_has_its_overlay(llava: Path, attn: Attn, tmp_path: Path) -> N
     screen = attn(flags).out
     assert "where each word looked in picture.png" in screen
     assert len(re.findall(r"\b[0-9]+%( |$)", screen, re.MULTILINE)) == 3, screen
+    assert attn([*flags, "-o", str(tmp_path / "x.json")]).code == 0
+    shown = attn(["show", str(tmp_path / "x.json"), "--color", "never"])
+    assert shown.code == 0 and "where each word looked in picture.png" in shown.out, shown.err
     assert attn([*flags, "-o", str(tmp_path / "x.html")]).code == 0
     assert "picture.png" in (tmp_path / "x.html").read_text()
 
