@@ -236,7 +236,10 @@ def check_sizes(report: Report) -> None:
     if weights is not None and weights.axes[-2:] != ("query", "key"):
         raise ValueError(f"tensors.weights: axes must end in query, key (got {', '.join(weights.axes)})")
     for group, members in groups.items():
-        known = {"weights": weights} if weights is not None else {}
+        of_heads = any("head" in tensor.axes for tensor in members.values())
+        # Beside statistics of each head weights without that axis are the mean over the heads.
+        is_mean = weights is not None and weights.axes == ("query", "key") and of_heads
+        known = {} if weights is None or is_mean else {"weights": weights}
         sizes = [_sizes(tensor, GROUPS[group][1]) for tensor in (*known.values(), *members.values())]
         for name, own in zip((*known, *members), sizes, strict=True):
             if own != sizes[0]:

@@ -1,6 +1,7 @@
 """What a model loses without each of its heads: the loss, the prediction, the output."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -108,6 +109,11 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         """The heads that are named; none where it is all of them."""
         return [] if self.heads == [EVERY_HEAD] else self.heads
 
+    @property
+    def is_of_picture(self) -> bool:
+        """Whether a picture alone is read."""
+        return self.image is not None and self.sentence is None and self.file is None
+
     def single_statistics(self) -> tuple[str, ...]:
         differences = {
             "loss": True,
@@ -117,7 +123,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         baseline = [name for name, is_measured in differences.items() if is_measured]
         # Whether a model has a head that predicts tokens is known when it is there.
         effects = [*baseline, "kl", *(["output_change"] if self.model and not self.answer else [])]
-        if self.image is not None:
+        if self.is_of_picture:
             effects = ["cls_change", "output_change"]
         ends = ("", "_low", "_high") if self.texts is not None else ("",)
         names = [f"{name}{end}" for name in effects for end in ends]
@@ -149,12 +155,12 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for key in self.given("answer", "approximate") if self.image is not None else ():
+        for key in self.given("answer", "approximate") if self.is_of_picture else ():
             yield contradiction(key, "is of models that predict tokens, not of a picture", "image")
         if self.image is not None and self.method == "swap":
             yield contradiction("method", "swap is for prompts, not for a picture", "image")
-        if self.sort == "cls_change" and self.image is None:
-            yield contradiction("sort", "cls_change needs `image`", "image")
+        if self.sort == "cls_change" and not self.is_of_picture:
+            yield contradiction("sort", "cls_change needs `image`, and no text beside it", "image")
         if self.against is not None and self.answer is None:
             yield contradiction("against", "needs `answer`", "answer")
         if self.answer is not None and self.probe:
@@ -201,8 +207,17 @@ def read(
     from attncli.runs.runner import read_survey_text
 
     if spec.image is not None:
-        reading = read_picture(pretrained, spec.image, texts.text)
-        return predicted_reading(reading, reader_of(pretrained, reading), generator, key="image")
+        # What predicts words reads a picture beside them as a whole.
+        reader = pretrained if texts.text is None else replace(pretrained, model=pretrained.whole)
+        reading = read_picture(reader, spec.image, texts.text)
+        return predicted_reading(
+            reading,
+            reader_of(pretrained, reading),
+            generator,
+            answer=spec.answer,
+            against=spec.against,
+            key="image",
+        )
     reading = read_survey_text(spec, texts, pretrained, generator)
     key = "texts" if spec.texts else "file" if spec.file else "sentence"
     if spec.other is not None:

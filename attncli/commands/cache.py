@@ -12,7 +12,7 @@ from attncli.measure.cache_policies import PolicyCosts, policy_costs, windows
 from attncli.measure.patterns import HeadRow
 from attncli.models.pretrained import Pretrained
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
-from attncli.report_parts import SHIPPED_NOTE, build_report
+from attncli.report_parts import build_report, shipped_notes
 from attncli.runs.runner import read_survey_text
 from attncli.settings.cache import USUAL_BUDGETS, CacheSpec
 from attncli.settings.text import Texts
@@ -83,7 +83,7 @@ def _of_heads(
         Texts(reading.text.tokens, token_spelling=pretrained.token_spelling),
         tensors,
         statistics,
-        [*_shipped(spec), LIMITED, POSITIONS, *found.notes, *reading.left_out_notes()],
+        [*shipped_notes(spec), LIMITED, POSITIONS, *found.notes, *reading.left_out_notes()],
         about=f"{pretrained.name}: {len(found.heads)} key/value heads, on {len(reading.text.ids)} tokens.",
         how_to_read=f"Each alone keeps the first {_keys(found.sink)} and the last {found.window}.",
     )
@@ -133,7 +133,7 @@ def _of_policies(
         Texts(reading.text.tokens, token_spelling=pretrained.token_spelling),
         {},
         statistics,
-        [*_shipped(spec), POSITIONS, *papers, *found.notes, *reading.left_out_notes()],
+        [*shipped_notes(spec), POSITIONS, *papers, *found.notes, *reading.left_out_notes()],
         about=f"{pretrained.name}: {_counts(found)}.",
         how_to_read="The prompt is read once; what follows sees of it what a policy keeps, and itself.",
     )
@@ -153,7 +153,3 @@ def _lines(found: PolicyCosts) -> list[dict[str, Any]]:
                 if name in row:
                     lists.setdefault(name, []).append(row[name])
     return [{"policy": policy, **lists} for policy, lists in rows.items()]
-
-
-def _shipped(spec: CacheSpec) -> list[str]:
-    return [SHIPPED_NOTE] if spec.model is None else []

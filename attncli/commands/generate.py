@@ -7,12 +7,21 @@ from math import inf
 import torch
 from torch import Tensor
 
+from attncli.commands.heads import pictures_of
 from attncli.errors import UserError, readable_bytes
-from attncli.measure.writing import MOST_KEYS_OF_HEADS, Prompt, Writing, WrittenRows, read_prompt, writing
+from attncli.measure.writing import (
+    MOST_KEYS_OF_HEADS,
+    Prompt,
+    Writing,
+    WrittenRows,
+    read_picture_prompt,
+    read_prompt,
+    writing,
+)
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import use_of
-from attncli.models.writing import Decoding, settings_notes, start_token
-from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
+from attncli.models.writing import Decoding, settings_notes, start_token, writer_of
+from attncli.report import NamedTensor, Numbers, Picture, Report, Row, Statistic, Table, Tensors
 from attncli.report_parts import build_report, named
 from attncli.settings.generate import GenerateSpec
 from attncli.settings.text import Texts, text_or_file
@@ -48,11 +57,20 @@ class ReportParts:
         """What stands at the queries, and with one stack at the keys: all but the last token written."""
         if self.prompt.context is None:
             return (*self.prompt.text.tokens, *self.pretrained.labels(self.written[:-1]))
-        return self.pretrained.labels([start_token(self.pretrained.whole), *self.written[:-1]])
+        start = start_token(writer_of(self.pretrained.whole).model)
+        return self.pretrained.labels([start, *self.written[:-1]])
 
     def context_tokens(self) -> tuple[str, ...]:
         """What stands at the keys of cross-attention."""
         return () if self.prompt.context is None else self.prompt.context.tokens
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Those that it read; what was written lies on none of them."""
+        beside = (None,) * max(0, len(self.written) - 1)
+        return tuple(
+            one if one.axis == "context_tokens" else replace(one, boxes=one.boxes + beside)
+            for one in pictures_of(self.prompt)
+        )
 
     @property
     def first_query(self) -> int:
@@ -149,6 +167,15 @@ def _by_query(rows: list[Tensor]) -> Tensor:
 
 def read(spec: GenerateSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Prompt:
     """What the model reads; UserError for what does not fit, and for a needle that is not there."""
+    if spec.image is not None:
+        return read_picture_prompt(
+            pretrained,
+            spec.image,
+            texts.text or "",
+            max_new_tokens=spec.max_new_tokens,
+            question=spec.question,
+            chat=spec.chat,
+        )
     assert texts.text is not None
     if spec.prefill_chunk is not None and pretrained.has_decoder:
         raise UserError(f"prefill_chunk: {pretrained.name} has an encoder, which reads the prompt at once")
@@ -204,6 +231,7 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
         about=f"{pretrained.name}: {num_prompt} tokens in the prompt, {num_new} "
         f"{'in the answer' if prompt.answer else 'new ones'}.",
         written=pretrained.text_of(parts.written),
+        pictures=parts.pictures(),
     )
     return replace(report, first_query=parts.first_query, is_unfinished=found.is_unfinished)
 
@@ -224,8 +252,9 @@ def _notes(parts: ReportParts) -> list[str]:
         notes.append(f"Interrupted: it was to write {spec.max_new_tokens} tokens at most.")
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
-    if pretrained.has_decoder:
-        notes.append("The rows are those of cross-attention: where the decoder looks in the prompt.")
+    if parts.prompt.context is not None:
+        where = "prompt" if parts.prompt.seen is None else "picture"
+        notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")
     if parts.prompt.needle:
         notes.append(parts.needle_note())
     if spec.maps == "heads" and parts.rows.tokens[-1].weights is None:

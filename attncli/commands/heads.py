@@ -1,6 +1,8 @@
 """What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,8 @@ from attncli.measure.patterns import (
     summary_patterns,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
+from attncli.models.picture_files import PictureFolder
 from attncli.models.pictures import (
-    PictureFolder,
     part_that_reads,
     part_that_sees,
     read_picture,
@@ -44,7 +46,7 @@ from attncli.models.pretrained import (
     Reading,
     positions_named,
 )
-from attncli.models.text_files import ManyTexts, TextFile, TextLine
+from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
 from attncli.report_parts import build_report, named, shipped_notes
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
@@ -61,7 +63,7 @@ PROBE_NOTE = (
 WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum."
 EXAMPLES_NOTE = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
 INTERVALS_NOTE = (
-    "Means over texts with 95 % intervals (Student's t): a head is named where its interval is above the "
+    "Means over {kind}s with 95 % intervals (Student's t): a head is named where its interval is above the "
     "threshold."
 )
 HOW_NOTE = (
@@ -109,10 +111,18 @@ def report_each(
     progress: Callable[[float], None] | None,
 ) -> list[Report]:
     """The survey of each of some texts of equal counts."""
+    if spec_of_words := _of_words(specs[0], readings[0]):
+        specs = [one.model_copy(update=spec_of_words) for one in specs]
     spec = specs[0]
     pretrained = reader_of(pretrained, readings[0])
     found = surveyed(pretrained, readings, options_of(spec), ablate=spec.ablate, progress=progress)
     return [report_of_text(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
+
+
+def _of_words(spec: HeadsSpec, reading: Reading) -> dict[str, str]:
+    """Of words beside a picture that an encoder reads the maps are those of cross-attention."""
+    sees = reading.context is not None and reading.context.seen is not None
+    return {"maps": "cross"} if sees and spec.maps == "self" else {}
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
@@ -120,10 +130,13 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     if spec.relations is not None:
         return _report_relations(spec, pretrained, progress)
     if spec.image is not None:
-        pictures = PictureFolder(spec.image)
-        seen = ManyTexts(pictures, lambda line: _read_picture(spec, line, pretrained), progress, key="image")
-        part = part_that_sees(pretrained)
-        totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
+        is_folder = Path(spec.image).is_dir()
+        with (
+            nullcontext(PictureFolder(spec.image)) if is_folder else PictureList(spec.image, "image") as files
+        ):
+            seen = ManyTexts(files, lambda line: _read_picture(spec, line, pretrained), progress, key="image")
+            part = part_that_sees(pretrained)
+            totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
         notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
         return report_of_totals(spec, totals, part.name, notes)
     assert spec.texts is not None
@@ -139,7 +152,8 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
 
 def _read_picture(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
     """One of the pictures of a folder."""
-    reading = read_picture(pretrained, line.text, spec.sentence)
+    assert line.image is not None
+    reading = read_picture(pretrained, line.image, spec.sentence)
     check_reading(reading, pretrained, options_of(spec))
     return reading
 
@@ -169,7 +183,7 @@ def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequ
     read = f"1 {kind}" if totals.num_texts == 1 else f"{totals.num_texts:,} {kind}s"
     if totals.num_tokens is not None:
         read += f" of {totals.num_tokens:,} tokens"
-    all_notes = [*_notes(spec), INTERVALS_NOTE, *notes]
+    all_notes = [*_notes(spec), INTERVALS_NOTE.format(kind=kind), *notes]
     return build_report(spec, Texts(), tensors, statistics, all_notes, about=_about(name, len(rows), read))
 
 
@@ -234,10 +248,14 @@ def report_of_text(
         names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
         spec = spec.model_copy(update={"from": names})
         statistics |= _norm_statistics(surveyed, reading, text)
+    pictures = pictures_of(reading)
     if surveyed.maps:
         maps = surveyed.maps[text]
         tensors |= _map_tensors(maps)
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
+        if reading.context is not None and maps.query.seen is not None:  # those of the encoder
+            pictures = tuple(replace(one, axis="tokens") for one in pictures)
+            tensors = {name: one for name, one in tensors.items() if name not in ("looks", "mean_look")}
     count = f"{len(whole.text.ids)} tokens"
     if spec.words:
         count += f" of {len(reading.text.ids)} words"
@@ -250,7 +268,6 @@ def report_of_text(
     read = Texts(tokens, context, token_spelling=spelling)
     about = _about(pretrained.name, len(found.rows), count)
     unseen = _unseen(spec, tables["named_tokens"], found.rows)
-    pictures = pictures_of(reading)
     return build_report(
         spec, read, tensors, statistics, notes, about=about, how_to_read=unseen, pictures=pictures
     )

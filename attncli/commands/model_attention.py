@@ -116,6 +116,7 @@ def read(
 ) -> Reading:
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
     if spec.image is not None:
+        _check_beside_picture(spec, texts.text, pretrained)
         reading = read_picture(pretrained, spec.image, texts.text)
         check_tokens_named(getattr(spec, "from"), [reading.text], pretrained, key="from")
         return reading
@@ -134,6 +135,20 @@ def read(
         reading = Reading(pretrained.shifted_right(text), context)
     _explained(spec, reading, pretrained)
     return reading
+
+
+def _check_beside_picture(spec: ModelAttentionSpec, text: str | None, pretrained: Pretrained) -> None:
+    """UserError for words beside a picture that no layer of this kind sees, and where they are missing."""
+    name = pretrained.name
+    if spec.reads_context and not pretrained.has_decoder:
+        raise UserError(
+            f"model: {name} has no encoder and decoder in one run: use attn heads or attn generate"
+        )
+    if spec.reads_context and text is None:
+        raise UserError("sentence: must be given: the words that look at the picture")
+    if pretrained.has_decoder and text is not None and not spec.reads_context:
+        reason = f"the encoder of {name} reads the picture alone"
+        raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
 
 
 def _explained(spec: ModelAttentionSpec, reading: Reading, pretrained: Pretrained) -> int | None:

@@ -334,7 +334,7 @@ class Marks(NamedTuple):
 class Patterns:
     """The patterns of these names on some texts of one length, `ids` on both sides.
 
-    `places` are row and column of each token on a picture, the same for all texts; see `Rows`.
+    `plane` says where tokens lie on a picture, the same for all texts; see `Rows`.
     """
 
     names: tuple[str, ...]
@@ -342,7 +342,7 @@ class Patterns:
     marks: Marks
     first_key: int = 0
     repeat: int = 0
-    places: Float[Tensor, "token 2"] | None = None
+    plane: Plane | None = None
 
     @cached_property
     def _kept(self) -> dict[tuple[int, ...], Tensor]:
@@ -351,7 +351,7 @@ class Patterns:
     def block(self, texts: slice, queries: slice, keys: slice) -> Float[Tensor, "text pattern query key"]:
         """For each text and pattern 1 where a key counts for a query, else 0."""
         place = (texts.start, texts.stop, queries.start, queries.stop, keys.start, keys.stop)
-        most = MAX_KEPT_ENTRIES if self.places is None else MAX_KEPT_OF_PICTURES
+        most = MAX_KEPT_ENTRIES if self.plane is None else MAX_KEPT_OF_PICTURES
         is_short = self.ids.numel() * self.ids.shape[1] * len(self.names) <= most
         kept: dict[tuple[int, ...], Tensor] = (
             self._kept if is_short else vars(self._last).setdefault("kept", {})
@@ -388,8 +388,8 @@ class Patterns:
             self.first_key,
             num_tokens,
             self.repeat,
-            None if self.places is None else self.places[queries].unsqueeze(1),
-            None if self.places is None else self.places[keys],
+            None if self.plane is None else self.plane.places[queries].unsqueeze(1),
+            None if self.plane is None else self.plane.places[keys],
         )
         shape = (queries.stop - queries.start, keys.stop - keys.start)
         masks = (load_formula(PATTERNS[name])(at) for name in self.names)

@@ -2,13 +2,14 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, groupby
 from math import nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -42,8 +43,8 @@ from attncli.measure.removal import (
 from attncli.measure.scores import Part, Stream
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
-from attncli.models.layers import CapturedLayer, Consumer, StopCapture
-from attncli.models.pretrained import CLS, Pretrained, Reading
+from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
+from attncli.models.pretrained import CLS, FIRST_WORD_ID, Pretrained, Reading
 
 MASKED_SHARE = 0.15
 """Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
@@ -91,11 +92,15 @@ def predicted_reading(
     if kind is None and answer is not None:
         raise UserError(f"answer: {name} has no head that predicts tokens")
     if kind is None:
-        if any(len(shape) != len(("picture", "colour", "row", "column")) for shape in reading.shapes):
+        are_whole = all(len(shape) == len(("picture", "colour", "row", "column")) for shape in reading.shapes)
+        if not are_whole and not reading.part:
             raise UserError(
                 f"image: {name} reads patches one after another: attn ablate needs whole pictures"
             )
-        return Predicted(reading.text, reading.context, repeat=reading.repeat, inputs=reading.inputs)
+        return Predicted(
+            reading.text, reading.context, repeat=reading.repeat, inputs=reading.inputs, part=reading.part
+        )
+    more: dict[str, Any] = {"repeat": reading.repeat, "inputs": reading.inputs, "part": reading.part}
     ids = reading.text.ids
     if answer is not None:
         target = answer_token(pretrained, answer, "answer")
@@ -112,7 +117,7 @@ def predicted_reading(
             torch.tensor([target]),
             True,
             other,
-            repeat=reading.repeat,
+            **more,
         )
     if kind == "masked":
         return _masked(pretrained, reading, key, generator)
@@ -121,8 +126,10 @@ def predicted_reading(
     if first >= len(ids):
         key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
         raise UserError(f"{key}: must be at least 2 tokens, so that one predicts another (got {count})")
-    places = torch.arange(first, len(ids)) - 1
-    return Predicted(reading.text, reading.context, places, ids[first:], repeat=reading.repeat)
+    predicted = torch.arange(first, len(ids))
+    if reading.seen is not None:  # words alone are predicted
+        predicted = predicted[ids[first:] < FIRST_WORD_ID]
+    return Predicted(reading.text, reading.context, predicted - 1, ids[predicted], **more)
 
 
 def swapped_reading(reading: Predicted, other: Predicted, token: int | None = None) -> Predicted:
@@ -211,8 +218,8 @@ class TextRun:
         self.way = check_computed_here(self.model, self.inputs)
         self._refuse_what_does_not_fit()
         # Where most is left out of the runs to come, no more of the blocks' outputs is kept.
-        is_short = 2 * start > max(tensor.shape[1] for tensor in self.inputs.values())
-        self._blocks = Blocks(self.model, first_token=start if is_short else 0)
+        is_short = start > 0 and 2 * start > max(tensor.shape[1] for tensor in self.inputs.values())
+        self._blocks = Blocks(self.model, first_token=start if is_short else 0, part=reading.part)
         self._block_of_call: list[int | None] = []
 
         def taken(layer: CapturedLayer) -> Tensor | None:
@@ -308,9 +315,7 @@ class TextRun:
             call = next(calls)
             return removal.applied(self.model, self._whole(layer, call), call, removed, hooks)
 
-        inputs = {
-            name: torch.cat([tensor[:, self.start :]] * len(removed)) for name, tensor in self.inputs.items()
-        }
+        inputs = self._copies(len(removed))
         if self.start:
             num_tokens = self.inputs["input_ids"].shape[1]
             positions = torch.arange(self.start, num_tokens, device=self.pretrained.device)
@@ -333,10 +338,15 @@ class TextRun:
             found.append(output_of(layer))
             raise StopCapture
 
-        inputs = {name: torch.cat([tensor] * len(streams)) for name, tensor in self.inputs.items()}
         with self._blocks.begun_at(self.block_of(call), len(streams), streams):
-            run_model(self.model, inputs, keep)
+            run_model(self.model, self._copies(len(streams)), keep)
         return found[0]
+
+    def _copies(self, count: int) -> dict[str, Tensor]:
+        """What the model reads in a batch of so many runs."""
+        if isinstance(self.inputs, PictureInputs):
+            return self.inputs.copies(count)
+        return {name: torch.cat([tensor[:, self.start :]] * count) for name, tensor in self.inputs.items()}
 
     def _whole(self, layer: CapturedLayer, call: int) -> CapturedLayer:
         """The layer with the keys and values of the first tokens, which it did not read."""
@@ -357,11 +367,12 @@ class TextRun:
         return replace(layer, attention=replace(attention, key=key, value=value, visibility=seen))
 
     def _run(
-        self, inputs: Mapping[str, Tensor], consume: Consumer
+        self, inputs: dict[str, Tensor], consume: Consumer
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
         places = self.reading.places[self.num_same :] - self.start
         if self._keeps:
-            inputs = {**inputs, LOGITS_TO_KEEP: places}
+            inputs = copy(inputs)
+            inputs[LOGITS_TO_KEEP] = places
         output: Tensor = run_model(self.model, inputs, consume)[0]
         return output[:, places] if self.is_language_model and not self._keeps else output
 
@@ -383,7 +394,7 @@ class Baseline:
 
     def __init__(self, output: Float[Tensor, "place vocabulary_or_dim"], reading: Predicted) -> None:
         self.reading = reading
-        is_picture = reading.text.seen is not None and CLS in reading.text.tokens
+        is_picture = reading.text.seen is not None and not reading.part and CLS in reading.text.tokens
         self.cls = reading.text.tokens.index(CLS) if is_picture else None
         self.output = _wide(output)
         self.expected = self.output.log_softmax(dim=-1)

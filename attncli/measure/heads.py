@@ -291,6 +291,7 @@ class HeadLooks:
 
     def __init__(self, options: HeadOptions, reading: Reading, pretrained: Pretrained, text: int) -> None:
         self.text = text
+        self.kind = "self" if reading.context is None else "cross"
         self.of_text = reading.text
         self.queries = look_queries(options.queries, reading.text, pretrained)
         self.has_rollout = not pretrained.has_decoder
@@ -302,7 +303,7 @@ class HeadLooks:
 
     def take(self, layer: CapturedLayer, attention: Source, found: Computed) -> None:
         """Keep what is asked for of one layer."""
-        if layer.kind != "self":
+        if layer.kind != self.kind:
             return
         if self.queries is None:
             assert found.received_mass is not None

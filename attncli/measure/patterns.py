@@ -50,11 +50,10 @@ def wanted_scores(
     names = tuple(name for name in PATTERNS if name in comparing - left_out)
     if ids is None:
         ids = torch.zeros_like(marks.special, dtype=torch.int64)
-    places = None if places is None else places.to(marks.special.device)
+    plane = None if places is None else Plane(places.to(marks.special.device))
     patterns = Patterns(
-        names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0, places=places
+        names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0, plane=plane
     )
-    plane = None if places is None else Plane(places)
     return Wanted(rows=rows, patterns=patterns, received_mass=True, plane=plane)
 
 
@@ -99,10 +98,10 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
     from_to, stripe = (on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe"))
-    if patterns.places is None:
+    if patterns.plane is None:
         del on_patterns["neighbour"]
     scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
-    if patterns.places is not None:  # what is not of pictures is not there at all
+    if patterns.plane is not None:  # what is not of pictures is not there at all
         on_picture = {*wanted.rows, *patterns.names, *(f"{name}_mul" for name in patterns.names)}
         scores = {name: score for name, score in scores.items() if name in on_picture}
     of_asked = {"from_to_weight": from_to} if "from_to_weight" in patterns.names else {}

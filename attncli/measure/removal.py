@@ -222,7 +222,7 @@ class Blocks:
     A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
     current call, None between blocks. `leave_notes`: a block writes into a dictionary or list that it is
     given, as Gemma 3n's leave keys and values for later ones, so that no block may be left out of a run.
-    Outputs are kept from `first_token` on.
+    Outputs are kept from `first_token` on. Those of the module `part` alone are blocks, where it is named.
     """
 
     model: nn.Module
@@ -231,6 +231,7 @@ class Blocks:
     running: int | None = None
     leave_notes: bool = False
     first_token: int = 0
+    part: str = ""
     _given: list[tuple[Any, list[Any]]] = field(default_factory=list)
 
     @contextmanager
@@ -238,7 +239,7 @@ class Blocks:
         """While the model runs once, on one text."""
         with ExitStack() as hooks:
             for name, module in self.model.named_modules():
-                if BLOCK.fullmatch(name):
+                if name.startswith(self.part) and BLOCK.fullmatch(name):
                     hooks.enter_context(module.register_forward_pre_hook(self._begin, with_kwargs=True))
                     hooks.enter_context(module.register_forward_hook(self._end))
             yield

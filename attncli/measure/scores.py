@@ -83,6 +83,7 @@ def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | N
     gain = weight.detach() if isinstance(weight, Tensor) else read.new_ones(size)
     shift = bias.detach() if isinstance(bias, Tensor) else None
     unshifted = (gave if shift is None else gave - shift).double()
+    found: list[tuple[float, FrozenNorm]] = []
     for is_centred in (False, True):
         centred = read - read.mean(dim=-1, keepdim=True) if is_centred else read
         for own_gain in (gain, 1 + gain):  # Gemma keeps the gain less one
@@ -90,8 +91,10 @@ def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | N
             length = unscaled.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
             scale = (unscaled * unshifted).sum(dim=-1, keepdim=True) / length
             if is_close(unscaled * scale, unshifted):
-                return FrozenNorm(own_gain, scale.to(read.dtype), shift, is_centred)
-    return None
+                error = float((unscaled * scale - unshifted).abs().max())
+                found.append((error, FrozenNorm(own_gain, scale.to(read.dtype), shift, is_centred)))
+    # A vector whose mean is next to nothing is nearly the same with and without it: the nearest one counts.
+    return min(found, key=lambda one: one[0])[1] if found else None
 
 
 def is_close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
+from os import PathLike
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
+from attncli.models.pictures import picture_in_chat_template, read_picture_to_write
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, in_chat_template, write
@@ -90,6 +92,32 @@ def read_prompt(
     if not pretrained.has_decoder:
         return Prompt(read, needle=places, answer=ids)
     return Prompt(replace(read, tokens=(), ids=read.ids[:0]), read, needle=places, answer=ids)
+
+
+def read_picture_prompt(
+    pretrained: Pretrained,
+    file: str | PathLike[str],
+    text: str = "",
+    *,
+    max_new_tokens: int = 24,
+    question: str | None = None,
+    chat: bool = False,
+) -> Prompt:
+    """A picture and a text, in the model's chat template where asked for, as a model reads both that writes.
+
+    UserError for a model that reads no picture beside a text, and for what does not fit.
+    """
+    if question is not None:
+        text = f"{text.rstrip()}\n\n{question}".strip()
+    if chat:
+        text = picture_in_chat_template(text, pretrained)
+    whole = replace(pretrained, model=pretrained.whole)
+    reading = read_picture_to_write(whole, file, text, is_whole=chat)
+    most, count = pretrained.most_tokens(), len(reading.text.ids)
+    if reading.context is None and most is not None and count + max_new_tokens - 1 > most:
+        got = f"{count} tokens of the picture and the text, and {max_new_tokens} new ones"
+        raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
+    return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
 
 
 def answer_ids(pretrained: Pretrained, answer: str) -> list[int]:
@@ -484,7 +512,7 @@ def writing(
         prompt.prompt.ids,
         special,
         needle=prompt.needle,
-        is_cross=pretrained.has_decoder,
+        is_cross=prompt.context is not None,
         layer=layer,
         head=head,
         top_k=top_k,
@@ -496,8 +524,11 @@ def writing(
         for token, of_token in zip(prompt.answer, rows_of_tokens(layers, len(prompt.answer)), strict=True):
             rows.take(token, of_token)
         return Writing(prompt, rows, replay.way, log_probabilities=found)
-    ids = prompt.prompt.ids.unsqueeze(0).to(pretrained.model.device)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if prompt.inputs is None:
+        ids = prompt.prompt.ids.unsqueeze(0).to(pretrained.model.device)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    else:
+        inputs = pretrained.inputs([prompt])
     take = rows.take if on_text is None else _with_text(rows, pretrained, on_text)
     try:
         way = write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer)

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     PreTrainedConfig,
@@ -23,6 +24,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     MODEL_MAPPING_NAMES,
@@ -53,7 +55,7 @@ WEIGHTS = {
 ARGUMENTS_WITHOUT_EFFECT = frozenset(
     {
         *("cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "dropout", "input_ids"),
-        *("max_length_k", "max_length_q", "output_attentions", "output_hidden_states"),
+        *("logits_to_keep", "max_length_k", "max_length_q", "output_attentions", "output_hidden_states"),
         *("output_router_logits", "position_embeddings", "position_ids", "return_dict", "sliding_window"),
         "use_cache",
     }
@@ -89,7 +91,8 @@ class LanguageHead(NamedTuple):
     auto_class: Any
     class_names: Mapping[str, str | tuple[str, ...]]
     predicts: Predicts
-    of_two_stacks: bool = False
+    of_two_stacks: bool | None = False
+    """Whether it has an encoder and a decoder; None where either may be."""
 
     def has(self, kind: str, names: set[str]) -> bool:
         """Whether one of these is a class of this kind of model with this head."""
@@ -103,6 +106,9 @@ LANGUAGE_HEADS = (
     ),
     LanguageHead(AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING_NAMES, "masked"),
     LanguageHead(AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "next"),
+    LanguageHead(
+        AutoModelForImageTextToText, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, "next", of_two_stacks=None
+    ),
 )
 """A kind of model that has two (BERT) predicts what is masked."""
 
@@ -113,7 +119,7 @@ def class_with_head(config: PreTrainedConfig) -> Any:
     By the class that was saved; a model without a head may have one that is tied to its embeddings.
     """
     kind, saved = config.model_type, {*(config.architectures or ())}
-    heads = [head for head in LANGUAGE_HEADS if head.of_two_stacks == bool(config.is_encoder_decoder)]
+    heads = [head for head in LANGUAGE_HEADS if head.of_two_stacks in (None, bool(config.is_encoder_decoder))]
     own = [head for head in heads if kind in head.class_names]
     named = [head for head in own if head.has(kind, saved)]
     return next((head.auto_class for head in (*named, *own)), None)

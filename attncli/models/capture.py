@@ -381,7 +381,9 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
             expected = model(**inputs, **asked)
     except Exception as error:  # there is nothing to compare with
         raise_if_memory(error)
-        return Way("interface", f"{NOT_COMPARED}, which fails: {_one_line(error)}")
+        # Without a layer there is nothing to show: the error is what there is to say.
+        fails = f"{NOT_COMPARED}, which fails: {_one_line(error)}"
+        return Way("interface", fails) if numbering.taken else Way("eager")
     num_layers = sum(map(len, numbering.taken.values()))
     num_expected = sum(not fault_of(weights) for _, weights in returned_weights(expected)) or num_layers
     if 0 < num_layers == num_expected and all(agreeing) and _is_near(output, expected[0]):

@@ -88,10 +88,10 @@ class Numbering:
         """The layer that this call of a module is; its stack, where none is given, by the module's name."""
         if stack is None:
             stack = layer_stack(module) if self.has_two_stacks else ""
-        if self.num_tokens is not None:
-            self._check_counts(module, stack, kind, attention.shape[2:], self.num_tokens)
         if self.num_texts not in (None, attention.shape[0]):
             raise CannotShow(f"{module} attends within windows or groups of tokens")
+        if self.num_tokens is not None:
+            self._check_counts(module, stack, kind, attention.shape[2:], self.num_tokens)
         taken = self.taken[stack, kind]
         number = layer_number(module)
         if number in taken:
@@ -123,6 +123,13 @@ class PictureInputs(dict[str, Tensor]):
     ) -> None:
         super().__init__(inputs)
         self.num_tokens, self.num_texts, self.part = num_tokens, num_texts, part
+
+    def copies(self, count: int) -> "PictureInputs":
+        """The same pictures that many times, as a batch."""
+        several = {name: torch.cat([tensor] * count) for name, tensor in self.items()}
+        return PictureInputs(
+            several, num_tokens=self.num_tokens, num_texts=self.num_texts * count, part=self.part
+        )
 
     def numbering(self, *, has_two_stacks: bool) -> Numbering:
         """Names for the layers that see the tokens."""
@@ -177,7 +184,60 @@ MaskFunction = Callable[..., Any]
 Rule = Callable[[Tensor, Tensor], Tensor]
 
 
-def visibility_of_mask(
+class SeenKeys(Tensor):
+    """Who sees whom, as transformers hands masks on: (text, 1, query, key), without memory of its own.
+
+    A model that computes with its mask gets the numbers: 0, and the smallest of the dtype where a key is
+    hidden; then it is a tensor like any other.
+    """
+
+    visibility: Visibility
+
+    @staticmethod
+    def of(visibility: Visibility, num_texts: int, dtype: torch.dtype, device: Any) -> "SeenKeys":
+        """The mask of that many texts."""
+        shape = num_texts, 1, visibility.num_queries, visibility.num_keys
+        mask = torch.zeros((), dtype=dtype, device=device).expand(shape).as_subclass(SeenKeys)
+        mask.visibility = visibility
+        return mask
+
+    def numbers(self) -> Tensor:
+        """0, and the smallest number of the dtype where a key is hidden."""
+        with torch._C.DisableTorchFunctionSubclass():
+            hidden = ~self.visibility.whole(self.device).unsqueeze(1)
+            return torch.zeros(self.shape, dtype=self.dtype, device=self.device).masked_fill(
+                hidden, torch.finfo(self.dtype).min
+            )
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: Any = None
+    ) -> Any:
+        named = named or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            if function in ABOUT_A_TENSOR:
+                return function(*arguments, **named)
+            plain = {name: _numbers_of(part) for name, part in named.items()}
+            return function(*map(_numbers_of, arguments), **plain)
+
+
+def _numbers_of(part: Any) -> Any:
+    """What a function is given, with numbers in the place of masks, in lists of tensors, too."""
+    if isinstance(part, SeenKeys):
+        return part.numbers()
+    return type(part)(map(_numbers_of, part)) if type(part) in (list, tuple) else part
+
+
+ABOUT_A_TENSOR = frozenset(
+    {
+        *(getattr(Tensor, name).__get__ for name in ("device", "dtype", "ndim", "requires_grad", "shape")),
+        *(Tensor.dim, Tensor.is_floating_point, Tensor.size, Tensor.__len__),
+    }
+)
+"""What is asked of a tensor without looking at its numbers."""
+
+
+def seen_keys(
     batch_size: int,
     q_length: int,
     kv_length: int,
@@ -187,12 +247,40 @@ def visibility_of_mask(
     attention_mask: Tensor | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
     **others: Any,
-) -> Visibility:
+) -> SeenKeys:
     """A mask as transformers asks for it (AttentionMaskInterface); queries are the last of the keys.
 
     CannotShow for a cache without the first keys, whose rows would differ.
     """
+    found = visibility_of_mask(
+        batch_size,
+        q_length,
+        kv_length,
+        q_offset,
+        kv_offset,
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        use_vmap=use_vmap,
+        device=device,
+    )
+    return SeenKeys.of(found, batch_size, dtype, device)
+
+
+def visibility_of_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    *,
+    mask_function: MaskFunction,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+) -> Visibility:
+    """Which keys each query of a mask sees."""
     if kv_offset:
         raise CannotShow("its cache drops keys, which attn would have to count")
     key_mask = None if attention_mask is None or attention_mask.all() else attention_mask.bool()
@@ -261,7 +349,7 @@ def _attend_and_hand_over(
     query: Float[Tensor, "text head query dim"],
     key: Float[Tensor, "text kv_head key dim"],
     value: Float[Tensor, "text kv_head key value_dim"],
-    attention_mask: Visibility | Tensor | None,
+    attention_mask: Tensor | None,
     scaling: float | None = None,
     is_causal: bool | None = None,
     softcap: float | None = None,
@@ -277,8 +365,8 @@ def _attend_and_hand_over(
             raise CannotShow(f"{name} passes {argument} to its attention, which attn does not know")
     num_queries, num_keys = query.shape[2], key.shape[2]
     bias = position_bias
-    if isinstance(attention_mask, Visibility):
-        visibility = attention_mask
+    if isinstance(attention_mask, SeenKeys):
+        visibility = attention_mask.visibility
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = bool(causal) and num_queries > 1 and attention_mask is None
@@ -322,7 +410,7 @@ HIDDEN_BY_A_HEAD = -1e30
 """What hides an entry from some heads alone, as a number to add to its score."""
 
 AttentionInterface.register(NAME, _attend_and_hand_over)
-AttentionMaskInterface.register(NAME, visibility_of_mask)
+AttentionMaskInterface.register(NAME, seen_keys)
 
 
 def run_by_interface(

@@ -24,6 +24,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.integrations.gguf.utils import is_gguf_arch_supported
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes
 from attncli.models.architectures import (
@@ -181,14 +182,18 @@ def load_pretrained(
         # As transformers chooses: what a file asks for may be a kernel on the hub, or not installed. The
         # setters reach the configs in it.
         config._attn_implementation = config._experts_implementation = None
-        head = class_with_head(config) if with_head else None
+        # Some kinds are nothing without it (TrOCR).
+        head = class_with_head(config) if with_head or config.model_type not in MODEL_MAPPING_NAMES else None
         # Eager from the start: some choose parts as they are built.
         options |= {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": "eager"}
         with building_of(path), _without_warnings():
             loaded, wrong = _loaded(head or AutoModel, path, options, where, stays)
-            if head is not None and wrong:
+            if wrong and head is not None and config.model_type in MODEL_MAPPING_NAMES:
                 head = None
                 loaded, wrong = _loaded(AutoModel, path, options, where, stays)
+            elif wrong and head is None and (other := class_with_head(config)) is not None:
+                # One of several models by that name, with weights of its own (BLIP that captions).
+                loaded, wrong = _loaded(other, path, options, where, stays)
     except UserError:
         raise
     except Exception as error:  # a damaged config may fail in any way; the reason is given in one line
@@ -409,7 +414,7 @@ def short_name(model: str) -> str:
     return Path(model).name or model
 
 
-READ_INPUTS = ("input_ids", "pixel_values")
+READ_INPUTS = ("input_ids", "pixel_values", "flattened_patches")
 
 
 def check_reads_text(name: str, model: PreTrainedModel, tokenizer: object) -> None:

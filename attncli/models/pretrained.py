@@ -335,12 +335,14 @@ class Pretrained:
         is_whole: bool = False,
         words: WordsOfCharacters | None = None,
         with_spans: bool = False,
+        beside_picture: bool = False,
     ) -> ModelText:
         """A text's tokens, not padded, and cut only where asked to, at the end where the tokenizer cuts;
         UserError that names `key` for none, or too many. `num_new` places stay free; a whole text gets no
         special tokens around it. `words` gives the words that tokens are to be merged into.
         """
-        self.check_reads_text()
+        if not beside_picture:
+            self.check_reads_text()
         if words is not None and not self.tokenizer.is_fast:
             message = "does not say where its tokens stand in the text: leave `words` out"
             raise UserError(f"words: the tokenizer of {self.name} {message}")

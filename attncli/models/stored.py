@@ -804,7 +804,7 @@ def first_blocks(model: PreTrainedModel, *, in_memory: bool = False) -> Iterator
     is_shorter = False
     for stack in blocks_of(model, in_memory=in_memory):
         kinds = [_kind(block) for block in stack]
-        needed = max(map(kinds.index, kinds)) + 1
+        needed = max(map(kinds.index, kinds), default=-1) + 1  # a list may be empty (SAM 3)
         if needed < len(stack):
             is_shorter = True
             del stack[needed:]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading
 
 MAX_ERRORS = 20
+PICTURE_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"),
+)
+"""Of files that are taken for pictures, in a folder or a list."""
 MAX_GROUPS_NAMED = 10
 
 Lines = TypeVar("Lines", bound="LineFile")
@@ -184,7 +188,7 @@ def _has_surrogate(text: str) -> bool:
 class TextLine(NamedTuple):
     """One of many texts; `id`, `group`, `context` and `answer` are the writer's own, where it has them.
 
-    `other`, `answer` and `against` are those of a pair of prompts.
+    `other`, `answer` and `against` are those of a pair of prompts. Of a picture `image` is its file.
     """
 
     line: int
@@ -195,11 +199,52 @@ class TextLine(NamedTuple):
     other: str | None = None
     answer: str | None = None
     against: str | None = None
+    image: str | None = None
 
     @property
     def label(self) -> str:
         """The id, or the line where there is none."""
         return self.id or str(self.line)
+
+
+class PictureList(LineFile):
+    """The names of pictures in a file, one per line, from its folder: each a text with its name."""
+
+    def __init__(self, name: str, place: str) -> None:
+        super().__init__(name, place)
+        self.folder = Path() if name == "-" else self._path.parent
+
+    def numbered(self) -> Iterator[tuple[int, TextLine]]:
+        """Every picture with the number of its line; UserError for a line that names none."""
+        return ((number, self.picture(number, data)) for number, data in self.lines())
+
+    def count(self) -> int:
+        """How many pictures there are; UserError with the lines that name none, and where there is none."""
+        count = 0
+
+        def check(number: int, data: bytes) -> None:
+            nonlocal count
+            self.picture(number, data)
+            count += 1
+
+        self.check_lines(check)
+        if not count:
+            raise UserError(f"{self.label}: holds no name of a picture")
+        return count
+
+    def picture(self, number: int, data: bytes) -> TextLine:
+        """The picture that a line names; UserError where there is none."""
+        name = data.decode("utf-8", "replace")
+        file = self.folder / name
+        if not is_picture(file):
+            known = ", ".join(PICTURE_SUFFIXES[:4])
+            raise UserError(f"{self.label}:{number}: names no picture here ({known}, ...): {name:.200}")
+        return TextLine(number, name, name, image=str(file))
+
+
+def is_picture(file: Path) -> bool:
+    """Whether a file is taken for a picture: it has such a suffix, and is there."""
+    return file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()
 
 
 class TextFile(LineFile):
@@ -385,11 +430,11 @@ class ManyTexts(Generic[Text]):
         """How many texts were cut, how many left out, and why the first of these was."""
         notes = []
         if self.num_cut:
-            notes.append(f"{_texts(self.num_cut)} cut to what the model reads.")
+            notes.append(f"{self._counted(self.num_cut)} cut to what the model reads.")
         if self.num_left_out:
-            notes.append(f"{_texts(self.num_left_out)} left out: {self.first_left_out}.")
+            notes.append(f"{self._counted(self.num_left_out)} left out: {self.first_left_out}.")
         return notes
 
-
-def _texts(count: int) -> str:
-    return "1 text is" if count == 1 else f"{count:,} texts are"
+    def _counted(self, count: int) -> str:
+        kind = "picture" if self.key == "image" else "text"
+        return f"1 {kind} is" if count == 1 else f"{count:,} {kind}s are"

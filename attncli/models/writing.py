@@ -24,6 +24,7 @@ from transformers import (
     DynamicCache,
     EncoderDecoderCache,
     GenerationConfig,
+    GenerationMixin,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     StoppingCriteria,
@@ -53,7 +54,7 @@ from attncli.models.capture import (
     way_of,
     with_eager_attention,
 )
-from attncli.models.layers import CannotShow, CapturedLayer, Numbering, handing_over
+from attncli.models.layers import CannotShow, CapturedLayer, Numbering, PictureInputs, handing_over
 from attncli.models.pretrained import Pretrained, decoder_start
 
 LONG_CHUNK = 512
@@ -104,11 +105,12 @@ OnToken = Callable[[int, Sequence[CapturedLayer]], None]
 class LastRows:
     """The attention of the last queries, one or some, in each layer of a decoder's last run."""
 
-    def __init__(self, has_two_stacks: bool, count: int = 1) -> None:
+    def __init__(self, has_two_stacks: bool, count: int = 1, *, picture: PictureInputs | None = None) -> None:
         self.count = count
         self.layers: list[CapturedLayer] = []
         self.fused = FusedAttention()
-        self.numbering = Numbering(has_two_stacks, None)
+        self.has_picture = picture is not None
+        self.numbering = Numbering(has_two_stacks, None, part="" if picture is None else picture.part)
 
     def begin(self) -> None:
         """Forget the run before: of a prompt in chunks the last one counts."""
@@ -122,7 +124,7 @@ class LastRows:
         assert isinstance(attention, AttentionLayer)
         if layer.stack != "encoder":
             is_self, num_queries = layer.kind == "self", attention.shape[2]
-            if is_self:
+            if is_self and not self.has_picture:  # whose tokens may see each other
                 _refuse_the_future(layer.module, attention.visibility)
             rows = of_queries(attention, max(0, num_queries - self.count), num_queries, is_self=is_self)
             self.layers.append(replace(layer, attention=rows))
@@ -137,7 +139,8 @@ class LastRows:
                 continue
             if fault := fault_of(weights):
                 raise CannotShow(f"it returns {fault}")
-            if kind == "self" and weights.shape[2] > 1 and weights[:, :, 0, -1].max() > 0:
+            sees_later = kind == "self" and weights.shape[2] > 1 and weights[:, :, 0, -1].max() > 0
+            if sees_later and not self.has_picture:
                 raise CannotShow(f"{name} looks at later tokens: it reads text and does not write")
             row = weights[:, :, -self.count :].clone()
             given = GivenWeights(row, (row > 0).any(dim=1))
@@ -224,6 +227,25 @@ def _settings(config: GenerationConfig, neutral: Mapping[str, Any]) -> str:
     )
 
 
+class Writer(NamedTuple):
+    """What runs for each new token: the model itself, or a part of it, by its name."""
+
+    model: PreTrainedModel
+    part: str = ""
+
+
+def writer_of(model: PreTrainedModel) -> Writer:
+    """The model, or its one part that can write, where a generate of its own hands over to that (BLIP)."""
+    if getattr(type(model), "generate", None) is GenerationMixin.generate:
+        return Writer(model)
+    parts = [
+        Writer(module, f"{name}.")
+        for name, module in model.named_modules()
+        if name and isinstance(module, PreTrainedModel) and module.can_generate()
+    ]
+    return parts[0] if len(parts) == 1 else Writer(model)
+
+
 @torch.no_grad()
 def write(
     model: PreTrainedModel,
@@ -245,26 +267,27 @@ def write(
         with model_errors(kind):
             if not model.can_generate():
                 raise CannotShow("it has no head that writes")
-            ids = inputs["input_ids"]
-            first = {}
-            if model.config.is_encoder_decoder:
-                first["decoder_input_ids"] = torch.full((1, 1), start_token(model), device=ids.device)
-            way = way_of(model, {**inputs, **first})
+            writer, way = writer_of(model).model, Way("eager")
+            if writer is model:
+                way = way_of(model, _first_inputs(model, inputs))
         cleanup.enter_context(model_errors(kind, "continue a text by transformers' generate"))
         cleanup.enter_context(torch.random.fork_rng())
         torch.manual_seed(decoding.seed)
-        stop_strings = model.generation_config.stop_strings or ()
+        stop_strings = writer.generation_config.stop_strings or ()
         stop_strings = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
-        cleanup.enter_context(_generating_by(model, decoding.config(model.generation_config)))
-        rows = LastRows(bool(model.config.is_encoder_decoder))
+        cleanup.enter_context(_generating_by(writer, decoding.config(writer.generation_config)))
+        picture = inputs if isinstance(inputs, PictureInputs) else None
+        rows = LastRows(bool(model.config.is_encoder_decoder), picture=picture)
         if way.kind == "interface":
-            hook = model.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
+            hook = writer.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
             cleanup.enter_context(hook)
             cleanup.enter_context(handing_over(model, guarded(rows.take), rows.numbering))
         else:
             cleanup.enter_context(with_eager_attention(model))
-            cleanup.enter_context(handing_over_weights(model, rows))
-        options = _cache_options(model, ids.shape[1], decoding.prefill_chunk, cache)
+            cleanup.enter_context(handing_over_weights(writer, rows))
+        # A picture is read at once: its pixels belong to tokens that may lie in two pieces.
+        num_tokens = 0 if picture is not None else inputs["input_ids"].shape[1]
+        options = _cache_options(writer, num_tokens, decoding.prefill_chunk, cache)
         watcher = _TokenWatcher(rows, on_token)
         watchers = StoppingCriteriaList([watcher])
         if stop_strings:
@@ -275,6 +298,17 @@ def write(
         if not watcher.num_tokens:
             raise CannotShow("its own generate does not tell when it has written a token")
     return way
+
+
+def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What a model reads before it writes: a decoder its start token."""
+    if not model.config.is_encoder_decoder:
+        return inputs
+    device = next(iter(inputs.values())).device
+    start = {"decoder_input_ids": torch.full((1, 1), start_token(model), device=device)}
+    if not isinstance(inputs, PictureInputs):
+        return {**inputs, **start}
+    return PictureInputs({**inputs, **start}, num_tokens=(1, inputs.num_tokens[1]))
 
 
 @contextmanager
@@ -293,6 +327,8 @@ def _generating_by(model: PreTrainedModel, config: GenerationConfig) -> Iterator
 def start_token(model: PreTrainedModel) -> int:
     """What a decoder reads before it has written anything."""
     start = decoder_start(model.generation_config, model.config)
+    if start is None and not model.config.is_encoder_decoder:  # a part that looks at what another one saw
+        start = getattr(model.config, "bos_token_id", None)
     if start is None:
         raise CannotShow("neither of its configs has a decoder_start_token_id")
     return start
@@ -411,6 +447,8 @@ MOST_COPIES, MOST_WRITTEN = 4, 10**6
 
 Messages = str | Sequence[Mapping[str, Any]]
 """A user's message, or several, each with its role and content."""
+PICTURE = {"type": "image"}
+"""Of a message's content, a picture, whose place the template knows."""
 
 
 def in_chat_template(

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from attncli.errors import UserError
 from attncli.models.folder import READ_FIRST_BYTES, content_digest, local_model, num_parameters, stored_bytes
-from attncli.models.text_files import LineFile, TextFile, TextLine
+from attncli.models.text_files import PictureList, TextFile, TextLine, is_picture
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Spec
@@ -29,13 +29,17 @@ class CheckedPrompts(NamedTuple):
     mean_characters: float
 
 
-class PromptFile(LineFile):
-    """The sentences of a file: one per line, or JSON Lines or CSV with sentence, context, answer and id."""
+class PromptFile(PictureList):
+    """The sentences of a file: one per line, or JSON Lines or CSV with sentence, context, answer and id; or
+    names of pictures, one per line, where the first line is one.
+    """
 
     columns = ("sentence", "context", "answer", "id")
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"--file {name}")
+        first = next(self.lines(), (0, b""))[1].decode("utf-8", "replace")
+        self.is_of_pictures = not self.is_json and is_picture(self.folder / first)
 
     def __iter__(self) -> Iterator[TextLine]:
         """Every prompt, from the start; UserError at the first line that is not one."""
@@ -77,6 +81,8 @@ class PromptFile(LineFile):
                 raise UserError(f"{self.label}:{number}: id: {message}")
 
     def _prompt(self, number: int, data: bytes) -> TextLine:
+        if self.is_of_pictures:
+            return self.picture(number, data)
         fields = self.fields(number, data, ("sentence", "context", "answer"), ("id",))
         sentence = fields["sentence"]
         assert sentence is not None
@@ -160,7 +166,7 @@ class Job(NamedTuple):
         """The experiments, each with the sentence (and the context and the answer, where it reads them)."""
         if self.prompt is None:
             return self.chain
-        texts = {"sentence": self.prompt.text}
+        texts = {"sentence": self.prompt.text} if self.prompt.image is None else {"image": self.prompt.image}
         others = {"context": self.prompt.context, "answer": self.prompt.answer}
         texts |= {key: text for key, text in others.items() if text is not None}
         return tuple(
@@ -230,7 +236,13 @@ class Plan:
         if self.prompts is None:
             yield experiments
         else:
-            yield f"{experiments} × {_counted(self.num_prompts, 'sentence')} = {_counted(len(self), 'run')}"
+            kind = "picture" if self.are_pictures else "sentence"
+            yield f"{experiments} × {_counted(self.num_prompts, kind)} = {_counted(len(self), 'run')}"
+
+    @property
+    def are_pictures(self) -> bool:
+        """Whether each line of the file names a picture."""
+        return isinstance(self.prompts, PromptFile) and self.prompts.is_of_pictures
 
 
 def _counted(count: int, name: str) -> str:
@@ -242,8 +254,13 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     if prompts is None:
         return Plan(tuple(chains(plan_files(paths, overrides))))
     texts = {"sentence": Given(PLACEHOLDER, "--file", is_flag=True)}
+    if prompts.is_of_pictures:
+        _, first = next(prompts.numbered())
+        texts = {"image": Given(first.image, "--file", is_flag=True)}
     items = plan_files(paths, overrides, texts)
-    _refuse_what_reads_nothing(items)
+    _refuse_what_reads_nothing(items, *texts)
+    if prompts.is_of_pictures:
+        items = [item._replace(spec=_with(item.spec, {"image": prompts.label})) for item in items]
     if any("texts" in type(item.spec).model_fields for item in items):
         _refuse_what_reads_many(paths, overrides)
     checked = prompts.check(_prompt_check(items))
@@ -262,11 +279,12 @@ def plan_of_texts(spec: Spec, source: str, texts: TextFile) -> Plan:
     return Plan(tuple(chains([item])), (), texts, num_texts, mean_characters)
 
 
-def _refuse_what_reads_nothing(items: Sequence[Item]) -> None:
+def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:
+    kind = "picture" if key == "image" else key
     errors = [
-        f"{item.source}: experiment: {item.spec.experiment} reads no sentence: leave out --file"
+        f"{item.source}: experiment: {item.spec.experiment} reads no {kind}: leave out --file"
         for item in items
-        if "sentence" not in type(item.spec).model_fields
+        if key not in type(item.spec).model_fields
     ]
     if errors:
         raise UserError(*dict.fromkeys(errors))
@@ -293,7 +311,7 @@ def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
             if getattr(prompt, key) is not None and not is_read[key]:
                 readers = ", ".join(name for name, spec in SPECS.items() if key in spec.model_fields)
                 raise UserError(f"{key}: is read by {readers} alone")
-        for spec in by_tokenizer.values():
+        for spec in by_tokenizer.values() if prompt.image is None else ():
             check_tokens(spec, "sentence", prompt.text)
             if prompt.context is not None:
                 check_tokens(spec, "context", prompt.context)
@@ -375,10 +393,10 @@ class _EarlierContents(_Contents):
         return {path.name: self.of_file(path) for path in files}
 
 
-def _settings_digest(spec: Spec, contents: _Contents) -> bytes:
+def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str] = ()) -> bytes:
     """The hash of the settings, with the contents of the files that they name in place of their paths."""
-    settings = resolved_settings(spec)
-    for key in PATH_KEYS:
+    settings = {key: value for key, value in resolved_settings(spec).items() if key not in without}
+    for key in (key for key in PATH_KEYS if key not in without):
         value = getattr(spec, key, None)
         if isinstance(value, str) and (key != "embedding" or is_vector_file(value)):
             if value == "-":
@@ -410,10 +428,12 @@ class RunKeys:
         `on_read` is called with the file whenever a block of it has been read.
         """
         self._items = plan.items()
+        self._without = ("image",) if plan.are_pictures else ()
         self._set_digests(_Contents(on_read))
 
     def _set_digests(self, contents: _Contents) -> None:
-        self._digests = [_settings_digest(item.spec, contents) for item in self._items]
+        self._contents = contents
+        self._digests = [_settings_digest(item.spec, contents, without=self._without) for item in self._items]
         # By identity, which is quick; the items are kept so that no id is reused.
         self._beginnings = {
             id(item): sha256(digest) for item, digest in zip(self._items, self._digests, strict=True)
@@ -431,6 +451,8 @@ class RunKeys:
         for item in job.chain:
             digest = self._beginnings[id(item)].copy()
             digest.update(canonical(_texts(item.spec, job.prompt)))
+            if job.prompt is not None and job.prompt.image is not None:
+                digest.update(self._contents.of_file(Path(job.prompt.image)).encode())
             for before in keys:
                 digest.update(before)
             keys.append(digest.digest())

@@ -469,7 +469,9 @@ class CrossSpec(AttentionSpec, HeadSpec):
         None, description="a text file instead of the context; - reads stdin"
     )
     context: Annotated[Text | None, Everyday()] = Field(
-        default_factory=lambda data: None if data["num_context_tokens"] or data["context_file"] else CONTEXT,
+        default_factory=lambda data: (
+            None if data["num_context_tokens"] or data["context_file"] or data["image"] else CONTEXT
+        ),
         description="the text for the keys and values",
     )
 
@@ -486,6 +488,8 @@ class CrossSpec(AttentionSpec, HeadSpec):
         if len(self.given("context", "context_file")) == 2:
             yield contradiction("context", "cannot be combined with `context_file`: give one", "context_file")
         for key in self.given("context", "context_file"):
+            if self.image is not None:
+                yield contradiction(key, "cannot be combined with `image`, which is the context", "image")
             if self.num_tokens:
                 message = "cannot be combined with `num_tokens`: both sides are texts, or both are random"
                 yield contradiction(key, message, "num_tokens")

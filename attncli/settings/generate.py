@@ -19,7 +19,7 @@ from attncli.settings.fields import (
     in_group,
 )
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import HeadNumber, ModelSpec
+from attncli.settings.models import HeadNumber, ImageSpec
 from attncli.settings.text import IN_FILE, FileName, Text
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _is_greedy(data: dict[str, Any]) -> bool:
     return data.get("sampling_temperature") is None and data.get("top_p") is None
 
 
-class PromptSpec(ModelSpec):
+class PromptSpec(ImageSpec):
     """What the model reads before it writes."""
 
     group = "Input"
@@ -87,8 +87,10 @@ class PromptSpec(ModelSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file")
-        if self.sentence is None and self.file is None:
+        if self.sentence is None and self.file is None and self.image is None:
             yield contradiction("model", "needs `sentence` or `file`: a text to continue", "sentence", "file")
+        for key in self.given("needle", "needle_depth", "truncate") if self.image is not None else ():
+            yield contradiction(key, "cannot be combined with `image`", "image")
         if self.chat and self.truncate:
             yield contradiction("truncate", "cannot be combined with `chat`, whose end would be cut", "chat")
         if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
@@ -154,13 +156,13 @@ class GenerateSpec(PromptSpec):
         description="tokens of the prompt that go through the model at a time (default: all; 512 of a longer "
         "prompt, where the model can)",
     )
-    layer: Annotated[Count | None, Everyday()] = Field(None, description="only the heads of this layer")
+    layer: Count | None = Field(None, description="only the heads of this layer")
     head: Annotated[HeadNumber | None, Everyday()] = Field(None, description="only this head, as LAYER:HEAD")
     top_k: Size = Field(3, description="keys named for each token that was written")
     maps: Literal["none", "mean", "heads"] = Field(
-        "none",
+        default_factory=lambda data: "none" if data.get("image") is None else "mean",
         description="keep whole rows of weights: their mean over the heads, or up to 128 keys those of each "
-        "head (default in pictures: heads)",
+        "head (default with a picture: mean; where it is drawn: heads)",
     )
     sort: Annotated[WriterStatistic, Everyday("the largest first: text_mass, lookback_ratio, ...")] = Field(
         default_factory=lambda data: "text_mass" if data.get("needle") is None else "retrieval",
@@ -194,6 +196,8 @@ class GenerateSpec(PromptSpec):
             yield contradiction(
                 "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
             )
+        for key in self.given("answer", "prefill_chunk") if self.image is not None else ():
+            yield contradiction(key, "cannot be combined with `image`", "image")
         for key in self.given("max_new_tokens", "sampling_temperature", "top_p", "prefill_chunk"):
             if self.answer is not None:
                 yield contradiction(key, "cannot be combined with `answer`, which is read", "answer")

@@ -165,7 +165,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         return not (self.skip_sink or self.weighted or self.image)
 
     def reads_many_texts(self) -> bool:
-        return super().reads_many_texts() or self.relations is not None or self.reads_folder()
+        return super().reads_many_texts() or self.relations is not None or self.reads_pictures()
 
     def single_statistics(self) -> tuple[str, ...]:
         if self.relations is not None:
@@ -173,7 +173,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         if self.head is not None:
             return in_group("head", "num_texts", "mean", "lower", "upper", "median")
         of_model = in_group("model", "sink_rate", "sink_threshold")
-        if self.texts is not None or self.reads_folder():
+        if self.texts is not None or self.reads_pictures():
             of_model += in_group("texts", "num_texts", "num_tokens")
         if self.statistic is not None:
             return (self.statistic, *of_model)

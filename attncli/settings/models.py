@@ -118,7 +118,10 @@ class ModelSpec(Spec):
                 yield contradiction(key, "needs `model`", "model")
 
 
-PICTURE_HELP = "a picture that the model reads: PNG, JPEG, WebP or whatever Pillow reads"
+PICTURE_HELP = (
+    "a picture that the model reads: PNG, JPEG, WebP or whatever Pillow reads; for heads also a folder of "
+    "them, or a list (.txt)"
+)
 
 
 class ImageSpec(ModelSpec):
@@ -136,17 +139,19 @@ class ImageSpec(ModelSpec):
             return
         if self.model is None:
             yield contradiction("image", "needs `model`, one that reads pictures", "model")
-        if self.reads_folder() and not self.surveys_pictures:
-            yield contradiction("image", f"must be one picture (got the folder {self.image})")
+        if self.reads_pictures() and not self.surveys_pictures:
+            kind = "folder" if Path(self.image).is_dir() else "list"
+            yield contradiction("image", f"must be one picture (got the {kind} {self.image})")
         for key in self.given("words", "weighted", "skip_sink", "probe", "texts", "relations"):
             yield contradiction(key, "cannot be combined with `image`", "image")
 
-    # Whether a folder of pictures may be read.
+    # Whether a folder of pictures, or a list of them, may be read.
     surveys_pictures: ClassVar[bool] = False
 
-    def reads_folder(self) -> bool:
-        """Whether it is about the pictures of a folder."""
-        return self.image is not None and Path(self.image).is_dir()
+    def reads_pictures(self) -> bool:
+        """Whether it is about the pictures of a folder or of a list, a text file with a name on each line."""
+        is_list = self.image is not None and Path(self.image).suffix.lower() == ".txt"
+        return self.image is not None and (is_list or Path(self.image).is_dir())
 
 
 class WordsSpec(ModelSpec):

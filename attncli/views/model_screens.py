@@ -961,8 +961,10 @@ def generate_screen(report: Report, display: Display) -> ScreenParts:
     width = display.width or 0
     labels = TableLabels(report, replace(display, width=min(width, 100)))
     yield Paragraph(_written_title(report), "title")
-    prompt = report.spec.get("sentence") or f"file {report.spec.get('file')}"
-    words = f"{prompt} {report.spec.get('question') or ''}".split()
+    file = report.spec.get("file")
+    prompt = report.spec.get("sentence") or (f"file {file}" if file else "")
+    names = " ".join(picture.name for picture in report.pictures)
+    words = f"{names} {prompt} {report.spec.get('question') or ''}".split()
     yield one_line(f"prompt: {' '.join(words)}", display)
     said = "answer" if report.spec.get("answer") else "wrote"
     lines = wrap_cells(f"{said}: {plain_text(' '.join((report.written or '').split()))}", width)
@@ -973,12 +975,25 @@ def generate_screen(report: Report, display: Display) -> ScreenParts:
     room = LINES_OF_ALL - len(lines) - sum(len(wrap_cells(note, width)) for note in notes)
     room -= len(wrap_cells(_tokens_title(report, MOST_TOKENS), width)) - 1
     num_tokens, num_heads = len(report.table("written")), len(report.table("heads"))
-    usual = min(MOST_TOKENS, room)
+    overlays = [*screen_parts(report, display)]
+    yield from overlays
+    # Below where its words looked in a picture, few of the tokens and heads.
+    usual = min(LEAST_ROWS if overlays else MOST_TOKENS, room)
+    least, rank = (0, 1) if overlays else (min(LEAST_ROWS, usual), 0)
     yield Elastic(
-        lambda count: [_tokens(report, labels, display, count)], usual, min(LEAST_ROWS, usual), num_tokens
+        lambda count: [_tokens(report, labels, display, count)] if count else [],
+        usual,
+        least,
+        num_tokens,
+        rank,
     )
-    yield from (replace(part, usual=0, least=0, rank=1) for part in screen_parts(report, display))
-    yield Elastic(lambda count: [_heads(report, display, count)], MOST_WRITERS, LEAST_ROWS, num_heads, rank=1)
+    yield Elastic(
+        lambda count: [_heads(report, display, count)] if count else [],
+        LEAST_ROWS if overlays else MOST_WRITERS,
+        0 if overlays else LEAST_ROWS,
+        num_heads,
+        rank=1,
+    )
     yield notes_in(notes, display)
 
 

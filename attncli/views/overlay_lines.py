@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import overload
 
 import numpy as np
-from rich.cells import cell_len
 
 from attncli.plain_text import plain_text
 from attncli.report import Picture, Report
@@ -144,7 +143,7 @@ class TileLines(Sequence[str]):
         if tile.is_picture:
             name, drawn = tile.name, _picture_lines(picture, self.size)
         else:
-            name = tile.caption if cell_len(tile.caption) <= across else tile.name
+            name = tile.caption_in(across)
             drawn = overlay_lines(tile.look, self.size, self.display)
         lines = [text_line(shortened(name, across)), *drawn]
         return [ScreenLine(line.text + " " * (across - line.cells), across) for line in lines]

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from rich.cells import cell_len
 
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
@@ -158,6 +159,11 @@ class Tile(NamedTuple):
         """`11:0 71%`: what it is of, and the part of the weight that is on the picture."""
         share = self.look.share
         return f"{self.name} {100 * share:.0f}%" if np.isfinite(share) else self.name
+
+    def caption_in(self, cells: int) -> str:
+        """The caption in so many cells, `11:2 all` where 100% does not fit, or its name alone."""
+        captions = (self.caption, self.caption.replace(" 100%", " all"))
+        return next((caption for caption in captions if cell_len(caption) <= cells), self.name)
 
 
 Tiles = Sequence[Sequence[Tile]]

@@ -299,6 +299,8 @@ def text_of(report: Report, key: str) -> str:
     names = [picture.name for picture in report.pictures] if key == "sentence" else []
     if names:
         return plain_text(" ".join([", ".join(names), *str(spec.get(key) or "").split()]))
+    if key == "context" and any(picture.axis == "context_tokens" for picture in report.pictures):
+        return ""  # the picture, whose name is there
     if "sources" in report.statistics:  # its tokens are an answer's
         return plain_text(" ".join(str(spec.get(key) or "").split())) if key == "sentence" else ""
     tokens = report.tokens if key == "sentence" else report.context_tokens

@@ -167,8 +167,9 @@ def pattern_mass(weights: np.ndarray, wanted: Wanted) -> np.ndarray:
                 matrix[:] = special if name == "special_mass" else np.outer(queries, keys)
                 matrix[:, : patterns.first_key] = 0
             elif name == "neighbour":
-                for i, (row, column) in enumerate(patterns.places.tolist()):
-                    for j, (other_row, other_column) in enumerate(patterns.places.tolist()):
+                places = patterns.plane.places.tolist()
+                for i, (row, column) in enumerate(places):
+                    for j, (other_row, other_column) in enumerate(places):
                         matrix[i, j] = (abs(row - other_row), abs(column - other_column)) in AROUND
                 matrix[:, : patterns.first_key] = 0
             else:

@@ -155,7 +155,7 @@ def everything(layer: AttentionLayer, top_k: int = 4) -> Wanted:
         score_moments=True,
         received_mass=True,
         pooled=4,
-        patterns=Patterns(names, ids, marks, first_key=1, repeat=repeat, places=grid(num_tokens)),
+        patterns=Patterns(names, ids, marks, first_key=1, repeat=repeat, plane=Plane(grid(num_tokens))),
     )
 
 

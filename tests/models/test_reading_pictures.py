@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoConfig, AutoImageProcessor, AutoModel
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedConfig
 
 import attncli
 from attncli.errors import UserError
 from attncli.measure.heads import HIGH_NORM, LastNorms
 from attncli.models.loading import open_model
-from attncli.models.pictures import open_picture, read_picture
+from attncli.models.picture_files import open_picture
+from attncli.models.pictures import read_picture
 from tests.conftest import Attn
 from tests.model_folders import save_model as save_text_model
+from tools.architecture_sweep import pictures as sweep
 from tools.architecture_sweep.pictures import check, picture, save_model
+from tools.architecture_sweep.tiny_config import Sizes, tiny_config
 
 REGISTERS = "dinov2_with_registers"
 
@@ -171,10 +174,40 @@ def test_architectures_are_right(model_type: str, tmp_path: Path) -> None:
     assert result.weights is not None and result.weights < 1e-5
 
 
-@pytest.mark.parametrize("model_type", ["swin", "convnext"])
-def test_architectures_without_tokens_for_patches_are_refused(model_type: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "said"),
+    [
+        ("swin", "attends within windows"),
+        ("maskformer-swin", "NoneType"),  # its own eager attention fails as well
+        ("convnext", "computes its attention itself"),
+    ],
+)
+def test_architectures_without_tokens_for_patches_are_refused(
+    model_type: str, said: str, tmp_path: Path
+) -> None:
     result = check(model_type, tmp_path / "model")
     assert result.verdict == "refused" and len(result.refused) == 1, (result.wrong, result.reason)
+    assert said in result.refused[0]
+
+
+@pytest.mark.parametrize("bias", ["use_relative_position_bias", "use_shared_relative_position_bias"])
+def test_a_model_that_adds_to_its_mask_is_right(
+    bias: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config_with_bias(model_type: str, sizes: Sizes) -> PreTrainedConfig:
+        config = tiny_config(model_type, sizes)
+        setattr(config, bias, True)
+        return config
+
+    monkeypatch.setattr(sweep, "tiny_config", config_with_bias)
+    result = check("beit", tmp_path / "model")
+    assert result.verdict == "right" and result.how == "interface", (result.wrong, result.refused)
+
+
+def test_words_and_patches_in_one_stack_need_an_order(folders: dict[str, Path], tmp_path: Path) -> None:
+    save_model("vilt", tmp_path / "vilt")
+    with pytest.raises(UserError, match="it reads other parts of the picture, or in another order, each"):
+        read_picture(open_model(tmp_path / "vilt"), folders["picture"], "ab")
 
 
 # What heads do.
@@ -248,7 +281,7 @@ def test_patches_far_above_the_median_norm_are_counted(folders: dict[str, Path])
 def test_a_folder_of_pictures_has_means_with_intervals(folders: dict[str, Path], attn: Attn) -> None:
     found = report(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"])
     assert found["statistics"]["texts"]["num_texts"] == 3 and "3 pictures" in found["about"]
-    assert any("1 text is left out" in note and "broken.png" in note for note in found["notes"])
+    assert any("1 picture is left out" in note and "broken.png" in note for note in found["notes"])
     single = [
         report(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"] / f"{number}.png")
         for number in range(3)
@@ -257,6 +290,42 @@ def test_a_folder_of_pictures_has_means_with_intervals(folders: dict[str, Path],
     assert found["statistics"]["heads"][5]["neighbour"] == pytest.approx(mean, abs=1e-6)
     names = {row["statistic"] for row in found["statistics"]["intervals"]}
     assert {"neighbour", "distance", "high_norm_mass"} <= names and "previous_token" not in names
+
+
+def test_a_list_of_pictures_is_read_as_a_folder_is(
+    folders: dict[str, Path], attn: Attn, tmp_path: Path
+) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"{folders['many'] / f'{number}.png'}\n" for number in (2, 0)))
+    found = report(attn, "heads", "--model", folders[REGISTERS], "--image", names)
+    assert "2 pictures" in found["about"]
+    names.write_text(f"{folders['picture']}\nnone.png\n")
+    ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(names)])
+    assert ended.code == 2 and re.search(r"names\.txt:2: names no picture here .*: none\.png$", ended.err)
+    ended = attn(["self", "--model", str(folders[REGISTERS]), "--image", str(names)])
+    assert ended.code == 2 and "must be one picture (got the list" in ended.err
+
+
+def test_a_batch_reads_the_pictures_of_a_list(folders: dict[str, Path], attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "heads.yaml").write_text(f"experiment: heads\nmodel: {folders[REGISTERS]}\n")
+    names = tmp_path / "names.txt"
+    for number in range(2):
+        shutil.copy(folders["many"] / f"{number}.png", tmp_path / f"{number}.png")
+    names.write_text("0.png\n1.png\n")
+    batch = ["batch", str(tmp_path / "heads.yaml"), "--file", str(names)]
+    assert attn([*batch, "--dry-run"]).out.endswith("1 experiment × 2 pictures = 2 runs\n")
+    lines = attn([*batch, "--format", "jsonl"]).out.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [one["pictures"][0]["name"] for one in found] == ["0.png", "1.png"]
+    alone = report(attn, "heads", "--model", folders[REGISTERS], "--image", tmp_path / "1.png")
+    rows = [(one["statistics"]["heads"][3]["entropy"]) for one in (found[1], alone)]
+    assert rows[0] == pytest.approx(rows[1], abs=1e-6)
+    store = [*batch, "-o", str(tmp_path / "runs.db")]
+    assert "2 done now" in attn(store).err
+    shutil.copy(folders["many"] / "2.png", tmp_path / "1.png")
+    assert "1 done now" in attn(store).err, "a picture is known by what is in it"
+    (tmp_path / "heads.yaml").write_text("experiment: average\n")
+    assert "average reads no picture: leave out --file" in attn(batch).err
 
 
 def test_without_a_head_cls_turns_by_a_cosine(folders: dict[str, Path], attn: Attn) -> None:
@@ -316,9 +385,9 @@ def llava(folders: dict[str, Path]) -> Path:
 def test_a_decoder_reads_a_picture_and_a_prompt(llava: Path, folders: dict[str, Path], attn: Attn) -> None:
     flags = ("heads", "ab", "--model", llava, "--image", folders["picture"], "--maps", "self")
     found = report(attn, *flags)
-    assert found["tokens"] == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2", "[UNK]", "a", "b", "[SEP]"]
+    assert found["tokens"] == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2", "a", "b", "[SEP]"]
     boxes = found["pictures"][0]["boxes"]
-    assert [box is None for box in boxes] == [True] + [False] * 4 + [True] * 4
+    assert [box is None for box in boxes] == [True] + [False] * 4 + [True] * 3
     assert "previous_token" in found["statistics"]["heads"][0], "words stand one after another"
     reading = read_picture(open_model(llava), folders["picture"], "ab")
     assert reading.inputs is not None

@@ -17,6 +17,7 @@ from attncli.views.overlays import (
     EVERY_QUERY,
     FAINT,
     STRONG,
+    Tile,
     grey,
     looks_of,
     overlays_of,
@@ -119,6 +120,15 @@ def test_a_layer_of_fewer_heads_has_fewer_looks() -> None:
     values[1, 2] = np.nan
     report = replace(report, tensors={"looks": NamedTensor(("layer", "head", "key"), values)})
     assert [look.place for look in looks_of(report, "looks")][-1] == (("layer", 1), ("head", 1))
+
+
+def test_a_caption_that_is_too_wide_says_all_or_nothing() -> None:
+    report = one_head()
+    weights = np.zeros(len(report.tokens))
+    weights[3] = 1.0
+    (look,) = looks_of(report, "weights")
+    tile = Tile("11:2", replace(look, weights=weights))
+    assert [tile.caption_in(cells) for cells in (9, 8, 7)] == ["11:2 100%", "11:2 all", "11:2"]
 
 
 def test_words_look_at_the_picture_of_the_context() -> None:

@@ -6,7 +6,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 def model_class(model_type: str) -> str | None:
     """The class that AutoModel makes of a model type; None where its main input is not tokens."""
-    names = MODEL_MAPPING_NAMES[model_type]
+    names = MODEL_MAPPING_NAMES.get(model_type, ())
     for name in names if isinstance(names, tuple | list) else (names,):
         try:
             if getattr(transformers, name).main_input_name == "input_ids":

@@ -33,6 +33,9 @@ DOTS3_SLIDING = {
     "swa_v_head_dim": 12,
 }
 
+SMALL_STAGES = {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "hidden_size": 32}
+SMALL_PARTS = [[32, 64], [64, 32], [64, 64]]
+NO_WINDOW = {"text_config": {"sliding_window": None}}
 NO_TYPES = "the defaults name no kinds of layers"
 ONE_TYPE = "the defaults have one kind of layers"
 MINIMAX_SPARSE = {"layer_types": ["full_attention", "minimax_m3_sparse"]}
@@ -78,6 +81,10 @@ EXCEPTIONS: dict[str, Special] = {
     "deepseek_ocr2": Special(
         NO_TYPES, {"text_config": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}}
     ),
+    **{
+        name: Special("each stage has its heads", SMALL_STAGES)
+        for name in ("donut-swin", "maskformer-swin", "swin", "swinv2")
+    },
     "dots1": Special(
         "the defaults name no number of experts",
         {
@@ -129,6 +136,7 @@ EXCEPTIONS: dict[str, Special] = {
     ),
     "falcon": Special("rotary positions, as in 7B and 40B", {"alibi": False, "multi_query": True}),
     "fun_asr_nano": Special(WIDTH, {"adaptor_config": {"intermediate_size": 16}}),
+    "gemma3": Special("a picture is four tokens", {"mm_tokens_per_image": 4}),
     "gemma3n_text": Special(
         "of each kind of layers one has keys of its own",
         {"layer_types": FULL_AND_SLIDING * 2, "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0]},
@@ -138,6 +146,10 @@ EXCEPTIONS: dict[str, Special] = {
         "the defaults name no layer with attention",
         {"layer_types": ["linear_attention", "full_attention"]},
     ),
+    **{
+        name: Special("parts of a picture are as small as the model", {"image_grid_pinpoints": SMALL_PARTS})
+        for name in ("llava_next", "llava_next_video", "llava_onevision")
+    },
     "layoutlmv3": Special("coordinates and shapes share the width", {"coordinate_size": 12, "shape_size": 8}),
     "lfm2": Special(ONE_TYPE, {"layer_types": ["conv", "full_attention"] * 2}),
     "lfm2_vl": Special(ONE_TYPE, {"text_config": {"layer_types": ["conv", "full_attention"] * 2}}),
@@ -167,11 +179,16 @@ EXCEPTIONS: dict[str, Special] = {
         "landmarks that are all tokens: other texts than of one length fail",
         {"segment_means_seq_len": 8, "num_landmarks": 8},
     ),
+    "pix2struct": Special(
+        "a patch is as many numbers as it has", {"vision_config": {"patch_embed_hidden_size": 768}}
+    ),
     "pocket_tts": Special(WIDTH, {"flow_head_config": {"condition_dim": 64}}),
+    "qwen2_5_vl": Special("a window holds four patches", {"vision_config": {"window_size": 56}}),
     "qwen2_5_omni_thinker": Special("the defaults lack a token", {"vision_start_token_id": 90}),
     "qwen4_exp": Special("the defaults name no index", {"text_config": QWEN4_INDEX}),
     "qwen4_exp_text": Special("the defaults name no index", QWEN4_INDEX),
     "step3p7": Special("the defaults name no window", {"text_config": {"layer_types": FULL_AND_SLIDING * 2}}),
+    "qwen3_vl_moe": Special("its cache would heed a window, and its mask not", NO_WINDOW),
     "qwen3_omni_moe_thinker": Special("the defaults lack a token", {"vision_start_token_id": 90}),
     "recurrent_gemma": Special("the third layer has attention", {"num_hidden_layers": 3}),
     "reformer": Special(

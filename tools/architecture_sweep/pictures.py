@@ -13,6 +13,7 @@ import resource
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from inspect import signature
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,6 +43,7 @@ PIXELS = ("pixel_values", "flattened_patches")
 AUTO_MODEL: Any = AutoModel
 AUTO_PROCESSOR: Any = AutoImageProcessor
 """transformers leaves these without types."""
+Check = Callable[[str, Path], Result]
 FORK = multiprocessing.get_context("fork")
 
 
@@ -81,7 +83,8 @@ def _image_size(config: Any) -> tuple[int, int]:
 
 def processor_of(model_type: str, config: Any) -> Any:
     """The image processor of its own kind, by Pillow, made as small as the model; ViT's where it has none."""
-    names = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"].get(model_type) or {}
+    known = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"]
+    names = known.get(model_type) or known.get(model_type.removesuffix("_moe")) or {}
     names = names if isinstance(names, dict) else {"pil": names}
     chosen = names.get("pil")
     kind = None if chosen is None else get_image_processor_class_from_name(chosen)
@@ -105,6 +108,12 @@ def processor_of(model_type: str, config: Any) -> Any:
         of_model = getattr(vision, {"merge_size": "spatial_merge_size"}.get(name, name), None)
         if hasattr(shipped, name) and isinstance(of_model, int):
             settings[name] = of_model
+    if isinstance(getattr(shipped, "max_image_size", None), dict):  # of each part of a picture
+        settings |= {"max_image_size": {"longest_edge": height}, "size": {"longest_edge": 2 * height}}
+    if hasattr(shipped, "max_patches"):
+        settings["max_patches"] = 20
+    if pinpoints := getattr(config, "image_grid_pinpoints", None):
+        settings["image_grid_pinpoints"] = pinpoints
     return kind(**settings)
 
 
@@ -269,15 +278,16 @@ def check(model_type: str, folder: Path) -> Result:
     return result.judged()
 
 
-def _in_child(name: str, results: Connection) -> None:
+def _in_child(name: str, results: Connection, check: Check) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     with Path(os.devnull).open("w") as nowhere, TemporaryDirectory() as folder:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
         results.send(check(name, Path(folder) / "model").to_json())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(check: Check, architectures: Callable[[], list[str]]) -> None:
+    """Check architectures, each in a process of its own, and keep the results in a file."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("results", type=Path, help="JSON lines; architectures that are in it are skipped")
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--seconds", type=float, default=120)
@@ -290,7 +300,7 @@ def main() -> None:
     chosen.results.write_text("".join(line + "\n" for line in kept.values()))
     for name in chosen.only or [name for name in architectures() if name not in kept]:
         receive, send = FORK.Pipe(duplex=False)
-        process = FORK.Process(target=_in_child, args=(name, send))
+        process = FORK.Process(target=_in_child, args=(name, send, check))
         process.start()
         send.close()
         line = _received(receive, chosen.seconds)
@@ -317,4 +327,4 @@ def _received(connection: Connection, seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(check, architectures)

@@ -1,4 +1,7 @@
-"""Writes a sweep into docs/models.md: python -m tools.architecture_sweep.table results.jsonl [pictures]"""
+"""Writes a sweep into docs/models.md: python -m tools.architecture_sweep.table results.jsonl [pictures]
+
+Of models that write of pictures with `writers` in the place of `pictures`.
+"""
 
 import re
 import sys
@@ -15,7 +18,12 @@ from .result import Outcome, Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- sweep: tools/architecture_sweep -->\n", "<!-- end of sweep -->\n"
-OF_PICTURES = "<!-- pictures: tools/architecture_sweep/pictures -->\n", "<!-- end of pictures -->\n"
+MARKS = {
+    "": (BEGIN, END),
+    "pictures": ("<!-- pictures: tools/architecture_sweep/pictures -->\n", "<!-- end of pictures -->\n"),
+    "writers": ("<!-- writers: tools/architecture_sweep/picture_writers -->\n", "<!-- end of writers -->\n"),
+}
+"""What stands around the section of each sweep."""
 MOST_CHARACTERS = 200
 WRAPPED = TextWrapper(119, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
@@ -165,6 +173,16 @@ PICTURE_REASONS = {
     "cannot read this picture": "fails on a picture alone, or on one this small",
     "takes pixel_values": "reads something else beside pictures",
     "not text or pictures": "reads something else beside pictures",
+    "Received a NoneType": "a tiny one has no processor",
+    "has no processor": "a tiny one has no processor",
+    "missing 1 required positional": "a tiny one has no processor",
+    "has no attribute": "a tiny one has no processor",
+    "Unexpected keyword argument": "a tiny one has no processor",
+    "Missing required": "a tiny one has no processor",
+    "is missing required attribute": "a tiny one has no processor",
+    "Mismatch in `image` token count": "a tiny one has no processor",
+    "requires the Torchvision": "needs another package",
+    "num2words": "needs another package",
 }
 """What a reason is called, whatever the numbers in it."""
 
@@ -196,15 +214,15 @@ def _picture_reason(result: Result) -> str:
     return next(known, _reason(result))
 
 
-def refreshed(page: str, results: list[Result], *, of_pictures: bool = False) -> str:
-    """The page with its section made anew."""
-    begin, end = OF_PICTURES if of_pictures else (BEGIN, END)
+def refreshed(page: str, results: list[Result], of: str = "") -> str:
+    """The page with the section of a sweep made anew."""
+    begin, end = MARKS[of]
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
-    made = section_of_pictures(results) if of_pictures else section(results)
+    made = section_of_pictures(results) if of else section(results)
     return before + begin + made + end + after
 
 
 if __name__ == "__main__":
-    of_pictures = sys.argv[2:] == ["pictures"]
-    PAGE.write_text(refreshed(PAGE.read_text(), results_of(Path(sys.argv[1])), of_pictures=of_pictures))
+    of = "".join(sys.argv[2:])
+    PAGE.write_text(refreshed(PAGE.read_text(), results_of(Path(sys.argv[1])), of))

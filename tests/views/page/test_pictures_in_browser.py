@@ -127,3 +127,10 @@ def test_a_picture_that_cannot_be_decoded_leaves_the_weights(opened: Opened) -> 
     picture = replace(report.pictures[0], png=report.pictures[0].png[:40])
     page = opened(page_of(replace(report, pictures=(picture,))))
     assert len(np.unique(pixels_of(page.locator(".stage canvas")).reshape(-1, 3), axis=0)) == 4
+
+
+def test_heads_share_the_lines_of_a_phone_evenly(opened: Opened) -> None:
+    page = opened(page_of(survey(2, 2, layers=6, heads=8, is_whole=True)), width=390)
+    page.locator("#size").select_option("small")
+    tops = page.locator(".thumbnail").evaluate_all("all => all.slice(0, 8).map(one => one.offsetTop)")
+    assert [tops.count(top) for top in dict.fromkeys(tops)] == [4, 4]

@@ -10,6 +10,7 @@ import { isNumber, shortScalar } from "../values/numbers.js";
 const FEW_MAPS = 24;
 // Of the heads of a layer so many stand beside each other there, at most.
 const MOST_ACROSS = 4;
+const MOST_ACROSS_NARROW = 6; // small ones, on a telephone
 // Of more columns a small map shows no single cells.
 const MOST_PIXELATED = 64;
 
@@ -52,7 +53,9 @@ export class Overview {
     const numHeads = tensor.leadingShape.at(-1);
     this.container.style.setProperty("--heads", numHeads);
     // Lines of a layer are equally long, as far as its heads can be shared out.
-    this.container.style.setProperty("--across", Math.ceil(numHeads / Math.ceil(numHeads / MOST_ACROSS)));
+    const evenly = (most) => Math.ceil(numHeads / Math.ceil(numHeads / most));
+    this.container.style.setProperty("--across", evenly(MOST_ACROSS));
+    this.container.style.setProperty("--across-narrow", evenly(MOST_ACROSS_NARROW));
     this.setSize(this.size);
   }
 

@@ -1,0 +1,241 @@
+"""Files of pictures, and what the image processor of a model makes of them: pixels, and where each lies.
+
+Nothing here goes by the name of a model: what a processor keeps of a picture, and where it puts it, is read
+off from what it makes of four others of that size: black, white, and two that brighten from left to right and
+from top to bottom.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.models.folder import id_and_revision
+from attncli.models.pretrained import (
+    Pretrained,
+)
+from attncli.models.text_files import PICTURE_SUFFIXES, TextLine, is_picture
+
+if TYPE_CHECKING:  # an extra
+    from PIL.Image import Image
+
+PIXELS = ("pixel_values", "flattened_patches")
+"""What models and processors call the numbers of a picture."""
+
+
+@dataclass(frozen=True)
+class OpenedPicture:
+    """A picture as people see it: RGB, upright; `size` in pixels; `notes` say what was done to it."""
+
+    image: "Image"
+    name: str
+    notes: tuple[str, ...] = ()
+
+
+def open_picture(file: str, key: str = "image") -> OpenedPicture:
+    """A picture of any kind that Pillow reads, its first frame; UserError, at `key`, for anything else.
+
+    Turned as EXIF says; transparent parts are white; 16 bits become 8.
+    """
+    if find_spec("PIL") is None:
+        raise UserError(f'{key}: needs: pip install "attncli[images]"')
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    path, notes = Path(file), list[str]()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as opened:
+                frames = getattr(opened, "n_frames", 1)
+                if frames > 1:
+                    notes.append(f"{path.name}: the first of its {frames:,} pictures.")
+                opened.load()
+                upright = ImageOps.exif_transpose(opened)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        most = f"{(Image.MAX_IMAGE_PIXELS or 0) / 1e6:,.0f} million pixels"
+        raise UserError(
+            f"{key}: {file}: has more than {most}, as no photograph has: make it smaller"
+        ) from None
+    except UnidentifiedImageError:
+        raise UserError(f"{key}: {file}: is not a picture that Pillow reads (PNG, JPEG, WebP, ...)") from None
+    except OSError as error:
+        reason = error.strerror or " ".join(str(error).split())
+        raise UserError(f"{key}: {file}: cannot be read: {reason}") from None
+    except (ValueError, SyntaxError, EOFError, IndexError) as error:  # what Pillow's readers raise
+        raise UserError(f"{key}: {file}: is damaged: {' '.join(str(error).split())}") from None
+    return OpenedPicture(_as_rgb(upright, file, key), path.name, tuple(notes))
+
+
+def _as_rgb(image: "Image", file: str, key: str) -> "Image":
+    """The picture in RGB, on white."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16 bits, in 16 or 32
+        numbers = np.asarray(image).astype(np.float64)
+        scale = 255 / (65535 if image.mode != "I" or numbers.max() > 255 else 255)
+        return Image.fromarray((numbers.clip(0) * scale).round().clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise UserError(f"{key}: {file}: holds numbers in floating point: save it with 8 bits a colour")
+    if image.mode in ("LA", "PA", "La", "RGBa", "RGBA") or "transparency" in image.info:
+        above = image.convert("RGBA")
+        white = Image.new("RGBA", above.size, "white")
+        return Image.alpha_composite(white, above).convert("RGB")
+    return image.convert("RGB")
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """The pictures of a folder by their names, in order, as many texts are: each the name of its file."""
+
+    folder: str
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return self.folder
+
+    def _files(self) -> list[Path]:
+        files = Path(self.folder).iterdir()
+        return sorted(filter(is_picture, files))
+
+    def count(self) -> int:
+        """How many pictures there are; UserError where there is none."""
+        count = len(self._files())
+        if not count:
+            raise UserError(f"image: {self.folder}: holds no picture ({', '.join(PICTURE_SUFFIXES)})")
+        return count
+
+    def numbered(self) -> Iterator[tuple[int, TextLine]]:
+        """Every picture with its number."""
+        for number, file in enumerate(self._files(), start=1):
+            yield number, TextLine(number, file.name, file.name, image=str(file))
+
+
+@lru_cache(maxsize=2)
+def _opened_processor(source: str, name: str) -> Any:
+    from transformers import AutoImageProcessor
+
+    opener: Any = AutoImageProcessor  # transformers leaves it without types
+    is_here = Path(source).exists()
+    source, revision = id_and_revision(source)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return opener.from_pretrained(
+                source,
+                backend="pil",
+                trust_remote_code=False,
+                local_files_only=is_here,
+                revision=revision,
+            )
+    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
+        reason = " ".join(str(error).split())
+        if "torchvision" in reason.lower():
+            reason = "it takes torchvision, and there is none by Pillow"
+        raise UserError(f"image: the image processor of {name} cannot be opened: {reason:.300}") from None
+
+
+def image_processor(pretrained: Pretrained) -> Any:
+    """What makes numbers of a picture for this model; UserError where there is none."""
+    if find_spec("PIL") is None:
+        raise UserError('image: needs: pip install "attncli[images]"')
+    source = pretrained.source
+    if source is None or (isinstance(source, str) and Path(source).is_file()):
+        raise UserError(f"image: {pretrained.name} reads text: it has no image processor")
+    if not isinstance(source, str):
+        return getattr(source, "image_processor", source)
+    path = Path(source)
+    if path.is_dir() and not any((path / file).is_file() for file in PROCESSOR_FILES):
+        raise UserError(
+            f"image: {pretrained.name} has no image processor: {PROCESSOR_FILES[0]} is missing in its folder"
+        )
+    return _opened_processor(source, pretrained.name)
+
+
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+class Processing:
+    """What a processor makes of a picture, and where in the picture each of the numbers comes from.
+
+    `beside` is what it is given beside a picture: a text, whose tokens it makes, too.
+    """
+
+    def __init__(self, processor: Any, name: str, beside: Mapping[str, Any] | None = None) -> None:
+        self.processor, self.name = processor, name
+        self.beside = {} if beside is None else beside
+        self._sources: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def inputs(self, image: "Image") -> dict[str, Tensor]:
+        """The tensors that it gives."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = self.processor(images=[image], return_tensors="pt", **self.beside)
+        except Exception as error:  # a processor may fail in any way on a picture that it does not like
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise UserError(f"image: the image processor of {self.name} fails: {reason}") from None
+        tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+        if not any(name in tensors for name in PIXELS):
+            raise UserError(f"image: the image processor of {self.name} gives no pixels")
+        return tensors
+
+    def sources(self, size: tuple[int, int], like: Tensor) -> tuple[Tensor, Tensor]:
+        """How far across and down a picture of that size each number comes from, as shares; NaN for padding.
+
+        UserError where that cannot be told.
+        """
+        from PIL import Image
+
+        if size in self._sources:
+            return self._sources[size]
+        width, height = size
+        across, down = ((np.arange(count) + 0.5) / count for count in size)
+        ramps = np.broadcast_to(across, (height, width)), np.broadcast_to(down[:, None], (height, width))
+        made = [Image.new("RGB", size, "black"), Image.new("RGB", size, "white")]
+        for ramp in ramps:
+            grey = (255 * ramp).round().astype(np.uint8)
+            made.append(Image.fromarray(np.stack([grey] * 3, axis=-1)))
+        black, white, *brightening = (self._pixels(image).double() for image in made)
+        if any(one.shape != like.shape for one in (black, white, *brightening)):
+            raise UserError(
+                f"image: {self.name} cuts each picture as it is: attn cannot tell where tokens lie"
+            )
+        span = white - black
+        is_padding = span.abs() <= 1e-3 * span.abs().max()
+        found = [((one - black) / span).masked_fill(is_padding, torch.nan) for one in brightening]
+        for shares in found:
+            kept = shares[~is_padding]
+            if not len(kept) or kept.min() < -TOLERANCE or kept.max() > 1 + TOLERANCE:
+                raise UserError(
+                    f"image: {self.name} changes colours by the picture: attn cannot tell where tokens lie"
+                )
+        self._sources = {size: (found[0], found[1])}
+        return found[0], found[1]
+
+    def _pixels(self, image: "Image") -> Tensor:
+        return pixels_of(self.inputs(image))[1]
+
+
+TOLERANCE = 0.1
+"""Of a share: resampling overshoots at edges."""
+
+
+def pixels_of(inputs: Mapping[str, Tensor]) -> tuple[str, Tensor]:
+    """The numbers of a picture among the inputs, and what they are called."""
+    name = next(name for name in PIXELS if name in inputs)
+    return name, inputs[name]
+
+
+@lru_cache(maxsize=2)
+def processing_of(processor: Any, name: str) -> Processing:
+    return Processing(processor, name)

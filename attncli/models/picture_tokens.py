@@ -1,0 +1,434 @@
+"""Where the tokens of a picture lie, by the gradients of what the first layer of a model reads.
+
+Nothing here goes by the name of a model.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from attncli.core.layer import AttentionLayer
+from attncli.errors import UserError
+from attncli.models.architectures import BLOCK, TOKENS_OF_PICTURES
+from attncli.models.capture import model_errors, unchanged, with_eager_attention
+from attncli.models.layers import (
+    CannotShow,
+    CapturedLayer,
+    Consumer,
+    Numbering,
+    StopCapture,
+    handing_over,
+)
+from attncli.models.picture_files import OpenedPicture, Processing
+from attncli.models.pretrained import (
+    Box,
+    PictureTokens,
+    SeenPicture,
+)
+
+if TYPE_CHECKING:  # an extra
+    pass
+
+MOST_PNG = 640
+"""Pixels of a side of what a report keeps of a picture."""
+
+
+@dataclass(frozen=True)
+class _FirstLayer:
+    """The queries of a model's first layer, or else what its first block reads, one token a row, and the
+    pixels that they came of.
+    """
+
+    rows: Float[Tensor, "token dim"]
+    pixels: Tensor
+
+
+def _first_layer(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str = ""
+) -> _FirstLayer:
+    """Runs a model up to its first layer of attention in `part`, the layers before it looking nowhere.
+
+    Each token of those gives its own value: so no token depends on pixels of another. `name` is that of the
+    pixels among the inputs.
+    """
+    pixels = inputs[name].detach().clone().requires_grad_(True)
+    found: list[Tensor] = []
+
+    def consume(layer: CapturedLayer) -> Tensor:
+        attention = layer.attention
+        assert isinstance(attention, AttentionLayer)
+        if layer.module.startswith(part):
+            found.append(attention.query)
+            raise StopCapture
+        if attention.shape[2] != attention.shape[3]:
+            raise CannotShow("it gathers what it sees by another attention, so that no token has a place")
+        return attention.expanded()[1]
+
+    given = {**inputs, name: pixels}
+    model.config.use_cache = False
+    with model_errors(model.config.model_type, "read this picture"), torch.enable_grad():
+        # Beside words the first block may have no attention (Qwen3.5), but mix the tokens all the same.
+        vectors = _read_by_first_block(model, given, part, consume) if part else None
+        if vectors is None:
+            with (
+                suppress(StopCapture),
+                unchanged(model),
+                handing_over(model, consume, Numbering(False, None)),
+            ):
+                model(**given)
+            if found:
+                return _FirstLayer(found[0].transpose(1, 2).flatten(0, 1).flatten(1).float(), pixels)
+            vectors = None if part else _read_by_first_block(model, given, part, consume)
+    if vectors is None:
+        raise CannotShow("it computes its attention itself, so that attn cannot tell what a token is")
+    return _FirstLayer(vectors.flatten(0, 1).float(), pixels)
+
+
+def _read_by_first_block(
+    model: PreTrainedModel, given: Mapping[str, Tensor], part: str, consume: Consumer
+) -> Tensor | None:
+    """The vectors of the tokens that the first block in `part` reads; None where no block reads such."""
+    found: list[Tensor] = []
+
+    def take(_module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        vectors = inputs[0] if inputs else named.get("hidden_states")
+        if isinstance(vectors, Tensor) and vectors.ndim == 3 and vectors.is_floating_point():
+            found.append(vectors)
+            raise StopCapture
+
+    with ExitStack() as hooks, suppress(StopCapture):
+        hooks.enter_context(with_eager_attention(model))
+        if part:
+            hooks.enter_context(handing_over(model, consume, Numbering(False, None)))
+        for name, module in model.named_modules():
+            if name.startswith(part) and BLOCK.fullmatch(name):
+                hooks.enter_context(module.register_forward_pre_hook(take, with_kwargs=True))
+        model(**given)
+    return found[0] if found else None
+
+
+BASE = 8
+"""Of the digits by which tokens are told apart: the gradients of half precision tell so many."""
+FEW = 1e-2
+"""Of the root mean square of the gradients: smaller ones tell nothing."""
+DIGIT_TOLERANCE, MOST_MIXED = 0.15, 0.01
+
+
+def _tokens_of(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
+    """The token that each number of some tensors goes into, or -1, and the share that goes into several.
+
+    d/dx sum_t c_t f_t, over that with c = 1, is c_t of the token t that a number x goes into. So each digit
+    of t is one gradient.
+    """
+    if not sources:
+        return []
+    count = len(first.rows)
+    direction = torch.randn(first.rows.shape[1], generator=torch.Generator().manual_seed(0)).to(first.rows)
+    outputs = first.rows @ direction
+
+    def gradients(weights: Tensor) -> list[Tensor]:
+        found = torch.autograd.grad(
+            (outputs * weights).sum(), [*sources], retain_graph=True, allow_unused=True
+        )
+        pairs = zip(found, sources, strict=True)
+        return [
+            _one_colour(torch.zeros_like(source) if one is None else one).float() for one, source in pairs
+        ]
+
+    numbers = torch.arange(count, device=outputs.device)
+    wholes = gradients(torch.ones_like(outputs))
+    are_used = [(one.abs() > FEW * one.square().mean().sqrt()) & (one != 0) for one in wholes]
+    tokens = [torch.zeros_like(one, dtype=torch.long) for one in wholes]
+    are_mixed, power = [torch.zeros_like(one) for one in are_used], 1
+    while power < count:
+        digits = gradients((numbers // power % BASE).to(outputs))
+        for place, (digit, whole) in enumerate(zip(digits, wholes, strict=True)):
+            ratio = digit / whole
+            rounded = ratio.round()
+            are_mixed[place] |= are_used[place] & ~((ratio - rounded).abs() <= DIGIT_TOLERANCE)
+            tokens[place] += rounded.nan_to_num(0.0).clamp(0, BASE - 1).long() * power
+        power *= BASE
+    return [
+        (found.masked_fill(~used | mixed | (found >= count), -1).cpu(), float(mixed.sum() / used.sum()))
+        for found, used, mixed in zip(tokens, are_used, are_mixed, strict=True)
+    ]
+
+
+def _one_colour(pixels: Tensor) -> Tensor:
+    """The first of three colours, where a tensor has them: all three go into one token."""
+    return pixels[..., :1, :, :] if pixels.ndim > 3 else pixels
+
+
+def _tokens_of_pixels(first: _FirstLayer) -> Int[Tensor, "..."]:
+    """The token that each number of a picture goes into, or -1; CannotShow where numbers go into several."""
+    ((found, mixed),) = _tokens_of(first, [first.pixels])
+    if not (found >= 0).any():
+        raise CannotShow("nothing of it depends on the picture before its first layer of attention")
+    if mixed > MOST_MIXED:
+        raise CannotShow("it mixes parts of the picture before its first attention, so that no token is one")
+    return found
+
+
+def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequence[int]) -> dict[int, str]:
+    """What tokens that are no part of the picture are called, by the parameters that they came of."""
+    named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    known = {name: one for name, one in named.items() if name.rpartition(".")[2] in TOKENS_OF_PICTURES}
+    found: dict[int, str] = {}
+    for name, (of_numbers, _) in zip(known, _tokens_of(first, [*known.values()]), strict=True):
+        own = TOKENS_OF_PICTURES[name.rpartition(".")[2]]
+        found |= dict.fromkeys({*of_numbers.flatten().tolist()} & {*tokens}, own)
+    counts = Counter(found.values())
+    numbers: Counter[str] = Counter()
+    for token in tokens:
+        name = found.get(token, "other")
+        numbers[name] += 1
+        is_alone = counts[name] == 1 and name.startswith("[")
+        found[token] = name if is_alone else f"{name.strip('[]').lower()}{numbers[name]}"
+    return found
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The token of the first layer that each number of a picture goes into, -1 for none, and what tokens that
+    are no part of it are called.
+    """
+
+    of_pixels: Int[Tensor, "..."]
+    count: int
+    names: Mapping[int, str]
+
+
+_made: MutableMapping[PreTrainedModel, dict[Any, _Made]] = WeakKeyDictionary()
+"""By the shapes of what a model reads, and how many patches it says there are."""
+
+
+def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str) -> _Made:
+    few = {key: one.tolist() for key, one in inputs.items() if one.numel() < 64}
+    words = inputs["input_ids"].tolist() if "input_ids" in inputs else []
+    place = str((part, few, words, [(key, *one.shape) for key, one in inputs.items()]))
+    known = _made.setdefault(model, {})
+    if place not in known:
+        first, again = (_first_layer(model, inputs, name, part) for _ in range(2))
+        if first.rows.shape != again.rows.shape or not torch.allclose(first.rows, again.rows, atol=1e-4):
+            raise CannotShow("it reads other parts of the picture, or in another order, each time")
+        of_pixels = _tokens_of_pixels(first)
+        elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.flatten().tolist()})
+        names = _names_elsewhere(model, first, elsewhere) if elsewhere else {}
+        if part:  # beside words what is no token of pictures has a name of the vocabulary
+            own = {*TOKENS_OF_PICTURES.values()}
+            names = {
+                token: text
+                for token, text in names.items()
+                if text in own or text.rstrip("0123456789") in own
+            }
+        known[place] = _Made(of_pixels, len(first.rows), names)
+    return known[place]
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Tokens in rows and columns: the place of each from 0, and the box that each has as shares."""
+
+    rows: Int[Tensor, " token"]
+    columns: Int[Tensor, " token"]
+    start: tuple[float, float]
+    step: tuple[float, float]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return int(self.rows.max()) + 1, int(self.columns.max()) + 1
+
+    def whole(self) -> Box:
+        """All of it, within the picture."""
+        (left, top), (wide, high), (num_rows, num_columns) = self.start, self.step, self.shape
+        right, bottom = left + wide * num_columns, top + high * num_rows
+        return _snapped(left), _snapped(top), _snapped(right), _snapped(bottom)
+
+    def box(self, row: int, column: int) -> Box:
+        """A token's place as shares of the file, which it goes beyond where it lies partly on padding."""
+        (left, top), (wide, high) = self.start, self.step
+        right, bottom = left + wide * (column + 1), top + high * (row + 1)
+        return left + wide * column, top + high * row, right, bottom
+
+
+def _snapped(share: float) -> float:
+    """A share without what rounding made of 0 and 1."""
+    share = min(1.0, max(0.0, share))
+    return float(round(share)) if abs(share - round(share)) < EDGE else share
+
+
+EDGE = 4e-3
+"""A colour in 255."""
+
+
+def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
+    """Rows and columns of tokens by what `_spreads` says across and down; None where they make no grid."""
+    places, starts, steps = [], [], []
+    for centres, widths, counts in (one.unbind(dim=-1) for one in spreads):
+        are_whole = counts >= 0.9 * counts.max()  # others lie partly on padding
+        width = float(widths[are_whole].median())
+        if not width > 0:
+            return None
+        ranked, order = centres.sort()
+        ranks = torch.cat([ranked.new_zeros(1), (ranked.diff() > width / 2).double().cumsum(0)])
+        numbers = torch.empty_like(ranks)
+        numbers[order] = ranks
+        step, own = width, numbers[are_whole]
+        if own.max() > own.min():  # the least squares line through the centres says how wide they are
+            deviation = own - own.mean()
+            step = float((deviation * centres[are_whole]).sum() / deviation.square().sum())
+        start = float((centres[are_whole] - step * own).mean())
+        off = (start + step * numbers - centres).abs() / step
+        if (off > 0.6).any() or (off[are_whole] > 0.25).any():
+            return None
+        places.append(numbers.long())
+        starts.append(start - step / 2)
+        steps.append(step)
+    grid = _Grid(places[1], places[0], (starts[0], starts[1]), (steps[0], steps[1]))
+    num_tokens = len(spreads[0])
+    is_full = len(set(zip(*map(Tensor.tolist, places), strict=True))) == num_tokens == np.prod(grid.shape)
+    return grid if is_full else None
+
+
+def _spreads(shares: Tensor, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 3"]:
+    """Centre, width and count of the numbers of each token; NaN where it has none."""
+    index, values = tokens[used], shares[used]
+    number = torch.zeros(count, dtype=torch.double).index_add_(0, index, torch.ones_like(values))
+    mean = torch.zeros(count, dtype=torch.double).index_add_(0, index, values) / number
+    squares = torch.zeros(count, dtype=torch.double).index_add_(0, index, (values - mean[index]).square())
+    # Evenly spread between two ends, w apart, numbers have a variance of w^2 / 12; so has rounding to 1/255.
+    width = (12 * squares / number - 255.0**-2).clamp(min=0).sqrt()
+    return torch.stack([mean, width, number], dim=-1)
+
+
+@dataclass(frozen=True)
+class PlacedTokens:
+    """The tokens of a picture that a model makes of it, or of a picture and a text."""
+
+    labels: tuple[str | None, ...]
+    seen: PictureTokens
+
+
+def placed_tokens(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    opened: OpenedPicture,
+    processing: Processing,
+    *,
+    name: str,
+    part: str = "",
+) -> PlacedTokens:
+    """Where each token of the first layer in `part` lies; a token that is none of the picture's has no label.
+
+    `name` is that of the pixels among the inputs. UserError where that cannot be told.
+    """
+    pixels = inputs[name]
+    whole_shares = processing.sources(opened.image.size, pixels.cpu())
+    with model_errors(model.config.model_type):
+        made = _tokens_made(model, inputs, name, part)
+        of_pixels, count = made.of_pixels, made.count
+        shares = [_one_colour(one) for one in whole_shares]
+        used = (of_pixels >= 0) & shares[0].isfinite()
+        across, down = (_spreads(one, of_pixels, used, count) for one in shares)
+        tiles = _tiles(of_pixels, used, count, pixels.shape)
+        placed = [(tile, (tiles == tile).nonzero()[:, 0]) for tile in sorted({*tiles.tolist()}) if tile >= 0]
+        if not placed:
+            raise CannotShow("none of its tokens is made of the picture")
+        grids = [(of_tile, _grid((across[of_tile], down[of_tile]))) for _, of_tile in placed]
+    # A token of padding alone has no place and no name of its own.
+    unnamed = iter(range(1, count + 1))
+    names = {
+        token: made.names.get(token) or f"padding{next(unnamed)}"
+        for token in (tiles < 0).nonzero()[:, 0].tolist()
+        if not part or token in made.names
+    }
+    labels: list[str | None] = [names.get(token) for token in range(count)]
+    places = torch.full((count, 2), torch.nan)
+    boxes: list[Box | None] = [None] * count
+    is_one = len(grids) == 1
+    for number, (of_tile, grid) in enumerate(grids, start=1):
+        if grid is None:
+            raise UserError(f"image: the tokens of {processing.name} do not lie in rows and columns")
+        for token, row, column in zip(*map(Tensor.tolist, (of_tile, grid.rows, grid.columns)), strict=True):
+            labels[token] = f"r{row + 1}c{column + 1}" if is_one else f"{number}/r{row + 1}c{column + 1}"
+            boxes[token] = grid.box(row, column)
+            places[token] = torch.tensor([float(row), float(column)])
+    picture, note = _seen_picture(opened, [grid for _, grid in grids if grid is not None], boxes, pixels)
+    special = torch.tensor([label is not None and tiles[token] < 0 for token, label in enumerate(labels)])
+    in_two_dimensions = None if part or not is_one else places
+    return PlacedTokens(
+        tuple(labels), PictureTokens((picture,), in_two_dimensions, special, (*opened.notes, note))
+    )
+
+
+def _tiles(of_pixels: Tensor, used: Tensor, count: int, shape: torch.Size) -> Int[Tensor, " token"]:
+    """The number of the part of the picture that each token is made of, -1 for none."""
+    found = torch.full((count,), -1)
+    if len(shape) < 4:
+        found[of_pixels[used]] = 0
+        return found
+    parts = of_pixels.flatten(0, -4), used.flatten(0, -4)
+    for number, (tokens, of_tile) in enumerate(zip(*parts, strict=True)):
+        found[tokens[of_tile]] = number
+    return found
+
+
+def _seen_picture(
+    opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Box | None], pixels: Tensor
+) -> tuple[SeenPicture, str]:
+    """What is left of a picture after crop and resize, all its parts together, and a line about it.
+
+    `boxes` are shares of the whole file; those of the picture are shares of what is left.
+    """
+    width, height = opened.image.size
+    corners = zip(*(grid.whole() for grid in grids), strict=True)
+    left, top, right, bottom = (
+        most(sides) for most, sides in zip((min, min, max, max), corners, strict=True)
+    )
+    crop = (left * width, top * height, right * width, bottom * height)
+    sizes = (crop[2] - crop[0], crop[3] - crop[1])
+    if pixels.ndim >= 4 and len(grids) == 1:  # the picture as the model has it, which may be squeezed
+        sizes = (float(pixels.shape[-1]), float(pixels.shape[-2]))
+    most_rows, most_columns = (max(shape[axis] for shape in (one.shape for one in grids)) for axis in (0, 1))
+    scale = min(1.0, MOST_PNG / max(sizes)) if max(sizes) >= max(most_rows, most_columns) else 1.0
+    size = max(most_columns, round(sizes[0] * scale)), max(most_rows, round(sizes[1] * scale))
+    file = io.BytesIO()
+    opened.image.resize(size, box=crop).save(file, format="PNG", optimize=False)
+    left_out = (left, top, right - left, bottom - top)
+    of_crop = tuple(None if box is None else _within(box, left_out) for box in boxes)
+    rounded = round(crop[0], 2), round(crop[1], 2), round(crop[2], 2), round(crop[3], 2)
+    seen = SeenPicture(opened.name, (width, height), rounded, file.getvalue(), of_crop)
+    return seen, _about(seen, grids)
+
+
+def _within(box: Box, crop: Box) -> Box:
+    """A box as shares of a crop: its left and top, width and height."""
+    left, top, wide, high = crop
+    sides = ((box[0] - left) / wide, (box[1] - top) / high, (box[2] - left) / wide, (box[3] - top) / high)
+    across, down, right, bottom = map(_snapped, sides)
+    return across, down, right, bottom
+
+
+def _about(picture: SeenPicture, grids: Sequence[_Grid]) -> str:
+    (width, height), (left, top, right, bottom) = picture.size, picture.crop
+    part = "all of it"
+    if (left, top, right, bottom) != (0, 0, width, height):
+        part = f"{right - left:.0f} × {bottom - top:.0f} of it, from {left:.0f} across and {top:.0f} down,"
+    num_rows, num_columns = grids[0].shape
+    rows = "1 row" if num_rows == 1 else f"{num_rows} rows"
+    patches = f"{rows} of {num_columns} patch{'es' * (num_columns > 1)}"
+    if len(grids) > 1:
+        count = sum(box is not None for box in picture.boxes)
+        patches = f"{count} patches, in {len(grids)} parts"
+    return f"{picture.name}: {width} × {height} pixels; the model sees {part} as {patches}."

@@ -1,0 +1,198 @@
+"""Models that write after a picture: tokens and weights are those of transformers' own generate."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from attncli.models.loading import open_model
+from attncli.models.pictures import read_picture
+from tests.conftest import Attn
+from tools.architecture_sweep.picture_writers import CAPTIONERS, check_writing, save_writer
+from tools.architecture_sweep.pictures import picture
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny LLaVA that writes, `model`, and `picture.png`, of which it sees two rows of two patches."""
+    folder = tmp_path_factory.mktemp("writers")
+    save_writer("llava", folder / "model")
+    picture().save(folder / "picture.png")
+    return folder
+
+
+def asked(llava: Path, command: str, *flags: str) -> list[str]:
+    return [command, "--model", str(llava / "model"), "--image", str(llava / "picture.png"), *flags]
+
+
+def report(attn: Attn, arguments: list[str]) -> dict[str, Any]:
+    ended = attn([*arguments, "--format", "json"])
+    assert ended.code == 0 and ended.err == "", ended.err
+    found: dict[str, Any] = json.loads(ended.out)
+    return found
+
+
+TO_GPT2, TO_TROCR, FROM_SWIN = CAPTIONERS
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        *("llava", "llava_next", "qwen2_vl", "qwen3_vl", "gemma3", "paligemma", "idefics3", "git", "blip"),
+        *(TO_GPT2, TO_TROCR),
+    ],
+)
+def test_tokens_and_weights_are_those_of_transformers(model_type: str, tmp_path: Path) -> None:
+    result = check_writing(model_type, tmp_path / "model")
+    assert result.verdict == "right", (result.wrong, result.refused, result.reason)
+    assert result.weights is not None and result.weights < 1e-5
+
+
+def test_the_picture_has_its_places_among_the_words(llava: Path, attn: Attn) -> None:
+    found = report(attn, asked(llava, "generate", "ab", "--max-new-tokens", "3"))
+    assert found["tokens"][:8] == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2", "a", "b", "[SEP]"]
+    (one,) = found["pictures"]
+    assert [box is None for box in one["boxes"]] == [True, *[False] * 4, *[True] * 5]
+    assert np.array(found["tensors"]["weights"]["values"]).shape == (3, 10), "the mean row of each new token"
+
+
+def test_parts_of_a_picture_lie_on_one_picture(tmp_path: Path, attn: Attn) -> None:
+    save_writer("llava_next", tmp_path / "model")
+    picture().save(tmp_path / "picture.png")
+    found = report(attn, asked(tmp_path, "heads", "ab"))
+    (one,) = found["pictures"]
+    boxes = dict(zip(found["tokens"], one["boxes"], strict=True))
+    np.testing.assert_allclose(boxes["1/r2c2"][2:], (boxes["1/r1c2"][2], 1.0), atol=1e-6)
+    left, top, width, height = 0.0, 0.0, one["crop"][2], one["crop"][3]
+    second = np.array(boxes["3/r1c1"]) * (width, height, width, height) + (left, top, left, top)
+    # The whole picture becomes 47 x 32 in 64 x 64: the second part begins in its middle.
+    assert second[0] == pytest.approx(40, abs=0.3)
+    assert any("in 5 parts" in note for note in found["notes"])
+
+
+def test_each_word_has_its_overlay(llava: Path, attn: Attn, tmp_path: Path) -> None:
+    flags = asked(llava, "generate", "ab", "--max-new-tokens", "3", "--color", "never")
+    screen = attn(flags).out
+    assert "where each word looked in picture.png" in screen
+    assert len(re.findall(r"\b[0-9]+%( |$)", screen, re.MULTILINE)) == 3, screen
+    assert attn([*flags, "-o", str(tmp_path / "x.json")]).code == 0
+    shown = attn(["show", str(tmp_path / "x.json"), "--color", "never"])
+    assert shown.code == 0 and "where each word looked in picture.png" in shown.out, shown.err
+    assert attn([*flags, "-o", str(tmp_path / "x.html")]).code == 0
+    assert "picture.png" in (tmp_path / "x.html").read_text()
+
+
+TEMPLATE = (
+    "{% for one in messages %}{% for part in one['content'] %}{% if part['type'] == 'image' %}<image>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}x{% endfor %}"
+    "{% if add_generation_prompt %}y{% endif %}"
+)
+
+
+def test_a_chat_template_puts_the_picture(llava: Path, attn: Attn) -> None:
+    ended = attn(asked(llava, "generate", "ab", "--chat"))
+    assert ended.code == 2 and "has no chat template" in ended.err
+    template = llava / "model" / "chat_template.jinja"
+    try:
+        template.write_text(TEMPLATE)
+        found = report(attn, asked(llava, "generate", "ab", "--chat", "--max-new-tokens", "1"))
+        assert found["tokens"] == ["r1c1", "r1c2", "r2c1", "r2c2", "a", "b", "x", "y"]
+        template.write_text("{{ messages[0]['content'][1]['text'] }}")
+        ended = attn(asked(llava, "generate", "ab", "--chat"))
+        assert ended.code == 2 and "has no place for a picture" in ended.err
+    finally:
+        template.unlink()
+
+
+def test_what_each_head_is_worth_to_the_words_below_a_picture(llava: Path, attn: Attn) -> None:
+    found = report(attn, asked(llava, "ablate", "abc", "--heads", "1:2"))
+    (row,) = found["statistics"]["heads"]
+    words = report(attn, asked(llava, "heads", "abc"))["tokens"]
+    assert words == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2", "a", "b", "c", "[SEP]"]
+    inputs = read_picture(open_model(llava / "model"), llava / "picture.png", "abc").inputs
+    assert inputs is not None
+    model = AutoModelForImageTextToText.from_pretrained(llava / "model", attn_implementation="eager").eval()
+    projection = model.model.language_model.layers[1].self_attn.o_proj
+
+    @torch.no_grad()
+    def loss() -> float:
+        logs = model(**inputs).logits[0].log_softmax(dim=-1)
+        ids = inputs["input_ids"][0]
+        return float(-torch.stack([logs[place - 1, ids[place]] for place in range(5, 9)]).mean())
+
+    before = loss()
+    with torch.no_grad():
+        size = projection.in_features // model.config.text_config.num_attention_heads
+        projection.weight[:, 2 * size : 3 * size] = 0
+    assert row["loss"] == pytest.approx(loss() - before, abs=1e-5) and abs(row["loss"]) > 1e-4
+
+
+@pytest.mark.parametrize("flag", ["--answer", "--needle", "--prefill-chunk"])
+def test_what_is_for_texts_is_one_line(flag: str, llava: Path, attn: Attn) -> None:
+    ended = attn(asked(llava, "generate", "ab", flag, "4"))
+    assert ended.code == 2 and ended.err == f"{flag}: cannot be combined with --image\n"
+
+
+# Captions: an encoder sees, and a decoder looks at it.
+
+
+def test_patches_that_are_merged_on_the_way_are_refused(tmp_path: Path) -> None:
+    result = check_writing(FROM_SWIN, tmp_path / "model")
+    assert result.verdict == "refused" and "has 16 keys where there are 64 tokens" in result.refused[0]
+
+
+@pytest.fixture(scope="module")
+def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny ViT with GPT-2, `model`, and `picture.png`."""
+    folder = tmp_path_factory.mktemp("captioners")
+    save_writer(TO_GPT2, folder / "model")
+    picture().save(folder / "picture.png")
+    return folder
+
+
+def test_each_word_of_a_caption_looks_at_the_picture(captioner: Path, attn: Attn) -> None:
+    found = report(attn, asked(captioner, "heads", "abc", "--maps", "cross"))
+    assert found["context_tokens"] == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2"]
+    assert [one["axis"] for one in found["pictures"]] == ["context_tokens"]
+    reading = read_picture(open_model(captioner / "model"), captioner / "picture.png", "abc")
+    assert reading.inputs is not None
+    model = AutoModelForImageTextToText.from_pretrained(
+        captioner / "model", attn_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        made = model(**reading.inputs, output_attentions=True)
+    crossing = torch.cat(made.cross_attentions).numpy()
+    np.testing.assert_allclose(np.array(found["tensors"]["weights"]["values"]), crossing, atol=1e-5)
+    looks = np.array(found["tensors"]["looks"]["values"])
+    np.testing.assert_allclose(looks, crossing.mean(axis=2), atol=1e-5)
+    one = report(attn, asked(captioner, "cross", "abc", "--head", "1:2"))
+    np.testing.assert_allclose(np.array(one["tensors"]["weights"]["values"]), crossing[1, 2], atol=1e-5)
+    kinds = {row["stack"] for row in found["statistics"]["heads"]}
+    assert kinds == {"encoder", "decoder", "cross"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("cross",), "--sentence: must be given: the words that look at the picture"),
+        (("self", "abc"), "reads the picture alone: leave it out, or use attn cross"),
+        (("generate", "abc"), "writes of the picture alone: leave the text out"),
+        (("cross", "abc", "--context", "x"), "--context: cannot be combined with --image"),
+    ],
+)
+def test_what_an_encoder_does_not_read_is_one_line(
+    arguments: tuple[str, ...], said: str, captioner: Path, attn: Attn
+) -> None:
+    ended = attn(asked(captioner, *arguments))
+    assert ended.code == 2 and said in ended.err and len(ended.err.splitlines()) == 1, ended.err
+
+
+def test_a_decoder_with_the_name_of_a_tower_predicts_words(tmp_path: Path, attn: Attn) -> None:
+    save_writer("idefics3", tmp_path / "model")  # its parts are a text_model and a vision_model
+    found = report(attn, ["ablate", "abc", "--model", str(tmp_path / "model"), "--heads", "1:2"])
+    assert "loss" in found["statistics"]["heads"][0]
