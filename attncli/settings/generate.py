@@ -88,7 +88,9 @@ class PromptSpec(ImageSpec):
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file")
         if self.sentence is None and self.file is None and self.image is None:
-            yield contradiction("model", "needs `sentence` or `file`: a text to continue", "sentence", "file")
+            yield contradiction(
+                "model", "needs `sentence` or `file`: a text to continue", "sentence", "file", "image"
+            )
         for key in self.given("needle", "needle_depth", "truncate") if self.image is not None else ():
             yield contradiction(key, "cannot be combined with `image`", "image")
         if self.chat and self.truncate:

@@ -50,7 +50,9 @@ def check_file(value: str) -> str:
 
 def check_picture(value: str) -> str:
     if not value.strip() or not Path(value).exists():
-        raise ValueError(f"no such file: {value}: give a picture, a folder of them or a list (.txt)")
+        raise ValueError(
+            f"no such file: {value}: give a picture; for heads also a folder of them, or a list (.txt)"
+        )
     return value
 
 
