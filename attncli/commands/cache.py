@@ -70,8 +70,7 @@ def _of_heads(
         "baseline": Numbers(**found.baseline, sink=found.sink, window=found.window),
     }
     if spec.budget:
-        statistics |= {"full": Table(found.full)} if found.full else {}
-        statistics["at_budget"] = Numbers(found.at_budget)
+        statistics |= {"full": Table(found.full), "at_budget": Numbers(found.at_budget)}
     grids = Table(found.heads).grids(need)
     tensors = {f"{need} {stack}".strip(): grid for stack, grid in grids.items()}
     tensors |= {

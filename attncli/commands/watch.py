@@ -346,7 +346,9 @@ def found_checkpoints(patterns: Sequence[str], *, allow_download: bool) -> dict[
     """
     names: dict[str, Checkpoint] = {}
     for pattern in patterns:
-        paths = [*map(Path, glob(os.path.expanduser(pattern)))]  # noqa: PTH111, PTH207 - absolute patterns, too
+        whole = os.path.expanduser(pattern)  # noqa: PTH111 - as in the next line
+        # A name may hold brackets. pathlib has no absolute patterns.
+        paths = [Path(whole)] if Path(whole).is_dir() else [*map(Path, glob(whole))]  # noqa: PTH207
         folders = [path for path in paths if path.is_dir() and (path / "config.json").is_file()]
         names |= {str(folder): Checkpoint(str(folder)) for folder in folders}
         if not paths and REVISIONS.fullmatch(pattern):
@@ -436,7 +438,7 @@ def survey_checkpoints(
     if not found and not follow:
         named = " or ".join(patterns)
         inside = next((name for name in patterns if Path(name).is_dir()), None)
-        hint = "" if inside is None else f": of those in it, '{inside}/*'"
+        hint = "" if inside is None else f": of those in it, '{Path(inside) / '*'}'"
         raise UserError(f"--checkpoints: no folder of a model is named {named}{hint}")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
     if found:

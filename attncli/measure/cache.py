@@ -329,7 +329,7 @@ class Limiting:
 
         Heads that stand in for each other are hardly missed one by one. So of the last ones of an order,
         twice as many as are wanted, those go that are least needed beside all that are limited already, a
-        third at a time. Runs begin from these afterwards.
+        third at a time.
         """
         sizes = tried_sizes(len(order), count)
         found = [*order[len(order) - sizes[0] :]]
@@ -341,6 +341,7 @@ class Limiting:
             found = [found[index] for index in sorted(range(len(found)), key=needs.__getitem__)]
             limited += [head.place for head in found[: len(found) - size]]
             found = found[len(found) - size :]
+        self.run.begin_from((), self.limit)
         return found[::-1]
 
     def forgotten(self, queries: Sequence[int]) -> list[list[dict[str, Any]]]:
@@ -415,20 +416,29 @@ def limited_heads(
     then take a third of it at most. UserError for a model that keeps no cache, and a budget that not even
     limited heads meet; MemoryError.
     """
-    limit = _limit(len(reading.text.ids), sink, window, budget)
+    if (sink or 0) < 0 or (window is not None and window < 1):
+        raise UserError(f"window: must be at least 1, and `sink` at least 0 (got {window} and {sink})")
+    if budget is not None and not 0 < budget < 1:
+        raise UserError(f"budget: must be a share of the cache below 1 (got {budget:g})")
+    ends = ends_of(len(reading.text.ids))
+    limit = Limit(ends.sink if sink is None else sink, ends.window if window is None else window)
     most_seen = int(reading.places.max()) + 1 if reading.num_places else 0
     if limit.sink + limit.window >= most_seen:
         kept = f"a limited head keeps {limit.sink} + {limit.window} keys"
         instead = "give a longer text, or a smaller `sink` or `window`"
         raise UserError(f"window: {kept}, and no judged token sees more than {most_seen}: {instead}")
     limiting = Limiting(pretrained, reading, limit)
+    if budget is not None:
+        smaller = _within(limiting.heads, limit, budget / LIMITED_SHARE, sink, window)
+        if (smaller.sink, smaller.window) != (limit.sink, limit.window):
+            limit, limiting = smaller, Limiting(pretrained, reading, smaller)
     heads = limiting.heads
+    # Of a layer whose own window holds no more than limited heads keep, nothing can be forgotten.
+    heads.sort(key=lambda head: head.few < head.whole)
     counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
     total = len(heads) + len(counts)
     if budget is not None:
         num_full = len(heads) - _num_limited(heads, budget)
-        if num_full == len(heads):
-            raise UserError(f"budget: the whole cache takes no more: give a smaller share (got {budget:g})")
         total += sum(tried_sizes(len(heads), num_full)[:-1]) + 1
     done = 0
 
@@ -446,6 +456,7 @@ def limited_heads(
     missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
     full, at_budget = list[CacheHead](), dict[str, Any]()
     if budget is not None:
+        order.sort(key=lambda head: head.few < head.whole)
         full = limiting.most_needed(order, num_full, step)
         order = [*(head for head in order if head not in full), *full[::-1]]
         num_limited = _num_limited(order, budget)
@@ -472,12 +483,19 @@ def limited_heads(
     )
 
 
-def _limit(num_tokens: int, sink: int | None, window: int | None, budget: float | None) -> Limit:
-    """The keys that limited heads keep: those named, or as many as are usual and leave most of a budget."""
-    ends = ends_of(num_tokens)
-    most = num_tokens if budget is None else max(2, int(budget * num_tokens / LIMITED_SHARE))
-    sink = min(ends.sink, most - 1) if sink is None else sink
-    return Limit(sink, max(1, min(ends.window, most - sink)) if window is None else window)
+def _within(
+    heads: Sequence[CacheHead], limit: Limit, share: float, sink: int | None, window: int | None
+) -> Limit:
+    """The usual limit, or fewer keys where these take more than a share of the cache; those named stay."""
+    most, sinks, last = share * num_bytes(heads), limit.sink, limit.window
+    while sum(head.bytes_per_key * min(head.whole, sinks + last) for head in heads) > most:
+        if window is None and last > 1:
+            last -= 1
+        elif sink is None and sinks > 1:
+            sinks -= 1
+        else:
+            break
+    return Limit(sinks, last)
 
 
 def need_name(lost: Mapping[str, Any]) -> str:

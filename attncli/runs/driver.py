@@ -202,7 +202,8 @@ def _serve(connection: Connection, work: Work) -> None:
             message = ForkingPickler.dumps(result)
         except Exception as error:  # whatever the work gave, and why that cannot be sent
             message = ForkingPickler.dumps(Died.of(error))
-        connection.send_bytes(message)
+        with suppress(OSError):  # who wanted it has ended, and so will this process
+            connection.send_bytes(message)
 
 
 def _receive(connection: Connection, chunks: "SimpleQueue[bytes]") -> None:

@@ -105,7 +105,7 @@ class Needs:
                 return True
             case Numbers() as numbers if name in self.numbers:
                 return {*self.numbers[name]} <= numbers.keys()
-            case Table() as rows if name in self.tables and rows:
+            case Table() as rows if name in self.tables and (rows or name not in self.must):
                 return all(_has(row, self.tables[name]) for row in rows)
         return False
 

@@ -142,7 +142,7 @@ def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
 
 
 def _small_charts(curves: list[Curve], display: Display) -> list[ScreenLine]:
-    ends = Ends(0.0, max(float(curve.y.max()) for curve in curves))
+    ends = Ends(min(0.0, *(float(curve.y.min()) for curve in curves)), max(float(c.y.max()) for c in curves))
     least, columns = SMALL_COLUMNS
     if display.width is not None:
         columns = max(least, min(columns, (display.width + GAP) // len(curves) - GAP - LABEL_CELLS))

@@ -18,6 +18,7 @@ SENTENCES = [
     "the cat sat",
     "die katze was",
     "the cat walks on the street",
+    "it was tired",
     "the cat sat because it was tired",
     "on the street it sat tired",
     "cat",

@@ -60,12 +60,14 @@ def masked_by_hand(model: PreTrainedModel, hidden: dict[int, Tensor]) -> Iterato
 
 
 @torch.no_grad()
-def by_hand(model: PreTrainedModel, ids: Tensor, limited: set[tuple[int, int]]) -> Tensor:
+def by_hand(
+    model: PreTrainedModel, ids: Tensor, limited: set[tuple[int, int]], sink: int = SINK, window: int = WINDOW
+) -> Tensor:
     """The logits with eager attention, where these key/value heads are limited."""
     config = model.config
     num_heads = config.num_attention_heads
     group = num_heads // getattr(config, "num_key_value_heads", num_heads)
-    few = ~kept_entries(len(ids), SINK, WINDOW)
+    few = ~kept_entries(len(ids), sink, window)
     hidden = {}
     for layer in range(config.num_hidden_layers):
         own = [few if (layer, head // group) in limited else few & False for head in range(num_heads)]
@@ -122,6 +124,41 @@ def test_bytes_and_weights_are_those_of_the_keys_that_stay(tmp_path: Path) -> No
     whole = config.num_hidden_layers * num_kv * 23 * per_key
     assert found.baseline["bytes"] == whole
     assert found.curve[-1]["bytes"] == config.num_hidden_layers * num_kv * (SINK + WINDOW) * per_key
+
+
+def test_a_budget_above_the_search_costs_what_its_heads_cost(tmp_path: Path) -> None:
+    """Layers with windows keep little: fewer heads stay limited than in the last round of the search."""
+    folder = save_writer(tmp_path, "Gemma 2")
+    with in_use(open_model(str(folder))) as pretrained:
+        reading = judged(pretrained, 60)
+        ids = reading.text.ids
+        whole = by_hand(pretrained.whole, ids, set(), 1, 7)
+        for budget in (0.5, 0.9, 0.97):
+            found = limited_heads(pretrained, reading, budget=budget, sink=1, window=7)
+            every = {(row["layer"], row["head"]) for row in found.heads}
+            limited = every - {(row["layer"], row["head"]) for row in found.full}
+            assert len(limited) == found.at_budget["limited"] and found.at_budget["cache"] <= budget
+            kl, loss = lost(whole, by_hand(pretrained.whole, ids, limited, 1, 7), ids)
+            assert (found.at_budget["kl"], found.at_budget["loss"]) == pytest.approx((kl, loss), abs=1e-4)
+
+
+def test_a_budget_counts_what_layers_with_windows_keep(tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "Mistral")
+    with in_use(open_model(str(folder))) as pretrained:
+        found = limited_heads(pretrained, judged(pretrained, 60), budget=0.9)
+    per_key = found.baseline["bytes"] / len(found.heads)
+    limited = found.at_budget["bytes"] - per_key * len(found.full)
+    assert 0 < found.at_budget["cache"] <= 0.9 and found.full
+    assert limited <= 0.3 * found.baseline["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"window": 0}, "window"), ({"sink": -1}, "window"), ({"budget": float("nan")}, "budget")],
+)
+def test_numbers_that_cannot_be_are_refused(llama: Pretrained, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=f"^{said}: must be"):
+        limited_heads(llama, judged(llama), **settings)
 
 
 @pytest.mark.parametrize("architecture", ["Llama", "GPT-2"])

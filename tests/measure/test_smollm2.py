@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from attncli.core.names import named_head
-from attncli.measure.cache import Limit, Limiting, read_judged
+from attncli.measure.cache import Limit, Limiting, num_bytes, read_judged
 from attncli.measure.circuit import head_edges
 from attncli.measure.removal import HeadPlace
 from attncli.measure.scores import score_parts
@@ -331,7 +331,7 @@ def test_nine_heads_of_ninety_keep_the_needle(folder: Path) -> None:
         reading = read_judged(model, HARBOUR, needle=SECRET)
         limiting = Limiting(model, reading, Limit(4, 16))
         order = sorted(limiting.heads, key=lambda head: (head.row["layer"], head.row["head"]) in WHOLE)
-        share = limiting.num_bytes(81, order) / limiting.num_bytes(0, order)
+        share = num_bytes(order, 81) / num_bytes(order)
         alone, kept, none = limiting.losses(
             [[HeadPlace(18, 2)], [head.place for head in order[:81]], [head.place for head in order]]
         )

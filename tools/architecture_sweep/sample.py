@@ -70,7 +70,7 @@ PREDICTING = {
     "bart": ("generate", "ablate"),
     "bert": ("ablate",),
     "deepseek_v32": ("generate",),
-    "qwen4_exp_text": ("generate",),
+    "qwen4_exp_text": ("generate", "ablate"),
     "csm": ("ablate",),
     "lxmert": (),
 }
