@@ -433,12 +433,10 @@ def limited_heads(
         if (smaller.sink, smaller.window) != (limit.sink, limit.window):
             limit, limiting = smaller, Limiting(pretrained, reading, smaller)
     heads = limiting.heads
-    # Of a layer whose own window holds no more than limited heads keep, nothing can be forgotten.
-    heads.sort(key=lambda head: head.few < head.whole)
     counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
     total = len(heads) + len(counts)
     if budget is not None:
-        num_full = len(heads) - _num_limited(heads, budget)
+        num_full = len(heads) - _num_limited(sorted(heads, key=_can_forget), budget)
         total += sum(tried_sizes(len(heads), num_full)[:-1]) + 1
     done = 0
 
@@ -456,7 +454,7 @@ def limited_heads(
     missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
     full, at_budget = list[CacheHead](), dict[str, Any]()
     if budget is not None:
-        order.sort(key=lambda head: head.few < head.whole)
+        order.sort(key=_can_forget)
         full = limiting.most_needed(order, num_full, step)
         order = [*(head for head in order if head not in full), *full[::-1]]
         num_limited = _num_limited(order, budget)
@@ -481,6 +479,11 @@ def limited_heads(
         at_budget,
         notes=tuple(limiting.run.way.notes()),
     )
+
+
+def _can_forget(head: CacheHead) -> bool:
+    """Whether there are keys that it would not keep: its layer's own window may hold no more than that."""
+    return head.few < head.whole
 
 
 def _within(

@@ -138,6 +138,8 @@ def test_a_budget_above_the_search_costs_what_its_heads_cost(tmp_path: Path) -> 
             every = {(row["layer"], row["head"]) for row in found.heads}
             limited = every - {(row["layer"], row["head"]) for row in found.full}
             assert len(limited) == found.at_budget["limited"] and found.at_budget["cache"] <= budget
+            alone = limited_heads(pretrained, reading, sink=1, window=7)
+            assert (found.heads, found.forgotten) == (alone.heads, alone.forgotten)
             kl, loss = lost(whole, by_hand(pretrained.whole, ids, limited, 1, 7), ids)
             assert (found.at_budget["kl"], found.at_budget["loss"]) == pytest.approx((kl, loss), abs=1e-4)
 

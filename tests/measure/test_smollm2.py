@@ -322,7 +322,7 @@ HARBOUR = (
     "the harbour is"
 )
 WHOLE = {(18, 2), (23, 0), (10, 1), (28, 0), (17, 1), (23, 1), (24, 1), (4, 0), (20, 1)}
-"""What `attn cache --budget 0.2 --sink 4 --window 16` names of this text, where nobody names the needle."""
+"""Needed most of this text, each alone limited to 4 and 16 keys, where nobody names the needle."""
 
 
 @torch.no_grad()
