@@ -416,8 +416,10 @@ def limited_heads(
     then take a third of it at most. UserError for a model that keeps no cache, and a budget that not even
     limited heads meet; MemoryError.
     """
-    if (sink or 0) < 0 or (window is not None and window < 1):
-        raise UserError(f"window: must be at least 1, and `sink` at least 0 (got {window} and {sink})")
+    if sink is not None and sink < 0:
+        raise UserError(f"sink: must be at least 0 (got {sink})")
+    if window is not None and window < 1:
+        raise UserError(f"window: must be at least 1 (got {window})")
     if budget is not None and not 0 < budget < 1:
         raise UserError(f"budget: must be a share of the cache below 1 (got {budget:g})")
     ends = ends_of(len(reading.text.ids))

@@ -152,7 +152,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             return "--show all", "-o examples.html"
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
-        if settings.get("image"):
+        if settings.get("image") and not (settings.get("sentence") or settings.get("file")):
             return "--sort neighbour", "--from r1c1", "--table", "-o page.html"
         return cls.next_steps
 

@@ -213,6 +213,8 @@ def _too_few(row: Row, report: Report) -> str:
     count = {0: "no row", 1: "one row only"}.get(
         num_rows if isinstance(num_rows, int) else 0, f"{num_rows} rows only"
     )
+    if text_name(report) == "picture":  # its model's own processor says how many patches there are
+        return count
     is_of_tokens = not (report.spec.get("probe") or report.spec.get("words"))
     is_repeated = row["pattern"] in REPEATED and is_of_tokens
     return f"{count}: {'leave the text out: random tokens repeat' if is_repeated else 'use a longer text'}"

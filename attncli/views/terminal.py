@@ -142,7 +142,8 @@ def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
 
 
 def _small_charts(curves: list[Curve], display: Display) -> list[ScreenLine]:
-    ends = Ends(min(0.0, *(float(curve.y.min()) for curve in curves)), max(float(c.y.max()) for c in curves))
+    numbers = np.concatenate([curve.y for curve in curves])
+    ends = Ends(min(0.0, float(numbers.min())), float(numbers.max()))
     least, columns = SMALL_COLUMNS
     if display.width is not None:
         columns = max(least, min(columns, (display.width + GAP) // len(curves) - GAP - LABEL_CELLS))

@@ -156,7 +156,7 @@ def test_a_budget_counts_what_layers_with_windows_keep(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"window": 0}, "window"), ({"sink": -1}, "window"), ({"budget": float("nan")}, "budget")],
+    [({"window": 0}, "window"), ({"sink": -1}, "sink"), ({"budget": float("nan")}, "budget")],
 )
 def test_numbers_that_cannot_be_are_refused(llama: Pretrained, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=f"^{said}: must be"):

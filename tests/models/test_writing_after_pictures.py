@@ -174,6 +174,9 @@ def test_each_word_of_a_caption_looks_at_the_picture(captioner: Path, attn: Attn
     np.testing.assert_allclose(np.array(one["tensors"]["weights"]["values"]), crossing[1, 2], atol=1e-5)
     kinds = {row["stack"] for row in found["statistics"]["heads"]}
     assert kinds == {"encoder", "decoder", "cross"}
+    screen = attn(asked(captioner, "heads", "abc")).out
+    assert "--from" not in screen.splitlines()[-1], "a word looks, not a patch"
+    assert "4 rows only" in screen and "use a longer text" not in screen
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from attncli.report import Report, Table
 from attncli.views import Display
 from attncli.views.matrices import Curve
-from attncli.views.terminal import Ends, chart, dotted_lines, ends_of
+from attncli.views.terminal import Ends, chart, curve_lines, dotted_lines, ends_of
 from attncli.views.texts import ScreenLine
 
 # The dots of braille as Unicode numbers them: dots 1 to 8, their column and row.
@@ -58,3 +59,14 @@ def test_one_point_and_a_flat_line_have_places(x: list[float], y: list[float]) -
     curve = Curve("", np.array(x), np.array(y))
     lines = chart(curve, ends_of(curve.y), 8, 3, Display(precision=1))
     assert any(ord(c) > 0x2800 for line in lines for c in line.text)
+
+
+def test_charts_with_one_axis_have_room_below_0() -> None:
+    """What is lost may be a gain."""
+    rows = [
+        {"policy": name, "budget": [0.3, 0.6], "loss": [low, 1.0]} for name, low in (("a", -2.0), ("b", 0.5))
+    ]
+    report = Report("cache", {}, {}, (), statistics={"lines": Table(rows)})
+    (lines,) = curve_lines(report, Display(precision=1))
+    texts = [line.text for line in lines]
+    assert texts[2].count(" 1.0 ┤") == texts[-3].count("-2.0 ┤") == 2
