@@ -86,7 +86,7 @@ def form_of(spec: AttentionSpec) -> AttentionForm:
 
 
 def steps(spec: SelfSpec | MultiheadSpec | CrossSpec, report: Report) -> tuple[Step, ...]:
-    """The computation step by step, whoever's weights they are."""
+    """The computation step by step."""
     from attncli.toys.explained_attention import attention_steps
 
     return attention_steps(
@@ -94,7 +94,7 @@ def steps(spec: SelfSpec | MultiheadSpec | CrossSpec, report: Report) -> tuple[S
         form_of(spec),
         projection=spec.projection,
         token=explained_token(spec.token, report.tokens),
-        head=spec.head,
+        head=spec.head if isinstance(spec, MultiheadSpec) else None,
         embedding=spec.embedding,
         is_sampled=spec.num_tokens is not None,
         is_batched=spec.batch_size is not None,

@@ -32,11 +32,13 @@ from attncli.models.pretrained import (
     words_of_characters,
 )
 from attncli.models.steps import of_this_run
-from attncli.report import NamedTensor, Numbers, Report, Statistic
+from attncli.report import NamedTensor, Numbers, Report, Statistic, Step
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
-from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec
+from attncli.settings.attention import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
-from attncli.settings.text import Texts
+from attncli.settings.text import Texts, explained_token
+
+AttentionOfModel = SelfOfModelSpec | MultiheadOfModelSpec | CrossOfModelSpec
 
 
 class ChosenLayer:
@@ -108,12 +110,7 @@ class ChosenLayer:
         raise UserError(f"layer: must be {known} (got {self.number}): {name} has {layers}")
 
 
-ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
-
-
-def read(
-    spec: ModelAttentionSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator
-) -> Reading:
+def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
     if spec.image is not None:
         _check_beside_picture(spec, texts.text, pretrained)
@@ -137,7 +134,7 @@ def read(
     return reading
 
 
-def _check_beside_picture(spec: ModelAttentionSpec, text: str | None, pretrained: Pretrained) -> None:
+def _check_beside_picture(spec: AttentionOfModel, text: str | None, pretrained: Pretrained) -> None:
     """UserError for words beside a picture that no layer of this kind sees, and where they are missing."""
     name = pretrained.name
     if spec.reads_context and not pretrained.has_decoder:
@@ -151,7 +148,7 @@ def _check_beside_picture(spec: ModelAttentionSpec, text: str | None, pretrained
         raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
 
 
-def _explained(spec: ModelAttentionSpec, reading: Reading, pretrained: Pretrained) -> int | None:
+def _explained(spec: AttentionOfModel, reading: Reading, pretrained: Pretrained) -> int | None:
     """The position of the token whose row is explained; UserError where its name means none, or several."""
     if spec.token is None:
         return None
@@ -159,7 +156,7 @@ def _explained(spec: ModelAttentionSpec, reading: Reading, pretrained: Pretraine
 
 
 def report_each(
-    specs: Sequence[ModelAttentionSpec],
+    specs: Sequence[AttentionOfModel],
     readings: Sequence[Reading],
     pretrained: Pretrained,
     progress: object,
@@ -213,7 +210,17 @@ def report_each(
     return reports
 
 
-def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, way: Way) -> list[str]:
+def steps(spec: AttentionOfModel, report: Report) -> tuple[Step, ...]:
+    """The computation step by step, with the model's own query, key, value and rule for scores."""
+    from attncli.toys.attention import AttentionForm
+    from attncli.toys.explained_attention import attention_steps
+
+    return attention_steps(
+        report, AttentionForm(), token=explained_token(spec.token, report.tokens), head=spec.head
+    )
+
+
+def _notes(spec: AttentionOfModel, pretrained: Pretrained, layer: CapturedLayer, way: Way) -> list[str]:
     place = f"layer {layer.layer}" if spec.shows_all_heads else f"head {layer.layer}:{spec.head}"
     notes = [f"{pretrained.name}, {place}: {layer.module}."]
     attention = layer.attention
@@ -230,7 +237,7 @@ def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLaye
 
 
 def _computed(
-    spec: ModelAttentionSpec,
+    spec: AttentionOfModel,
     pretrained: Pretrained,
     layer: CapturedLayer,
     places: Float[Tensor, "token 2"] | None,
@@ -249,7 +256,7 @@ def _computed(
 
 
 def _tensors_and_statistics(
-    spec: ModelAttentionSpec,
+    spec: AttentionOfModel,
     layer: CapturedLayer,
     found: Computed,
     projected: Tensor | None,

@@ -23,9 +23,9 @@ EXPERIMENTS = {
     "average": Experiment(
         "Average each token with its past, in three ways", "commands.average:AverageSpec", "Learn"
     ),
-    "self": Experiment("Self-attention of one sentence, with one head", "settings.attention:SelfSpec"),
-    "multihead": Experiment("Multi-head attention of one sentence", "settings.attention:MultiheadSpec"),
-    "cross": Experiment("Cross-attention from a sentence to a context", "settings.attention:CrossSpec"),
+    "self": Experiment("Self-attention of one sentence, with one head", "settings.attention:SelfSettings"),
+    "multihead": Experiment("Multi-head attention of one sentence", "settings.attention:MultiheadSettings"),
+    "cross": Experiment("Cross-attention from a sentence to a context", "settings.attention:CrossSettings"),
     "scale-demo": Experiment(
         "Why scores are scaled: variance and sharpness", "commands.scale_demo:ScaleDemoSpec", "Learn"
     ),

@@ -1,9 +1,11 @@
 """The settings of self-, multi-head and cross-attention, and of their variants."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
+from attncli.core.names import named_head
 from attncli.core.row_statistics import OF_PICTURES, OF_WEIGHTS, ROW_STATISTICS
 from attncli.settings.fields import (
     BYTES_PER_PARAMETER,
@@ -18,6 +20,7 @@ from attncli.settings.fields import (
     Everyday,
     ExplainRowSpec,
     Group,
+    NoFlag,
     Scale,
     Size,
     Spec,
@@ -26,15 +29,22 @@ from attncli.settings.fields import (
     in_group,
 )
 from attncli.settings.models import (
-    LAYER_HELP,
     PICTURE_HELP,
+    AblatedSpec,
     HeadNumber,
-    HeadSpec,
-    LayerOfHead,
-    LayerSpec,
-    first_of_model,
+    LookSpec,
+    ModelNameSpec,
+    WordsSpec,
 )
-from attncli.settings.text import CONTEXT, TOKENIZER_HELP, FileName, PictureName, Text, TextSpec
+from attncli.settings.text import (
+    CONTEXT,
+    TOKENIZER_HELP,
+    FileName,
+    PictureName,
+    SentenceSpec,
+    Text,
+    TextSpec,
+)
 
 POSITIONS = ("rope", "alibi", "relative_bias")
 VARIANTS = (*POSITIONS, "window", "qk_norm", "softcap", "temperature", "sink", "differential")
@@ -172,16 +182,23 @@ class PositionSpec(VariantSpec):
 Projection = Literal["query", "key", "value"]
 
 
-class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
-    """How query, key and value are made, and what is done with them."""
+SCORES = ("scores", "scaled_scores")
+"""The groups of the moments of scores."""
+TopK = Annotated[Count, Group("Output"), Field(description="keys named for each query")]
+ExplainedHead = Annotated[
+    HeadNumber | None,
+    Group("Output"),
+    Everyday("with --explain: the head, from 0"),
+    Field(description="the head, from 0, that is explained (default: 0); of a model as LAYER:HEAD"),
+]
+
+
+class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
+    """How query, key and value are sampled, and what is done with them; its `model` is None."""
 
     group = "Projections"
     explained_by = "attncli.commands.attention"
 
-    tokenizer: Literal["words", "whitespace", "model"] = Field(
-        default_factory=lambda data: "words" if data["model"] is None else "model",
-        description=f"{TOKENIZER_HELP}; model: its own (default: words, or model where there is one)",
-    )
     projection: Annotated[
         Literal["linear", "uniform", "none"], Everyday("of query, key, value: linear, uniform, none")
     ] = Field(
@@ -211,7 +228,7 @@ class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
         description="how it is computed: dense keeps the weights, streaming exact statistics in memory "
         "linear in the length; auto streams weights beyond 64 MiB",
     )
-    top_k: Annotated[Count, Group("Output")] = Field(3, description="keys named for each query")
+    top_k: TopK = 3
 
     @field_validator("projection_order")
     @classmethod
@@ -222,13 +239,6 @@ class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if (self.tokenizer == "model") != (self.model is not None):
-            message = (
-                "needs `model`"
-                if self.model is None
-                else f"must be model with `model` (got {self.tokenizer})"
-            )
-            yield contradiction("tokenizer", message, "model")
         if self.projection == "none":
             for key in self.given("head_dim", "value_dim", "projection_order"):
                 message = (
@@ -242,8 +252,10 @@ MAX_DENSE_BYTES = 64 * 2**20
 
 
 class AttentionSpec(VariantSpec, ProjectedSpec):
-    """Attention with whatever variants are on, by an engine that can do them."""
+    """Attention on sampled weights with whatever variants are on, by an engine that can do them."""
 
+    # Whether its report has all heads.
+    shows_all_heads: ClassVar[bool] = False
     # fmt: off
     heading_keys = (
         "file", "model", "layer", "batch_size", "embedding", "embed_dim", "projection", "num_heads",
@@ -265,32 +277,25 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         """Those of ROW_STATISTICS that its weights have: none without softmax, signed rows only some."""
         if not self.softmax:
             return ()
-        known = OF_WEIGHTS if self.words else tuple(ROW_STATISTICS)
-        if self.image is not None:  # nothing of a picture is before or after
-            known = tuple(
-                name for name in known if name in OF_PICTURES or not ROW_STATISTICS[name].positional
-            )
-        return tuple(name for name in known if ROW_STATISTICS[name].signed or not self.differential)
+        return tuple(name for name, row in ROW_STATISTICS.items() if row.signed or not self.differential)
 
     def row_statistics(self) -> tuple[str, ...]:
         if not self.softmax:
             return ()
         of_scores = {
-            "logsumexp": self.model is None and not self.differential,
+            "logsumexp": not self.differential,
             "outside_mass": self.sink is not None,
             "received_mass": True,
         }
         return (*self.measured_of_rows(), *(name for name, is_there in of_scores.items() if is_there))
 
     def single_statistics(self) -> tuple[str, ...]:
-        groups = [] if self.words else ["scores", "scaled_scores"]
+        groups = list(SCORES)
         if self.differential:
             groups += [f"second_{group}" for group in groups]
         names = [name for group in groups for name in in_group(group, *MOMENTS)]
         if self.differential:
             names += in_group("differential", "lambda_init", "lambda")
-        if self.model is not None and self.explain:
-            names += in_group("score_rule", "scale", "softcap", "sink")
         return tuple(names)
 
     def num_weights(self, num_queries: int, num_keys: int) -> int:
@@ -304,8 +309,6 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         return "streaming" if is_large and not self.needs_dense() else "dense"
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
-        if self.model is not None:
-            return 0  # known when the model is there
         sizes = self.query_heads() * (self.head_dim + self.value_dim)
         vector_entries = (self.batch_size or 1) * (num_queries + num_keys) * (self.embed_dim + sizes)
         is_dense = self.chosen_engine(num_queries, num_keys) == "dense"
@@ -330,7 +333,7 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
 
     def can_run_together(self) -> bool:
         samples_more = self.given("relative_bias", "differential")
-        return super().can_run_together() and self.model is None and not samples_more
+        return super().can_run_together() and not samples_more
 
     def needs_dense(self) -> dict[str, str]:
         """The settings that streaming cannot do, and what to say about each."""
@@ -358,7 +361,7 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
             yield contradiction("head_dim", message, "embed_dim", *halvings)
 
 
-class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
+class SelfSpec(PositionSpec, AttentionSpec):
     experiment = "self"
     title = "Self-attention"
     module = "attncli.commands.attention:run_self"
@@ -370,8 +373,6 @@ class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
         "attn self --file book.txt --embedding glove.6B.50d.txt --unknown zero",
     )
     next_steps = ("--causal", "--explain", "--show scores,output", "-o page.html")
-
-    layer: LayerOfHead = Field(default_factory=first_of_model, description=LAYER_HELP)
 
     def single_statistics(self) -> tuple[str, ...]:
         has_loop = self.projection == "none" and set(self.variants_on()) <= {"window"}
@@ -400,6 +401,7 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     module = "attncli.commands.attention:run_multihead"
     group = "Projections"
     explained_keys = frozenset({"token", "head"})
+    shows_all_heads = True
     examples = (
         'attn multihead "the cat walks on the street" --num-heads 4',
         "attn multihead --num-heads 8 --num-kv-heads 2 --causal",
@@ -408,7 +410,6 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     )
     next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
 
-    image: Annotated[PictureName | None, Group("Input")] = Field(None, description=PICTURE_HELP)
     # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
     head_dim: Annotated[Size, Everyday("size of query and key")] = Field(
         default_factory=lambda data: max(1, data["embed_dim"] // data["num_heads"]),
@@ -417,10 +418,7 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     output_projection: bool = Field(
         True, description="unify the heads with a linear layer, back to embed_dim"
     )
-    head: Annotated[HeadNumber | None, Group("Output"), Everyday("with --explain: the head, from 0")] = Field(
-        None,
-        description="the head, from 0, that is explained (default: 0); of a model as LAYER:HEAD",
-    )
+    head: ExplainedHead = None
 
     def query_heads(self) -> int:
         return self.num_heads
@@ -448,53 +446,210 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
             yield contradiction("head", message, "num_heads")
 
 
-class CrossSpec(AttentionSpec, HeadSpec):
+class RandomContextSpec(Spec):
+    """Random vectors in place of a context: defined before the context that they leave out."""
+
+    group = "Input"
+
+    num_context_tokens: Annotated[Size | None, Everyday("random vectors for keys and values")] = Field(
+        default_factory=lambda data: data["num_tokens"],
+        description="random vectors for keys and values (default: num_tokens)",
+    )
+
+
+class ContextSpec(SentenceSpec):
+    """A second text, which the first looks at: another has no positions in common with it."""
+
+    group = "Input"
+
+    context_file: FileName | None = Field(
+        None, description="a text file instead of the context; - reads stdin"
+    )
+    context: Annotated[Text | None, Everyday()] = Field(
+        default_factory=lambda data: (
+            None if any(data.get(key) for key in ("num_context_tokens", "context_file", "image")) else CONTEXT
+        ),
+        description="the text for the keys and values",
+    )
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return *super().text_sources(), TextSource("context", self.context, self.context_file)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if len(self.given("context", "context_file")) == 2:
+            yield contradiction("context", "cannot be combined with `context_file`: give one", "context_file")
+        if self.file == "-" and self.context_file == "-":
+            yield contradiction("context_file", "cannot read stdin, too: `file` does already", "file")
+
+
+class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
     experiment = "cross"
-    reads_context = True
     title = "Cross-attention"
     module = "attncli.commands.attention:run_cross"
-    group = "Input"
     examples = (
         'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',
         "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
     )
     next_steps = ("--explain", "--show scores,output", "-o page.html")
 
-    layer: LayerOfHead = Field(default_factory=first_of_model, description=LAYER_HELP)
-    num_context_tokens: Annotated[Size | None, Everyday("random vectors for keys and values")] = Field(
-        default_factory=lambda data: data["num_tokens"],
-        description="random vectors for keys and values (default: num_tokens)",
-    )
-    context_file: FileName | None = Field(
-        None, description="a text file instead of the context; - reads stdin"
-    )
-    context: Annotated[Text | None, Everyday()] = Field(
-        default_factory=lambda data: (
-            None if data["num_context_tokens"] or data["context_file"] or data["image"] else CONTEXT
-        ),
-        description="the text for the keys and values",
-    )
-
     def measured_of_rows(self) -> tuple[str, ...]:
-        """Without those that compare positions: two texts share none."""
-        return tuple(name for name in super().measured_of_rows() if not ROW_STATISTICS[name].positional)
+        return without_positions(super().measured_of_rows())
 
     def text_sources(self) -> tuple[TextSource, ...]:
-        context = TextSource("context", self.context, self.context_file, self.num_context_tokens)
-        return *super().text_sources(), context
+        *texts, context = super().text_sources()
+        return *texts, context._replace(num_tokens=self.num_context_tokens)
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if len(self.given("context", "context_file")) == 2:
-            yield contradiction("context", "cannot be combined with `context_file`: give one", "context_file")
-        for key in self.given("context", "context_file"):
-            if self.image is not None:
-                yield contradiction(key, "cannot be combined with `image`, which is the context", "image")
-            if self.num_tokens:
-                message = "cannot be combined with `num_tokens`: both sides are texts, or both are random"
-                yield contradiction(key, message, "num_tokens")
+        for key in self.given("context", "context_file") if self.num_tokens else ():
+            message = "cannot be combined with `num_tokens`: both sides are texts, or both are random"
+            yield contradiction(key, message, "num_tokens")
         if self.given("num_context_tokens") and not self.num_tokens:
             message = "needs `num_tokens`: both sides are texts, or both are random"
             yield contradiction("num_context_tokens", message, "num_tokens")
-        if self.file == "-" and self.context_file == "-":
-            yield contradiction("context_file", "cannot read stdin, too: `file` does already", "file")
+
+
+def without_positions(statistics: Iterable[str]) -> tuple[str, ...]:
+    """Those that do not compare positions of queries and keys: two texts share none, nor do patches."""
+    return tuple(name for name in statistics if not ROW_STATISTICS[name].positional)
+
+
+def first_of_model(data: dict[str, Any]) -> int | None:
+    return 0 if data["model"] is not None else None
+
+
+Layer = Annotated[
+    Count | None, Field(description="the model's layer, from 0 (default: the first that attends)")
+]
+
+
+class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
+    """Which layer of a model."""
+
+    off_keys = frozenset({"from"})
+    # Whether it is about all heads of the layer, and about a second text.
+    shows_all_heads: ClassVar[bool] = True
+    reads_context: ClassVar[bool] = False
+
+    layer: Annotated[Layer, NoFlag()] = Field(default_factory=first_of_model)
+
+
+class HeadSpec(LayerSpec):
+    """Which head of the layer, too."""
+
+    shows_all_heads = False
+
+    head: Annotated[HeadNumber | None, Everyday("the model's layer and head, from 0, as 24:4")] = Field(
+        default_factory=first_of_model,
+        description="the model's head as LAYER:HEAD, from 0 (default: the first that attends)",
+    )
+
+
+class ModelAttentionSpec(SentenceSpec, LayerSpec):
+    """Attention in a layer of a model, which has its own tokens, vectors and projections."""
+
+    explained_by = model_module = "attncli.commands.model_attention"
+
+    tokenizer: Literal["words", "whitespace", "model"] = Field("model", description="the model's own")
+    top_k: TopK = 3
+
+    def measured_of_rows(self) -> tuple[str, ...]:
+        """Those of ROW_STATISTICS that are measured of its weights."""
+        known = OF_WEIGHTS if self.words else tuple(ROW_STATISTICS)
+        if self.image is None:
+            return known
+        placed = {*OF_PICTURES, *without_positions(known)}
+        return tuple(name for name in known if name in placed)
+
+    def row_statistics(self) -> tuple[str, ...]:
+        return (*self.measured_of_rows(), "received_mass")
+
+    def single_statistics(self) -> tuple[str, ...]:
+        of_scores = () if self.words else SCORES
+        names = [name for group in of_scores for name in in_group(group, *MOMENTS)]
+        return (*names, *(in_group("score_rule", "scale", "softcap", "sink") if self.explain else ()))
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for name in self.ablate:
+            above = self.layer is not None and named_head(name).layer > self.layer
+            if above and named_head(name).stack != "cross":
+                message = f"must be below the layer that is shown, {self.layer} (got {name})"
+                yield contradiction("ablate", message, "layer")
+        if self.image is None and self.given("from"):
+            yield contradiction("from", "needs `image`: it chooses what is drawn over a picture", "image")
+        for key in self.given("explain", "file") if self.image else ():
+            yield contradiction(key, "cannot be combined with `image`", "image")
+        if self.words and self.given("explain"):
+            yield contradiction("words", "cannot be combined with `explain`, which follows tokens", "explain")
+
+
+class SelfOfModelSpec(ModelAttentionSpec, HeadSpec):
+    experiment = "self"
+
+
+class MultiheadOfModelSpec(ModelAttentionSpec):
+    experiment = "multihead"
+    explained_keys = MultiheadSpec.explained_keys
+
+    image: Annotated[PictureName | None, Group("Input")] = Field(None, description=PICTURE_HELP)
+    layer: Annotated[Layer, Everyday("the model's layer, from 0")] = Field(default_factory=first_of_model)
+    head: ExplainedHead = None
+
+
+class CrossOfModelSpec(ContextSpec, ModelAttentionSpec, HeadSpec):
+    experiment = "cross"
+    reads_context = True
+
+    def measured_of_rows(self) -> tuple[str, ...]:
+        return without_positions(super().measured_of_rows())
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for key in self.given("context", "context_file") if self.image is not None else ():
+            yield contradiction(key, "cannot be combined with `image`, which is the context", "image")
+
+
+class EitherSpec(ModelNameSpec):
+    """All that may be said to a command for sampled weights and, with `model`, for a layer of a model."""
+
+    sampled: ClassVar[type[AttentionSpec]]
+    of_model: ClassVar[type[ModelAttentionSpec]]
+
+    tokenizer: Literal["words", "whitespace", "model"] = Field(
+        default_factory=lambda data: "words" if data["model"] is None else "model",
+        description=f"{TOKENIZER_HELP}; model: its own (default: words, or model where there is one)",
+    )
+
+    @property
+    def kind(self) -> type[Spec]:
+        """The Spec that is asked for."""
+        return self.sampled if self.model is None else self.of_model
+
+    def chosen(self) -> Any:
+        """The settings that say something, as the Spec that is asked for; they were validated here."""
+        values = {key: getattr(self, key) for key in self.kind.model_fields}
+        return self.kind.model_construct(self.model_fields_set & values.keys(), **values)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if (self.tokenizer == "model") != (self.model is not None):
+            wanted = f"must be model with `model` (got {self.tokenizer})" if self.model else "needs `model`"
+            yield contradiction("tokenizer", wanted, "model")
+        others = (key for key in type(self).model_fields if key not in self.kind.model_fields)
+        message = "cannot be combined with `model`, which has its own" if self.model else "needs `model`"
+        for key in self.given(*others):
+            yield contradiction(key, message, "model")
+
+
+class SelfSettings(EitherSpec, SelfSpec, SelfOfModelSpec):
+    sampled, of_model = SelfSpec, SelfOfModelSpec
+
+
+class MultiheadSettings(EitherSpec, MultiheadSpec, MultiheadOfModelSpec):
+    sampled, of_model = MultiheadSpec, MultiheadOfModelSpec
+
+
+class CrossSettings(EitherSpec, CrossSpec, CrossOfModelSpec):
+    sampled, of_model = CrossSpec, CrossOfModelSpec

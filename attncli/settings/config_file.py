@@ -520,8 +520,8 @@ def _portable(key: str, value: Any) -> Any:
 def resolved_yaml(spec: Spec, given: Settings[str, Given]) -> str:
     """One line per setting: `head_dim: 16  # --head-dim`; a setting without a value is a comment."""
     lines = [f"experiment: {spec.experiment}"]
-    for key in type(spec).model_fields:
-        value = _portable(key, getattr(spec, key))
+    for key in SPECS[spec.experiment].model_fields:
+        value = _portable(key, getattr(spec, key, None))
         origin = given[key].where if key in given and given[key].value is not None else "default"
         unused = value is None or key in spec.unused_keys()
         lines.append(f"# {key}: none" if unused else f"{key}: {_yaml_value(value)}  # {_visible(origin)}")

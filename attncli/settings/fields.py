@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -198,6 +198,10 @@ class Spec(BaseModel):
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
         """The settings that a value stands for, where one is written in short for several."""
         return {key: value}
+
+    def chosen(self) -> Self:
+        """The settings of what is asked for, where one command has several kinds."""
+        return self
 
     def contradictions(self) -> Contradictions:
         """Every impossible combination of settings that are each valid."""

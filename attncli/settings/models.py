@@ -63,10 +63,24 @@ HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchem
 """A head of its layer, which may be given as LAYER:HEAD: then that is the setting `layer`, too."""
 
 
-class ModelSpec(Spec):
-    """Which model, and whether it may come from the network."""
+class ModelNameSpec(Spec):
+    """Which model; None where a command can do without one, which tells its two Specs apart."""
 
     group = "Model"
+
+    model: Annotated[
+        Annotated[str, AfterValidator(check_model)] | None,
+        Everyday("a folder, a .gguf file or a package's name"),
+    ] = Field(
+        None,
+        description="a pretrained model: a folder, a .gguf file, an installed package that ships one, "
+        "or a hub id with `allow_download`, of a revision as ID@REVISION",
+    )
+
+
+class ModelSpec(ModelNameSpec):
+    """How the model is read, and whether it may come from the network."""
+
     off_keys = frozenset({"truncate", "dtype", "load"})
     # What is used without `model`: a folder that ships, or nothing.
     default_model: ClassVar[str | None] = None
@@ -77,14 +91,6 @@ class ModelSpec(Spec):
     # Whether the model is loaded with the head that predicts tokens, where it has one.
     needs_head: ClassVar[bool] = False
 
-    model: Annotated[
-        Annotated[str, AfterValidator(check_model)] | None,
-        Everyday("a folder, a .gguf file or a package's name"),
-    ] = Field(
-        None,
-        description="a pretrained model: a folder, a .gguf file, an installed package that ships one, "
-        "or a hub id with `allow_download`, of a revision as ID@REVISION",
-    )
     allow_download: bool = Field(False, description="let model be a hub id and fetch it")
     truncate: bool = Field(False, description="cut a text that is longer than the model reads")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
@@ -292,20 +298,6 @@ class RelationsSpec(ModelSpec):
             yield contradiction(key, "cannot be combined with `relations`", "relations")
 
 
-KEPT_KEYS = {"sentence", "file", "context", "context_file", "tokenizer", "top_k", "explain", "token", "head"}
-"""The settings of attention on sampled weights that a model leaves in effect."""
-
-
-LAYER_HELP = "the model's layer, from 0 (default: the first that attends)"
-
-
-def first_of_model(data: dict[str, Any]) -> int | None:
-    return 0 if data["model"] is not None else None
-
-
-LayerOfHead = Annotated[Count | None, NoFlag()]
-
-
 SHARE = re.compile(r"[01]?\.[0-9]+|[01]")
 
 
@@ -344,64 +336,4 @@ else:
                 ),
             )
         },
-    )
-
-
-class LayerSpec(WordsSpec, AblatedSpec, LookSpec):
-    """Which layer of a model, where there is one."""
-
-    off_keys = frozenset({"from"})
-    model_module = "attncli.commands.model_attention"
-    model_keys: ClassVar[frozenset[str]] = frozenset({"layer", "ablate", "words", "image", "from"})
-    # Whether it is about all heads of the layer, and about a second text.
-    shows_all_heads: ClassVar[bool] = True
-    reads_context: ClassVar[bool] = False
-
-    layer: Annotated[Count | None, Everyday("the model's layer, from 0")] = Field(
-        default_factory=first_of_model,
-        description=LAYER_HELP,
-    )
-
-    def unused_keys(self) -> frozenset[str]:
-        return super().unused_keys() | self._keys_of_the_other_source()
-
-    def _keys_of_the_other_source(self) -> frozenset[str]:
-        """The settings of a model where weights are sampled, those of sampling where there is a model."""
-        own = self.model_keys | LayerSpec.model_fields.keys()
-        if self.model is None:
-            return own - {*Spec.model_fields, "model"}
-        return frozenset(type(self).model_fields.keys() - own - KEPT_KEYS)
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.model is None:
-            for key in self.given(*sorted(self.model_keys, reverse=True)):
-                yield contradiction(key, "needs `model`", "model")
-        else:
-            for name in self.ablate:
-                above = self.layer is not None and named_head(name).layer > self.layer
-                if above and named_head(name).stack != "cross":
-                    message = f"must be below the layer that is shown, {self.layer} (got {name})"
-                    yield contradiction("ablate", message, "layer")
-            for key in self.given(*sorted(self._keys_of_the_other_source())):
-                yield contradiction(key, "cannot be combined with `model`, which has its own", "model")
-            if self.image is None and self.given("from"):
-                yield contradiction("from", "needs `image`: it chooses what is drawn over a picture", "image")
-            for key in self.given("explain", "file") if self.image else ():
-                yield contradiction(key, "cannot be combined with `image`", "image")
-            if self.words and self.given("explain"):
-                yield contradiction(
-                    "words", "cannot be combined with `explain`, which follows tokens", "explain"
-                )
-
-
-class HeadSpec(LayerSpec):
-    """Which head of the layer, too."""
-
-    model_keys = frozenset({"layer", "head", "ablate", "words", "image", "from"})
-    shows_all_heads = False
-
-    head: Annotated[HeadNumber | None, Everyday("the model's layer and head, from 0, as 24:4")] = Field(
-        default_factory=first_of_model,
-        description="the model's head as LAYER:HEAD, from 0 (default: the first that attends)",
     )

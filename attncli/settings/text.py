@@ -117,12 +117,10 @@ def _default_embed_dim(data: dict[str, Any]) -> int:
     return vector_file_dim(Path(embedding)) if is_vector_file(embedding) else 64
 
 
-class TextSpec(Spec):
-    """Tokens and their embeddings."""
+class RandomTokensSpec(Spec):
+    """Random vectors in place of a text: defined before the text that they leave out."""
 
     group = "Input"
-    argument = "sentence"
-    heading_keys: ClassVar[tuple[str, ...]] = ("file", "batch_size", "embedding", "embed_dim", "seed")
 
     num_tokens: Annotated[Size | None, Everyday("random vectors instead of a text")] = Field(
         None, description="use this many random vectors instead of a sentence"
@@ -130,15 +128,38 @@ class TextSpec(Spec):
     batch_size: Size | None = Field(
         None, description="sequences of random vectors, each processed independently"
     )
+
+
+class SentenceSpec(Spec):
+    """A text, given or in a file; without any setting of what is read it is SENTENCE."""
+
+    group = "Input"
+    argument = "sentence"
+
     file: Annotated[FileName | None, IN_FILE] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     sentence: Annotated[Text | None, Everyday()] = Field(
         default_factory=lambda data: (
-            None if data["num_tokens"] or data["file"] or data.get("image") else SENTENCE
+            None if any(data.get(key) for key in ("num_tokens", "file", "image")) else SENTENCE
         ),
         description="the text for the queries",
     )
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("sentence", self.sentence, self.file),)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        yield from self.conflicts("sentence", "file")
+
+
+class TextSpec(SentenceSpec, RandomTokensSpec):
+    """Tokens and their embeddings."""
+
+    group = "Input"
+    heading_keys: ClassVar[tuple[str, ...]] = ("file", "batch_size", "embedding", "embed_dim", "seed")
+
     tokenizer: Literal["words", "whitespace", "model"] = Field("words", description=TOKENIZER_HELP)
     embedding: Annotated[str, AfterValidator(check_embedding)] = Field(
         default_factory=lambda data: "gaussian" if data["num_tokens"] else "random",
@@ -153,7 +174,8 @@ class TextSpec(Spec):
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:
-        return (TextSource("sentence", self.sentence, self.file, self.num_tokens),)
+        text, *others = super().text_sources()
+        return text._replace(num_tokens=self.num_tokens), *others
 
     def word_tokenizer(self) -> str | None:
         return None if self.tokenizer == "model" else self.tokenizer
@@ -166,8 +188,8 @@ class TextSpec(Spec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for first, second in (("sentence", "file"), ("num_tokens", "sentence"), ("num_tokens", "file")):
-            yield from self.conflicts(first, second)
+        for text in ("sentence", "file"):
+            yield from self.conflicts("num_tokens", text)
         if self.batch_size and not self.num_tokens:
             yield contradiction("batch_size", "needs `num_tokens`: only random vectors come in batches")
         if self.num_tokens and self.embedding not in ("gaussian", "integers"):

@@ -184,7 +184,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
     if lines:
         raise UserError(*dict.fromkeys(lines))
     assert spec is not None
-    return spec
+    return spec.chosen()
 
 
 def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:

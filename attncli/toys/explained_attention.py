@@ -384,14 +384,14 @@ def attention_steps(
     report: Report,
     form: AttentionForm,
     *,
-    projection: str,
     token: int | None,
     head: int | None,
-    embedding: str,
-    is_sampled: bool,
-    is_batched: bool,
+    projection: str = "linear",
+    embedding: str = "random",
+    is_sampled: bool = False,
+    is_batched: bool = False,
 ) -> tuple[Step, ...]:
-    """From tokens to the output of the explained query."""
+    """From tokens to the output of the explained query; of a model's report the form counts for nothing."""
     row = explained_row(report, token, head)
     first = token_steps(row, embedding=embedding, is_sampled=is_sampled, is_batched=is_batched)
     if "query" not in row.tensors:

@@ -6,7 +6,6 @@ import pytest
 
 from attncli.errors import UserError
 from attncli.settings import SPECS
-from attncli.settings.attention import DETAILS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.validation import Given, build_spec
 
@@ -47,28 +46,36 @@ def test_a_hub_id_stays_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])
 def test_every_setting_of_drawn_weights_is_refused(tmp_path: Path, experiment: str) -> None:
-    spec = build_spec(SPECS[experiment], {"model": Given(str(tmp_path), "model")})
-    idle = spec.unused_keys()
-    assert {"embed_dim", "embedding", "projection", "scale", "softmax", "num_tokens", "head_dim"} <= idle
-    assert not {"sentence", "file", "seed", "device", "model", "layer", "tokenizer", "top_k"} & idle
+    known = SPECS[experiment].model_fields.keys()
+    of_model = type(built(experiment, model=str(tmp_path))).model_fields.keys()
+    assert {"embed_dim", "embedding", "projection", "scale", "softmax", "num_tokens"} <= known - of_model
+    assert {"sentence", "file", "seed", "device", "model", "layer", "tokenizer", "top_k"} <= of_model
     for key, value in OTHERS.items():
         with pytest.raises(UserError, match=f"{key}: .*cannot be combined with model"):
             built(experiment, model=str(tmp_path), **{key: value})
 
 
-def test_without_a_model_its_settings_are_idle() -> None:
-    spec = build_spec(SPECS["self"], {})
-    of_model = {
-        "image",
-        "from",
-        "layer",
-        "head",
-        "ablate",
-        "words",
-        "allow_download",
-        "truncate",
-        "dtype",
-        "load",
-        "token",
-    }
-    assert spec.unused_keys() == {*of_model, *DETAILS}
+@pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])
+def test_a_setting_of_the_other_source_at_its_default_says_nothing(tmp_path: Path, experiment: str) -> None:
+    assert built(experiment, model=str(tmp_path), embed_dim=64) == built(experiment, model=str(tmp_path))
+    assert built(experiment, words=False, truncate=False) == built(experiment)
+
+
+@pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])
+def test_without_a_model_its_settings_are_refused(experiment: str) -> None:
+    of_model = {"image", "from", "layer", "ablate", "words", "allow_download", "truncate", "dtype", "load"}
+    assert not of_model & type(built(experiment)).model_fields.keys()
+    assert of_model <= SPECS[experiment].model_fields.keys()
+    for key, value in {"layer": 0, "words": True, "ablate": "0:1", "from": "a", "dtype": "bfloat16"}.items():
+        with pytest.raises(UserError, match=f"{key}: needs model"):
+            built(experiment, **{key: [value] if key in ("ablate", "from") else value})
+
+
+def test_a_model_keeps_no_table_of_words_for_the_next_step(tmp_path: Path) -> None:
+    model, config = tmp_path / "small", tmp_path / "config.yaml"
+    model.mkdir()
+    config.write_text(
+        "steps:\n- {experiment: self, model: small}\n- {experiment: self, embedding: previous}\n"
+    )
+    with pytest.raises(UserError, match=r"config\.yaml:3:22: embedding: previous needs a step before it"):
+        ConfigFile(config).entries()

@@ -14,8 +14,8 @@ from attncli.report import NamedTensor, Report, Tensors
 from attncli.runs import runner as together
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
+from attncli.settings.attention import SelfOfModelSpec
 from attncli.settings.fields import Spec
-from attncli.settings.models import HeadSpec
 from attncli.settings.validation import Given, build_spec
 from attncli.toys.attention import KeptDraws
 from tests.running import run_together
@@ -270,7 +270,7 @@ def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.Monkey
 
 
 OF_TEXTS = {*together.OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "unknown", "device"}
-NEEDS_WHAT_RUNS_ALONE = {"token", "lambda_init", "num_buckets", "max_distance", *HeadSpec.model_fields}
+NEEDS_WHAT_RUNS_ALONE = {"token", "lambda_init", "num_buckets", "max_distance", *SelfOfModelSpec.model_fields}
 
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
