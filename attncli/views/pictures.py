@@ -437,7 +437,8 @@ class GraphBlock:
         axes.set_xlim(0, 1)
         axes.set_ylim(-0.5, len(self.graph.rows) - 0.5)
         axes.set_axis_off()
-        strongest = max(abs(edge.strength) for edge in self.graph.edges)
+        # On a text of one token nothing is beyond the first key: all edges are as weak.
+        strongest = max(abs(edge.strength) for edge in self.graph.edges) or 1.0
         for edge in self.graph.edges:
             (x0, y0), (x1, y1) = self.graph.nodes[edge.start], self.graph.nodes[edge.end]
             # An arrow past other rows bends around what stands there.
