@@ -143,7 +143,8 @@ class TextSource(NamedTuple):
 class Spec(BaseModel):
     """What the user asked of one experiment: validated, frozen, every default filled in; knows no torch."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Most classes only hand their fields on: validators are built for those that are asked for something.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     experiment: ClassVar[str]
     # The module of the experiment; its run(spec, texts, session) gives the Report.
