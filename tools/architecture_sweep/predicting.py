@@ -317,7 +317,7 @@ class Measured:
         if not len(self.places):
             if whole is None:
                 return {}
-            changed, output = outputs[0][0].double(), whole[0][0].double()
+            changed, output = _last_vectors(outputs), _last_vectors(whole)
             return {"output_change": float(((changed - output).norm(dim=-1) / output.norm(dim=-1)).mean())}
         predicted = self._log_probabilities(outputs)
         found = {"loss": float(-predicted[range(len(self.places)), self.targets].mean())}
@@ -329,6 +329,13 @@ class Measured:
     def _log_probabilities(self, outputs: Any) -> Tensor:
         logits: Tensor = outputs["logits"][0, self.places].double()
         return logits.log_softmax(-1)
+
+
+def _last_vectors(outputs: Any) -> Tensor:
+    """The last vectors of the body or, of one with a tower for pictures, of that for text."""
+    body = getattr(outputs, "text_model_output", None) or outputs
+    vectors: Tensor = body[0][0].double()
+    return vectors
 
 
 def _chooses_keys(model: PreTrainedModel) -> bool:
@@ -378,8 +385,9 @@ def _direction(model: PreTrainedModel, calls: Calls, ids: list[int], signs: Tens
     shift = getattr(module, "bias", None)
     normed = normed if shift is None else normed - shift.double()
     weight = getattr(module, "weight", None)
-    plain = normed if weight is None else normed / weight.double()
-    if abs(plain.mean()) > 1e-5 * plain.abs().max():
+    # Some norms keep their gain less one.
+    gains = (1.0,) if weight is None else (weight.double(), 1 + weight.double())
+    if all(abs((normed / gain).mean()) > 1e-5 * (normed / gain).abs().max() for gain in gains):
         return torch.as_tensor(vector * normed / stream)
     vector = vector * normed / (stream - stream.mean())
     return torch.as_tensor(vector - vector.mean())

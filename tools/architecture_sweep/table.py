@@ -50,8 +50,19 @@ SHORT_REASONS = {
 NEEDS_MORE = "needs an image, sound or boxes beside the text"
 REASONS = {
     "cannot run on text alone": NEEDS_MORE,
+    "takes pixel_values": NEEDS_MORE,
+    "specify pixel_values": NEEDS_MORE,
+    "'NoneType' object has no attribute": NEEDS_MORE,
     "million parameters": "has no tiny configuration",
     "requires the": "needs another package",
+    "a prompt in pieces may be another one": "--prefill-chunk: a prompt in pieces may be another one to it",
+    "cannot continue a text by transformers' generate": "transformers' own generate fails on it",
+    "it is not a decoder": "no head that predicts the next token",
+    "its blocks do not have one attention layer each": "blocks without attention, or with several",
+    "is not its input plus the outputs": "a norm or factor after its heads or its MLP",
+    "changes the outputs of its heads before W_O": "a gate or norm before W_O",
+    "its logits are scaled or capped": "logits that are scaled or capped",
+    "keys where there are": "more keys than tokens",
 }
 """What is said instead of an error that contains this."""
 
