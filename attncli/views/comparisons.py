@@ -11,8 +11,7 @@ from rich.cells import cell_len
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import Display
-from attncli.views.matrices import matrices_of, place_names
-from attncli.views.overlays import pictured
+from attncli.views.matrices import matrices_of, pictured, place_names
 from attncli.views.picture_screens import screen_parts
 from attncli.views.screens import LEAST_ROWS, MatrixPart
 from attncli.views.sections import (

@@ -21,11 +21,11 @@ from attncli.views.matrices import (
     compared_names,
     in_words,
     matrices,
+    pictured,
     place_names,
     scale_of,
 )
 from attncli.views.overlay_lines import whole_lines
-from attncli.views.overlays import pictured
 from attncli.views.terminal import RAMP, cell_lines, character_lines, curve_lines, half_block_lines
 from attncli.views.texts import (
     BOLD,

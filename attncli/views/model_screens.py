@@ -15,8 +15,7 @@ from attncli.core.row_statistics import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, UNN
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.matrices import head_name, matrices_of, unit_of
-from attncli.views.overlays import pictured
+from attncli.views.matrices import head_name, matrices_of, pictured, unit_of
 from attncli.views.picture_screens import screen_parts
 from attncli.views.screens import weights_part
 from attncli.views.sections import (

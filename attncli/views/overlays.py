@@ -14,7 +14,7 @@ from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Box, NamedTensor, Picture, Report
 from attncli.views.colours import LEVELS, Shading, colour_map, shading
-from attncli.views.matrices import head_name, in_words, place_names, tokens_of
+from attncli.views.matrices import head_name, in_words, pictured, place_names, tokens_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -76,18 +76,6 @@ class Look:
         places = np.flatnonzero(self._on_picture == on_picture)
         order = places[np.argsort(-np.nan_to_num(self.weights[places]), kind="stable")].tolist()
         return [(plain_text(self.tokens[i]), float(self.weights[i])) for i in order]
-
-
-def pictured(report: Report) -> dict[str, list[Picture]]:
-    """The names of the tensors whose last axis counts tokens of a picture, each with its pictures."""
-    found: dict[str, list[Picture]] = {}
-    side = "context_tokens" if report.context_tokens else "tokens"
-    for name, tensor in report.tensors.items():
-        is_of_keys = tensor.axes[-1:] == ("key",)
-        pictures = [one for one in report.pictures if one.axis == side and any(one.boxes)]
-        if is_of_keys and pictures and not name.endswith(("scores", "bias")):
-            found[name] = pictures
-    return found
 
 
 def looks_of(report: Report, name: str) -> Iterator[Look]:

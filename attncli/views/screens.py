@@ -14,8 +14,7 @@ from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS
 from attncli.views import Display
 from attncli.views.heatmap import draw
-from attncli.views.matrices import Curve, Matrix, curves_of, matrices, matrices_of, tokens_of
-from attncli.views.overlays import pictured
+from attncli.views.matrices import Curve, Matrix, curves_of, matrices, matrices_of, pictured, tokens_of
 from attncli.views.picture_screens import screen_parts
 from attncli.views.sections import (
     GAP,

@@ -25,7 +25,7 @@ from attncli.views.cache_screen import cache_screen
 from attncli.views.comparisons import comparison_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
-from attncli.views.matrices import chosen_parts, head_name, missing_parts, parts_of
+from attncli.views.matrices import chosen_parts, head_name, missing_parts, parts_of, pictured
 from attncli.views.model_screens import (
     ablate_screen,
     generate_screen,
@@ -34,7 +34,6 @@ from attncli.views.model_screens import (
     why_screen,
 )
 from attncli.views.overlay_lines import whole_lines
-from attncli.views.overlays import pictured
 from attncli.views.screens import (
     attention_screen,
     average_screen,
