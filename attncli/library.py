@@ -45,8 +45,7 @@ from attncli.measure.writing import WrittenText, written
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
-from attncli.models.pictures import reader_of
-from attncli.models.pretrained import Pretrained, Reading, read_text, words_of_characters
+from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of, words_of_characters
 from attncli.models.source_texts import SourcedText, Split, read_sourced, split_text, with_documents
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding

@@ -203,7 +203,8 @@ def read(
 ) -> "Predicted":
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
     from attncli.measure.ablate import predicted_reading
-    from attncli.models.pictures import read_picture, reader_of
+    from attncli.models.pictures import read_picture
+    from attncli.models.pretrained import reader_of
     from attncli.runs.runner import read_survey_text
 
     if spec.image is not None:
@@ -273,7 +274,7 @@ def report_each(
     progress: Callable[[float], None] | None,
 ) -> "list[Report]":
     """The report of each text."""
-    from attncli.models.pictures import reader_of
+    from attncli.models.pretrained import reader_of
 
     return [
         _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)

@@ -20,13 +20,14 @@ from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.pictures import read_picture, reader_of
+from attncli.models.pictures import read_picture
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
     Reading,
     attention_between_words,
     check_tokens_named,
+    reader_of,
     texts_of_stack,
     token_named,
     words_of_characters,
