@@ -18,7 +18,7 @@ from attncli.errors import UserError, refuse_bytes
 from attncli.measure.heads import look_queries
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import output_projection
-from attncli.models.capture import Way, capture
+from attncli.models.capture import Way, capture, of_this_run
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pictures import read_picture
 from attncli.models.pretrained import (
@@ -32,7 +32,6 @@ from attncli.models.pretrained import (
     token_named,
     words_of_characters,
 )
-from attncli.models.steps import of_this_run
 from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec

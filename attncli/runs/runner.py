@@ -137,7 +137,7 @@ def _run_on_model(
     progress: "Progress | None" = None,
 ) -> Report:
     """The report of one experiment on a model."""
-    from attncli.models.steps import counted
+    from attncli.models.capture import counted
 
     module = import_experiment(spec)
     report: Report
@@ -262,7 +262,7 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
     module = import_experiment(first)
     from torch import Generator
 
-    from attncli.models.steps import in_step, together
+    from attncli.models.capture import in_step, together
 
     pretrained = _or_error(model_of, first)
     if isinstance(pretrained, UserError):
