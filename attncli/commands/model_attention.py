@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from attncli.commands.heads import ablated_notes, pictures_of
 from attncli.core.engines import attend
-from attncli.core.formulas import Plane
+from attncli.core.formulas import Plane, moments
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
-from attncli.core.summaries import moments
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.heads import look_queries
 from attncli.measure.removal import AblatedHeads

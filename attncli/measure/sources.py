@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from attncli.core.engines import attend
+from attncli.core.formulas import rank_correlation
 from attncli.core.layer import Wanted
 from attncli.core.names import NamedHead, head_range, named_head
-from attncli.core.summaries import rank_correlation
 from attncli.errors import UserError
 from attncli.measure.writing import answer_ids
 from attncli.models.layers import CapturedLayer
