@@ -1,4 +1,4 @@
-"""What is measured, each a formula with its source: of rows, keys and heads; moments, intervals, distances."""
+"""What is measured, each a formula with its source: rows, keys and heads; moments, intervals, distances."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -36,7 +36,7 @@ EXPERIMENTS = {
         "What a model loses without each of its heads", "commands.ablate:AblateSpec", "Models"
     ),
     "cache": Experiment(
-        "What a smaller cache loses, by head and policy", "settings.cache:CacheSpec", "Models"
+        "What a smaller cache loses, by head and policy", "commands.cache:CacheSpec", "Models"
     ),
     "why": Experiment("What each head adds to the logit of the next token", "commands.why:WhySpec", "Models"),
     "source": Experiment("Which sources an answer came from", "commands.source:SourceSpec", "Models"),
