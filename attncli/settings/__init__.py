@@ -31,7 +31,7 @@ EXPERIMENTS = {
     ),
     "norm": Experiment("Batch, layer and RMS normalisation", "commands.norm:NormSpec", "Learn"),
     "heads": Experiment("What each head of a pretrained model does", "settings.heads:HeadsSpec", "Models"),
-    "generate": Experiment("Where a model looks while it writes", "settings.generate:GenerateSpec", "Models"),
+    "generate": Experiment("Where a model looks while it writes", "commands.generate:GenerateSpec", "Models"),
     "ablate": Experiment(
         "What a model loses without each of its heads", "commands.ablate:AblateSpec", "Models"
     ),
