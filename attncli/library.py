@@ -32,12 +32,11 @@ from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, s
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
-from attncli.measure.retrieval import RetrievingHeads
-from attncli.measure.retrieval import retrieving_heads as heads_that_retrieve
 from attncli.measure.scores import ScoreParts
 from attncli.measure.scores import score_parts as parts_of_score
-from attncli.measure.sources import AnswerSources, SourceMethod, given_answer, written_answer
+from attncli.measure.sources import AnswerSources, RetrievingHeads, SourceMethod, given_answer, written_answer
 from attncli.measure.sources import answer_sources as sources_of_answer
+from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import TextDifferences
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import LogitAttribution, attribution

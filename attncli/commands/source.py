@@ -28,8 +28,7 @@ from attncli.settings.models import ModelSpec, check_head_of_model
 from attncli.settings.text import IN_FILE, FileName, Text, Texts, read_text, text_or_file
 
 if TYPE_CHECKING:
-    from attncli.measure.retrieval import RetrievingHeads
-    from attncli.measure.sources import Answer, AnswerSources
+    from attncli.measure.sources import Answer, AnswerSources, RetrievingHeads
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading, SourcedText
     from attncli.toys.attention import Progress
@@ -316,7 +315,7 @@ def _notes(
 
 def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Progress | None") -> Report:
     """The heads that retrieve, which are kept for the model."""
-    from attncli.measure.retrieval import retrieving_heads
+    from attncli.measure.sources import retrieving_heads
     from attncli.report_parts import build_report
 
     found = retrieving_heads(pretrained, seed=spec.seed, progress=progress)
