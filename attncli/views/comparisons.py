@@ -12,8 +12,7 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import Display
 from attncli.views.matrices import matrices_of, pictured, place_names
-from attncli.views.picture_screens import screen_parts
-from attncli.views.screens import LEAST_ROWS, MatrixPart
+from attncli.views.screens import LEAST_ROWS, MatrixPart, screen_parts
 from attncli.views.sections import (
     Column,
     Elastic,

@@ -16,8 +16,7 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name, matrices_of, pictured, unit_of
-from attncli.views.picture_screens import screen_parts
-from attncli.views.screens import weights_part
+from attncli.views.screens import screen_parts, weights_part
 from attncli.views.sections import (
     GAP,
     Column,
