@@ -22,7 +22,7 @@ from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.answers import knows_heads, source_screen
 from attncli.views.cache_screen import cache_screen
-from attncli.views.comparisons import comparison_screen
+from attncli.views.comparisons import comparison_screen, watch_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, parts_of, pictured
@@ -58,7 +58,6 @@ from attncli.views.sections import (
     step_sections,
 )
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
-from attncli.views.watch_screen import watch_screen
 
 ANY = (str, int, float, type(None))
 MAYBE = (int, float, type(None))
