@@ -25,7 +25,7 @@ from attncli.views.matrices import (
     place_names,
     scale_of,
 )
-from attncli.views.overlay_lines import whole_lines
+from attncli.views.overlays import whole_lines
 from attncli.views.terminal import RAMP, cell_lines, character_lines, curve_lines, half_block_lines
 from attncli.views.texts import (
     BOLD,

@@ -16,17 +16,19 @@ from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heatmap import draw
 from attncli.views.matrices import Curve, Matrix, curves_of, matrices, matrices_of, pictured, tokens_of
-from attncli.views.overlay_lines import (
+from attncli.views.overlays import (
     LINES,
     MOST_LINES,
     TILES,
+    Look,
     TileLines,
+    Tiles,
     fitted_size,
     lines_with_list,
+    overlays_of,
     rows_of,
     with_picture,
 )
-from attncli.views.overlays import Look, Tiles, overlays_of
 from attncli.views.sections import (
     GAP,
     Column,

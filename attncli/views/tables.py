@@ -30,7 +30,7 @@ from attncli.views.model_screens import (
     looks_at_first,
     why_screen,
 )
-from attncli.views.overlay_lines import whole_lines
+from attncli.views.overlays import whole_lines
 from attncli.views.screens import (
     attention_screen,
     average_screen,
