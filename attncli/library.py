@@ -17,8 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.layer import AttentionLayer
-from attncli.core.names import named_head
-from attncli.core.row_statistics import CACHE_POLICIES, PATTERNS, ROW_STATISTICS
+from attncli.core.names import CACHE_POLICIES, PATTERNS, ROW_STATISTICS, named_head
 from attncli.errors import UserError, must_be_one_of, refuse_bytes
 from attncli.measure.ablate import HeadEffects, Predicted, ablated, predicted_reading, swapped_reading
 from attncli.measure.cache import Judged, LimitedHeads, judged_reading, limited_heads, read_judged

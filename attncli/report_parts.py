@@ -13,7 +13,7 @@ from attncli import __version__
 from attncli.core.engines import attend
 from attncli.core.formulas import extreme_places, outside_mass, quantiles
 from attncli.core.layer import Computed, Wanted
-from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS
+from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
 from attncli.report import NamedTensor, Picture, Report, Statistic, Table, Tensors

@@ -60,7 +60,7 @@ def modules_imported_at_once(path: Path) -> set[str]:
 
 
 # What the rooms without torch may import of core: tables of names.
-NAMES = {f"attncli.core.{name}" for name in ("row_statistics", "names", "runtime")}
+NAMES = {f"attncli.core.{name}" for name in ("names", "runtime")}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from attncli.core.row_statistics import EFFECTS
+from attncli.core.names import EFFECTS
 from attncli.errors import UserError
 from attncli.settings.fields import Contradictions, Everyday, Size, TokenName, contradiction, in_group
 from attncli.settings.models import ImageSpec, SurveyTextSpec, check_head, check_heads, split_names

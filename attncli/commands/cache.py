@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from attncli.core.row_statistics import CACHE_POLICIES
+from attncli.core.names import CACHE_POLICIES
 from attncli.settings.fields import Contradictions, Count, Everyday, Size, contradiction, in_group
 from attncli.settings.models import SurveyTextSpec, split_names
 from attncli.settings.text import Text, Texts

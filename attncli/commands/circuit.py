@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from attncli.core.row_statistics import HEAD_PATTERNS
+from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
 from attncli.report import Cell, Numbers, Report, Statistic, Table
 from attncli.settings.fields import Contradictions, Everyday, contradiction, in_group

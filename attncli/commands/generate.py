@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from attncli.core.row_statistics import OF_WEIGHTS, WRITER_STATISTICS, WRITING
+from attncli.core.names import OF_WEIGHTS, WRITER_STATISTICS, WRITING
 from attncli.errors import UserError, readable_bytes
 from attncli.settings.fields import (
     ONE_HEAD,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from attncli.core.formulas import sink_rate
-from attncli.core.row_statistics import STARTS_SPECIAL, WITHOUT_FIRST
+from attncli.core.names import STARTS_SPECIAL, WITHOUT_FIRST
 from attncli.errors import UserError
 from attncli.measure.examples import Example, head_examples
 from attncli.measure.heads import (

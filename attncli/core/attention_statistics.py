@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Computed, ScoreRules, Visibility, Wanted, longest_row
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.names import ROW_STATISTICS
 from attncli.core.row_tiles import torch_threads
 
 LARGEST_SCORE = 6.9e14

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.row_statistics import PLUGGED, ends_of
+from attncli.core.names import PLUGGED, ends_of
 from attncli.core.runtime import imported_or_told
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attncli.core.formulas import jensen_shannon
-from attncli.core.row_statistics import HEAD_PATTERNS
+from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
 
 ARROW = " → "

@@ -23,8 +23,7 @@ from attncli.core.layer import (
     Wanted,
     merge_heads,
 )
-from attncli.core.names import head_range
-from attncli.core.row_statistics import FIRST_TOKEN, HEAD_PATTERNS
+from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, head_range
 from attncli.core.row_tiles import GivenWeights, Source
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.patterns import (

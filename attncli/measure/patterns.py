@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attncli.core.formulas import Plane, RunningMoments, mean_interval
 from attncli.core.layer import Computed, Marks, Patterns, Wanted
-from attncli.core.row_statistics import (
+from attncli.core.names import (
     FIRST_TOKEN,
     HEAD_PATTERNS,
     OF_KEYS,

@@ -15,8 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from attncli.core.engines import attend
 from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_score, top_keys
 from attncli.core.layer import AttentionLayer, Wanted
-from attncli.core.names import head_range
-from attncli.core.row_statistics import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING
+from attncli.core.names import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, head_range
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.capture import Way

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from attncli.core.row_statistics import OF_PICTURES, OF_WEIGHTS, ROW_STATISTICS
+from attncli.core.names import OF_PICTURES, OF_WEIGHTS, ROW_STATISTICS
 from attncli.settings.fields import (
     BYTES_PER_PARAMETER,
     BYTES_PER_TOP_KEY,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.row_statistics import PATTERNS, UNNAMED
+from attncli.core.names import PATTERNS, UNNAMED
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display

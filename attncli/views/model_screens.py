@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.row_statistics import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, Effect
+from attncli.core.names import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, Effect
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display

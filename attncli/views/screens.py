@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.row_statistics import ROW_STATISTICS, WITHOUT_FIRST
+from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS

@@ -18,7 +18,7 @@ from attncli.core.formulas import (
     top_keys,
 )
 from attncli.core.mechanisms import causal_mask, full_mask
-from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS, ends_of
+from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS, ends_of
 from attncli.core.row_tiles import NUM_BUFFERS, Scratch, blocks_of, tiles
 from tests.layers import layer_of
 

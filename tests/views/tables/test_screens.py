@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from attncli.commands.diff import compare
-from attncli.core.row_statistics import HEAD_PATTERNS, UNNAMED
+from attncli.core.names import HEAD_PATTERNS, UNNAMED
 from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.validation import build_spec
