@@ -203,7 +203,7 @@ def read(
 ) -> "Predicted":
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
     from attncli.measure.ablate import predicted_reading
-    from attncli.models.pictures import read_picture
+    from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import reader_of
     from attncli.runs.runner import read_survey_text
 

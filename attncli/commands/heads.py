@@ -34,7 +34,7 @@ from attncli.measure.patterns import (
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
 from attncli.models.picture_files import PictureFolder
-from attncli.models.pictures import read_picture
+from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,

@@ -19,7 +19,7 @@ from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture, of_this_run
 from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.pictures import read_picture
+from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,

@@ -99,6 +99,8 @@ OF_WRITTEN_KEYS = ("written_mass", "lookback_ratio")
 WRITER_STATISTICS = (*OF_WEIGHTS, *WRITING, "retrieval")
 """What each head of a model that writes has a number of."""
 
+LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
+"""In the row of a head: the key that it looks at most, and from which query."""
 HEAD_STATISTICS = (
     *ROW_STATISTICS,
     *PATTERNS,

@@ -86,7 +86,7 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
             with torch_threads(1), torch.no_grad(), torch.inference_mode(is_inference):
                 while run_next():
                     pass
-        except BaseException:
+        except BaseException:  # whatever ends one thread: the others begin no other job
             waiting.clear()
             raise
 

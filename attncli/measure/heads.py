@@ -23,7 +23,7 @@ from attncli.core.layer import (
     Wanted,
     merge_heads,
 )
-from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, head_range
+from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, head_range
 from attncli.core.row_tiles import GivenWeights, Source
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.patterns import (
@@ -727,9 +727,6 @@ def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> list[
                 row |= {"query": query, "key": key, "key_weight": float(weights[query, 0]), **tokens}
             found.append(row)
     return found
-
-
-LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 
 
 def rest_of_texts(found: SurveyedLayers, num_texts: int) -> Iterator[RestOfText]:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from attncli.core.engines import attend
+from attncli.core.engines import Progress, attend
 from attncli.core.formulas import rank_correlation
 from attncli.core.layer import Wanted
 from attncli.core.names import NamedHead, head_range, named_head
@@ -32,7 +32,6 @@ CHECKED = 5
 QUERIES_AT_ONCE = 64
 KEEP_SHARE, LASSO_ALPHA = 0.5, 0.01
 """As ContextCite samples and fits (Cohen-Wang et al. 2024, 2409.00729)."""
-Progress = Callable[[float], None]
 
 
 def given_answer(pretrained: Pretrained, answer: str, reading: SourcedReading) -> "Answer":

@@ -20,7 +20,7 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
-from attncli.models.pictures import picture_in_chat_template, read_picture_to_write
+from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, in_chat_template, write

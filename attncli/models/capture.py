@@ -647,7 +647,7 @@ def of_this_run(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def counted(model: nn.Module, show: Callable[[int, int], None]) -> Iterator[None]:
+def showing_blocks(model: nn.Module, show: Callable[[int, int], None]) -> Iterator[None]:
     """While it is open, `show` gets the number of each block before it runs, from 1, and how many there are.
 
     Only of a model whose weights stay in their files: its blocks take time.

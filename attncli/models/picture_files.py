@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attncli.errors import UserError
 from attncli.models.architectures import PIXELS
-from attncli.models.folder import id_and_revision
+from attncli.models.folder import PROCESSOR_FILES, id_and_revision
 from attncli.models.pretrained import (
     Pretrained,
 )
@@ -157,9 +157,6 @@ def image_processor(pretrained: Pretrained) -> Any:
             f"image: {pretrained.name} has no image processor: {PROCESSOR_FILES[0]} is missing in its folder"
         )
     return _opened_processor(source, pretrained.name)
-
-
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 class Processing:

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from attncli.errors import UserError
 from attncli.models.architectures import BLOCK, GRID, PIXELS, arguments_of, layer_kind, sees_alone
+from attncli.models.folder import PROCESSOR_FILES
 from attncli.models.picture_files import (
-    PROCESSOR_FILES,
     OpenedPicture,
     Processing,
     image_processor,

@@ -137,13 +137,13 @@ def _run_on_model(
     progress: "Progress | None" = None,
 ) -> Report:
     """The report of one experiment on a model."""
-    from attncli.models.capture import counted
+    from attncli.models.capture import showing_blocks
 
     module = import_experiment(spec)
     report: Report
     if not spec.reads_many_texts():
         reading = module.read(spec, texts, pretrained, generator)
-        with nullcontext() if progress is None else counted(pretrained.model, progress.of_layers):
+        with nullcontext() if progress is None else showing_blocks(pretrained.model, progress.of_layers):
             (report,) = module.report_each([spec], [reading], pretrained, progress)
         return report
     is_small = pretrained.model.num_parameters() < SMALL_MODEL

@@ -14,7 +14,7 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name, matrices_of, pictured, place_names
-from attncli.views.model_screens import head_letters, pattern_letter
+from attncli.views.model_screens import head_letters, pattern_letter, token_cell
 from attncli.views.screens import LEAST_ROWS, MatrixPart, screen_parts
 from attncli.views.sections import (
     GAP,
@@ -31,7 +31,6 @@ from attncli.views.sections import (
     statistic_tables,
     text_line,
     title_line,
-    titled,
 )
 from attncli.views.texts import NO_CELL, counted, fixed, heading, shortened, wrap_cells
 
@@ -117,7 +116,6 @@ def _difference(report: Report, display: Display, most: int) -> MatrixPart:
     return MatrixPart(report, {"": matrix}, display, title, rows)
 
 
-MOST_TOKEN = 14
 MOST_PREDICTIONS = 5
 CHANGED_TITLE = "the heads that changed most, and what each looks at where it changed most"
 NOT_ALIGNED_TITLE = "the heads whose statistics changed most, and what each looks at from the last token"
@@ -143,7 +141,7 @@ def _changed_heads(report: Report, display: Display, most: int) -> Iterator[Sect
     heads = report.table("heads")[:most]
     is_aligned = heads[0]["mean_jensen_shannon"] is not None
     stacks = len({row["stack"] for row in heads}) > 1
-    places = [f"{row['layer']}:{row['head']}" for row in heads]
+    places = [head_name(row) for row in heads]
     names = [f"{row['stack']} {place}" if stacks else place for row, place in zip(heads, places, strict=True)]
     columns = [
         *(_distances(heads, display.precision) if is_aligned else _statistics(heads, display.precision)),
@@ -169,7 +167,7 @@ def _distances(heads: Sequence[Row], precision: int) -> list[Column]:
 def _moved_query(row: Row) -> str:
     """`13 ·to`, or `9 ·John → ·Mary`; with both positions where they differ."""
     positions = dict.fromkeys(str(row[f"query_{side}"]) for side in ("a", "b"))
-    tokens = dict.fromkeys(_token(row[f"query_{side}_token"]) for side in ("a", "b"))
+    tokens = dict.fromkeys(token_cell(row[f"query_{side}_token"]) for side in ("a", "b"))
     return f"{' → '.join(positions)} {' → '.join(tokens)}"
 
 
@@ -179,14 +177,10 @@ def _statistics(heads: Sequence[Row], precision: int) -> list[Column]:
     return [Column(("statistic",), names, left=True), *numbers]
 
 
-def _token(token: object) -> str:
-    return shortened(plain_text(str(token)), MOST_TOKEN)
-
-
 def _looks_at(row: Row, side: str, display: Display) -> str:
     """`1 ·Mary 0.81`: the key and its weight."""
     key, weight = row[f"key_{side}"], fixed(row[f"weight_{side}"], display.precision)
-    return f"{key} {_token(row[f'key_{side}_token'])} {weight}"
+    return f"{key} {token_cell(row[f'key_{side}_token'])} {weight}"
 
 
 def _next_tokens(predictions: Sequence[Row], display: Display) -> str:
@@ -197,7 +191,7 @@ def _next_tokens(predictions: Sequence[Row], display: Display) -> str:
         if of_a == of_b:
             break
         numbers = f"{of_a} -> {of_b}"
-        longer = f"{line}{'' if line.endswith(':') else ','} {_token(row['token'])} {numbers}"
+        longer = f"{line}{'' if line.endswith(':') else ','} {token_cell(row['token'])} {numbers}"
         if cell_len(longer) > (display.width or 0):
             break
         line = longer
@@ -256,7 +250,7 @@ class _Line(NamedTuple):
 
 def watch_screen(report: Report, display: Display) -> ScreenParts:
     """Numbers and counts of patterns over the steps, what each head does at the last one, changes."""
-    yield one_line(titled(report), display, "title")
+    yield title_line(report, display)
     yield text_line(report, display)
     if report.spec.get("head"):
         yield from _of_head(report, display)

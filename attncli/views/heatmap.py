@@ -37,10 +37,10 @@ from attncli.views.texts import (
     heading,
     joined,
     labelled_axes,
+    plain_line,
     range_ends,
     styled,
     text_columns,
-    text_line,
     wrapped,
 )
 
@@ -83,7 +83,7 @@ def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[Scree
             words = _downwards([_vertical(plain_text(token)) for token in axis.tokens])
             lines = [*words, [""] * axis.count, *lines]
     padded = ("".join(text + " " * (cell_width - cell_len(text)) for text in line) for line in lines)
-    return [text_line(line.rstrip()) for line in padded]
+    return [plain_line(line.rstrip()) for line in padded]
 
 
 def _vertical(text: str) -> list[str]:
@@ -119,7 +119,7 @@ def ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
         if column and column * cell_width + len(number) > columns * cell_width:
             break
         line += " " * (column * cell_width - len(line)) + number
-    return text_line(line)
+    return plain_line(line)
 
 
 GAP = 2  # Columns between two maps.
@@ -341,7 +341,7 @@ def _plan_of_atlas(subject: Subject, grid: tuple[int, int], room: Screen) -> Pla
 
 Lines = list[ScreenLine]
 TokenTexts = Mapping[tuple[str, int], str]
-BLANK = text_line("")
+BLANK = plain_line("")
 
 
 def arranged(subject: Subject, plan: Plan, maps: list[Lines]) -> Lines:
@@ -352,11 +352,11 @@ def arranged(subject: Subject, plan: Plan, maps: list[Lines]) -> Lines:
     header = column_header(columns, plan.block[1], plan.cell_width)
     row_labels = subject.rows.labels(subject.row_token_cells, plan.block[0], plan.rows_per_line)
     names = [""] * (len(header) - 1) + [in_words(subject.rows.name)]
-    labels = [text_line(text) for text in [*names, *row_labels]]
+    labels = [plain_line(text) for text in [*names, *row_labels]]
     if len(maps) == 1:
         return beside([labels, [*header, *maps[0]]], 1)
     titles = subject.panel_titles
-    panels = [[text_line(title), *header, *cells] for title, cells in zip(titles, maps, strict=True)]
+    panels = [[plain_line(title), *header, *cells] for title, cells in zip(titles, maps, strict=True)]
     lines: Lines = []
     for start in range(0, len(panels), plan.across):
         first, *others = panels[start : start + plan.across]
@@ -379,7 +379,7 @@ def _atlas(subject: Subject, plan: Plan, maps: list[Lines], down: int, across: i
         for start in range(0, down * across, across):
             lines += [BLANK] if start and not is_apart else []
             row = [maps[start + head] for head in heads]
-            lines += beside([[text_line(names[start].ljust(width))], *row], 1)
+            lines += beside([[plain_line(names[start].ljust(width))], *row], 1)
     return lines
 
 
@@ -389,7 +389,7 @@ def _head_titles(subject: Subject, heads: range, cells: int) -> Lines:
     titles = place_names(places)
     if max(map(len, titles)) > cells:
         titles = [str(number) for _, number in places]
-    return [text_line(title.ljust(cells)) for title in titles]
+    return [plain_line(title.ljust(cells)) for title in titles]
 
 
 def incomplete_tokens(subject: Subject, plan: Plan) -> TokenTexts:
@@ -441,7 +441,7 @@ def draw(
     ]
     lines = beside(pictures, 2 * GAP)
     if len(pictures) > 1 and (display.width is None or max(line.cells for line in lines) > display.width):
-        lines = [*pictures[0], text_line(""), *pictures[1]]
+        lines = [*pictures[0], plain_line(""), *pictures[1]]
     return Figure(lines, incomplete_tokens(subject, plan))
 
 
@@ -516,7 +516,7 @@ def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> l
         remarks.append(f"{NO_CELL} hidden or no number")
     low, high = range_ends(found.low, found.high, display.precision, found.scale)
     bar = _bar(found.is_diverging, plan, display)
-    lines = [joined([text_line(f"{low} "), bar, text_line(f" {high}")])]
+    lines = [joined([plain_line(f"{low} "), bar, plain_line(f" {high}")])]
     separator = "  "
     for remark in remarks:
         addition = styled(separator + remark, DIM, display.has_color)
@@ -531,7 +531,7 @@ def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> l
 def _bar(is_diverging: bool, plan: Plan, display: Display) -> ScreenLine:
     """The whole colour map from left to right, drawn as the cells are."""
     if not display.has_color:
-        return text_line(f"[{RAMP}]")
+        return plain_line(f"[{RAMP}]")
     rows = plan.rows_per_line
     places = np.linspace(0, 1, BAR_CELLS)[np.newaxis].repeat(rows, axis=0)
     (line,) = _map_lines(places, Plan((1, 1), 1, rows), display, is_diverging)
@@ -548,7 +548,7 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     yield from wrapped(title, width, BOLD, display.has_color)
     found = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
     pictures: list[list[ScreenLine]] = [
-        [*wrapped(title, width, BOLD, display.has_color), *map(text_line, lines)]
+        [*wrapped(title, width, BOLD, display.has_color), *map(plain_line, lines)]
         for name in pictured(report)
         for title, lines in whole_lines(report, name, display)
     ]
@@ -561,7 +561,7 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
         incomplete = {**incomplete, **figure.mentioned}
         pictures.append(figure.lines)
     pictures += curve_lines(report, display)
-    for lines in pictures or [[text_line(NOTHING)]]:
+    for lines in pictures or [[plain_line(NOTHING)]]:
         yield from (BLANK, *lines)
     if incomplete:
         yield BLANK

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.names import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, Effect
+from attncli.core.names import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, UNNAMED, Effect
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
@@ -46,6 +46,7 @@ from attncli.views.texts import (
     fixed,
     joined,
     named_tokens,
+    plain_line,
     shortened,
     styled,
     text_name,
@@ -53,7 +54,6 @@ from attncli.views.texts import (
     weight_text,
     wrap_cells,
 )
-from attncli.views.texts import text_line as plain_line
 
 SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
@@ -772,7 +772,7 @@ def looked_at_columns(rows: Sequence[Row], display: Display, does: str = "looks 
     is_known = all(name in row for row in rows for name in LOOKED_AT)
     if not is_known or all(row["key"] is None for row in rows):
         return []
-    queries, keys = ([_token_cell(row, side) for row in rows] for side in ("query", "key"))
+    queries, keys = ([_placed_token(row, side) for row in rows] for side in ("query", "key"))
     weights = [fixed(row["key_weight"], display.precision) for row in rows]
     looks_at = [key if key == NO_NUMBER else f"{key} {of}" for key, of in zip(keys, weights, strict=True)]
     if len({*queries}) == 1:
@@ -783,15 +783,17 @@ def looked_at_columns(rows: Sequence[Row], display: Display, does: str = "looks 
     ]
 
 
-LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 MOST_TOKEN = 14
 
 
-def _token_cell(row: Row, side: str) -> str:
+def token_cell(token: object) -> str:
+    """A token among the columns of a table."""
+    return shortened(plain_text(str(token)), MOST_TOKEN)
+
+
+def _placed_token(row: Row, side: str) -> str:
     """`13 ·to`: a position and the token at it."""
-    if row[side] is None:
-        return NO_NUMBER
-    return f"{row[side]} {shortened(plain_text(str(row[f'{side}_token'])), MOST_TOKEN)}"
+    return NO_NUMBER if row[side] is None else f"{row[side]} {token_cell(row[f'{side}_token'])}"
 
 
 def _effects(rows: Sequence[Row], sort: str) -> list[str]:

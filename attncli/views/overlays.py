@@ -26,10 +26,10 @@ from attncli.views.texts import (
     beside,
     counted,
     joined,
+    plain_line,
     range_ends,
     shortened,
     styled,
-    text_line,
     weight_text,
 )
 
@@ -434,7 +434,7 @@ def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:
 
 
 def _weight_line(name: str, weight: float, display: Display) -> ScreenLine:
-    return text_line(
+    return plain_line(
         f"  {shortened(name, NAME_WIDTH):<{NAME_WIDTH}} {weight_text(weight, display.precision)}"
     )
 
@@ -443,15 +443,15 @@ def _range(look: Look, display: Display) -> ScreenLine:
     """`0 [bar] 0.08`."""
     shade = shaded(look, *RANGE_SIZE, display.scale_colors)
     if np.isnan(shade.low):
-        return text_line("no numbers")
+        return plain_line("no numbers")
     low, high = range_ends(shade.low, shade.high, 3, shade.scale)
     if not display.has_color:
-        bar = text_line(f"[{RAMP}]")
+        bar = plain_line(f"[{RAMP}]")
     else:
         places = np.linspace(0, 1, BAR_CELLS)[np.newaxis].repeat(2, axis=0)
         (text,) = half_block_lines(levels(places), palette(display.colors, shade.is_diverging))
         bar = ScreenLine(text, BAR_CELLS)
-    return joined([text_line(f"{'0' if float(low) == 0 else low} "), bar, text_line(f" {high}")])
+    return joined([plain_line(f"{'0' if float(low) == 0 else low} "), bar, plain_line(f" {high}")])
 
 
 class TileLines(Sequence[str]):
@@ -477,7 +477,7 @@ class TileLines(Sequence[str]):
         else:
             name = tile.caption_in(across)
             drawn = overlay_lines(tile.look, self.size, self.display)
-        lines = [text_line(shortened(name, across)), *drawn]
+        lines = [plain_line(shortened(name, across)), *drawn]
         return [ScreenLine(line.text + " " * (across - line.cells), across) for line in lines]
 
     @overload

@@ -45,7 +45,7 @@ from attncli.views.sections import (
     one_line,
     statistic_tables,
 )
-from attncli.views.terminal import LABEL_CELLS, chart, ends_of
+from attncli.views.terminal import LABEL_CELLS, axis_range, chart
 from attncli.views.texts import (
     ARROW,
     NO_NUMBER,
@@ -437,7 +437,7 @@ def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[
     if rows < LEAST_ROWS:
         yield Paragraph("Not shown: the curve of softmax. See --format heatmap.", "note")
         return
-    lines = chart(curve, ends_of(curve.y), columns, rows, display)
+    lines = chart(curve, axis_range(curve.y), columns, rows, display)
     yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])
 
 

@@ -10,7 +10,7 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, Numbers, Report, Row
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name
-from attncli.views.model_screens import LEAST_ROWS, looked_at_columns, some_of, tenths
+from attncli.views.model_screens import LEAST_ROWS, looked_at_columns, some_of, tenths, token_cell
 from attncli.views.screens import screen_parts
 from attncli.views.sections import (
     GAP,
@@ -27,7 +27,7 @@ from attncli.views.sections import (
     notes_in,
     one_line,
     text_line,
-    titled,
+    title_line,
 )
 from attncli.views.texts import (
     NO_NUMBER,
@@ -36,11 +36,11 @@ from attncli.views.texts import (
     fixed,
     joined,
     place_text,
+    plain_line,
     shortened,
     styled,
     wrap_cells,
 )
-from attncli.views.texts import text_line as plain_line
 
 MOST_TOKENS = 9
 LINES_OF_ALL = 12  # of 30: for the text, the tokens and the notes
@@ -111,9 +111,7 @@ def _tokens(report: Report, labels: TableLabels, display: Display, most: int) ->
     shown = [rows[place] for place in places]
     precision = display.precision
     label = labels.rows("query", len(rows))
-    columns = [
-        Column(("", "chose"), [shortened(plain_text(str(row["token"])), 14) for row in shown], left=True)
-    ]
+    columns = [Column(("", "chose"), [token_cell(row["token"]) for row in shown], left=True)]
     columns += [
         Column(("", name), [fixed(row[key], precision) for row in shown])
         for key, name in SHARES.items()
@@ -184,7 +182,7 @@ MEANS = {
 
 def cache_screen(report: Report, display: Display) -> ScreenParts:
     """What was read, and what is lost: by head and together, or by policy and budget."""
-    yield one_line(titled(report), display, "title")
+    yield title_line(report, display)
     yield text_line(report, display)
     if report.table("policies"):
         yield from _policies(report, display)
