@@ -267,19 +267,16 @@ def _read_pair(
     return _pair(own, reading, line.other, "texts", pretrained, generator)
 
 
-def report_each(
-    specs: Sequence[AblateSpec],
-    readings: "Sequence[Predicted]",
+def report(
+    spec: AblateSpec,
+    reading: "Predicted",
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
-) -> "list[Report]":
-    """The report of each text."""
+) -> "Report":
+    """What one text says of each head."""
     from attncli.models.pretrained import reader_of
 
-    return [
-        _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)
-        for spec, reading in zip(specs, readings, strict=True)
-    ]
+    return _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)
 
 
 def report_many(

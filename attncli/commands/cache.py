@@ -1,6 +1,6 @@
 """What a model loses with a smaller cache: heads that keep few keys, policies for the keys of a prompt."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -176,18 +176,11 @@ def read(spec: CacheSpec, texts: Texts, pretrained: "Pretrained", generator: "to
     )
 
 
-def report_each(
-    specs: Sequence[CacheSpec],
-    readings: "Sequence[Judged]",
-    pretrained: "Pretrained",
-    progress: Callable[[float], None] | None,
-) -> "list[Report]":
-    """The report of each text."""
-    report = {True: _of_policies, False: _of_heads}
-    return [
-        report[spec.is_of_policies](spec, reading, pretrained, progress)
-        for spec, reading in zip(specs, readings, strict=True)
-    ]
+def report(
+    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: Callable[[float], None] | None
+) -> "Report":
+    """What is lost by heads that keep few keys, or with policies."""
+    return (_of_policies if spec.is_of_policies else _of_heads)(spec, reading, pretrained, progress)
 
 
 def _of_heads(

@@ -1,7 +1,7 @@
 """A model writes, and for each new token where each head looked."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -414,19 +414,10 @@ def read(
     )
 
 
-def report_each(
-    specs: Sequence[GenerateSpec],
-    readings: "Sequence[Prompt]",
-    pretrained: "Pretrained",
-    progress: "Progress | None",
-) -> "list[Report]":
-    """For each text what the model writes, one after the other: they end at different tokens."""
-    return [_report(spec, prompt, pretrained, progress) for spec, prompt in zip(specs, readings, strict=True)]
-
-
-def _report(
-    spec: GenerateSpec, prompt: "Prompt", pretrained: "Pretrained", progress: "Progress | None"
+def report(
+    spec: GenerateSpec, reading: "Prompt", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
+    """What the model writes after the prompt."""
     from attncli.measure.writing import writing
     from attncli.models.writing import Decoding
     from attncli.report_parts import build_report
@@ -435,7 +426,7 @@ def _report(
         _tell_of_reading(pretrained, progress)
     found = writing(
         pretrained,
-        prompt,
+        reading,
         Decoding(spec.max_new_tokens, spec.sampling_temperature, spec.top_p, spec.seed, spec.prefill_chunk),
         layer=spec.layer,
         head=spec.head,
@@ -443,23 +434,23 @@ def _report(
         keeps_heads=spec.maps == "heads",
         on_text=None if progress is None else progress.write,
     )
-    if progress is not None and not prompt.answer:
+    if progress is not None and not reading.answer:
         progress.write("\n\n")
     parts = ReportParts(spec, found, pretrained)
-    num_prompt, num_new = len(prompt.prompt.ids), len(parts.written)
+    num_prompt, num_new = len(reading.prompt.ids), len(parts.written)
     read = Texts(parts.tokens(), parts.context_tokens(), token_spelling=pretrained.token_spelling)
-    report = build_report(
+    text_report = build_report(
         spec,
         read,
         parts.tensors(),
         parts.statistics(),
-        [*_notes(parts), *prompt.left_out_notes()],
+        [*_notes(parts), *reading.left_out_notes()],
         about=f"{pretrained.name}: {num_prompt} tokens in the prompt, {num_new} "
-        f"{'in the answer' if prompt.answer else 'new ones'}.",
+        f"{'in the answer' if reading.answer else 'new ones'}.",
         written=pretrained.text_of(parts.written),
         pictures=parts.pictures(),
     )
-    return replace(report, first_query=parts.first_query, is_unfinished=found.is_unfinished)
+    return replace(text_report, first_query=parts.first_query, is_unfinished=found.is_unfinished)
 
 
 def _tell_of_reading(pretrained: "Pretrained", progress: "Progress") -> None:

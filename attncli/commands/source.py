@@ -207,19 +207,11 @@ def _sourced(spec: SourceSpec, texts: Texts, pretrained: "Pretrained") -> "Sourc
     return sourced.in_template(pretrained) if spec.chat else sourced
 
 
-def report_each(
-    specs: Sequence[SourceSpec],
-    readings: Sequence[Any],
-    pretrained: "Pretrained",
-    progress: "Progress | None",
-) -> list[Report]:
-    """The report of each prompt, one after the other."""
-    return [
-        _report_of_heads(spec, pretrained, progress)
-        if spec.find_heads
-        else _report(spec, reading, pretrained, progress)
-        for spec, reading in zip(specs, readings, strict=True)
-    ]
+def report(spec: SourceSpec, reading: Any, pretrained: "Pretrained", progress: "Progress | None") -> Report:
+    """Where the answer to a prompt came from, or which heads are chosen to tell it."""
+    if spec.find_heads:
+        return _report_of_heads(spec, pretrained, progress)
+    return _report(spec, reading, pretrained, progress)
 
 
 def _answer(

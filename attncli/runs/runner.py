@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def modules_of(spec: Spec) -> tuple[str, ...]:
-    """The modules that run an experiment: the first has `run` or, for a model, `read` and `report_each`."""
+    """The modules that run an experiment: the first has `run` or, for a model, `read` and `report`."""
     if isinstance(spec, ModelSpec) and spec.model_source() is not None:
         return spec.model_module, "attncli.models.loading"
     return (spec.module.partition(":")[0],)
@@ -144,7 +144,7 @@ def _run_on_model(
     if not spec.reads_many_texts():
         reading = module.read(spec, texts, pretrained, generator)
         with nullcontext() if progress is None else showing_blocks(pretrained.model, progress.of_layers):
-            (report,) = module.report_each([spec], [reading], pretrained, progress)
+            (report,) = reports_of(module, [spec], [reading], pretrained, progress)
         return report
     is_small = pretrained.model.num_parameters() < SMALL_MODEL
     with one_torch_thread() if is_small else threads_of_idle_cores() as adapt:
@@ -157,6 +157,20 @@ def _run_on_model(
 
         report = module.report_many(spec, pretrained, on_progress)
     return report
+
+
+def reports_of(
+    module: ModuleType,
+    specs: Sequence[Any],
+    readings: Sequence[Any],
+    pretrained: "Pretrained",
+    progress: "Progress | None",
+) -> list[Report]:
+    """The reports of texts: all at once, where the module has `report_each`, else one after the other."""
+    if hasattr(module, "report_each"):
+        return list(module.report_each(specs, readings, pretrained, progress))
+    pairs = zip(specs, readings, strict=True)
+    return [module.report(spec, reading, pretrained, progress) for spec, reading in pairs]
 
 
 def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
@@ -275,9 +289,7 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
         return reading
 
     def run(some: Mapping[int, "Reading"]) -> list[Report]:
-        own = [specs[place] for place in some]
-        reports: list[Report] = module.report_each(own, [*some.values()], pretrained, None)
-        return reports
+        return reports_of(module, [specs[place] for place in some], [*some.values()], pretrained, None)
 
     refused: dict[int, Outcome] = {}
     for batches in together(pretrained.model, in_batches(texts, read, refused.__setitem__)):
