@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from attncli.plain_text import plain_text
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.colours import Shading, levels, palette, shading
+from attncli.views.colours import Shading, shading
 from attncli.views.matrices import (
     Matrix,
     axes_in_words,
@@ -26,7 +26,7 @@ from attncli.views.matrices import (
     scale_of,
 )
 from attncli.views.overlays import whole_lines
-from attncli.views.terminal import RAMP, cell_lines, character_lines, curve_lines, half_block_lines
+from attncli.views.terminal import colour_bar, curve_lines, map_lines
 from attncli.views.texts import (
     BOLD,
     DIM,
@@ -460,7 +460,16 @@ def _picture(subject: Subject, plan: Plan, display: Display, pool: str) -> list[
         compared=compared,
     )
     title = subject.name + _pooling_note(subject, plan, pool)
-    maps = [_map_lines(places, plan, display, found.is_diverging) for places in found.places]
+    maps = [
+        map_lines(
+            places,
+            display,
+            is_diverging=found.is_diverging,
+            cell_width=plan.cell_width,
+            rows_per_line=plan.rows_per_line,
+        )
+        for places in found.places
+    ]
     return [
         *wrapped(title, display.width, BOLD, display.has_color),
         *_legend(found, subject, plan, display),
@@ -489,16 +498,6 @@ def _pooling_note(subject: Subject, plan: Plan, pool: str) -> str:
     return f": each cell the {kind} of {down} × {along} {nouns}"
 
 
-def _map_lines(places: np.ndarray, plan: Plan, display: Display, is_diverging: bool) -> list[ScreenLine]:
-    if not display.has_color:
-        texts = character_lines(places, plan.cell_width)
-    elif plan.rows_per_line == 2:
-        texts = half_block_lines(levels(places), palette(display.colors, is_diverging))
-    else:
-        texts = cell_lines(levels(places), palette(display.colors, is_diverging), plan.cell_width)
-    return [ScreenLine(text, places.shape[1] * plan.cell_width) for text in texts]
-
-
 def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> list[ScreenLine]:
     """`0.0000 [bar] 1.0000  linear; one range for all 8 maps`, in as many lines as the width needs."""
     if np.isnan(found.low):
@@ -514,9 +513,9 @@ def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> l
         remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
     if np.isnan(found.places).any():
         remarks.append(f"{NO_CELL} hidden or no number")
-    low, high = range_ends(found.low, found.high, display.precision, found.scale)
-    bar = _bar(found.is_diverging, plan, display)
-    lines = [joined([plain_line(f"{low} "), bar, plain_line(f" {high}")])]
+    ends = range_ends(found.low, found.high, display.precision, found.scale)
+    rows = plan.rows_per_line
+    lines = [colour_bar(ends, BAR_CELLS, display, is_diverging=found.is_diverging, rows_per_line=rows)]
     separator = "  "
     for remark in remarks:
         addition = styled(separator + remark, DIM, display.has_color)
@@ -526,16 +525,6 @@ def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> l
             lines[-1] = joined([lines[-1], addition])
         separator = "; "
     return lines
-
-
-def _bar(is_diverging: bool, plan: Plan, display: Display) -> ScreenLine:
-    """The whole colour map from left to right, drawn as the cells are."""
-    if not display.has_color:
-        return plain_line(f"[{RAMP}]")
-    rows = plan.rows_per_line
-    places = np.linspace(0, 1, BAR_CELLS)[np.newaxis].repeat(rows, axis=0)
-    (line,) = _map_lines(places, Plan((1, 1), 1, rows), display, is_diverging)
-    return line
 
 
 NOTHING = "No matrix and no curve to draw here; --format table shows the numbers."

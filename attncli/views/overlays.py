@@ -17,15 +17,14 @@ from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Box, NamedTensor, Picture, Report
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.colours import LEVELS, Shading, colour_map, levels, palette, picture_palette, shading
+from attncli.views.colours import LEVELS, Shading, colour_map, picture_palette, shading
 from attncli.views.matrices import head_name, in_words, pictured, place_names, tokens_of
-from attncli.views.terminal import RAMP, character_lines, half_block_lines
+from attncli.views.terminal import character_lines, colour_bar, half_block_lines, map_lines
 from attncli.views.texts import (
     BOLD,
     ScreenLine,
     beside,
     counted,
-    joined,
     plain_line,
     range_ends,
     shortened,
@@ -382,12 +381,9 @@ def overlay_lines(look: Look, size: Size, display: Display) -> list[ScreenLine]:
     """The picture with the weights above it; of 16 colours or none the weights alone."""
     columns, lines = size
     shade = shaded(look, columns, lines * (2 if display.has_color else 1), display.scale_colors)
-    if not display.has_color:
-        texts = character_lines(shade.places, 1)
-    elif display.colors == "16":
-        texts = half_block_lines(levels(shade.places), palette("16", shade.is_diverging))
-    else:
-        texts = half_block_lines(*picture_palette(painted(look.picture, shade), display.colors))
+    if display.colors in ("none", "16"):
+        return map_lines(shade.places, display, is_diverging=shade.is_diverging, rows_per_line=2)
+    texts = half_block_lines(*picture_palette(painted(look.picture, shade), display.colors))
     return [ScreenLine(text, columns) for text in texts]
 
 
@@ -445,13 +441,8 @@ def _range(look: Look, display: Display) -> ScreenLine:
     if np.isnan(shade.low):
         return plain_line("no numbers")
     low, high = range_ends(shade.low, shade.high, 3, shade.scale)
-    if not display.has_color:
-        bar = plain_line(f"[{RAMP}]")
-    else:
-        places = np.linspace(0, 1, BAR_CELLS)[np.newaxis].repeat(2, axis=0)
-        (text,) = half_block_lines(levels(places), palette(display.colors, shade.is_diverging))
-        bar = ScreenLine(text, BAR_CELLS)
-    return joined([plain_line(f"{'0' if float(low) == 0 else low} "), bar, plain_line(f" {high}")])
+    ends = "0" if float(low) == 0 else low, high
+    return colour_bar(ends, BAR_CELLS, display, is_diverging=shade.is_diverging, rows_per_line=2)
 
 
 class TileLines(Sequence[str]):

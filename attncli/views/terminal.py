@@ -8,7 +8,7 @@ import numpy as np
 
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.colours import NONE, Palette
+from attncli.views.colours import NONE, Palette, levels, palette
 from attncli.views.matrices import Curve, curves_of
 from attncli.views.texts import (
     BOLD,
@@ -16,6 +16,7 @@ from attncli.views.texts import (
     RESET,
     ScreenLine,
     beside,
+    joined,
     plain_line,
     range_ends,
     scalar,
@@ -97,6 +98,31 @@ def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
     if cell_width > 2:
         cells[:, cell_width - 1 :: cell_width] = BLANK
     return ["".join(row) for row in cells.tolist()]
+
+
+def map_lines(
+    places: np.ndarray, display: Display, *, is_diverging: bool, cell_width: int = 1, rows_per_line: int = 1
+) -> list[ScreenLine]:
+    """The places of a map in its colours: cells of that many characters, or two rows on a line."""
+    if not display.has_color:
+        texts = character_lines(places, cell_width)
+    elif rows_per_line == 2:
+        texts = half_block_lines(levels(places), palette(display.colors, is_diverging))
+    else:
+        texts = cell_lines(levels(places), palette(display.colors, is_diverging), cell_width)
+    return [ScreenLine(text, places.shape[1] * cell_width) for text in texts]
+
+
+def colour_bar(
+    ends: tuple[str, str], cells: int, display: Display, *, is_diverging: bool, rows_per_line: int
+) -> ScreenLine:
+    """`0.0000 [bar] 1.0000`: the whole colour map from left to right, drawn as the cells of a map are."""
+    if display.has_color:
+        places = np.linspace(0, 1, cells)[np.newaxis].repeat(rows_per_line, axis=0)
+        (bar,) = map_lines(places, display, is_diverging=is_diverging, rows_per_line=rows_per_line)
+    else:
+        bar = plain_line(f"[{RAMP}]")
+    return joined([plain_line(f"{ends[0]} "), bar, plain_line(f" {ends[1]}")])
 
 
 ACROSS, DOWN = 2, 4
