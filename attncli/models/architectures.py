@@ -76,6 +76,8 @@ PIXELS = ("pixel_values", "flattened_patches")
 """What models and processors call the numbers of a picture."""
 GRID = "grid_thw"
 """How many patches there are, of a part that reads them one after another."""
+AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
+"""The tokens before and after a picture among words, where a vocabulary has them (Qwen)."""
 TOWERS = ("text_model", "vision_model")
 """What a model calls its parts that read a text and a picture apart."""
 TOKENS_OF_PICTURES = {

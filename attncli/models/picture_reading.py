@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attncli.errors import UserError
-from attncli.models.architectures import BLOCK, GRID, PIXELS, arguments_of, layer_kind, sees_alone
+from attncli.models.architectures import (
+    AROUND_PICTURES,
+    BLOCK,
+    GRID,
+    PIXELS,
+    arguments_of,
+    layer_kind,
+    sees_alone,
+)
 from attncli.models.folder import PROCESSOR_FILES
 from attncli.models.picture_files import (
     OpenedPicture,
@@ -205,9 +213,8 @@ def _with_picture(text: str, processor: Any) -> str:
     token = getattr(processor, "image_token", None)
     if not isinstance(token, str) or token in text:
         return text
-    around = ("<|vision_start|>", "<|vision_end|>")  # as Qwen's models have it
     known = processor.tokenizer.get_vocab()
-    start, end = around if all(mark in known for mark in around) else ("", "")
+    start, end = AROUND_PICTURES if all(mark in known for mark in AROUND_PICTURES) else ("", "")
     return f"{start}{token}{end}{text}"
 
 
