@@ -887,7 +887,7 @@ def _score_screen(report: Report, display: Display) -> ScreenParts:
     score, precision = report.numbers("score"), display.precision
     labels = TableLabels(report, display)
     query, key = (labels.place(side, int(str(score[side]))) for side in ("query", "key"))
-    yield one_line(f"why: {report.about.partition(':')[0]}, head {report.spec['head']}", display, "title")
+    yield one_line(f"why: {model_name(report)}, head {report.spec['head']}", display, "title")
     yield text_line(report, display)
     weight, above = weight_text(score["weight"], precision), fixed(score["above_mean"], precision)
     total = fixed(score["score"], precision)
