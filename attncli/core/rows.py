@@ -27,8 +27,8 @@ from attncli.core.row_tiles import (
     part_of,
     run_jobs,
     tiles,
-    torch_threads,
 )
+from attncli.core.runtime import torch_threads
 
 
 class Part(Protocol):
