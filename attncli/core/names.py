@@ -81,7 +81,7 @@ WITH_SHARE = (
 )
 """The patterns that are reported as a share of all weight, too: NAME_mul."""
 
-# What is measured of a row that chose a token: a function of `statistics.looking_back.PromptedRows`.
+# What is measured of a row that chose a token: a function of `attncli.core.formulas.PromptedRows`.
 WRITING = {
     "prompt_mass": "attncli.core.formulas:prompt_mass",
     "text_mass": "attncli.core.formulas:text_mass",
