@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from attncli.measure.differences import changed_heads, head_differences
     from attncli.models.loading import open_model
-    from attncli.models.pictures import read_picture
+    from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_probe, read_text, words_of_characters
     from attncli.report import Report
     from attncli.runs.watching import Watch
@@ -81,7 +81,7 @@ _OF_MODELS = {
     ),
     "Watch": "runs.watching",
     "open_model": "models.loading",
-    "read_picture": "models.pictures",
+    "read_picture": "models.picture_reading",
     "read_probe": "models.pretrained",
     "read_text": "models.pretrained",
     "words_of_characters": "models.pretrained",

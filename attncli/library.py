@@ -17,8 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.layer import AttentionLayer
-from attncli.core.names import named_head
-from attncli.core.row_statistics import CACHE_POLICIES, PATTERNS, ROW_STATISTICS
+from attncli.core.names import CACHE_POLICIES, PATTERNS, ROW_STATISTICS, named_head
 from attncli.errors import UserError, must_be_one_of, refuse_bytes
 from attncli.measure.ablate import HeadEffects, Predicted, ablated, predicted_reading, swapped_reading
 from attncli.measure.cache import Judged, LimitedHeads, judged_reading, limited_heads, read_judged
@@ -32,12 +31,11 @@ from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, s
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
-from attncli.measure.retrieval import RetrievingHeads
-from attncli.measure.retrieval import retrieving_heads as heads_that_retrieve
 from attncli.measure.scores import ScoreParts
 from attncli.measure.scores import score_parts as parts_of_score
-from attncli.measure.sources import AnswerSources, SourceMethod, given_answer, written_answer
+from attncli.measure.sources import AnswerSources, RetrievingHeads, SourceMethod, given_answer, written_answer
 from attncli.measure.sources import answer_sources as sources_of_answer
+from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import TextDifferences
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import LogitAttribution, attribution
@@ -45,8 +43,7 @@ from attncli.measure.writing import WrittenText, written
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
-from attncli.models.pictures import reader_of
-from attncli.models.pretrained import Pretrained, Reading, read_text, words_of_characters
+from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of, words_of_characters
 from attncli.models.source_texts import SourcedText, Split, read_sourced, split_text, with_documents
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding

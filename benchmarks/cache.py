@@ -26,7 +26,7 @@ import torch
 from ablate import VOCABULARY, random_model
 from torch import Tensor
 
-from attncli.core.row_statistics import CACHE_POLICIES
+from attncli.core.names import CACHE_POLICIES
 from attncli.measure.cache import judged_reading, limited_heads
 from attncli.measure.cache_policies import policy_costs
 from attncli.models.loading import in_use, open_model

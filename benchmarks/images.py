@@ -30,8 +30,7 @@ from transformers.utils import logging
 
 from attncli.saved import read_reports
 from attncli.views import Display
-from attncli.views.overlay_lines import lines_with_list
-from attncli.views.overlays import looks_of
+from attncli.views.overlays import lines_with_list, looks_of
 
 BOUNDS = {224: 1.1, 518: 0.6}
 """Our time over that of the script, by the side of the picture in pixels."""

@@ -101,7 +101,7 @@ def report(package: Path, *arguments: str) -> dict[str, Any]:
 
 def test_the_page_names_these_files_and_no_others() -> None:
     files = {
-        "A statistic of a row": {"attncli/core/nearby_mass.py", "attncli/core/row_statistics.py"},
+        "A statistic of a row": {"attncli/core/nearby_mass.py", "attncli/core/names.py"},
         "An experiment": {"attncli/commands/similarity.py", "attncli/settings/__init__.py"},
         "Something measured of a pair of heads": {
             "attncli/measure/pairs.py",

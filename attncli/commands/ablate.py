@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from attncli.core.row_statistics import EFFECTS
+from attncli.core.names import EFFECTS
 from attncli.errors import UserError
 from attncli.settings.fields import Contradictions, Everyday, Size, TokenName, contradiction, in_group
 from attncli.settings.models import ImageSpec, SurveyTextSpec, check_head, check_heads, split_names
@@ -203,7 +203,8 @@ def read(
 ) -> "Predicted":
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
     from attncli.measure.ablate import predicted_reading
-    from attncli.models.pictures import read_picture, reader_of
+    from attncli.models.picture_reading import read_picture
+    from attncli.models.pretrained import reader_of
     from attncli.runs.runner import read_survey_text
 
     if spec.image is not None:
@@ -266,19 +267,16 @@ def _read_pair(
     return _pair(own, reading, line.other, "texts", pretrained, generator)
 
 
-def report_each(
-    specs: Sequence[AblateSpec],
-    readings: "Sequence[Predicted]",
+def report(
+    spec: AblateSpec,
+    reading: "Predicted",
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
-) -> "list[Report]":
-    """The report of each text."""
-    from attncli.models.pictures import reader_of
+) -> "Report":
+    """What one text says of each head."""
+    from attncli.models.pretrained import reader_of
 
-    return [
-        _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)
-        for spec, reading in zip(specs, readings, strict=True)
-    ]
+    return _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)
 
 
 def report_many(

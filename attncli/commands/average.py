@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from attncli.core.row_statistics import OF_WEIGHTS
+from attncli.core.names import OF_WEIGHTS
 from attncli.report import Numbers, Report, Statistic, Step, Tensors
 from attncli.settings.fields import (
     BYTES_PER_TOP_KEY,

@@ -29,7 +29,7 @@ from attncli.commands.output import (
     Destination,
     ProgressLine,
     checked_path,
-    counted,
+    counted_runs,
     first_words,
     progress_line,
     readable_rate,
@@ -313,7 +313,7 @@ def keep(
             seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
             on_errors=print_above,
-            on_progress=lambda *progress: line.show(lambda: counted(line, *progress)),
+            on_progress=lambda *progress: line.show(lambda: counted_runs(line, *progress)),
         )
         try:
             with one_torch_thread() if len(plan) > 1 else nullcontext():

@@ -23,7 +23,7 @@ from attncli.commands.command import (
 from attncli.commands.experiment import CONFIG, errors_at, given_settings
 from attncli.commands.output import first_words, progress_line
 from attncli.commands.show import ARRAY_FLAGS, opened
-from attncli.core.row_statistics import EFFECTS
+from attncli.core.names import EFFECTS
 from attncli.errors import UserError
 from attncli.plain_text import note, readable_token
 from attncli.report import Report

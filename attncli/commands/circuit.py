@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from attncli.core.row_statistics import HEAD_PATTERNS
+from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
 from attncli.report import Cell, Numbers, Report, Statistic, Table
 from attncli.settings.fields import Contradictions, Everyday, contradiction, in_group
@@ -90,20 +90,16 @@ def read(spec: CircuitSpec, texts: Texts, pretrained: "Pretrained", generator: A
     return read_survey_text(spec, texts, pretrained, generator)
 
 
-def report_each(
-    specs: Sequence[CircuitSpec],
-    readings: Sequence["Reading"],
+def report(
+    spec: CircuitSpec,
+    reading: "Reading",
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
-) -> list[Report]:
-    """The report of each text; of weights alone one for all."""
-    pairs = zip(specs, readings, strict=True)
-    return [
-        _report_weights(spec, pretrained, progress)
-        if spec.weights
-        else _report(spec, [reading], reading.left_out_notes(), pretrained, progress)
-        for spec, reading in pairs
-    ]
+) -> Report:
+    """The edges that one text shows, or those of the weights alone."""
+    if spec.weights:
+        return _report_weights(spec, pretrained, progress)
+    return _report(spec, [reading], reading.left_out_notes(), pretrained, progress)
 
 
 def report_many(

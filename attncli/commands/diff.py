@@ -279,26 +279,19 @@ def read(
     return read_text(pretrained, spec.a, key="A"), read_text(pretrained, spec.b, key="B")
 
 
-def report_each(
-    specs: Sequence[TwoTextsSpec],
-    readings: "Sequence[tuple[Reading, Reading]]",
-    pretrained: "Pretrained",
-    progress: object,
-) -> list[Report]:
+def report(
+    spec: TwoTextsSpec, reading: "tuple[Reading, Reading]", pretrained: "Pretrained", progress: object
+) -> Report:
     """B compared with A."""
-    return [_texts_report(spec, *pair, pretrained) for spec, pair in zip(specs, readings, strict=True)]
-
-
-def _texts_report(spec: TwoTextsSpec, a: "Reading", b: "Reading", pretrained: "Pretrained") -> Report:
     from attncli.measure.two_texts import text_differences
     from attncli.report_parts import versions
 
-    found = text_differences(pretrained, a, b)
+    found = text_differences(pretrained, *reading)
     heads, aligned = Table(found.heads), found.alignment
     is_aligned = heads[0]["mean_jensen_shannon"] is not None
     change = "mean_jensen_shannon" if is_aligned else "difference"
     tables = {"heads": heads, "predictions": Table(found.predictions)}
-    counts = [len(reading.text.ids) for reading in (a, b)]
+    counts = [len(side.text.ids) for side in reading]
     read = f"on {counts[0]} and {counts[1]} tokens, {aligned.num_shared} of them aligned"
     return Report(
         "diff",

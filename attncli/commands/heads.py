@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from attncli.core.formulas import sink_rate
-from attncli.core.row_statistics import STARTS_SPECIAL, WITHOUT_FIRST
+from attncli.core.names import STARTS_SPECIAL, WITHOUT_FIRST
 from attncli.errors import UserError
 from attncli.measure.examples import Example, head_examples
 from attncli.measure.heads import (
@@ -34,17 +34,15 @@ from attncli.measure.patterns import (
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
 from attncli.models.picture_files import PictureFolder
-from attncli.models.pictures import (
-    part_that_reads,
-    part_that_sees,
-    read_picture,
-    reader_of,
-)
+from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
     Reading,
+    part_that_reads,
+    part_that_sees,
     positions_named,
+    reader_of,
 )
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name

@@ -10,28 +10,27 @@ from torch import Tensor, nn
 
 from attncli.commands.heads import ablated_notes, pictures_of
 from attncli.core.engines import attend
-from attncli.core.formulas import Plane
+from attncli.core.formulas import Plane, moments
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
-from attncli.core.summaries import moments
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.heads import look_queries
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import output_projection
-from attncli.models.capture import Way, capture
+from attncli.models.capture import Way, capture, of_this_run
 from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.pictures import read_picture, reader_of
+from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
     Reading,
     attention_between_words,
     check_tokens_named,
+    reader_of,
     texts_of_stack,
     token_named,
     words_of_characters,
 )
-from attncli.models.steps import of_this_run
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Step
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec

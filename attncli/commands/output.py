@@ -182,7 +182,7 @@ def _with_size(model: str) -> str:
     return f"{Path(model).name}, {readable_bytes(stored_bytes(path))}"
 
 
-def counted(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:
+def counted_runs(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:
     """`1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate is that since the first result."""
     now = done + failed
     parts = [f"{kept + now:,} of {total:,} runs"]

@@ -3,7 +3,7 @@
 from functools import partial
 
 from attncli.commands.command import DEBUG, Command
-from attncli.core.row_statistics import PLUGGED
+from attncli.core.names import PLUGGED
 from attncli.core.runtime import GROUPS, BrokenPlugin, Plugin, added, imported, plugins
 from attncli.errors import DONE, FAILED
 from attncli.plain_text import plain_text

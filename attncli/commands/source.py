@@ -28,8 +28,7 @@ from attncli.settings.models import ModelSpec, check_head_of_model
 from attncli.settings.text import IN_FILE, FileName, Text, Texts, read_text, text_or_file
 
 if TYPE_CHECKING:
-    from attncli.measure.retrieval import RetrievingHeads
-    from attncli.measure.sources import Answer, AnswerSources
+    from attncli.measure.sources import Answer, AnswerSources, RetrievingHeads
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading, SourcedText
     from attncli.toys.attention import Progress
@@ -208,19 +207,11 @@ def _sourced(spec: SourceSpec, texts: Texts, pretrained: "Pretrained") -> "Sourc
     return sourced.in_template(pretrained) if spec.chat else sourced
 
 
-def report_each(
-    specs: Sequence[SourceSpec],
-    readings: Sequence[Any],
-    pretrained: "Pretrained",
-    progress: "Progress | None",
-) -> list[Report]:
-    """The report of each prompt, one after the other."""
-    return [
-        _report_of_heads(spec, pretrained, progress)
-        if spec.find_heads
-        else _report(spec, reading, pretrained, progress)
-        for spec, reading in zip(specs, readings, strict=True)
-    ]
+def report(spec: SourceSpec, reading: Any, pretrained: "Pretrained", progress: "Progress | None") -> Report:
+    """Where the answer to a prompt came from, or which heads are chosen to tell it."""
+    if spec.find_heads:
+        return _report_of_heads(spec, pretrained, progress)
+    return _report(spec, reading, pretrained, progress)
 
 
 def _answer(
@@ -316,7 +307,7 @@ def _notes(
 
 def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Progress | None") -> Report:
     """The heads that retrieve, which are kept for the model."""
-    from attncli.measure.retrieval import retrieving_heads
+    from attncli.measure.sources import retrieving_heads
     from attncli.report_parts import build_report
 
     found = retrieving_heads(pretrained, seed=spec.seed, progress=progress)

@@ -1,6 +1,6 @@
 """What each head adds to the logit of the next token, and why a head looks where it does, as reports."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
@@ -154,17 +154,9 @@ def read(spec: WhySpec, texts: Texts, pretrained: "Pretrained", generator: "torc
     return read_survey_text(spec, texts, pretrained, generator)
 
 
-def report_each(
-    specs: Sequence[WhySpec],
-    readings: "Sequence[Reading]",
-    pretrained: "Pretrained",
-    progress: Callable[[float], None] | None,
-) -> "list[Report]":
-    """The report of each text."""
-    pairs = zip(specs, readings, strict=True)
-    return [
-        (_score_report if spec.is_of_score else _report)(spec, reading, pretrained) for spec, reading in pairs
-    ]
+def report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained", progress: object) -> "Report":
+    """What the heads add to the logit, or what wrote the score of one head."""
+    return (_score_report if spec.is_of_score else _report)(spec, reading, pretrained)
 
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Computed, ScoreRules, Visibility, Wanted, longest_row
-from attncli.core.row_statistics import ROW_STATISTICS
-from attncli.core.row_tiles import torch_threads
+from attncli.core.names import ROW_STATISTICS
+from attncli.core.runtime import torch_threads
 
 LARGEST_SCORE = 6.9e14
 """Scores beyond this are refused: their squares must fit float32, and weights could not tell them apart."""

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attncli.core.formulas import Places, Plane, load_formula
-from attncli.core.row_statistics import PATTERNS
+from attncli.core.names import PATTERNS
 
 
 def split_heads(

@@ -1,8 +1,232 @@
-"""What people call heads and tokens: LAYER:HEAD, a position, a text, the second of its kind."""
+"""What is measured of rows and heads, by name, and what people call heads and tokens: every list of names.
+
+A leaf without torch, so that settings can be checked before torch is imported: formulas are named by their
+place, `module:function`.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
+
+from attncli.core.runtime import added
+
+
+class RowStatistic(NamedTuple):
+    """One number for each row, by a formula of `attncli.core.formulas.Rows`."""
+
+    formula: str
+    signed: bool = False
+    """Whether rows with negative weights have it, too."""
+    positional: bool = False
+    """Whether it compares positions of queries and keys, which two texts do not share."""
+    running: bool = False
+    """Whether the engine `tiles` gets it from its running sums; any other takes it a second pass."""
+    of_scores: bool = False
+    """Whether it is about what the softmax was given, which weights from elsewhere do not tell."""
+    is_peak: bool = False
+    """Whether the number of a head is the largest of its rows, not their mean."""
+
+
+# In the order in which reports name them.
+ROW_STATISTICS = {
+    "entropy": RowStatistic("attncli.core.formulas:entropy", running=True),
+    "normalized_entropy": RowStatistic("attncli.core.formulas:normalized_entropy", running=True),
+    "max_weight": RowStatistic("attncli.core.formulas:max_weight", signed=True, running=True),
+    "sink_mass": RowStatistic("attncli.core.formulas:sink_mass", signed=True, running=True),
+    "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True),
+    "participation": RowStatistic("attncli.core.formulas:participation", running=True),
+    "local_mass": RowStatistic("attncli.core.formulas:local_mass", positional=True, running=True),
+    "max_score": RowStatistic("attncli.core.formulas:max_score", running=True, of_scores=True, is_peak=True),
+}
+OF_WEIGHTS = tuple(name for name, statistic in ROW_STATISTICS.items() if not statistic.of_scores)
+"""Those that weights from elsewhere have, too."""
+
+
+class Ends(NamedTuple):
+    """How many of the first keys and of the last ones a small cache keeps: Xiao et al. 2023 (2309.17453)."""
+
+    sink: int
+    window: int
+
+
+def ends_of(num_keys: int) -> Ends:
+    """4 and 64, as Xiao et al. keep few; of shorter texts a 128th and an eighth, rounded up."""
+    return Ends(min(4, -(-num_keys // 128)), min(64, -(-num_keys // 8)))
+
+
+# Which keys of a row a head's score counts: a function of `attncli.core.formulas.Places`.
+PATTERNS = {
+    "sink_mass_4": "attncli.core.formulas:first_four",
+    "previous_token": "attncli.core.formulas:previous_token",
+    "next_token": "attncli.core.formulas:next_token",
+    "current_token": "attncli.core.formulas:current_token",
+    "neighbour": "attncli.core.formulas:neighbour",
+    "duplicate_token": "attncli.core.formulas:duplicate_token",
+    "induction": "attncli.core.formulas:induction",
+    "special_mass": "attncli.core.formulas:special_mass",
+    "from_to_weight": "attncli.core.formulas:from_to_weight",
+    "induction_stripe": "attncli.core.formulas:induction_stripe",
+}
+OF_PICTURES = ("distance", "current_token", "neighbour", "special_mass", "from_to_weight")
+"""What compares places on a picture, where nothing is before or after; `neighbour` is of pictures alone."""
+OF_KEYS = ("sink_mass_4", "special_mass", "from_to_weight")
+"""The patterns that do not compare the two sides: cross-attention has them, too."""
+WITH_SHARE = (
+    "previous_token",
+    "next_token",
+    "current_token",
+    "duplicate_token",
+    "induction",
+    "special_mass",
+)
+"""The patterns that are reported as a share of all weight, too: NAME_mul."""
+
+# What is measured of a row that chose a token: a function of `attncli.core.formulas.PromptedRows`.
+WRITING = {
+    "prompt_mass": "attncli.core.formulas:prompt_mass",
+    "text_mass": "attncli.core.formulas:text_mass",
+    "special_mass": "attncli.core.formulas:special_mass_of_row",
+    "written_mass": "attncli.core.formulas:written_mass",
+    "lookback_ratio": "attncli.core.formulas:lookback_ratio",
+    "needle_mass": "attncli.core.formulas:needle_mass",
+}
+PLUGGED = added("statistics", {*ROW_STATISTICS, *PATTERNS, *WRITING})
+"""What other packages measure of a row, where queries and keys are of one text."""
+for name, plugin in PLUGGED.items():
+    ROW_STATISTICS[name] = RowStatistic(plugin.place, positional=True)
+OF_WRITTEN_KEYS = ("written_mass", "lookback_ratio")
+"""Those that need what was written among the keys: cross-attention has them not."""
+WRITER_STATISTICS = (*OF_WEIGHTS, *WRITING, "retrieval")
+"""What each head of a model that writes has a number of."""
+
+LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
+"""In the row of a head: the key that it looks at most, and from which query."""
+HEAD_STATISTICS = (
+    *ROW_STATISTICS,
+    *PATTERNS,
+    *map("{}_mul".format, WITH_SHARE),
+    "one_key_mass",
+    "high_norm_mass",
+    "value_norm",
+)
+"""What a survey of heads has a number of."""
+
+
+STARTS_SPECIAL = "starts_special"
+"""Whether the first key of a text is a special token, which decides what counts as weight on those."""
+
+WITHOUT_FIRST = "without_first"
+"""What the statistics of a head are of where its first key is left out, the other weights renormalised."""
+
+UNNAMED = "unnamed"
+"""What a head is called that no pattern names."""
+
+
+FIRST_TOKEN = "first token"
+
+
+class HeadPattern(NamedTuple):
+    """The statistic of a pattern, the number above which a head has it, and the letter that stands for it.
+
+    One key: Gu et al. 2024 (2410.10781) call a mean weight above 0.3 on the first a sink. Clark et al. 2019
+    (1906.04341) count the heads of BERT on previous, next and special tokens, Olsson et al. 2022 (2209.11895)
+    those on induction, from about half of the weight.
+    """
+
+    statistic: str
+    threshold: float
+    letter: str
+    precedence: int = 1
+    """The highest names a head; of equal ones the largest statistic."""
+
+
+HEAD_PATTERNS = {
+    # Where a head parks weight that it does not need: names only what nothing else names.
+    FIRST_TOKEN: HeadPattern("sink_mass", 0.3, "F", precedence=0),
+    "previous token": HeadPattern("previous_token", 0.4, "P"),
+    "next token": HeadPattern("next_token", 0.4, "N"),
+    "current token": HeadPattern("current_token", 0.4, "C"),
+    "adjacent patches": HeadPattern("neighbour", 0.4, "A"),
+    "duplicate token": HeadPattern("duplicate_token", 0.4, "D"),
+    "induction": HeadPattern("induction", 0.4, "I"),
+    "special tokens": HeadPattern("special_mass", 0.4, "S"),
+    "one key for all": HeadPattern("one_key_mass", 0.3, "K"),
+    "uniform": HeadPattern("normalized_entropy", 0.9, "U", precedence=2),
+}
+
+
+OF_CACHE = "attncli.measure.cache_policies:"
+
+
+class CachePolicy(NamedTuple):
+    """Which keys of a prompt stay in a cache: those of the highest scores, as many as the counts say.
+
+    No policy looks at what comes after the prompt.
+    """
+
+    scores: str
+    keeps: str
+    paper: str
+    counts: str = OF_CACHE + "even_counts"
+
+
+CACHE_POLICIES = {
+    "window": CachePolicy(OF_CACHE + "by_position", "the last keys", "Beltagy et al. 2020 (2004.05150)"),
+    "sinks": CachePolicy(
+        OF_CACHE + "by_ends", "the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"
+    ),
+    "h2o": CachePolicy(
+        OF_CACHE + "by_received_weight",
+        "keys with most weight, mean over the queries that see them",
+        "Zhang et al. 2023 (2306.14048)",
+    ),
+    "tova": CachePolicy(
+        OF_CACHE + "by_last_query", "keys with most weight from the last token, all heads alike",
+        "Oren et al. 2024 (2401.06104)",
+    ),
+    "snapkv": CachePolicy(
+        OF_CACHE + "by_last_queries", "keys with most weight from the last 64 tokens, smoothed over five",
+        "Li et al. 2024 (2404.14469)",
+    ),
+    "pyramidkv": CachePolicy(
+        OF_CACHE + "by_last_queries", "as snapkv, more in lower layers", "Cai et al. 2024 (2406.02069)",
+        OF_CACHE + "pyramid_counts",
+    ),
+    "knorm": CachePolicy(OF_CACHE + "by_key_norm", "the shortest keys", "Devoto et al. 2024 (2406.11430)"),
+    "expected": CachePolicy(
+        OF_CACHE + "by_expected_weight", "keys with most weight from queries to come, as a Gaussian has them",
+        "Devoto et al. 2025 (2510.00636)",
+    ),
+    "random": CachePolicy(OF_CACHE + "by_chance", "any keys", "a baseline"),
+    "heads": CachePolicy(
+        OF_CACHE + "by_ends", "all keys of the heads whose output changes most, of others the ends",
+        "Xiao et al. 2024 (2410.10819)", OF_CACHE + "head_counts",
+    ),
+}  # fmt: skip
+"""In the order in which reports name them."""
+
+
+class Effect(NamedTuple):
+    """What a model loses without a head, as one number."""
+
+    is_difference: bool = False
+    """Without the head, minus with it: either sign occurs."""
+    falls: bool = False
+    """A number below zero says that the head helps."""
+
+
+# In the order in which reports name them.
+EFFECTS = {
+    "loss": Effect(is_difference=True),
+    "kl": Effect(),
+    "probability": Effect(is_difference=True, falls=True),
+    "logit_difference": Effect(is_difference=True, falls=True),
+    "restored": Effect(),
+    "cls_change": Effect(),
+    "output_change": Effect(),
+    "approximate": Effect(),
+}
+
 
 PLACE = re.compile(r"(?:(encoder|decoder|cross):)?([0-9]{1,6}):([0-9]{1,6})")
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from attncli.core.formulas import Rows, load_formula
 from attncli.core.layer import AttentionLayer, Computed, Moments, Wanted
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.names import ROW_STATISTICS
 
 
 def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import groupby
 from threading import Lock
 from types import TracebackType
@@ -18,44 +18,9 @@ from torch import Tensor
 
 from attncli.core.formulas import Rows, Softmax
 from attncli.core.layer import AttentionLayer, SeenKeys
-from attncli.core.runtime import tile_pass
+from attncli.core.runtime import tile_pass, torch_threads
 
 Found = TypeVar("Found")
-
-
-@cache
-def _torch_library() -> ctypes.CDLL:
-    """torch's own library, in which the OpenMP and the MKL are found that it computes with."""
-    return ctypes.CDLL(torch._C.__file__)
-
-
-def set_torch_threads(number: int, of_mkl: int | None = None) -> int:
-    """So many torch threads for what the calling thread computes from here on; gives what MKL had before.
-
-    torch.set_num_threads would also say how many every thread gets that begins later, a user's as well.
-    OpenMP and MKL keep a number for each thread (MKL's is 0 where it follows OpenMP's); a torch that was
-    built without them is left as it is.
-    """
-    torch.get_num_threads()  # torch gives a thread its number when it is first asked: not after this
-    library = _torch_library()
-    if hasattr(library, "omp_set_num_threads"):
-        library.omp_set_num_threads(number)
-    has_mkl = hasattr(library, "MKL_Set_Num_Threads_Local")
-    return library.MKL_Set_Num_Threads_Local(number if of_mkl is None else of_mkl) if has_mkl else 0
-
-
-@contextmanager
-def torch_threads(number: int) -> Iterator[int]:
-    """So many torch threads for this thread while the with-block runs; yields how many there were.
-
-    With one, no torch thread spins for milliseconds after its work, on a core that the jobs need.
-    """
-    before = torch.get_num_threads()
-    of_mkl = set_torch_threads(number)
-    try:
-        yield before
-    finally:
-        set_torch_threads(before, of_mkl)
 
 
 def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[Found]:
@@ -86,7 +51,7 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
             with torch_threads(1), torch.no_grad(), torch.inference_mode(is_inference):
                 while run_next():
                     pass
-        except BaseException:
+        except BaseException:  # whatever ends one thread: the others begin no other job
             waiting.clear()
             raise
 

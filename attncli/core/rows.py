@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attncli.core.formulas import load_formula, merged_moments, received_mass, top_keys
 from attncli.core.layer import AttentionLayer, Computed, Moments, Wanted
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.names import ROW_STATISTICS
 from attncli.core.row_tiles import (
     NUM_BUFFERS,
     Block,
@@ -27,8 +27,8 @@ from attncli.core.row_tiles import (
     part_of,
     run_jobs,
     tiles,
-    torch_threads,
 )
+from attncli.core.runtime import torch_threads
 
 
 class Part(Protocol):

@@ -84,6 +84,47 @@ def limit_spinning() -> None:
         del os.environ[SPINNING]
 
 
+@cache
+def _torch_library() -> ctypes.CDLL:
+    """torch's own library, in which the OpenMP and the MKL are found that it computes with."""
+    import torch
+
+    return ctypes.CDLL(torch._C.__file__)
+
+
+def set_torch_threads(number: int, of_mkl: int | None = None) -> int:
+    """So many torch threads for what the calling thread computes from here on; gives what MKL had before.
+
+    torch.set_num_threads would also say how many every thread gets that begins later, a user's as well.
+    OpenMP and MKL keep a number for each thread (MKL's is 0 where it follows OpenMP's); a torch that was
+    built without them is left as it is.
+    """
+    import torch
+
+    torch.get_num_threads()  # torch gives a thread its number when it is first asked: not after this
+    library = _torch_library()
+    if hasattr(library, "omp_set_num_threads"):
+        library.omp_set_num_threads(number)
+    has_mkl = hasattr(library, "MKL_Set_Num_Threads_Local")
+    return library.MKL_Set_Num_Threads_Local(number if of_mkl is None else of_mkl) if has_mkl else 0
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[int]:
+    """So many torch threads for this thread while the with-block runs; yields how many there were.
+
+    With one, no torch thread spins for milliseconds after its work, on a core that the jobs need.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    of_mkl = set_torch_threads(number)
+    try:
+        yield before
+    finally:
+        set_torch_threads(before, of_mkl)
+
+
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Give torch one thread for what this thread computes, unless OMP_NUM_THREADS says how many.
@@ -94,8 +135,6 @@ def one_torch_thread() -> Iterator[None]:
         if VARIABLE in os.environ:
             pass
         elif "torch" in sys.modules:
-            from attncli.core.row_tiles import torch_threads
-
             afterwards.enter_context(torch_threads(1))
         else:
             afterwards.callback(os.environ.pop, VARIABLE)
@@ -111,8 +150,6 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
     keeps all others waiting, so that one thread is several times as fast on busy cores.
     """
     import torch
-
-    from attncli.core.row_tiles import set_torch_threads, torch_threads
 
     most = torch.get_num_threads()
     began, busy, own = time.monotonic(), _busy_seconds(), time.process_time()

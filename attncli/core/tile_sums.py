@@ -1,7 +1,6 @@
 """The scores of one head, a tile at a time, and their running sums, by the compiled library or by torch."""
 
 import ctypes
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.row_tiles import Scratch
+from attncli.core.row_tiles import LOG2_E, Scratch
 from attncli.core.runtime import tile_pass
 
 ALIGNMENT = 16
@@ -129,7 +128,6 @@ def _taken(room: Float[Tensor, " size"], rows: int, columns: int) -> tuple[Tenso
     return room[: rows * columns].view(rows, columns), room[rows * columns :]
 
 
-LOG2_E = math.log2(math.e)
 ROWS_AT_ONCE = 1024
 """Rows that are in float64 at a time."""
 LOWEST = -1e30

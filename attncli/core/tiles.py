@@ -14,12 +14,12 @@ from torch import Tensor
 
 from attncli.core.formulas import are_equal, top_keys
 from attncli.core.layer import AttentionLayer, Computed, Wanted
-from attncli.core.row_statistics import ROW_STATISTICS, ends_of
-from attncli.core.row_tiles import Scratch, run_jobs, torch_threads
+from attncli.core.names import ROW_STATISTICS, ends_of
+from attncli.core.row_tiles import LOG2_E, Scratch, run_jobs
 from attncli.core.rows import PooledGrid, moments_of_heads
 from attncli.core.rows import attend as attend_by_rows
+from attncli.core.runtime import torch_threads
 from attncli.core.tile_sums import (
-    LOG2_E,
     LOWEST,
     SAFE_BITS,
     Head,

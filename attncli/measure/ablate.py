@@ -16,15 +16,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.core.engines import attend_with_gradients
-from attncli.core.layer import AttentionLayer, Visibility
-from attncli.core.runtime import threads_of_idle_cores
-from attncli.core.summaries import (
+from attncli.core.formulas import (
     mean_divergence,
     mean_interval,
     rank_correlation,
     relative_changes,
     token_losses,
 )
+from attncli.core.layer import AttentionLayer, Visibility
+from attncli.core.runtime import threads_of_idle_cores
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.heads import NOTHING_MORE, WHERE_IT_LOOKS, Survey, found_texts, looked_at
 from attncli.measure.patterns import HeadRow

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attncli.core.engines import FusedAttention, attend
 from attncli.core.layer import AttentionLayer, Visibility, Wanted
-from attncli.core.row_statistics import ends_of
+from attncli.core.names import LOOKED_AT, ends_of
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together
@@ -264,7 +264,6 @@ class LimitedHeads:
     notes: tuple[str, ...] = ()
 
 
-LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 MOST_FORGOTTEN = 5
 """Keys of a head that are named."""
 LIMITED_SHARE = 3

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attncli.core.engines import FusedAttention, attend
 from attncli.core.formulas import load_formula
 from attncli.core.layer import AttentionLayer, Visibility, Wanted
-from attncli.core.row_statistics import CACHE_POLICIES, ends_of
+from attncli.core.names import CACHE_POLICIES, ends_of
 from attncli.errors import UserError
 from attncli.measure.ablate import Start, TextRun
 from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_by

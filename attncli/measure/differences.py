@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attncli.core.row_statistics import HEAD_PATTERNS
-from attncli.core.summaries import jensen_shannon
+from attncli.core.formulas import jensen_shannon
+from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
 
 ARROW = " → "

@@ -12,16 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend
+from attncli.core.formulas import RunningMoments, mean_interval
 from attncli.core.layer import Wanted
-from attncli.core.names import head_range
-from attncli.core.row_statistics import PATTERNS
-from attncli.core.summaries import RunningMoments, mean_interval
+from attncli.core.names import PATTERNS, head_range
 from attncli.errors import UserError
 from attncli.measure.heads import NOTHING_MORE, HeadOptions, MarkedTexts
-from attncli.models.capture import capture
+from attncli.models.capture import capture, in_step, together
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.steps import in_step, together
 from attncli.models.text_files import ManyTexts, TextLine
 
 DECIMALS = 5

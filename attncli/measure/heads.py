@@ -23,8 +23,7 @@ from attncli.core.layer import (
     Wanted,
     merge_heads,
 )
-from attncli.core.names import head_range
-from attncli.core.row_statistics import FIRST_TOKEN, HEAD_PATTERNS
+from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, head_range
 from attncli.core.row_tiles import GivenWeights, Source
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.patterns import (
@@ -40,7 +39,7 @@ from attncli.measure.patterns import (
 )
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
-from attncli.models.capture import Way, capture
+from attncli.models.capture import Way, capture, in_step, of_this_run, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (
     CLS,
@@ -52,7 +51,6 @@ from attncli.models.pretrained import (
     positions_named,
     texts_of_stack,
 )
-from attncli.models.steps import in_step, of_this_run, together
 from attncli.models.text_files import ManyTexts
 
 BYTES_PER_ROLLED_WEIGHT = 40
@@ -729,9 +727,6 @@ def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> list[
                 row |= {"query": query, "key": key, "key_weight": float(weights[query, 0]), **tokens}
             found.append(row)
     return found
-
-
-LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 
 
 def rest_of_texts(found: SurveyedLayers, num_texts: int) -> Iterator[RestOfText]:

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attncli.core.formulas import Plane
+from attncli.core.formulas import Plane, RunningMoments, mean_interval
 from attncli.core.layer import Computed, Marks, Patterns, Wanted
-from attncli.core.row_statistics import (
+from attncli.core.names import (
     FIRST_TOKEN,
     HEAD_PATTERNS,
     OF_KEYS,
@@ -23,7 +23,6 @@ from attncli.core.row_statistics import (
     WITH_SHARE,
     HeadPattern,
 )
-from attncli.core.summaries import RunningMoments, mean_interval
 
 
 def wanted_scores(

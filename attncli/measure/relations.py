@@ -13,14 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.summaries import share_interval
+from attncli.core.formulas import share_interval
 from attncli.errors import UserError
 from attncli.measure.heads import refuse_merged
 from attncli.measure.removal import AblatedHeads
-from attncli.models.capture import Way, capture
+from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words
-from attncli.models.steps import in_step, together
 from attncli.models.text_files import LineFile, ManyTexts
 
 if TYPE_CHECKING:

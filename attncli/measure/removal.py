@@ -18,10 +18,9 @@ from attncli.core.names import head_range, named_head
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.architectures import BLOCK, output_projection
-from attncli.models.capture import check_computed_here, run_model
+from attncli.models.capture import check_computed_here, of_this_run, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained
-from attncli.models.steps import of_this_run
 
 RemovalMethod = Literal["zero", "mean", "sink", "swap"]
 
@@ -321,6 +320,7 @@ def copied(output: Any, num_copies: int) -> Any:
         is_of_text = output.ndim > 1 and len(output) == 1
         return torch.cat([output] * num_copies) if is_of_text else output
     if isinstance(output, Mapping):
+        # A mapping is made from a mapping, as transformers' outputs are: Mapping itself does not say so.
         return type(output)({name: copied(part, num_copies) for name, part in output.items()})  # type: ignore[call-arg]
     if isinstance(output, tuple | list):
         return type(output)(copied(part, num_copies) for part in output)

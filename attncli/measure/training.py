@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from attncli.core.row_statistics import HEAD_PATTERNS, UNNAMED
+from attncli.core.names import HEAD_PATTERNS, UNNAMED
 from attncli.measure.patterns import NOT_FIRST, HeadRow, Stack
 
 PATTERN_NAMES = (*HEAD_PATTERNS, UNNAMED)

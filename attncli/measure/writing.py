@@ -15,13 +15,12 @@ from torch.nn.utils.rnn import pad_sequence
 from attncli.core.engines import attend
 from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_score, top_keys
 from attncli.core.layer import AttentionLayer, Wanted
-from attncli.core.names import head_range
-from attncli.core.row_statistics import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING
+from attncli.core.names import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, head_range
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
-from attncli.models.pictures import picture_in_chat_template, read_picture_to_write
+from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, in_chat_template, write

@@ -7,6 +7,7 @@ to transformers' AttentionInterface and calls its parts as another does.
 import re
 from collections.abc import Mapping
 from functools import cache
+from inspect import signature
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -71,6 +72,14 @@ LOGITS_TO_KEEP = "logits_to_keep"
 """The argument of models that can compute their logits at some places alone."""
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
+PIXELS = ("pixel_values", "flattened_patches")
+"""What models and processors call the numbers of a picture."""
+GRID = "grid_thw"
+"""How many patches there are, of a part that reads them one after another."""
+AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
+"""The tokens before and after a picture among words, where a vocabulary has them (Qwen)."""
+TOWERS = ("text_model", "vision_model")
+"""What a model calls its parts that read a text and a picture apart."""
 TOKENS_OF_PICTURES = {
     **dict.fromkeys(("cls_token", "class_embedding", "class_token"), "[CLS]"),
     **dict.fromkeys(("register_tokens", "storage_tokens", "reg_token"), "reg"),
@@ -197,3 +206,17 @@ def projection_of_heads(layer: nn.Module, num_heads: int) -> Float[Tensor, "head
     """The columns of W_O that belong to each head."""
     matrix = _matrix(layer).detach()
     return matrix.reshape(len(matrix), num_heads, -1).transpose(0, 1)
+
+
+def arguments_of(model: PreTrainedModel) -> set[str]:
+    """The names of what a forward takes; where that says nothing, of what the model mainly reads."""
+    known = signature(model.forward).parameters
+    is_named = any(one.kind == one.POSITIONAL_OR_KEYWORD for one in known.values())
+    return {*known} if is_named else {model.main_input_name}
+
+
+def sees_alone(model: PreTrainedModel) -> bool:
+    """Whether a forward takes pixels, and no words beside them."""
+    known = arguments_of(model)
+    reads_words = {"input_ids", "decoder_input_ids"} & known
+    return not reads_words and bool({*PIXELS, GRID} & known)

@@ -28,6 +28,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes
 from attncli.models.architectures import (
+    PIXELS,
     UNTRAINED_PARTS,
     class_of,
     class_with_head,
@@ -414,12 +415,9 @@ def short_name(model: str) -> str:
     return Path(model).name or model
 
 
-READ_INPUTS = ("input_ids", "pixel_values", "flattened_patches")
-
-
 def check_reads_text(name: str, model: PreTrainedModel, tokenizer: object) -> None:
     """UserError for a model of sounds, and for one of text without a tokenizer."""
-    if model.main_input_name not in READ_INPUTS:
+    if model.main_input_name not in ("input_ids", *PIXELS):
         raise UserError(f"model: {name} takes {model.main_input_name}, not text or pictures")
     if tokenizer is None and model.main_input_name == "input_ids":
         raise UserError(f"model: {name} has no tokenizer: tokenizer.json is missing")

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.models.folder import id_and_revision
+from attncli.models.architectures import PIXELS
+from attncli.models.folder import PROCESSOR_FILES, id_and_revision
 from attncli.models.pretrained import (
     Pretrained,
 )
@@ -26,9 +27,6 @@ from attncli.models.text_files import PICTURE_SUFFIXES, TextLine, is_picture
 
 if TYPE_CHECKING:  # an extra
     from PIL.Image import Image
-
-PIXELS = ("pixel_values", "flattened_patches")
-"""What models and processors call the numbers of a picture."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +157,6 @@ def image_processor(pretrained: Pretrained) -> Any:
             f"image: {pretrained.name} has no image processor: {PROCESSOR_FILES[0]} is missing in its folder"
         )
     return _opened_processor(source, pretrained.name)
-
-
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 class Processing:

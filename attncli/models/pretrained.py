@@ -17,7 +17,15 @@ from attncli.core.names import the_one_position, token_positions
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
 from attncli.errors import UserError, nearest
-from attncli.models.architectures import BLANKS, POSITIONS, Predicts, predicted_tokens
+from attncli.models.architectures import (
+    BLANKS,
+    POSITIONS,
+    TOWERS,
+    Predicts,
+    arguments_of,
+    predicted_tokens,
+    sees_alone,
+)
 from attncli.models.folder import panics_in_one_line
 from attncli.models.layers import CapturedLayer, PictureInputs
 
@@ -459,6 +467,37 @@ class Pretrained:
                 return module.num_embeddings - unused - getattr(module, "offset", 0)
         most: int | None = getattr(self.model.config, "max_position_embeddings", None)
         return most if most is not None and most > 0 else None  # XLNet: -1
+
+
+def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
+    """The model, or the part of it that a reading is of."""
+    if reading.inputs is None:
+        return part_that_reads(pretrained)
+    is_of_both = reading.part or reading.context is not None
+    return pretrained if is_of_both else part_that_sees(pretrained)
+
+
+def part_that_reads(pretrained: Pretrained) -> Pretrained:
+    """The model, or of two towers (CLIP) the one that reads text."""
+    text, sees = (getattr(pretrained.model, name, None) for name in TOWERS)
+    if not isinstance(text, PreTrainedModel) or not isinstance(sees, PreTrainedModel):
+        return pretrained
+    if text.main_input_name != "input_ids" or "pixel_values" in arguments_of(text):
+        return pretrained
+    if not hasattr(pretrained.model, "get_text_features"):  # it writes after both (Idefics 3)
+        return pretrained
+    return replace(pretrained, name=f"{pretrained.name} ({TOWERS[0]})", model=text, with_head=None)
+
+
+def part_that_sees(pretrained: Pretrained) -> Pretrained:
+    """The model, or the part of it that reads pixels alone, as one of two towers; UserError for none."""
+    model = pretrained.model
+    if sees_alone(model):
+        return pretrained
+    for name, module in model.named_modules():
+        if name and isinstance(module, PreTrainedModel) and sees_alone(module):
+            return replace(pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None)
+    raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
 
 
 def decoder_start(*configs: object) -> int | None:

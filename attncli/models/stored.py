@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from attncli.core.row_tiles import torch_threads
+from attncli.core.runtime import torch_threads
 from attncli.errors import UserError
 from attncli.models.folder import ARCHITECTURE, TensorInFile, gguf_header, safetensors_tensors, weight_files
 

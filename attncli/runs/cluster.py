@@ -163,7 +163,7 @@ def _result(distributed: Any, future: Any, scheduler: str) -> Any:
         raise RunError(
             f"scheduler: {scheduler} went away: rerun the same command to resume once it is back"
         ) from None
-    except Exception as error:
+    except Exception as error:  # whatever Dask says where its scheduler fails
         raise RunError(f"scheduler: {scheduler}: {_one_line(error)}") from error
 
 

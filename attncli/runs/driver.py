@@ -59,7 +59,7 @@ def attempted(work: Work, chunk: Chunk) -> Result:
     """The result of the work, or what it raised: one failing run must not lose the others."""
     try:
         return work(chunk)
-    except Exception as error:
+    except Exception as error:  # of a model, a file or ours: the run fails and says why
         return Died.of(error)
 
 

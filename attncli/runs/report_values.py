@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from attncli.core.names import source_number
-from attncli.core.row_statistics import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST
+from attncli.core.names import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST, source_number
 from attncli.errors import UserError, nearest
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 from attncli.settings.fields import SUMMARIES, Spec

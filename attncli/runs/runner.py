@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def modules_of(spec: Spec) -> tuple[str, ...]:
-    """The modules that run an experiment: the first has `run` or, for a model, `read` and `report_each`."""
+    """The modules that run an experiment: the first has `run` or, for a model, `read` and `report`."""
     if isinstance(spec, ModelSpec) and spec.model_source() is not None:
         return spec.model_module, "attncli.models.loading"
     return (spec.module.partition(":")[0],)
@@ -137,14 +137,14 @@ def _run_on_model(
     progress: "Progress | None" = None,
 ) -> Report:
     """The report of one experiment on a model."""
-    from attncli.models.steps import counted
+    from attncli.models.capture import showing_blocks
 
     module = import_experiment(spec)
     report: Report
     if not spec.reads_many_texts():
         reading = module.read(spec, texts, pretrained, generator)
-        with nullcontext() if progress is None else counted(pretrained.model, progress.of_layers):
-            (report,) = module.report_each([spec], [reading], pretrained, progress)
+        with nullcontext() if progress is None else showing_blocks(pretrained.model, progress.of_layers):
+            (report,) = reports_of(module, [spec], [reading], pretrained, progress)
         return report
     is_small = pretrained.model.num_parameters() < SMALL_MODEL
     with one_torch_thread() if is_small else threads_of_idle_cores() as adapt:
@@ -157,6 +157,20 @@ def _run_on_model(
 
         report = module.report_many(spec, pretrained, on_progress)
     return report
+
+
+def reports_of(
+    module: ModuleType,
+    specs: Sequence[Any],
+    readings: Sequence[Any],
+    pretrained: "Pretrained",
+    progress: "Progress | None",
+) -> list[Report]:
+    """The reports of texts: all at once, where the module has `report_each`, else one after the other."""
+    if hasattr(module, "report_each"):
+        return list(module.report_each(specs, readings, pretrained, progress))
+    pairs = zip(specs, readings, strict=True)
+    return [module.report(spec, reading, pretrained, progress) for spec, reading in pairs]
 
 
 def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
@@ -262,7 +276,7 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
     module = import_experiment(first)
     from torch import Generator
 
-    from attncli.models.steps import in_step, together
+    from attncli.models.capture import in_step, together
 
     pretrained = _or_error(model_of, first)
     if isinstance(pretrained, UserError):
@@ -275,9 +289,7 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
         return reading
 
     def run(some: Mapping[int, "Reading"]) -> list[Report]:
-        own = [specs[place] for place in some]
-        reports: list[Report] = module.report_each(own, [*some.values()], pretrained, None)
-        return reports
+        return reports_of(module, [specs[place] for place in some], [*some.values()], pretrained, None)
 
     refused: dict[int, Outcome] = {}
     for batches in together(pretrained.model, in_batches(texts, read, refused.__setitem__)):

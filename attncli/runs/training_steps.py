@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.core.row_statistics import HEAD_PATTERNS, STARTS_SPECIAL
+from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.measure.patterns import Stack
 from attncli.measure.training import HeadsOverSteps
 from attncli.report import Report

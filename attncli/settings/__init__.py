@@ -31,12 +31,12 @@ EXPERIMENTS = {
     ),
     "norm": Experiment("Batch, layer and RMS normalisation", "commands.norm:NormSpec", "Learn"),
     "heads": Experiment("What each head of a pretrained model does", "settings.heads:HeadsSpec", "Models"),
-    "generate": Experiment("Where a model looks while it writes", "settings.generate:GenerateSpec", "Models"),
+    "generate": Experiment("Where a model looks while it writes", "commands.generate:GenerateSpec", "Models"),
     "ablate": Experiment(
         "What a model loses without each of its heads", "commands.ablate:AblateSpec", "Models"
     ),
     "cache": Experiment(
-        "What a smaller cache loses, by head and policy", "settings.cache:CacheSpec", "Models"
+        "What a smaller cache loses, by head and policy", "commands.cache:CacheSpec", "Models"
     ),
     "why": Experiment("What each head adds to the logit of the next token", "commands.why:WhySpec", "Models"),
     "source": Experiment("Which sources an answer came from", "commands.source:SourceSpec", "Models"),

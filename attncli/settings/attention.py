@@ -5,8 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from attncli.core.names import named_head
-from attncli.core.row_statistics import OF_PICTURES, OF_WEIGHTS, ROW_STATISTICS
+from attncli.core.names import OF_PICTURES, OF_WEIGHTS, ROW_STATISTICS, named_head
 from attncli.settings.fields import (
     BYTES_PER_PARAMETER,
     BYTES_PER_TOP_KEY,

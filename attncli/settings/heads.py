@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, create_model
 
-from attncli.core.names import named_head
-from attncli.core.row_statistics import (
+from attncli.core.names import (
     HEAD_PATTERNS,
     HEAD_STATISTICS,
     OF_PICTURES,
@@ -15,6 +14,7 @@ from attncli.core.row_statistics import (
     STARTS_SPECIAL,
     WITH_SHARE,
     WITHOUT_FIRST,
+    named_head,
 )
 from attncli.settings.fields import (
     Contradictions,

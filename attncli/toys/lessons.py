@@ -25,7 +25,7 @@ from attncli.core.mechanisms import (
     rms_norm,
     softmax_averaging_weights,
 )
-from attncli.core.row_statistics import OF_WEIGHTS
+from attncli.core.names import OF_WEIGHTS
 from attncli.errors import RunError
 
 

@@ -20,7 +20,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from attncli.core.row_statistics import EFFECTS, Effect
+from attncli.core.names import EFFECTS, Effect
 from attncli.errors import INTERRUPTED, UserError
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from attncli.core.row_statistics import HEAD_PATTERNS
+from attncli.core.names import HEAD_PATTERNS
 from attncli.report import PLACES, Picture, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
@@ -16,12 +16,13 @@ from attncli.views.matrices import (
     ATTENTION_AXES,
     Matrix,
     matrices_of,
+    pictured,
     place_names,
     tokens_of,
     whole_heads,
 )
 from attncli.views.model_screens import head_letter, is_mostly_first
-from attncli.views.overlays import Look, chosen_queries, pictured
+from attncli.views.overlays import Look, chosen_queries
 from attncli.views.texts import LabelledAxis, labelled_axes
 
 # The first of these is what one opens a report for.

@@ -23,8 +23,7 @@ from attncli.views.colours import Palette, Shading, levels, palette, picture_pal
 from attncli.views.heatmap import ticks
 from attncli.views.matrices import block_maximum
 from attncli.views.model_screens import pattern_letter
-from attncli.views.overlay_lines import fitted_size
-from attncli.views.overlays import painted, shaded, token_at
+from attncli.views.overlays import fitted_size, painted, shaded, token_at
 from attncli.views.terminal import SHAPES, cell_texts, character_lines, half_blocks
 from attncli.views.texts import bar, fixed, scalar, shortened
 

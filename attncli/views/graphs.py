@@ -17,8 +17,8 @@ from attncli.views.sections import (
     ScreenParts,
     Section,
     notes_in,
-    one_line,
     text_line,
+    title_line,
 )
 from attncli.views.texts import fixed, title, wrap_cells
 
@@ -114,7 +114,7 @@ FEW = 6
 def circuit_screen(report: Report, display: Display) -> ScreenParts:
     """The strongest edges in letters, then as numbers; of weights alone also the heads that copy most."""
     is_of_weights = bool(report.spec.get("weights"))
-    yield one_line(f"circuit: {report.about.rstrip('.').replace(':', ',', 1)}", display, "title")
+    yield title_line(report, display)
     if not is_of_weights:
         yield text_line(report, display)
     edges, width = head_edges(report), display.width or TEXT_WIDTH

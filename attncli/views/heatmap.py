@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from attncli.plain_text import plain_text
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.colours import Shading, levels, palette, shading
+from attncli.views.colours import Shading, shading
 from attncli.views.matrices import (
     Matrix,
     axes_in_words,
@@ -21,12 +21,12 @@ from attncli.views.matrices import (
     compared_names,
     in_words,
     matrices,
+    pictured,
     place_names,
     scale_of,
 )
-from attncli.views.overlay_lines import whole_lines
-from attncli.views.overlays import pictured
-from attncli.views.terminal import RAMP, cell_lines, character_lines, curve_lines, half_block_lines
+from attncli.views.overlays import whole_lines
+from attncli.views.terminal import colour_bar, curve_lines, map_lines
 from attncli.views.texts import (
     BOLD,
     DIM,
@@ -37,10 +37,10 @@ from attncli.views.texts import (
     heading,
     joined,
     labelled_axes,
+    plain_line,
     range_ends,
     styled,
     text_columns,
-    text_line,
     wrapped,
 )
 
@@ -83,7 +83,7 @@ def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[Scree
             words = _downwards([_vertical(plain_text(token)) for token in axis.tokens])
             lines = [*words, [""] * axis.count, *lines]
     padded = ("".join(text + " " * (cell_width - cell_len(text)) for text in line) for line in lines)
-    return [text_line(line.rstrip()) for line in padded]
+    return [plain_line(line.rstrip()) for line in padded]
 
 
 def _vertical(text: str) -> list[str]:
@@ -119,7 +119,7 @@ def ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
         if column and column * cell_width + len(number) > columns * cell_width:
             break
         line += " " * (column * cell_width - len(line)) + number
-    return text_line(line)
+    return plain_line(line)
 
 
 GAP = 2  # Columns between two maps.
@@ -341,7 +341,7 @@ def _plan_of_atlas(subject: Subject, grid: tuple[int, int], room: Screen) -> Pla
 
 Lines = list[ScreenLine]
 TokenTexts = Mapping[tuple[str, int], str]
-BLANK = text_line("")
+BLANK = plain_line("")
 
 
 def arranged(subject: Subject, plan: Plan, maps: list[Lines]) -> Lines:
@@ -352,11 +352,11 @@ def arranged(subject: Subject, plan: Plan, maps: list[Lines]) -> Lines:
     header = column_header(columns, plan.block[1], plan.cell_width)
     row_labels = subject.rows.labels(subject.row_token_cells, plan.block[0], plan.rows_per_line)
     names = [""] * (len(header) - 1) + [in_words(subject.rows.name)]
-    labels = [text_line(text) for text in [*names, *row_labels]]
+    labels = [plain_line(text) for text in [*names, *row_labels]]
     if len(maps) == 1:
         return beside([labels, [*header, *maps[0]]], 1)
     titles = subject.panel_titles
-    panels = [[text_line(title), *header, *cells] for title, cells in zip(titles, maps, strict=True)]
+    panels = [[plain_line(title), *header, *cells] for title, cells in zip(titles, maps, strict=True)]
     lines: Lines = []
     for start in range(0, len(panels), plan.across):
         first, *others = panels[start : start + plan.across]
@@ -379,7 +379,7 @@ def _atlas(subject: Subject, plan: Plan, maps: list[Lines], down: int, across: i
         for start in range(0, down * across, across):
             lines += [BLANK] if start and not is_apart else []
             row = [maps[start + head] for head in heads]
-            lines += beside([[text_line(names[start].ljust(width))], *row], 1)
+            lines += beside([[plain_line(names[start].ljust(width))], *row], 1)
     return lines
 
 
@@ -389,7 +389,7 @@ def _head_titles(subject: Subject, heads: range, cells: int) -> Lines:
     titles = place_names(places)
     if max(map(len, titles)) > cells:
         titles = [str(number) for _, number in places]
-    return [text_line(title.ljust(cells)) for title in titles]
+    return [plain_line(title.ljust(cells)) for title in titles]
 
 
 def incomplete_tokens(subject: Subject, plan: Plan) -> TokenTexts:
@@ -441,7 +441,7 @@ def draw(
     ]
     lines = beside(pictures, 2 * GAP)
     if len(pictures) > 1 and (display.width is None or max(line.cells for line in lines) > display.width):
-        lines = [*pictures[0], text_line(""), *pictures[1]]
+        lines = [*pictures[0], plain_line(""), *pictures[1]]
     return Figure(lines, incomplete_tokens(subject, plan))
 
 
@@ -460,7 +460,16 @@ def _picture(subject: Subject, plan: Plan, display: Display, pool: str) -> list[
         compared=compared,
     )
     title = subject.name + _pooling_note(subject, plan, pool)
-    maps = [_map_lines(places, plan, display, found.is_diverging) for places in found.places]
+    maps = [
+        map_lines(
+            places,
+            display,
+            is_diverging=found.is_diverging,
+            cell_width=plan.cell_width,
+            rows_per_line=plan.rows_per_line,
+        )
+        for places in found.places
+    ]
     return [
         *wrapped(title, display.width, BOLD, display.has_color),
         *_legend(found, subject, plan, display),
@@ -489,16 +498,6 @@ def _pooling_note(subject: Subject, plan: Plan, pool: str) -> str:
     return f": each cell the {kind} of {down} × {along} {nouns}"
 
 
-def _map_lines(places: np.ndarray, plan: Plan, display: Display, is_diverging: bool) -> list[ScreenLine]:
-    if not display.has_color:
-        texts = character_lines(places, plan.cell_width)
-    elif plan.rows_per_line == 2:
-        texts = half_block_lines(levels(places), palette(display.colors, is_diverging))
-    else:
-        texts = cell_lines(levels(places), palette(display.colors, is_diverging), plan.cell_width)
-    return [ScreenLine(text, places.shape[1] * plan.cell_width) for text in texts]
-
-
 def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> list[ScreenLine]:
     """`0.0000 [bar] 1.0000  linear; one range for all 8 maps`, in as many lines as the width needs."""
     if np.isnan(found.low):
@@ -514,9 +513,9 @@ def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> l
         remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
     if np.isnan(found.places).any():
         remarks.append(f"{NO_CELL} hidden or no number")
-    low, high = range_ends(found.low, found.high, display.precision, found.scale)
-    bar = _bar(found.is_diverging, plan, display)
-    lines = [joined([text_line(f"{low} "), bar, text_line(f" {high}")])]
+    ends = range_ends(found.low, found.high, display.precision, found.scale)
+    rows = plan.rows_per_line
+    lines = [colour_bar(ends, BAR_CELLS, display, is_diverging=found.is_diverging, rows_per_line=rows)]
     separator = "  "
     for remark in remarks:
         addition = styled(separator + remark, DIM, display.has_color)
@@ -526,16 +525,6 @@ def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> l
             lines[-1] = joined([lines[-1], addition])
         separator = "; "
     return lines
-
-
-def _bar(is_diverging: bool, plan: Plan, display: Display) -> ScreenLine:
-    """The whole colour map from left to right, drawn as the cells are."""
-    if not display.has_color:
-        return text_line(f"[{RAMP}]")
-    rows = plan.rows_per_line
-    places = np.linspace(0, 1, BAR_CELLS)[np.newaxis].repeat(rows, axis=0)
-    (line,) = _map_lines(places, Plan((1, 1), 1, rows), display, is_diverging)
-    return line
 
 
 NOTHING = "No matrix and no curve to draw here; --format table shows the numbers."
@@ -548,7 +537,7 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     yield from wrapped(title, width, BOLD, display.has_color)
     found = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
     pictures: list[list[ScreenLine]] = [
-        [*wrapped(title, width, BOLD, display.has_color), *map(text_line, lines)]
+        [*wrapped(title, width, BOLD, display.has_color), *map(plain_line, lines)]
         for name in pictured(report)
         for title, lines in whole_lines(report, name, display)
     ]
@@ -561,7 +550,7 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
         incomplete = {**incomplete, **figure.mentioned}
         pictures.append(figure.lines)
     pictures += curve_lines(report, display)
-    for lines in pictures or [[text_line(NOTHING)]]:
+    for lines in pictures or [[plain_line(NOTHING)]]:
         yield from (BLANK, *lines)
     if incomplete:
         yield BLANK

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.plain_text import plain_text
-from attncli.report import PLACES, NamedTensor, Report, Statistic, Table, Tensors, whole_head_name
+from attncli.report import PLACES, NamedTensor, Picture, Report, Statistic, Table, Tensors, whole_head_name
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
@@ -98,6 +98,18 @@ def place_names(place: Iterable[tuple[str, int]]) -> list[str]:
 def head_name(place: Mapping[str, Any]) -> str:
     """`5:3`, as heads of a model are written everywhere."""
     return f"{place['layer']}:{place['head']}"
+
+
+def pictured(report: Report) -> dict[str, list[Picture]]:
+    """The names of the tensors whose last axis counts tokens of a picture, each with its pictures."""
+    found: dict[str, list[Picture]] = {}
+    side = "context_tokens" if report.context_tokens else "tokens"
+    for name, tensor in report.tensors.items():
+        is_of_keys = tensor.axes[-1:] == ("key",)
+        pictures = [one for one in report.pictures if one.axis == side and any(one.boxes)]
+        if is_of_keys and pictures and not name.endswith(("scores", "bias")):
+            found[name] = pictures
+    return found
 
 
 def tokens_of(report: Report, axis: str) -> tuple[str, ...]:

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.row_statistics import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, Effect
+from attncli.core.names import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, UNNAMED, Effect
 from attncli.plain_text import plain_text
-from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
+from attncli.report import PLACES, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.matrices import head_name, matrices_of, unit_of
-from attncli.views.overlays import pictured
-from attncli.views.picture_screens import screen_parts
-from attncli.views.screens import weights_part
+from attncli.views.matrices import head_name, matrices_of, pictured, unit_of
+from attncli.views.screens import screen_parts, weights_part
 from attncli.views.sections import (
     GAP,
     Column,
@@ -48,7 +46,7 @@ from attncli.views.texts import (
     fixed,
     joined,
     named_tokens,
-    place_text,
+    plain_line,
     shortened,
     styled,
     text_name,
@@ -56,7 +54,6 @@ from attncli.views.texts import (
     weight_text,
     wrap_cells,
 )
-from attncli.views.texts import text_line as plain_line
 
 SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
@@ -775,7 +772,7 @@ def looked_at_columns(rows: Sequence[Row], display: Display, does: str = "looks 
     is_known = all(name in row for row in rows for name in LOOKED_AT)
     if not is_known or all(row["key"] is None for row in rows):
         return []
-    queries, keys = ([_token_cell(row, side) for row in rows] for side in ("query", "key"))
+    queries, keys = ([_placed_token(row, side) for row in rows] for side in ("query", "key"))
     weights = [fixed(row["key_weight"], display.precision) for row in rows]
     looks_at = [key if key == NO_NUMBER else f"{key} {of}" for key, of in zip(keys, weights, strict=True)]
     if len({*queries}) == 1:
@@ -786,15 +783,17 @@ def looked_at_columns(rows: Sequence[Row], display: Display, does: str = "looks 
     ]
 
 
-LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 MOST_TOKEN = 14
 
 
-def _token_cell(row: Row, side: str) -> str:
+def token_cell(token: object) -> str:
+    """A token among the columns of a table."""
+    return shortened(plain_text(str(token)), MOST_TOKEN)
+
+
+def _placed_token(row: Row, side: str) -> str:
     """`13 ·to`: a position and the token at it."""
-    if row[side] is None:
-        return NO_NUMBER
-    return f"{row[side]} {shortened(plain_text(str(row[f'{side}_token'])), MOST_TOKEN)}"
+    return NO_NUMBER if row[side] is None else f"{row[side]} {token_cell(row[f'{side}_token'])}"
 
 
 def _effects(rows: Sequence[Row], sort: str) -> list[str]:
@@ -888,7 +887,7 @@ def _score_screen(report: Report, display: Display) -> ScreenParts:
     score, precision = report.numbers("score"), display.precision
     labels = TableLabels(report, display)
     query, key = (labels.place(side, int(str(score[side]))) for side in ("query", "key"))
-    yield one_line(f"why: {report.about.partition(':')[0]}, head {report.spec['head']}", display, "title")
+    yield one_line(f"why: {model_name(report)}, head {report.spec['head']}", display, "title")
     yield text_line(report, display)
     weight, above = weight_text(score["weight"], precision), fixed(score["above_mean"], precision)
     total = fixed(score["score"], precision)
@@ -944,133 +943,3 @@ def _written_from(row: Row, labels: TableLabels, precision: int) -> str:
     """`16:0 at 20 ·x 0.91`: a head, and what it looked at most where it wrote."""
     key = labels.place("key", int(str(row["key"])))
     return f"{row['layer']}:{row['head']} at {key} {weight_text(row['weight'], precision)}"
-
-
-MOST_TOKENS = 9
-LINES_OF_ALL = 12  # of 30: for the text, the tokens and the notes
-MOST_WRITERS = 5
-TEXT_LINES = 3
-SHARES = {"first_key": "first", "written_mass": "written", "needle_mass": "needle"}
-HEAD_PLACES = ("layer", "head", "stack", "module")
-HEAD_ORDER = (
-    *("retrieval", "needle_mass", "text_mass", "prompt_mass", "written_mass"),
-    *("lookback_ratio", "sink_mass", "distance", "entropy", "special_mass"),
-)
-
-
-def generate_screen(report: Report, display: Display) -> ScreenParts:
-    """What was read and written; the first tokens with the keys that were looked at; the strongest heads."""
-    width = display.width or 0
-    labels = TableLabels(report, replace(display, width=min(width, 100)))
-    yield Paragraph(_written_title(report), "title")
-    file = report.spec.get("file")
-    prompt = report.spec.get("sentence") or (f"file {file}" if file else "")
-    names = " ".join(picture.name for picture in report.pictures)
-    words = f"{names} {prompt} {report.spec.get('question') or ''}".split()
-    yield one_line(f"prompt: {' '.join(words)}", display)
-    said = "answer" if report.spec.get("answer") else "wrote"
-    lines = wrap_cells(f"{said}: {plain_text(' '.join((report.written or '').split()))}", width)
-    if len(lines) > TEXT_LINES:
-        lines = [*lines[: TEXT_LINES - 1], shortened(" ".join(lines[TEXT_LINES - 1 :]), width)]
-    yield from (Paragraph(line, "") for line in lines)
-    notes = [plain_text(note) for note in report.notes]
-    room = LINES_OF_ALL - len(lines) - sum(len(wrap_cells(note, width)) for note in notes)
-    room -= len(wrap_cells(_tokens_title(report, MOST_TOKENS), width)) - 1
-    num_tokens, num_heads = len(report.table("written")), len(report.table("heads"))
-    overlays = [*screen_parts(report, display)]
-    yield from overlays
-    # Below where its words looked in a picture, few of the tokens and heads.
-    usual = min(LEAST_ROWS if overlays else MOST_TOKENS, room)
-    least, rank = (0, 1) if overlays else (min(LEAST_ROWS, usual), 0)
-    yield Elastic(
-        lambda count: [_tokens(report, labels, display, count)] if count else [],
-        usual,
-        least,
-        num_tokens,
-        rank,
-    )
-    yield Elastic(
-        lambda count: [_heads(report, display, count)] if count else [],
-        LEAST_ROWS if overlays else MOST_WRITERS,
-        0 if overlays else LEAST_ROWS,
-        num_heads,
-        rank=1,
-    )
-    yield notes_in(notes, display)
-
-
-def _written_title(report: Report) -> str:
-    """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
-    counts = report.numbers("writing")
-    new = "in the answer" if report.spec.get("answer") else "new"
-    sizes = [f"{counts['prompt_tokens']} tokens", f"{counts['new_tokens']} {new}"]
-    parts = [model_name(report), place_text(report.spec), *sizes]
-    return plain_text(f"generate: {', '.join(filter(None, parts))}")
-
-
-def _tokens(report: Report, labels: TableLabels, display: Display, most: int) -> Grid:
-    """One line per token: the query that chose it, shares of the row, the keys beside the first."""
-    rows = report.table("written")
-    places = _chosen(rows, most)
-    shown = [rows[place] for place in places]
-    precision = display.precision
-    label = labels.rows("query", len(rows))
-    columns = [
-        Column(("", "chose"), [shortened(plain_text(str(row["token"])), 14) for row in shown], left=True)
-    ]
-    columns += [
-        Column(("", name), [fixed(row[key], precision) for row in shown])
-        for key, name in SHARES.items()
-        if key in shown[0]
-    ]
-    for rank in range(len(_list(shown[0], "keys"))):
-        cells = [_key_seen(row, rank, labels, precision) for row in shown]
-        columns.append(Column(("", "looks at" if rank == 0 else "and"), cells, left=True))
-    label = Column(("", "query"), [label.cells[place] for place in places], left=True)
-    return Grid(_tokens_title(report, len(shown)), label, columns).first_group(display.width)
-
-
-def _tokens_title(report: Report, most: int) -> str:
-    rows = report.table("written")
-    left = f" ({most} of {len(rows)})" if most < len(rows) else ""
-    of = "this head" if report.spec.get("head") is not None else "the heads' mean"
-    if report.spec.get("head") is None and "head" in rows[0]:
-        best = plain_text(str(rows[0]["head"]))
-        return f"where the best head, {best}, looked{left}, without the first key"
-    return f"where it looked for each token{left}: {of}, without the first key"
-
-
-def _chosen(rows: Sequence[Row], most: int) -> list[int]:
-    """The first tokens; of those that look for a needle the ones that looked at it most."""
-
-    def on_needle(place: int) -> float:
-        share = rows[place].get("needle_mass")
-        return -share if isinstance(share, float) else 0.0
-
-    return sorted(sorted(range(len(rows)), key=on_needle)[:most])
-
-
-def _list(row: Row, name: str) -> Sequence[Cell]:
-    cells = row[name]
-    assert isinstance(cells, list)
-    return cells
-
-
-def _key_seen(row: Row, rank: int, labels: TableLabels, precision: int) -> str:
-    key, weight = _list(row, "keys")[rank], _list(row, "weights")[rank]
-    if not isinstance(key, int):
-        return NO_NUMBER
-    return f"{labels.place('key', key)} {fixed(weight, precision)}"
-
-
-def _heads(report: Report, display: Display, count: int) -> Grid:
-    """The heads with the most of what they are sorted by, with as many statistics as fit."""
-    heads = report.table("heads")
-    sort = str(report.spec.get("sort"))
-    if sort == "retrieval" and all(row[sort] != row[sort] for row in heads):
-        sort = "needle_mass"  # nothing was copied
-    least = "smallest" if report.spec.get("ascending") else "largest"
-    names = [*HEAD_PLACES, *dict.fromkeys([sort, *HEAD_ORDER])]
-    shown = [{name: row[name] for name in names if name in row} for row in heads[:count]]
-    title = plain_text(f"heads with the {least} {sort}, means over the new tokens")
-    return heads_grid(title, shown, display.precision).first_group(display.width)

@@ -1,22 +1,34 @@
-"""The first screens of attention, of the lessons and of stores; their first lines and notes."""
+"""The first screens of attention, of pictures, of the lessons and of stores; their first lines and notes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.row_statistics import ROW_STATISTICS, WITHOUT_FIRST
+from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heatmap import draw
-from attncli.views.matrices import Curve, Matrix, curves_of, matrices, matrices_of, tokens_of
-from attncli.views.overlays import pictured
-from attncli.views.picture_screens import screen_parts
+from attncli.views.matrices import Curve, Matrix, curves_of, matrices, matrices_of, pictured, tokens_of
+from attncli.views.overlays import (
+    LINES,
+    MOST_LINES,
+    TILES,
+    Look,
+    TileLines,
+    Tiles,
+    fitted_size,
+    lines_with_list,
+    overlays_of,
+    rows_of,
+    with_picture,
+)
 from attncli.views.sections import (
     GAP,
     Column,
@@ -33,11 +45,12 @@ from attncli.views.sections import (
     one_line,
     statistic_tables,
 )
-from attncli.views.terminal import LABEL_CELLS, chart, ends_of
+from attncli.views.terminal import LABEL_CELLS, axis_range, chart
 from attncli.views.texts import (
     ARROW,
     NO_NUMBER,
     bar,
+    counted,
     fixed,
     heading,
     is_in_heading,
@@ -49,6 +62,7 @@ from attncli.views.texts import (
     token_counts,
     token_name,
     untrained,
+    wrap_cells,
 )
 
 NOTE_LINES = 3
@@ -423,7 +437,7 @@ def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[
     if rows < LEAST_ROWS:
         yield Paragraph("Not shown: the curve of softmax. See --format heatmap.", "note")
         return
-    lines = chart(curve, ends_of(curve.y), columns, rows, display)
+    lines = chart(curve, axis_range(curve.y), columns, rows, display)
     yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])
 
 
@@ -455,7 +469,7 @@ def norm_screen(report: Report, display: Display) -> ScreenParts:
 
 # Of each matrix of a mistake, where it is alone, and where a table follows.
 PITFALL_ROWS, FEW_PITFALL_ROWS = 6, 3
-MOST_LINES, MOST_FAILED = 18, 2
+MOST_SUMMARY_ROWS, MOST_FAILED = 18, 2
 STRONGEST = 10
 
 
@@ -537,7 +551,7 @@ def results_screen(report: Report, display: Display) -> ScreenParts:
             )
 
     # A second table takes its rows, a blank line, title, header and rule.
-    most = MOST_LINES - bool(failed) * (len(failed) + 4)
+    most = MOST_SUMMARY_ROWS - bool(failed) * (len(failed) + 4)
     yield Elastic(of, most, min(LEAST_ROWS, len(summary)), len(summary))
 
 
@@ -570,3 +584,78 @@ def _of_head(row: Row) -> Row:
     """The row with its head as 24:4."""
     others = {name: cell for name, cell in row.items() if name not in ("statistic", *PLACES)}
     return {"statistic": row["statistic"], "head": f"{row['layer']}:{row['head']}", **others}
+
+
+LEAST_LINES, TILE_LINES = 4, 12
+# Columns of a small overlay where otherwise not one layer would fit.
+TINY = (7, 6, 5)
+REST = "--show weights or -o page.html has all."
+
+
+def screen_parts(report: Report, display: Display, usual: int = TILE_LINES) -> Iterator[Elastic]:
+    """What looks at each picture: one look large, several as a grid in so many lines."""
+    for title, _, groups in overlays_of(report):
+        tiles = [tile for group in groups for tile in group]
+        yield (
+            one_look(tiles[0].look, display)
+            if len(tiles) == 1
+            else tiles_part(title, with_picture(groups, display), display, usual)
+        )
+
+
+def one_look(look: Look, display: Display) -> Elastic:
+    """The overlay as large as there is room for, beside it the strongest patches and what lies elsewhere."""
+
+    def of(lines: int) -> Iterator[Section]:
+        yield Drawing(look.title, [line.text.rstrip() for line in lines_with_list(look, display, lines)])
+
+    return Elastic(of, LINES, LEAST_LINES, MOST_LINES)
+
+
+def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elastic:
+    """Groups of tiles in as many lines as there are; where not all fit some, evenly, the last one always."""
+    width = display.width or TEXT_WIDTH
+    whole = 1 + len(TileLines(groups, TILES[0], display))
+    most = whole if display.height is None else min(whole, display.height)
+
+    def of(lines: int) -> Iterator[Section]:
+        if lines < LEAST_LINES:
+            return
+        shown, columns = _plan(groups, lines - 1, display)
+        left_out = _layers_left_out(groups, shown)
+        chosen = [groups[place] for place in shown]
+        if not shown:
+            rows, columns = rows_of(groups[-1:], TILES[-1], display), TILES[-1]
+            height = 1 + fitted_size(groups[-1][0].look.picture, columns, MOST_LINES)[1]
+            chosen = [[tile for row in rows[: max(1, (lines - 2) // height)] for tile in row]]
+            left_out = counted(sum(map(len, groups)) - len(chosen[0]), "overlay")
+        yield Drawing(title, TileLines(chosen, columns, display))
+        if left_out:
+            yield from (
+                Paragraph(line, "note") for line in wrap_cells(f"Not shown: {left_out}. {REST}", width)
+            )
+
+    return Elastic(of, min(whole, usual), LEAST_LINES + 2, most)
+
+
+def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
+    """Which groups are shown, and the columns of a tile; no group where not one fits whole."""
+    for count in range(len(groups), 0, -1):
+        is_whole = count == len(groups)
+        places = np.linspace(len(groups) - 1, 0, count, endpoint=is_whole and count > 1)
+        shown = sorted(round(place) for place in places.tolist())
+        for columns in (*TILES, *(TINY if count == 1 else ())):
+            drawn = TileLines([groups[place] for place in shown], columns, display)
+            if len(drawn) <= lines - (not is_whole):
+                return shown, columns
+    return [], TILES[-1]
+
+
+def _layers_left_out(groups: Tiles, shown: Sequence[int]) -> str:
+    """`layers 0-4, 6-10`."""
+    missing = [place for place in range(len(groups)) if place not in shown]
+    runs = []
+    for _, run in groupby(enumerate(missing), key=lambda pair: pair[1] - pair[0]):
+        places = [groups[place][0].look.place[0][1] for _, place in run]
+        runs.append("-".join(dict.fromkeys((str(places[0]), str(places[-1])))))
+    return f"layers {', '.join(runs)}" if shown and runs else ""

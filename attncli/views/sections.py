@@ -230,7 +230,8 @@ def titled(report: Report) -> str:
 def model_name(report: Report) -> str:
     """The model's folder or id, the default one where the user named none."""
     default = getattr(SPECS[report.experiment], "default_model", "")
-    return Path(str(report.spec.get("model") or default)).name
+    model = str(report.spec.get("model") or default)
+    return Path(model).name or model
 
 
 def text_line(report: Report, display: Display) -> Paragraph:

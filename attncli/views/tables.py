@@ -20,21 +20,17 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.answers import knows_heads, source_screen
-from attncli.views.cache_screen import cache_screen
-from attncli.views.comparisons import comparison_screen
+from attncli.views.comparisons import comparison_screen, watch_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
-from attncli.views.matrices import chosen_parts, head_name, missing_parts, parts_of
+from attncli.views.matrices import chosen_parts, head_name, missing_parts, parts_of, pictured
 from attncli.views.model_screens import (
     ablate_screen,
-    generate_screen,
     heads_screen,
     looks_at_first,
     why_screen,
 )
-from attncli.views.overlay_lines import whole_lines
-from attncli.views.overlays import pictured
+from attncli.views.overlays import whole_lines
 from attncli.views.screens import (
     attention_screen,
     average_screen,
@@ -59,7 +55,7 @@ from attncli.views.sections import (
     step_sections,
 )
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
-from attncli.views.watch_screen import watch_screen
+from attncli.views.writer_screens import cache_screen, generate_screen, knows_heads, source_screen
 
 ANY = (str, int, float, type(None))
 MAYBE = (int, float, type(None))

@@ -8,7 +8,7 @@ import numpy as np
 
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.colours import NONE, Palette
+from attncli.views.colours import NONE, Palette, levels, palette
 from attncli.views.matrices import Curve, curves_of
 from attncli.views.texts import (
     BOLD,
@@ -16,10 +16,11 @@ from attncli.views.texts import (
     RESET,
     ScreenLine,
     beside,
+    joined,
+    plain_line,
     range_ends,
     scalar,
     styled,
-    text_line,
 )
 
 UPPER, LOWER, BLANK = "▀", "▄", " "
@@ -99,6 +100,31 @@ def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
     return ["".join(row) for row in cells.tolist()]
 
 
+def map_lines(
+    places: np.ndarray, display: Display, *, is_diverging: bool, cell_width: int = 1, rows_per_line: int = 1
+) -> list[ScreenLine]:
+    """The places of a map in its colours: cells of that many characters, or two rows on a line."""
+    if not display.has_color:
+        texts = character_lines(places, cell_width)
+    elif rows_per_line == 2:
+        texts = half_block_lines(levels(places), palette(display.colors, is_diverging))
+    else:
+        texts = cell_lines(levels(places), palette(display.colors, is_diverging), cell_width)
+    return [ScreenLine(text, places.shape[1] * cell_width) for text in texts]
+
+
+def colour_bar(
+    ends: tuple[str, str], cells: int, display: Display, *, is_diverging: bool, rows_per_line: int
+) -> ScreenLine:
+    """`0.0000 [bar] 1.0000`: the whole colour map from left to right, drawn as the cells of a map are."""
+    if display.has_color:
+        places = np.linspace(0, 1, cells)[np.newaxis].repeat(rows_per_line, axis=0)
+        (bar,) = map_lines(places, display, is_diverging=is_diverging, rows_per_line=rows_per_line)
+    else:
+        bar = plain_line(f"[{RAMP}]")
+    return joined([plain_line(f"{ends[0]} "), bar, plain_line(f" {ends[1]}")])
+
+
 ACROSS, DOWN = 2, 4
 BRAILLE = 0x2800
 # The bit of each dot of a braille character, row by row from the top.
@@ -111,7 +137,7 @@ SMALL_COLUMNS = 14, 30
 GAP = 2
 
 
-class Ends(NamedTuple):
+class AxisRange(NamedTuple):
     """The least and the greatest number of an axis."""
 
     low: float
@@ -123,9 +149,9 @@ class Ends(NamedTuple):
         return (numbers - self.low) / span if span > 0 else np.full(len(numbers), 0.5)
 
 
-def ends_of(numbers: np.ndarray) -> Ends:
+def axis_range(numbers: np.ndarray) -> AxisRange:
     """The least and the greatest of the numbers."""
-    return Ends(float(numbers.min()), float(numbers.max()))
+    return AxisRange(float(numbers.min()), float(numbers.max()))
 
 
 def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
@@ -138,16 +164,18 @@ def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
             (curve,) = group.curves
             width = min(display.width or MOST_COLUMNS, MOST_COLUMNS)
             columns = max(width - LABEL_CELLS, MOST_COLUMNS // 4)
-            yield [title, *chart(curve, ends_of(curve.y), columns, ROWS, display)]
+            yield [title, *chart(curve, axis_range(curve.y), columns, ROWS, display)]
 
 
 def _small_charts(curves: list[Curve], display: Display) -> list[ScreenLine]:
     numbers = np.concatenate([curve.y for curve in curves])
-    ends = Ends(min(0.0, float(numbers.min())), float(numbers.max()))
+    ends = AxisRange(min(0.0, float(numbers.min())), float(numbers.max()))
     least, columns = SMALL_COLUMNS
     if display.width is not None:
         columns = max(least, min(columns, (display.width + GAP) // len(curves) - GAP - LABEL_CELLS))
-    charts = [[text_line(curve.label), *chart(curve, ends, columns, SMALL_ROWS, display)] for curve in curves]
+    charts = [
+        [plain_line(curve.label), *chart(curve, ends, columns, SMALL_ROWS, display)] for curve in curves
+    ]
     lines: list[ScreenLine] = []
     while charts:
         across = _fitting(charts, display.width)
@@ -167,23 +195,23 @@ def _fitting(charts: list[list[ScreenLine]], width: int | None) -> int:
     return across
 
 
-def chart(curve: Curve, ends: Ends, columns: int, rows: int, display: Display) -> list[ScreenLine]:
+def chart(curve: Curve, ends: AxisRange, columns: int, rows: int, display: Display) -> list[ScreenLine]:
     """The curve between its axes; `ends` are those of y, so that charts can share them."""
-    across = ends_of(curve.x)
+    across = axis_range(curve.x)
     lines = dotted_lines(across.places(curve.x), ends.places(curve.y), columns, rows)
     labels = [""] * rows
     labels[-1], labels[0] = range_ends(*ends, display.precision)
     if rows % 2:
         labels[rows // 2] = scalar((ends.low + ends.high) / 2, display.precision)
     width = max(map(len, labels))
-    axis = [text_line(f"{label:>{width}} {'┤' if label else '│'}") for label in labels]
+    axis = [plain_line(f"{label:>{width}} {'┤' if label else '│'}") for label in labels]
     dots = [styled(line, INK, display.has_color) for line in lines]
     left, right = (np.format_float_positional(end, 4, trim="-") for end in across)
     middle = " " * max(1, columns - len(left) - len(right))
     return [
         *beside([axis, dots], 0),
-        text_line(f"{'':>{width}} └{'─' * columns}"),
-        text_line(f"{'':>{width}}  {left}{middle}{right}"),
+        plain_line(f"{'':>{width}} └{'─' * columns}"),
+        plain_line(f"{'':>{width}}  {left}{middle}{right}"),
     ]
 
 

@@ -70,7 +70,7 @@ class ScreenLine(NamedTuple):
     cells: int
 
 
-def text_line(text: str) -> ScreenLine:
+def plain_line(text: str) -> ScreenLine:
     """A line of plain text."""
     return ScreenLine(text, cell_len(text))
 

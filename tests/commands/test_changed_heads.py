@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from attncli.commands.diff import compare
-from attncli.core.row_statistics import HEAD_PATTERNS
+from attncli.core.names import HEAD_PATTERNS
 from tests.commands.test_models_together import SENTENCES
 from tests.running import run
 

@@ -27,7 +27,7 @@ from attncli.models.folder import SHIPPED_MODEL
 from attncli.runs.runner import Session
 from attncli.runs.watching import Watch
 from attncli.views import Display, load_view
-from attncli.views.watch_screen import sparkline
+from attncli.views.comparisons import sparkline
 from tests.conftest import Attn
 
 PROBE = ["--num-tokens", "6"]

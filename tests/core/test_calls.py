@@ -17,7 +17,7 @@ from attncli.core import tiles as passes
 from attncli.core.attention_statistics import attention_statistics, computed_statistics
 from attncli.core.engines import attend
 from attncli.core.layer import Wanted
-from attncli.core.row_statistics import ROW_STATISTICS, RowStatistic
+from attncli.core.names import ROW_STATISTICS, RowStatistic
 from tests.layers import layer_of
 
 

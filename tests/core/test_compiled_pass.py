@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from attncli.core import reference, rows, runtime, tiles
 from attncli.core import row_tiles as row_softmax
 from attncli.core.layer import AttentionLayer, Computed, Wanted
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.names import ROW_STATISTICS
 from attncli.core.tile_sums import TileSizes
 from tests.layers import layer_of
 

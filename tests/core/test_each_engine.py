@@ -20,7 +20,7 @@ from attncli.core import tile_sums as compiled_pass
 from attncli.core.engines import attend, engine_for
 from attncli.core.formulas import Plane
 from attncli.core.layer import AttentionLayer, Computed, Marks, Patterns, ScoreRules, Visibility, Wanted
-from attncli.core.row_statistics import OF_WEIGHTS, PATTERNS, ROW_STATISTICS
+from attncli.core.names import OF_WEIGHTS, PATTERNS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.tile_sums import TileSizes
 from tests.layers import layer_of

@@ -6,7 +6,7 @@ import torch
 from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, sink_rate
 from attncli.core.layer import Marks
-from attncli.core.row_statistics import HEAD_STATISTICS
+from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.measure.patterns import head_scores, wanted_scores
 from tests.naive_heads import NAMES, naive_figures, naive_mul_score, pattern

@@ -5,7 +5,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from attncli.core.summaries import mean_divergence, rank_correlation, relative_changes, token_losses
+from attncli.core.formulas import mean_divergence, rank_correlation, relative_changes, token_losses
 
 
 @pytest.fixture

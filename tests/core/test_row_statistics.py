@@ -12,14 +12,14 @@ from attncli.core.formulas import (
     KEYS_PER_RANK,
     Rows,
     load_formula,
+    moments,
     received_mass,
     softmax_gradient_norm,
     top_keys,
 )
 from attncli.core.mechanisms import causal_mask, full_mask
-from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS, ends_of
+from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS, ends_of
 from attncli.core.row_tiles import NUM_BUFFERS, Scratch, blocks_of, tiles
-from attncli.core.summaries import moments
 from tests.layers import layer_of
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.core.row_statistics import CACHE_POLICIES
+from attncli.core.names import CACHE_POLICIES
 from attncli.errors import UserError
 from attncli.measure import cache_policies
 from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged

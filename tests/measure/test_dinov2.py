@@ -13,7 +13,7 @@ from transformers import AutoModel
 
 from attncli.library import survey
 from attncli.models.loading import open_model
-from attncli.models.pictures import read_picture
+from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import Pretrained, Reading
 from tests.checkpoints import dinov2
 from tools.dinov2_attention import DRAWN, OUTPUT, drawn

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AddedToken, AutoTokenizer
 
-from attncli.core.row_statistics import UNNAMED
+from attncli.core.names import UNNAMED
 from attncli.measure.patterns import Stack, pattern_of, pattern_rows, strongest_rows
 from tests.conftest import Attn
 from tests.model_folders import save_model

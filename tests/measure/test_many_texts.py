@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from attncli.core.row_statistics import PATTERNS
+from attncli.core.names import PATTERNS
 from attncli.report import Report, Row
 from tests.commands.test_models_together import SENTENCES
 from tests.conftest import Attn

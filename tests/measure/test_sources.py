@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from attncli.errors import UserError
-from attncli.measure.retrieval import NUM_SENTENCES, synthetic_contexts
 from attncli.measure.sources import (
+    NUM_SENTENCES,
     Removals,
     SourceWeights,
     answer_sources,
@@ -21,6 +21,7 @@ from attncli.measure.sources import (
     lasso_effects,
     likeliest,
     sampled_masks,
+    synthetic_contexts,
     written_answer,
 )
 from attncli.models.loading import open_model
@@ -396,7 +397,7 @@ def test_found_heads_are_kept_for_the_model_and_used(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = str(save_writer(tmp_path / "model", "Llama"))
     from attncli.commands.source import SourceSpec, keep_heads, kept_heads
-    from attncli.measure.retrieval import RetrievingHeads
+    from attncli.measure.sources import RetrievingHeads
 
     spec = SourceSpec(model=model, sentence="it")
     assert kept_heads(spec) is None

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attncli.core.row_statistics import HEAD_PATTERNS
+from attncli.core.names import HEAD_PATTERNS
 from attncli.measure.patterns import Stack, pattern_of, pattern_rows
 from attncli.measure.training import (
     PATTERN_NAMES,

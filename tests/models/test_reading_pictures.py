@@ -19,7 +19,7 @@ from attncli.errors import UserError
 from attncli.measure.heads import HIGH_NORM, LastNorms
 from attncli.models.loading import open_model
 from attncli.models.picture_files import open_picture
-from attncli.models.pictures import read_picture
+from attncli.models.picture_reading import read_picture
 from tests.conftest import Attn
 from tests.model_folders import save_model as save_text_model
 from tools.architecture_sweep import pictures as sweep

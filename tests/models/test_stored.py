@@ -18,11 +18,10 @@ from transformers import PreTrainedModel
 import attncli
 from attncli.errors import UserError
 from attncli.models import loading, stored
-from attncli.models.capture import capture, with_eager_attention
+from attncli.models.capture import capture, in_step, with_eager_attention
 from attncli.models.folder import TensorInFile, safetensors_tensors
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import load_pretrained
-from attncli.models.steps import in_step
 from attncli.models.stored import InGguf, InSafetensors, Stored, Use, WeightFile, use_of
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer, save_writer

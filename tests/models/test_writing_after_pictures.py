@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from attncli.models.loading import open_model
-from attncli.models.pictures import read_picture
+from attncli.models.picture_reading import read_picture
 from tests.conftest import Attn
 from tools.architecture_sweep.picture_writers import CAPTIONERS, check_writing, save_writer
 from tools.architecture_sweep.pictures import picture

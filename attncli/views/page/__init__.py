@@ -22,12 +22,13 @@ from attncli.views.matrices import (
     compared_names,
     hidden_cells,
     is_weights,
+    pictured,
     places_along,
     shared_axes,
     unit_of,
     whole_heads,
 )
-from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, pictured, size_of
+from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, size_of
 from attncli.views.texts import heading, named_tokens, subtitle, title
 
 MAX_EXACT = 100_000  # numbers

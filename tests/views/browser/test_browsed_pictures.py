@@ -8,7 +8,7 @@ from attncli.views import COLOR_DEPTHS, Display
 from attncli.views.browser import Browser
 from attncli.views.browser_choice import Choice, grids
 from attncli.views.browser_panels import HeadMap, PictureMap
-from attncli.views.overlay_lines import overlay_lines
+from attncli.views.overlays import overlay_lines
 from tests.views.browser.browsing import driven, shown
 from tests.views.pictured import one_head, survey
 from tests.views.terminal.screens import halves

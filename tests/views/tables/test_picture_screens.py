@@ -10,8 +10,7 @@ import pytest
 
 from attncli.report import NamedTensor, Report, Table
 from attncli.views import COLOR_DEPTHS, Display, load_view
-from attncli.views.overlay_lines import overlay_lines
-from attncli.views.overlays import looks_of, painted, shaded
+from attncli.views.overlays import looks_of, overlay_lines, painted, shaded
 from attncli.views.terminal import RAMP
 from tests.views.pictured import one_head, survey, written_words
 from tests.views.terminal.screens import halves, width_of

@@ -12,13 +12,13 @@ import pytest
 from rich.cells import cell_len
 
 from attncli.commands.diff import compare
-from attncli.core.row_statistics import HEAD_PATTERNS, UNNAMED
+from attncli.core.names import HEAD_PATTERNS, UNNAMED
 from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.validation import build_spec
 from attncli.views import Display
 from attncli.views.model_screens import head_letters, pattern_letter, pattern_part
-from attncli.views.sections import Drawing, Grid, Paragraph
+from attncli.views.sections import Drawing, Grid, Paragraph, model_name
 from attncli.views.tables import SCREENS, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
@@ -451,3 +451,8 @@ def test_losses_have_their_unit() -> None:
     assert re.search(r"with all heads: loss \d+\.\d\d nats", text)
     assert re.search(r"loss: 9 is the largest, \d+\.\d\d nats", text)
     assert re.search(r"^head  pattern +nats  nats", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("model", "name"), [(".", "."), ("./my-model", "my-model"), ("owner/name", "name")])
+def test_a_model_has_a_name_also_where_it_is_the_folder_one_is_in(model: str, name: str) -> None:
+    assert model_name(replace(SELF, spec={"model": model})) == name

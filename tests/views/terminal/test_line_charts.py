@@ -6,7 +6,7 @@ import pytest
 from attncli.report import Report, Table
 from attncli.views import Display
 from attncli.views.matrices import Curve
-from attncli.views.terminal import Ends, chart, curve_lines, dotted_lines, ends_of
+from attncli.views.terminal import AxisRange, axis_range, chart, curve_lines, dotted_lines
 from attncli.views.texts import ScreenLine
 
 # The dots of braille as Unicode numbers them: dots 1 to 8, their column and row.
@@ -48,7 +48,7 @@ def test_a_straight_line_is_a_diagonal() -> None:
 
 def test_the_axes_have_the_ends_as_numbers() -> None:
     curve = Curve("", np.array([-5.0, 4.9]), np.array([0.25, 0.75]))
-    lines: list[ScreenLine] = chart(curve, Ends(0.0, 1.0), 20, 5, Display(precision=2))
+    lines: list[ScreenLine] = chart(curve, AxisRange(0.0, 1.0), 20, 5, Display(precision=2))
     texts = [line.text for line in lines]
     assert texts[0].startswith("1.00 ┤") and texts[2].startswith("0.50 ┤") and texts[4].startswith("0.00 ┤")
     assert texts[5] == "     └" + "─" * 20 and texts[6].split() == ["-5", "4.9"]
@@ -57,7 +57,7 @@ def test_the_axes_have_the_ends_as_numbers() -> None:
 @pytest.mark.parametrize(("x", "y"), [([1.0], [2.0]), ([1.0, 2.0], [3.0, 3.0])])
 def test_one_point_and_a_flat_line_have_places(x: list[float], y: list[float]) -> None:
     curve = Curve("", np.array(x), np.array(y))
-    lines = chart(curve, ends_of(curve.y), 8, 3, Display(precision=1))
+    lines = chart(curve, axis_range(curve.y), 8, 3, Display(precision=1))
     assert any(ord(c) > 0x2800 for line in lines for c in line.text)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from inspect import signature
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
@@ -16,10 +16,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attncli.errors import UserError
-from attncli.models.architectures import BLOCK, layer_kind
-from attncli.models.picture_files import (
+from attncli.models.architectures import (
+    AROUND_PICTURES,
+    BLOCK,
+    GRID,
     PIXELS,
-    PROCESSOR_FILES,
+    arguments_of,
+    layer_kind,
+    sees_alone,
+)
+from attncli.models.folder import PROCESSOR_FILES
+from attncli.models.picture_files import (
     OpenedPicture,
     Processing,
     image_processor,
@@ -33,50 +40,24 @@ from attncli.models.pretrained import (
     ModelText,
     Pretrained,
     Reading,
+    part_that_reads,
+    part_that_sees,
 )
 from attncli.models.writing import PICTURE, in_chat_template, writer_of
-
-if TYPE_CHECKING:  # an extra
-    pass
 
 LEAST_SIDE = 16
 """Pixels: what a processor makes of fewer does not tell where it puts them."""
 
 
-def part_that_sees(pretrained: Pretrained) -> Pretrained:
-    """The model, or the part of it that reads pixels alone, as one of two towers; UserError for none."""
-    model = pretrained.model
-    if _sees_alone(model):
-        return pretrained
-    for name, module in model.named_modules():
-        if name and isinstance(module, PreTrainedModel) and _sees_alone(module):
-            return replace(pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None)
-    raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
-
-
-def _sees_alone(model: PreTrainedModel) -> bool:
-    """Whether a forward takes pixels, and no words beside them."""
-    known = _arguments(model)
-    reads_words = {"input_ids", "decoder_input_ids"} & known
-    return not reads_words and bool({*PIXELS, GRID} & known)
-
-
-def _arguments(model: PreTrainedModel) -> set[str]:
-    """The names of what a forward takes; where that says nothing, of what the model mainly reads."""
-    known = signature(model.forward).parameters
-    is_named = any(one.kind == one.POSITIONAL_OR_KEYWORD for one in known.values())
-    return {*known} if is_named else {model.main_input_name}
-
-
-GRID, OF_GRID = "grid_thw", "hidden_states"
-"""What a part takes that reads patches one after another: how many there are, and the patches."""
+OF_GRID = "hidden_states"
+"""What a part takes that reads patches one after another, beside their `GRID`: the patches."""
 
 
 def _accepted(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 ) -> tuple[dict[str, Tensor], str]:
     """The inputs that a model's forward has names for, and what it calls the pixels."""
-    known = _arguments(model) - {"labels"}  # which some processors make for training
+    known = arguments_of(model) - {"labels"}  # which some processors make for training
     pixels, numbers = pixels_of(inputs)
     given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
     if "noise" in known and hasattr(model.config, "mask_ratio"):  # MAE hides most patches, as it learns
@@ -150,33 +131,9 @@ def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelT
     inputs = {**(seen.inputs or {})}
     if len(words.ids):
         inputs["decoder_input_ids"] = words.ids.unsqueeze(0).to(pretrained.device)
-    if unknown := inputs.keys() - _arguments(pretrained.model):
+    if unknown := inputs.keys() - arguments_of(pretrained.model):
         raise UserError(f"image: {pretrained.name} takes no {', '.join(sorted(unknown))}")
     return Reading(words, seen.text, inputs=inputs)
-
-
-def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
-    """The model, or the part of it that a reading is of."""
-    if reading.inputs is None:
-        return part_that_reads(pretrained)
-    is_of_both = reading.part or reading.context is not None
-    return pretrained if is_of_both else part_that_sees(pretrained)
-
-
-def part_that_reads(pretrained: Pretrained) -> Pretrained:
-    """The model, or of two towers (CLIP) the one that reads text."""
-    text, sees = (getattr(pretrained.model, name, None) for name in TOWERS)
-    if not isinstance(text, PreTrainedModel) or not isinstance(sees, PreTrainedModel):
-        return pretrained
-    if text.main_input_name != "input_ids" or "pixel_values" in _arguments(text):
-        return pretrained
-    if not hasattr(pretrained.model, "get_text_features"):  # it writes after both (Idefics 3)
-        return pretrained
-    return replace(pretrained, name=f"{pretrained.name} ({TOWERS[0]})", model=text, with_head=None)
-
-
-TOWERS = ("text_model", "vision_model")
-"""What a model calls its parts that read a text and a picture apart."""
 
 
 def _read_both(
@@ -185,7 +142,7 @@ def _read_both(
     """A picture and a text, as a model reads both that writes after them."""
     model = pretrained.model
     has_towers = part_that_reads(pretrained) is not pretrained
-    reads_both = {"input_ids", PIXELS[0]} <= _arguments(model) and not has_towers
+    reads_both = {"input_ids", PIXELS[0]} <= arguments_of(model) and not has_towers
     part = _decoder_name(model) or _stack_of_both(model) if reads_both else None
     if part is None or pretrained.own_tokenizer is None:
         lacks = "has no tokenizer, and reads" if pretrained.own_tokenizer is None else "reads"
@@ -232,7 +189,7 @@ def _ids_of_all(
 def _stack_of_both(model: PreTrainedModel) -> str | None:
     """The name of the one stack of blocks that is no part of what sees alone; None where there are others."""
     parts = model.named_modules()
-    sees = [name for name, one in parts if name and isinstance(one, PreTrainedModel) and _sees_alone(one)]
+    sees = [name for name, one in parts if name and isinstance(one, PreTrainedModel) and sees_alone(one)]
     names = [
         name
         for name, block in model.named_modules()
@@ -256,9 +213,8 @@ def _with_picture(text: str, processor: Any) -> str:
     token = getattr(processor, "image_token", None)
     if not isinstance(token, str) or token in text:
         return text
-    around = ("<|vision_start|>", "<|vision_end|>")  # as Qwen's models have it
     known = processor.tokenizer.get_vocab()
-    start, end = around if all(mark in known for mark in around) else ("", "")
+    start, end = AROUND_PICTURES if all(mark in known for mark in AROUND_PICTURES) else ("", "")
     return f"{start}{token}{end}{text}"
 
 
