@@ -14,13 +14,6 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"
 ARGUMENTS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker of xdist runs all that need it, so that it is started once for each file."""
-    for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("chromium"))
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Debian's Chromium; where it is not installed the tests are skipped, and in CI that is a failure."""
