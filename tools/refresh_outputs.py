@@ -56,8 +56,13 @@ IMPORTED = [
     "attncli.cli",
     "attncli.commands.experiment",
     "attncli.commands.attention",
+    "attncli.commands.heads",
+    "attncli.measure.heads",
+    "attncli.models.writing",
     "attncli.runs.runner",
-    "attncli.models.loading",
+    "attncli.runs.store",
+    "attncli.saved",
+    "attncli.views.tables",
     "transformers.models.gpt2.modeling_gpt2",
 ]
 

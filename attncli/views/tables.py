@@ -534,10 +534,8 @@ def fitted(parts: Sequence[Section | Elastic], display: Display) -> list[Section
     @cache
     def num_lines(place: int, rows: int) -> int:
         stream = StringIO()
-        screen = Screen(stream, replace(display, colors="none"))
+        screen = BlankScreen(stream, replace(display, colors="none"))
         for section in drawn(place, rows):
-            if isinstance(section, Drawing):
-                section = replace(section, lines=[""] * len(section.lines))
             screen.draw(section)
         return stream.getvalue().count("\n")
 
@@ -618,7 +616,7 @@ class Screen:
                 self._grid(section)
             case Drawing(title, lines):
                 self._text(title, "dim")
-                self.console.file.writelines(f"{line}\n" for line in lines)
+                self._lines(lines)
 
     def _text(self, text: str, style: str = "") -> None:
         """A text in lines, at screen width even in a pipe, where a pager would break it within words."""
@@ -634,7 +632,27 @@ class Screen:
             if number:
                 self.console.print()
             columns = [grid.label, *group]
-            self.console.print(_table(columns, _folded(columns, self.width)))
+            self._table(columns, _folded(columns, self.width))
+
+    def _lines(self, lines: Sequence[str]) -> None:
+        self.console.file.writelines(f"{line}\n" for line in lines)
+
+    def _table(self, columns: Sequence[Column], folded: Mapping[int, int]) -> None:
+        self.console.print(_table(columns, folded))
+
+
+class BlankScreen(Screen):
+    """As many lines, blank where they are counted without being drawn: parts are fitted in many tries."""
+
+    def _lines(self, lines: Sequence[str]) -> None:
+        super()._lines([""] * len(lines))
+
+    def _table(self, columns: Sequence[Column], folded: Mapping[int, int]) -> None:
+        if folded:
+            super()._table(columns, folded)
+        else:
+            header = 1 + max(_header(column).count("\n") for column in columns)
+            self._lines([""] * (header + 1 + len(columns[0].cells)))
 
 
 LEAST_WIDTH, LEAST_TEXT = 40, 10
@@ -660,7 +678,7 @@ def _table(columns: Sequence[Column], folded: Mapping[int, int]) -> ScreenTable:
     )
     for i, column in enumerate(columns):
         table.add_column(
-            Text("\n".join(column.header).lstrip("\n")),
+            Text(_header(column)),
             justify="left" if column.left else "right",
             no_wrap=i not in folded,
             overflow="fold",
@@ -670,6 +688,10 @@ def _table(columns: Sequence[Column], folded: Mapping[int, int]) -> ScreenTable:
     for row in zip(*map(_styled_cells, columns), strict=True):
         table.add_row(*row)
     return table
+
+
+def _header(column: Column) -> str:
+    return "\n".join(column.header).lstrip("\n")
 
 
 def _styled_cells(column: Column) -> Iterator[Text]:

@@ -226,7 +226,6 @@ def test_those_of_the_shipped_model_fit(
     assert_a_report_fits(arguments, tmp_path / "report.json", monkeypatch)
 
 
-@pytest.mark.xdist_group("smollm2")
 @pytest.mark.parametrize("arguments", SMOLLM2, ids=lambda words: " ".join(words)[:40])
 def test_those_of_a_model_of_270_heads_fit(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

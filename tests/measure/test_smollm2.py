@@ -31,8 +31,6 @@ from tests.checkpoints import package_folder, smollm2
 from tests.conftest import Attn
 from tests.eager import captured_layers, eager_weights, whole_weights
 
-pytestmark = pytest.mark.xdist_group("smollm2")
-
 SENTENCE = "The quick brown fox jumps over the lazy dog because it was late."
 INDUCTION = {(17, 3), (17, 4), (17, 5), (18, 6), (18, 7)}
 PREVIOUS_TOKEN = 16, 0

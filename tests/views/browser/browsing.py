@@ -65,9 +65,18 @@ def driven(
     return choice
 
 
+async def press(app: Browser, pilot: "Pilot[None]", *keys: str) -> None:
+    """Each key once the app and then its screen are done with the one before; a pilot sleeps after each."""
+    for key in keys:
+        app.simulate_key(key)
+        await pilot.pause(0)
+        await pilot.pause(0)
+    await pilot.pause()
+
+
 def after(report: Report, *keys: str) -> Choice:
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
-        await pilot.press(*keys)
+        await press(app, pilot, *keys)
 
     return driven(report, steps)
 
@@ -89,8 +98,7 @@ def screen_text(report: Report, *keys: str, size: tuple[int, int] = (80, 24), de
     texts: list[str] = []
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
-        await pilot.press(*keys)
-        await pilot.pause()
+        await press(app, pilot, *keys)
         texts.append(screen_now(app))
 
     driven(report, steps, size=size, depth=depth)
@@ -102,8 +110,7 @@ def bars_of(report: Report, *keys: str) -> dict[str, str]:
     found: dict[str, str] = {}
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
-        await pilot.press(*keys)
-        await pilot.pause()
+        await press(app, pilot, *keys)
         for line in shown(app.query_one(TokenBars))[1:]:
             position, token, number, *_ = line.split()
             found[f"{position} {token}"] = number

@@ -1,10 +1,12 @@
 """Reports of a model's heads with made-up weights, and pages of reports, for the tests of the page."""
 
 import io
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from attncli.report import NamedTensor, Report
 from attncli.views import Display, load_view
@@ -62,6 +64,12 @@ def pooled_report(num_tokens: int, full: Sequence[tuple[int, int]], seed: int = 
         tensors[f"weights_{layer}_{head}"] = NamedTensor(("query", "key"), weights)
     tokens = tuple(f"word{i}" for i in range(num_tokens))
     return Report("heads", {}, {}, tokens, (), tensors, survey(NUM_LAYERS, NUM_HEADS))
+
+
+def pixels_of(canvas: Any) -> np.ndarray:
+    """Red, green, blue and alpha: as a PNG, since a list of a million numbers takes seconds on its way."""
+    _, _, png = canvas.evaluate("canvas => canvas.toDataURL()").partition(",")
+    return np.asarray(Image.open(io.BytesIO(b64decode(png))).convert("RGBA")).astype(int)
 
 
 def token(page: Any, side: str, index: int) -> Any:

@@ -13,6 +13,7 @@ from tests.views.page.pages import (
     Opened,
     heads_report,
     page_of,
+    pixels_of,
     pooled_report,
     random_weights,
     texts,
@@ -22,7 +23,6 @@ from tests.views.page.pages import (
 )
 
 TEXT = "the cat sat because the cat was tired"
-PIXELS = "c => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data)"
 
 
 def captions(page: Any) -> dict[str, str]:
@@ -39,8 +39,7 @@ def ink_of(swatch: Any) -> list[int]:
 def drawn(page: Any) -> np.ndarray:
     """The colours of what can be seen between the tokens."""
     page.wait_for_timeout(50)
-    pixels = np.array(page.locator(".sides > canvas").evaluate(PIXELS)).reshape(-1, 4)
-    page.told.clear()  # Chromium's advice about reading pixels
+    pixels = pixels_of(page.locator(".sides > canvas")).reshape(-1, 4)
     return pixels[pixels[:, 3] > 90, :3]
 
 

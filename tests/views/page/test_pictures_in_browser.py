@@ -7,20 +7,13 @@ import numpy as np
 
 from attncli.report import Report
 from attncli.views.overlays import looks_of, painted, shaded
-from tests.views.page.pages import Opened, page_of, wait_for_readout
+from tests.views.page.pages import Opened, page_of, pixels_of, wait_for_readout
 from tests.views.pictured import one_head, survey, written_words
-
-PIXELS = "c => [c.width, c.height, Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data)]"
-
-
-def pixels_of(canvas: Any) -> np.ndarray:
-    width, height, data = canvas.evaluate(PIXELS)
-    return np.array(data).reshape(height, width, 4)[..., :3]
 
 
 def is_painted(canvas: Any, report: Report, name: str, place: tuple[int, ...] = ()) -> bool:
     """Whether nearly every pixel is what other views paint; edges in a picture are resampled otherwise."""
-    found = pixels_of(canvas)
+    found = pixels_of(canvas)[..., :3]
     (look,) = (look for look in looks_of(report, name) if tuple(n for _, n in look.place) == place)
     expected = painted(look.picture, shaded(look, found.shape[1], found.shape[0], None))
     return bool((np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9)
@@ -108,7 +101,7 @@ def test_each_written_word_has_a_small_picture_and_can_be_chosen(opened: Opened)
     tiles.nth(2).click()
     wait_for_readout(page, "looks most at")
     (look,) = looks_of(asked_from(report, " a"), "weights")  # the word after which it wrote `disc`
-    found = pixels_of(page.locator(".stage canvas"))
+    found = pixels_of(page.locator(".stage canvas"))[..., :3]
     expected = painted(look.picture, shaded(look, found.shape[1], found.shape[0], None))
     assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9
 
@@ -126,7 +119,7 @@ def test_a_picture_that_cannot_be_decoded_leaves_the_weights(opened: Opened) -> 
     report = survey(2, 2, layers=1, heads=2, is_whole=True)
     picture = replace(report.pictures[0], png=report.pictures[0].png[:40])
     page = opened(page_of(replace(report, pictures=(picture,))))
-    assert len(np.unique(pixels_of(page.locator(".stage canvas")).reshape(-1, 3), axis=0)) == 4
+    assert len(np.unique(pixels_of(page.locator(".stage canvas"))[..., :3].reshape(-1, 3), axis=0)) == 4
 
 
 def test_heads_share_the_lines_of_a_phone_evenly(opened: Opened) -> None:

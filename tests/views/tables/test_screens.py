@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from attncli.settings import SPECS
 from attncli.settings.validation import build_spec
 from attncli.views import Display
 from attncli.views.model_screens import head_letters, pattern_letter, pattern_part
-from attncli.views.sections import Drawing, Grid, Paragraph, model_name
-from attncli.views.tables import SCREENS, sections, suits
+from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, model_name
+from attncli.views.tables import SCREENS, BlankScreen, Screen, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -266,6 +267,31 @@ def test_every_diff_fits(experiment: str, given: dict[str, Any], change: dict[st
     text = shown("table", [report], width=80)
     assert text.count("\n") <= MOST_LINES and "From A to B: " in text and "Next, with attn diff: " in text
     assert shown("table", [report], width=None) == text
+
+
+def random_grid(rng: np.random.Generator) -> Grid:
+    """Cells and headers of one or two lines, so long that some screens fold or group them."""
+    num_rows, num_columns = (int(number) for number in rng.choice([0, 1, 3, 13], 2))
+    headers = [("weight",), ("mean", "weight"), ("", "weight"), ("",), ("a header of many words", "")]
+    cells = ["0.5", "-0.1234", "", "我们", "a text of some words", "x" * 30]
+    columns = [
+        Column(headers[rng.integers(5)], [cells[i] for i in rng.integers(6, size=num_rows)], bool(left))
+        for left in rng.integers(2, size=num_columns + 1)
+    ]
+    return Grid(["", "weights", "a title of many words " * 6][rng.integers(3)], columns[0], columns[1:])
+
+
+def test_the_lines_of_a_screen_are_counted_without_drawing_them() -> None:
+    def num_lines(screen: type[Screen], section: Section, width: int | None) -> int:
+        stream = StringIO()
+        screen(stream, Display(width=width)).draw(section)
+        return stream.getvalue().count("\n")
+
+    rng = np.random.default_rng(0)
+    drawn = [random_grid(rng) for _ in range(150)]
+    for section in (*drawn, Drawing("a map", ["▀▄"] * 5), Paragraph("a note " * 30, "note")):
+        for width in (None, 20, 40, 80):
+            assert num_lines(BlankScreen, section, width) == num_lines(Screen, section, width), section
 
 
 def test_the_largest_weight_is_named_where_its_column_is_left_out() -> None:
