@@ -15,10 +15,9 @@ from attncli.models.folder import check_packages
 from attncli.report import Numbers, Report, Statistic, Table, Tensors
 from attncli.runs.runner import Session, modules_of, run_loaded
 from attncli.settings import SPECS
-from attncli.settings.fields import Spec
+from attncli.settings.fields import Given, Spec, checked_spec, with_maps
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
-from attncli.settings.validation import Given, checked_spec, with_maps
 from attncli.views import Display, load_view
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from attncli.report import (
     Table,
     Tensors,
 )
-from attncli.settings.validation import expectation
+from attncli.settings.fields import expectation
 
 BLANKS = re.compile(r"[ \t\r\n]*")
 TEXT = r'"(?:[^"\\]|\\.)*"'

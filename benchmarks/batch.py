@@ -41,7 +41,7 @@ import sys
 import torch
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, build_spec
 torch.set_num_threads(1)
 for line in open(sys.argv[1]):
     values = {"sentence": line.strip(), "num_heads": 8}

@@ -8,8 +8,7 @@ from attncli.report import Report
 from attncli.runs.plan import plan_files
 from attncli.runs.runner import Session, run_in_buckets, run_items
 from attncli.settings import SPECS
-from attncli.settings.fields import Spec
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, Spec, build_spec
 
 ROOT = Path(__file__).parent.parent
 LESSON_FILES = ROOT / "attncli" / "data" / "lessons" / "files"

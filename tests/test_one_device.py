@@ -11,8 +11,7 @@ from attncli.core.layer import Visibility
 from attncli.errors import UserError
 from attncli.report import Report
 from attncli.settings import SPECS
-from attncli.settings.fields import Spec
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, Spec, build_spec
 from tests.model_folders import save_model
 from tests.pretended_device import CUDA, device_of, pretended_cuda
 from tests.running import ROOT, run, run_together

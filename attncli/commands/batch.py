@@ -69,8 +69,7 @@ from attncli.runs.store import (
     open_store,
     refuse_without_safetensors,
 )
-from attncli.settings.fields import in_words_of
-from attncli.settings.validation import parse_overrides
+from attncli.settings.fields import in_words_of, parse_overrides
 from attncli.views import SUFFIXES
 
 if TYPE_CHECKING:

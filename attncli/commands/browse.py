@@ -28,8 +28,8 @@ from attncli.errors import UserError
 from attncli.plain_text import note, readable_token
 from attncli.report import Report
 from attncli.settings import SPECS
+from attncli.settings.fields import Given, checked_spec
 from attncli.settings.text import Texts, read_texts
-from attncli.settings.validation import Given, checked_spec
 from attncli.views import Display
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
-from attncli.settings.fields import Everyday, NoFlag, Spec, flag_name, in_words_of
+from attncli.settings.fields import Everyday, Given, NoFlag, Spec, flag_name, in_words_of
 from attncli.settings.text import PATH_KEYS
-from attncli.settings.validation import Given
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
 

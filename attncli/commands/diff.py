@@ -16,18 +16,19 @@ from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, 
 from attncli.runs.store import is_store_name
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
-from attncli.settings.fields import Spec, TextSource
-from attncli.settings.models import ModelSpec
-from attncli.settings.text import Text, Texts
-from attncli.settings.validation import (
+from attncli.settings.fields import (
     Given,
     Overrides,
+    Spec,
+    TextSource,
     build_spec,
     overridden,
     parse_overrides,
     unknown_overrides,
     with_maps,
 )
+from attncli.settings.models import ModelSpec
+from attncli.settings.text import Text, Texts
 
 if TYPE_CHECKING:
     from attncli.measure.differences import ChangedHeads, NamedWeights

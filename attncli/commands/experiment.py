@@ -35,9 +35,16 @@ from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.plain_text import note
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile, resolved_yaml
-from attncli.settings.fields import Spec, flag_name, in_words_of
-from attncli.settings.text import ALTERNATIVES
-from attncli.settings.validation import Given, checked_spec, current, with_maps
+from attncli.settings.fields import (
+    ALTERNATIVES,
+    Given,
+    Spec,
+    checked_spec,
+    current,
+    flag_name,
+    in_words_of,
+    with_maps,
+)
 
 if TYPE_CHECKING:
     from attncli.report import Report

@@ -16,9 +16,8 @@ from attncli.models.folder import READ_FIRST_BYTES, content_digest, local_model,
 from attncli.models.text_files import PictureList, TextFile, TextLine, is_picture
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
-from attncli.settings.fields import Spec
+from attncli.settings.fields import Given, Overrides, Spec, unknown_overrides
 from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file, names_file
-from attncli.settings.validation import Given, Overrides, unknown_overrides
 
 
 class CheckedPrompts(NamedTuple):

@@ -35,9 +35,9 @@ from attncli.runs.training_steps import (
     text_key,
     text_of,
 )
+from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import read_texts
-from attncli.settings.validation import Given, checked_spec
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback

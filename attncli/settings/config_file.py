@@ -18,18 +18,19 @@ import yaml
 from attncli.errors import UserError, nearest
 from attncli.plain_text import binary_kind
 from attncli.settings import SPECS
-from attncli.settings.fields import Spec, in_words_of
-from attncli.settings.text import PATH_KEYS, SAMPLED_EMBEDDINGS, is_vector_file, names_file
-from attncli.settings.validation import (
+from attncli.settings.fields import (
     NO_PREVIOUS,
     Given,
     Overrides,
+    Spec,
     build_spec,
     current,
+    in_words_of,
     overridden,
     replaced_by,
     setting_errors,
 )
+from attncli.settings.text import PATH_KEYS, SAMPLED_EMBEDDINGS, is_vector_file, names_file
 
 MAX_DEPTH = 16
 NULLS = ("", "~", "null", "Null", "NULL")

@@ -20,10 +20,6 @@ SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
 PATH_KEYS = ("file", "texts", "relations", "context_file", "embedding", "document", "image")
-ALTERNATIVES = (
-    ("sentence", "file", "texts", "relations", "num_tokens"),
-    ("context", "context_file", "num_context_tokens"),
-)
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 MAX_NAME = 1000
 SAMPLED_LINES = 20

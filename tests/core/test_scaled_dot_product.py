@@ -9,7 +9,7 @@ import torch
 from attncli.commands.attention import attention_parts
 from attncli.core.mechanisms import attend_by_loop, causal_mask, full_mask
 from attncli.settings import SPECS
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, build_spec
 from attncli.toys.attention import Draws
 from tests.layers import attended, visible_keys
 

@@ -9,7 +9,7 @@ import pytest
 from attncli.errors import UserError
 from attncli.models.text_files import MAX_ERRORS, TextLine
 from attncli.runs.plan import Plan, PromptFile, RunKeys, chains, make_plan, plan_files
-from attncli.settings.validation import parse_overrides
+from attncli.settings.fields import parse_overrides
 from tests.checkpoints import package_folder
 
 

@@ -37,7 +37,7 @@ from attncli.runs.plan import (
 from attncli.runs.report_values import Expectations
 from attncli.runs.runner import Chunk, ChunkResult
 from attncli.settings import SPECS
-from attncli.settings.validation import Given
+from attncli.settings.fields import Given
 from tests.checkpoints import package_folder
 from tests.conftest import Attn
 from tests.runs.stores import assert_same_figures, tidy, write_batch

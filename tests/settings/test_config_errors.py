@@ -11,7 +11,7 @@ from attncli.commands.command import OUTPUT_FLAGS
 from attncli.commands.experiment import CONFIG, SHOW_CONFIG
 from attncli.errors import UserError
 from attncli.settings.config_file import ConfigFile, read_yaml
-from attncli.settings.validation import FLAGS
+from attncli.settings.fields import FLAGS
 
 
 def errors_of(tmp_path: Path, text: str | bytes) -> list[str]:

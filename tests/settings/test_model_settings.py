@@ -7,7 +7,7 @@ import pytest
 from attncli.errors import UserError
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, build_spec
 
 OTHERS = {
     "num_tokens": 3,

@@ -12,7 +12,7 @@ import yaml
 from attncli.errors import UserError
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile, config_schema, resolved_yaml
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, build_spec
 from tests.running import LESSON_FILES, ROOT
 
 CONFIGS = sorted(ROOT.glob("configs/*.yaml"))

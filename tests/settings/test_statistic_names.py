@@ -9,8 +9,7 @@ from attncli.commands.pitfalls import PITFALLS
 from attncli.runs.report_values import as_declared, values_of
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
-from attncli.settings.fields import SUMMARIES, Spec
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import SUMMARIES, Given, Spec, build_spec
 
 MODEL = str(Path(__file__).parents[2] / "attncli/data/tiny-induction")
 SETTINGS: list[tuple[str, dict[str, Any]]] = [

@@ -8,7 +8,7 @@ from attncli.errors import UserError
 from attncli.settings import SPECS
 from attncli.settings.attention import DETAILS, POSITIONS, VARIANTS
 from attncli.settings.config_file import ConfigFile, resolved_yaml
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, build_spec
 
 
 def errors_of(experiment: str, **settings: object) -> list[str]:

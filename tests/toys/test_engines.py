@@ -11,7 +11,7 @@ from attncli.core.formulas import LEVELS, extreme_places, merged_moments, moment
 from attncli.errors import RunError, UserError
 from attncli.report import Report
 from attncli.settings import SPECS
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, build_spec
 from tests.running import run
 
 

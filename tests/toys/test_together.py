@@ -15,8 +15,7 @@ from attncli.runs import runner as together
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
 from attncli.settings.attention import SelfOfModelSpec
-from attncli.settings.fields import Spec
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, Spec, build_spec
 from attncli.toys.attention import KeptDraws
 from tests.running import run_together
 

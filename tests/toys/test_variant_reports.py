@@ -16,7 +16,7 @@ from attncli.errors import RunError, UserError
 from attncli.report import Report
 from attncli.settings import SPECS
 from attncli.settings.attention import UNSTREAMED, VARIANTS
-from attncli.settings.validation import Given, build_spec
+from attncli.settings.fields import Given, build_spec
 from attncli.toys.attention import Draws
 from attncli.views.texts import heading
 from tests.layers import visible_keys

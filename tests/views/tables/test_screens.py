@@ -16,7 +16,7 @@ from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
 from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
-from attncli.settings.validation import build_spec
+from attncli.settings.fields import build_spec
 from attncli.views import Display
 from attncli.views.model_screens import head_letters, pattern_letter, pattern_part
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, model_name
