@@ -17,7 +17,8 @@ import pytest
 from hypothesis import settings
 from jaxtyping import config as shapes
 from jaxtyping import install_import_hook
-from jaxtyping._import_hook import JaxtypingTransformer
+
+from tests.shapes import checked
 
 # The same digits on every processor, since shown outputs are compared; torch reads these when it is imported.
 os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
@@ -26,18 +27,10 @@ os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_
 settings.register_profile("ci", derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-visit_function = JaxtypingTransformer.visit_FunctionDef
-
-
-def visit_outer_function(transformer: JaxtypingTransformer, node: ast.FunctionDef) -> ast.FunctionDef:
-    """Inner functions have no shapes; their checks would be written anew at each call of the outer one."""
-    is_inner = any(isinstance(parent, ast.FunctionDef) for parent in transformer._parents)
-    return node if is_inner else visit_function(transformer, node)
-
-
-JaxtypingTransformer.visit_FunctionDef = visit_outer_function
 ROOMS_OF_TENSORS = ("core", "models", "measure", "library", "toys", "commands", "report_parts")
-install_import_hook([f"attncli.{room}" for room in ROOMS_OF_TENSORS], "beartype.beartype")
+install_import_hook(
+    [f"attncli.{room}" for room in ROOMS_OF_TENSORS], f"{checked.__module__}.{checked.__name__}"
+)
 
 
 ROOT = Path(__file__).parents[1]
