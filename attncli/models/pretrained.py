@@ -16,7 +16,7 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from attncli.core.names import the_one_position, token_positions
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
-from attncli.errors import UserError, nearest
+from attncli.errors import UserError, nearest, reason_of
 from attncli.models.architectures import BLANKS, POSITIONS, Predicts, predicted_tokens
 from attncli.models.folder import panics_in_one_line
 from attncli.models.layers import CapturedLayer, PictureInputs
@@ -390,8 +390,7 @@ class Pretrained:
             with panics_in_one_line():
                 yield
         except Exception as error:  # a damaged tokenizer may fail in any way; the reason is given in one line
-            reason = " ".join(str(error).split())
-            raise UserError(f"model: the tokenizer of {self.name} fails: {reason}") from None
+            raise UserError(f"model: the tokenizer of {self.name} fails: {reason_of(error)}") from None
 
     def labels(self, ids: list[int]) -> tuple[str, ...]:
         """Each token as the vocabulary has it; its number in brackets where a model has more of them."""
