@@ -31,6 +31,7 @@ from attncli.measure.patterns import (
     interval_rows,
     patterns_of_text,
     summary_patterns,
+    with_equal_names,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
 from attncli.models.picture_files import PictureFolder
@@ -135,7 +136,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
             nullcontext(PictureFolder(spec.image)) if is_folder else PictureList(spec.image, "image") as files
         ):
             seen = ManyTexts(files, lambda line: _read_picture(spec, line, pretrained), progress, key="image")
-            part = part_that_sees(pretrained)
+            part = part_that_sees(pretrained) if spec.sentence is None else pretrained
             totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
         notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
         return report_of_totals(spec, totals, part.name, notes)
@@ -174,7 +175,7 @@ def ablated_notes(heads: Sequence[str]) -> list[str]:
 def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequence[str]) -> Report:
     """The report of a survey of many texts."""
     heads = totals.heads()
-    rows = [head.row() for head in heads]
+    rows = with_equal_names([head.row() for head in heads])
     patterns = summary_patterns(heads, totals.stacks)
     intervals = {"intervals": Table(interval_rows(heads, totals.stacks))}
     statistics, tensors = _parts(spec, rows, _pattern_tables(patterns) | intervals)

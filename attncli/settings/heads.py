@@ -152,8 +152,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             return "--show all", "-o examples.html"
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
-        if settings.get("image") and not (settings.get("sentence") or settings.get("file")):
-            return "--sort neighbour", "--from r1c1", "--table", "-o page.html"
+        if settings.get("image"):
+            has_words = settings.get("sentence") or settings.get("file")
+            first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
+            return *first, "--table", "-o page.html"
         return cls.next_steps
 
     def sought(self) -> dict[str, list[str]]:
