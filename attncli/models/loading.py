@@ -40,6 +40,7 @@ from attncli.models.folder import (
     ARCHITECTURE,
     READ_FIRST_BYTES,
     SHIPPED_MODEL,
+    VIRTUAL_TOKENS,
     building_of,
     check_gguf,
     check_gguf_of_model,
@@ -505,6 +506,8 @@ def unwrapped(model: Any) -> PreTrainedModel:
     inner = model
     while not isinstance(inner, PreTrainedModel):
         if hasattr(inner, "get_base_model"):  # of PEFT: its adapters are inside
+            if getattr(getattr(inner, "active_peft_config", None), "is_prompt_learning", False):
+                raise UserError(f"model: {VIRTUAL_TOKENS}")
             inner = inner.get_base_model()
         elif hasattr(inner, "_orig_mod"):  # of torch.compile
             inner = inner._orig_mod
