@@ -23,7 +23,7 @@ LIMITED = "Heads that share keys and values forget together; the worst token is 
 
 def read(spec: CacheSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Judged:
     """What the model reads and is judged by; UserError for what does not fit."""
-    key = "file" if spec.file else "sentence"
+    key = _text_key(spec)
     if spec.probe:
         return judged_reading(read_survey_text(spec, texts, pretrained, generator), pretrained, key=key)
     assert texts.text is not None
@@ -35,6 +35,11 @@ def read(spec: CacheSpec, texts: Texts, pretrained: Pretrained, generator: torch
         every=spec.every,
         key=key,
     )
+
+
+def _text_key(spec: CacheSpec) -> str:
+    """The setting that says what is read."""
+    return "num_tokens" if spec.probe else "file" if spec.file else "sentence"
 
 
 def report_each(
@@ -116,6 +121,7 @@ def _of_policies(
         bits=None if spec.bits is None else int(spec.bits),
         every=spec.every,
         progress=progress,
+        key=_text_key(spec),
     )
     statistics: dict[str, Statistic] = {
         "policies": Table(found.policies),

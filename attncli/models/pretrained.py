@@ -361,7 +361,8 @@ class Pretrained:
             if not truncate or most < 1:
                 besides = f" beside {num_new + 1} new ones" if num_new else ""
                 message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
-                raise UserError(f"{key}: {message}{'' if is_whole else ': `truncate` cuts it'}")
+                is_cut = not is_whole and key != "text"  # Python's functions are given what read_text cut
+                raise UserError(f"{key}: {message}{': `truncate` cuts it' if is_cut else ''}")
             encoded = self.encoded(text, truncation=True, max_length=most, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
