@@ -10,7 +10,7 @@ import { isNumber } from "../values/numbers.js";
 export function surveyed({ statistics, settings, context_tokens: context }) {
   const rows = Array.isArray(statistics.heads) ? statistics.heads : [];
   const alone = settings.maps === "encoder" ? ["encoder"] : ["self", "decoder"];
-  const stacks = context.length ? ["cross"] : alone;
+  const stacks = settings.maps === "cross" || context.length ? ["cross"] : alone;
   return rows.filter(({ stack = "self" }) => stacks.includes(stack));
 }
 
