@@ -112,18 +112,19 @@ def report_each(
     progress: Callable[[float], None] | None,
 ) -> list[Report]:
     """The survey of each of some texts of equal counts."""
-    if spec_of_words := _of_words(specs[0], readings[0]):
-        specs = [one.model_copy(update=spec_of_words) for one in specs]
+    specs = [with_kind_of_maps(one, readings[0]) for one in specs]
     spec = specs[0]
     pretrained = reader_of(pretrained, readings[0])
     found = surveyed(pretrained, readings, options_of(spec), ablate=spec.ablate, progress=progress)
     return [report_of_text(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
 
 
-def _of_words(spec: HeadsSpec, reading: Reading) -> dict[str, str]:
-    """Of words beside a picture that an encoder reads the maps are those of cross-attention."""
+def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
+    """The settings, with the kind of attention that is drawn: where words look at a picture, that."""
+    if spec.maps != "auto":
+        return spec
     sees = reading.context is not None and reading.context.seen is not None
-    return {"maps": "cross"} if sees and spec.maps == "self" else {}
+    return spec.model_copy(update={"maps": "cross" if sees else "self"})
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
@@ -131,6 +132,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     if spec.relations is not None:
         return _report_relations(spec, pretrained, progress)
     if spec.image is not None:
+        spec = spec.model_copy(update={"maps": "none"})  # a map is of one picture
         is_folder = Path(spec.image).is_dir()
         with (
             nullcontext(PictureFolder(spec.image)) if is_folder else PictureList(spec.image, "image") as files
@@ -254,8 +256,9 @@ def report_of_text(
         maps = surveyed.maps[text]
         tensors |= _map_tensors(maps)
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
-        if reading.context is not None and maps.query.seen is not None:  # those of the encoder
-            pictures = tuple(replace(one, axis="tokens") for one in pictures)
+        if pictures and reading.context is not None and spec.maps != "cross":
+            of_encoder = tuple(replace(one, axis="tokens") for one in pictures)
+            pictures = () if maps.query.seen is None else of_encoder
             tensors = {name: one for name, one in tensors.items() if name not in ("looks", "mean_look")}
     count = f"{len(whole.text.ids)} tokens"
     if spec.words:

@@ -30,6 +30,7 @@ from attncli.models.picture_files import (
 from attncli.models.picture_tokens import PlacedTokens, placed_tokens
 from attncli.models.pretrained import (
     FIRST_WORD_ID,
+    OF_GRID,
     ModelText,
     Pretrained,
     Reading,
@@ -78,8 +79,8 @@ def _arguments(model: PreTrainedModel) -> set[str]:
     return {*known} if is_named else {model.main_input_name}
 
 
-GRID, OF_GRID = "grid_thw", "hidden_states"
-"""What a part takes that reads patches one after another: how many there are, and the patches."""
+GRID = "grid_thw"
+"""How many patches there are, for a part that reads them one after another."""
 
 
 def _accepted(

@@ -128,6 +128,8 @@ def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
 
 FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
+OF_GRID = "hidden_states"
+"""What a part of a model takes that reads patches one after another."""
 
 
 CLS = "[CLS]"
@@ -234,6 +236,11 @@ class Reading:
     def shapes(self) -> tuple[torch.Size, ...]:
         """Those of the inputs that are more than ids: what runs together has the same."""
         return tuple(tensor.shape for tensor in (self.inputs or {}).values())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it runs with no other: patches one after another have no axis of pictures."""
+        return OF_GRID in (self.inputs or {})
 
     @property
     def seen(self) -> PictureTokens | None:

@@ -10,8 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from attncli.commands.browse import opened_model, survey_spec
 from attncli.models.loading import open_model
 from attncli.models.pictures import read_picture
+from attncli.settings.text import Texts
 from tests.conftest import Attn
 from tools.architecture_sweep.picture_writers import CAPTIONERS, check_writing, save_writer
 from tools.architecture_sweep.pictures import picture
@@ -250,6 +252,49 @@ def test_many_pictures_are_read_with_the_same_words(
         assert [row["entropy"] for row in found["statistics"]["heads"]] == pytest.approx(
             [row["entropy"] for row in one], abs=1e-6
         )
+
+
+@pytest.mark.parametrize(
+    ("maps", "num_keys", "axes"),
+    [
+        ("auto", 5, ["context_tokens"]),
+        ("self", 6, None),
+        ("cross", 5, ["context_tokens"]),
+        ("encoder", 5, ["tokens"]),
+    ],
+)
+def test_maps_of_a_caption_are_those_that_are_named(
+    maps: str, num_keys: int, axes: list[str] | None, captioner: Path, attn: Attn
+) -> None:
+    found = report(attn, asked(captioner, "heads", "abcd", "--maps", maps))
+    assert found["spec"]["maps"] == ("cross" if maps == "auto" else maps)
+    assert np.array(found["tensors"]["weights"]["values"]).shape[-1] == num_keys
+    assert [one["axis"] for one in found.get("pictures", [])] == (axes or [])
+
+
+def test_a_browsed_picture_is_what_heads_shows(captioner: Path, llava: Path) -> None:
+    for folder, text, stack in ((captioner, "abc", "cross"), (llava, None, "self")):
+        flags = {"model": str(folder / "model"), "image": str(folder / "picture.png"), "sentence": text}
+        given = {name: value for name, value in flags.items() if value}
+        _, shown = opened_model(survey_spec(None, given)[0], Texts(text=text))
+        assert shown.spec["maps"] == stack and shown.pictures
+        assert shown.tensors["weights"].axes == ("layer", "head", "query", "key")
+
+
+def test_pictures_whose_patches_come_one_after_another_are_surveyed_one_by_one(
+    tmp_path: Path, attn: Attn
+) -> None:
+    save_writer("qwen2_vl", tmp_path / "model")
+    for name in ("a", "b"):
+        picture().save(tmp_path / f"{name}.png")
+    (tmp_path / "list.txt").write_text("a.png\nb.png\n")
+    flags = ("--model", str(tmp_path / "model"), "--image")
+    found = report(attn, ["heads", *flags, str(tmp_path / "list.txt"), "--maps", "auto"])
+    one = report(attn, ["heads", *flags, str(tmp_path / "a.png")])
+    assert found["statistics"]["texts"]["num_texts"] == 2
+    assert [row["entropy"] for row in found["statistics"]["heads"]] == pytest.approx(
+        [row["entropy"] for row in one["statistics"]["heads"]], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("folder", ["captioner", "llava"])
