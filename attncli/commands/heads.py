@@ -131,12 +131,10 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     """The survey of many texts: means over them, and how sure these are; of one head examples."""
     if spec.relations is not None:
         return _report_relations(spec, pretrained, progress)
-    if spec.image is not None:
+    if (image := spec.image) is not None:
         spec = spec.model_copy(update={"maps": "none"})  # a map is of one picture
-        is_folder = Path(spec.image).is_dir()
-        with (
-            nullcontext(PictureFolder(spec.image)) if is_folder else PictureList(spec.image, "image") as files
-        ):
+        is_folder = Path(image).is_dir()
+        with nullcontext(PictureFolder(image)) if is_folder else PictureList(image, "image") as files:
             seen = ManyTexts(files, lambda line: _read_picture(spec, line, pretrained), progress, key="image")
             part = part_that_sees(pretrained) if spec.sentence is None else pretrained
             totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
