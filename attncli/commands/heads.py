@@ -54,7 +54,7 @@ from attncli.runs.report_values import ROWS, Columns, stack_and_name
 from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.text import Texts
+from attncli.settings.text import Texts, read_texts
 
 SINK_THRESHOLD = 0.3
 PROBE_NOTE = (
@@ -133,10 +133,12 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         return _report_relations(spec, pretrained, progress)
     if (image := spec.image) is not None:
         spec = spec.model_copy(update={"maps": "none"})  # a map is of one picture
-        is_folder = Path(image).is_dir()
+        is_folder, words = Path(image).is_dir(), read_texts(spec).text
         with nullcontext(PictureFolder(image)) if is_folder else PictureList(image, "image") as files:
-            seen = ManyTexts(files, lambda line: _read_picture(spec, line, pretrained), progress, key="image")
-            part = part_that_sees(pretrained) if spec.sentence is None else pretrained
+            seen = ManyTexts(
+                files, lambda line: _read_picture(spec, line, words, pretrained), progress, key="image"
+            )
+            part = part_that_sees(pretrained) if words is None else pretrained
             totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
         notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
         return report_of_totals(spec, totals, part.name, notes)
@@ -151,10 +153,10 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     return report_of_totals(spec, totals, pretrained.name, notes)
 
 
-def _read_picture(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
-    """One of the pictures of a folder."""
+def _read_picture(spec: HeadsSpec, line: TextLine, words: str | None, pretrained: Pretrained) -> Reading:
+    """One of the pictures of a folder, beside the words that all have."""
     assert line.image is not None
-    reading = read_picture(pretrained, line.image, spec.sentence)
+    reading = read_picture(pretrained, line.image, words)
     check_reading(reading, pretrained, options_of(spec))
     return reading
 

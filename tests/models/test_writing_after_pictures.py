@@ -246,6 +246,9 @@ def test_many_pictures_are_read_with_the_same_words(
     for folder, stacks in ((captioner, {"encoder", "decoder", "cross"}), (llava, {"self"})):
         flags = ("--model", str(folder / "model"), "--image", str(tmp_path / "list.txt"))
         found = report(attn, ["heads", "abc", *flags])
+        (tmp_path / "words.txt").write_text("abc")
+        of_file = report(attn, ["heads", "--file", str(tmp_path / "words.txt"), *flags])
+        assert of_file["statistics"] == found["statistics"]
         assert {row["stack"] for row in found["statistics"]["heads"]} == stacks
         assert found["statistics"]["texts"]["num_texts"] == 2
         one = report(attn, asked(folder, "heads", "abc"))["statistics"]["heads"]
