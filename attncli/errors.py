@@ -233,6 +233,14 @@ def wanted_memory(error: BaseException) -> str:
     return f"another {readable_bytes(int(size))}"
 
 
+def reason_of(error: BaseException) -> str:
+    """What an error of somebody else says, on one line, its kind where it says nothing.
+
+    Its `names` are not keys of ours, which stand between such marks.
+    """
+    return " ".join(str(error).replace("`", "'").split()) or type(error).__name__
+
+
 def raise_if_memory(error: Exception) -> None:
     """MemoryError from an error that is about memory."""
     if is_about_memory(error):

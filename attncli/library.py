@@ -27,7 +27,13 @@ from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import HeadExamples, head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
-from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, summary_patterns
+from attncli.measure.patterns import (
+    HeadRow,
+    interval_rows,
+    patterns_of_text,
+    summary_patterns,
+    with_equal_names,
+)
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
@@ -220,7 +226,7 @@ def survey_texts(
     heads = totals.heads()
     patterns = summary_patterns(heads, totals.stacks)
     return HeadSurvey(
-        [head.row() for head in heads],
+        with_equal_names([head.row() for head in heads]),
         patterns.patterns,
         patterns.strongest,
         totals.num_texts,

@@ -94,9 +94,9 @@ def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, 
     for key in LEFT_OUT:
         if key in given and given[key].value is not None:
             raise UserError(given[key].line(key, "is for attn heads: browse shows every head"))
-    given.setdefault("maps", Given("self", "attn browse"))
+    given.setdefault("maps", Given("auto", "attn browse"))
     if given["maps"].value == "none":
-        raise UserError(given["maps"].line("maps", "must be self, cross or encoder (got none)"))
+        raise UserError(given["maps"].line("maps", "must be auto, self, cross or encoder (got none)"))
     return checked_spec(HeadsSpec, given), given
 
 
@@ -111,15 +111,18 @@ class OpenModel:
         """What each head does on a text, or on the probe."""
         from torch import Generator
 
-        from attncli.commands.heads import options_of, read, report_of_text
+        from attncli.commands.heads import options_of, read, report_of_text, with_kind_of_maps
         from attncli.measure.heads import surveyed
+        from attncli.models.pretrained import reader_of
 
         spec = self.spec
         self.reading = read(spec, texts, self.pretrained, Generator().manual_seed(spec.seed))
         self.text = texts.text or ""
+        spec = with_kind_of_maps(spec, self.reading)
         options = replace(options_of(spec), whole_tokens=WHOLE_TOKENS)
-        found = surveyed(self.pretrained, [self.reading], options, ablate=spec.ablate)
-        return report_of_text(spec, self.reading, found, 0, self.pretrained)
+        reader = reader_of(self.pretrained, self.reading)
+        found = surveyed(reader, [self.reading], options, ablate=spec.ablate)
+        return report_of_text(spec, self.reading, found, 0, reader)
 
     def look(self, text: str) -> Report:
         """The survey of another text, which is the model's from now on."""

@@ -162,7 +162,7 @@ def read(spec: CacheSpec, texts: Texts, pretrained: "Pretrained", generator: "to
     from attncli.measure.cache import judged_reading, read_judged
     from attncli.runs.runner import read_survey_text
 
-    key = "file" if spec.file else "sentence"
+    key = _text_key(spec)
     if spec.probe:
         return judged_reading(read_survey_text(spec, texts, pretrained, generator), pretrained, key=key)
     assert texts.text is not None
@@ -174,6 +174,11 @@ def read(spec: CacheSpec, texts: Texts, pretrained: "Pretrained", generator: "to
         every=spec.every,
         key=key,
     )
+
+
+def _text_key(spec: CacheSpec) -> str:
+    """The setting that says what is read."""
+    return "num_tokens" if spec.probe else "file" if spec.file else "sentence"
 
 
 def report(
@@ -258,6 +263,7 @@ def _of_policies(
         bits=None if spec.bits is None else int(spec.bits),
         every=spec.every,
         progress=progress,
+        key=_text_key(spec),
     )
     statistics: dict[str, Statistic] = {
         "policies": Table(found.policies),

@@ -65,7 +65,9 @@ class CircuitSpec(SurveyTextSpec):
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("--show all", "-o circuit.svg") if settings.get("weights") else cls.next_steps
+        if settings.get("weights"):
+            return "--show all", "-o circuit.svg"
+        return cls.next_steps[1:] if settings.get("head") else cls.next_steps
 
     def single_statistics(self) -> tuple[str, ...]:
         if self.weights:

@@ -31,6 +31,7 @@ from attncli.measure.patterns import (
     interval_rows,
     patterns_of_text,
     summary_patterns,
+    with_equal_names,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
 from attncli.models.picture_files import PictureFolder
@@ -51,7 +52,7 @@ from attncli.runs.report_values import ROWS, Columns, stack_and_name
 from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.text import Texts
+from attncli.settings.text import Texts, read_texts
 
 SINK_THRESHOLD = 0.3
 PROBE_NOTE = (
@@ -109,31 +110,33 @@ def report_each(
     progress: Callable[[float], None] | None,
 ) -> list[Report]:
     """The survey of each of some texts of equal counts."""
-    if spec_of_words := _of_words(specs[0], readings[0]):
-        specs = [one.model_copy(update=spec_of_words) for one in specs]
+    specs = [with_kind_of_maps(one, readings[0]) for one in specs]
     spec = specs[0]
     pretrained = reader_of(pretrained, readings[0])
     found = surveyed(pretrained, readings, options_of(spec), ablate=spec.ablate, progress=progress)
     return [report_of_text(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
 
 
-def _of_words(spec: HeadsSpec, reading: Reading) -> dict[str, str]:
-    """Of words beside a picture that an encoder reads the maps are those of cross-attention."""
+def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
+    """The settings, with the kind of attention that is drawn: where words look at a picture, that."""
+    if spec.maps != "auto":
+        return spec
     sees = reading.context is not None and reading.context.seen is not None
-    return {"maps": "cross"} if sees and spec.maps == "self" else {}
+    return spec.model_copy(update={"maps": "cross" if sees else "self"})
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
     """The survey of many texts: means over them, and how sure these are; of one head examples."""
     if spec.relations is not None:
         return _report_relations(spec, pretrained, progress)
-    if spec.image is not None:
-        is_folder = Path(spec.image).is_dir()
-        with (
-            nullcontext(PictureFolder(spec.image)) if is_folder else PictureList(spec.image, "image") as files
-        ):
-            seen = ManyTexts(files, lambda line: _read_picture(spec, line, pretrained), progress, key="image")
-            part = part_that_sees(pretrained)
+    if (image := spec.image) is not None:
+        spec = spec.model_copy(update={"maps": "none"})  # a map is of one picture
+        is_folder, words = Path(image).is_dir(), read_texts(spec).text
+        with nullcontext(PictureFolder(image)) if is_folder else PictureList(image, "image") as files:
+            seen = ManyTexts(
+                files, lambda line: _read_picture(spec, line, words, pretrained), progress, key="image"
+            )
+            part = part_that_sees(pretrained) if words is None else pretrained
             totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
         notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
         return report_of_totals(spec, totals, part.name, notes)
@@ -148,10 +151,10 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     return report_of_totals(spec, totals, pretrained.name, notes)
 
 
-def _read_picture(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
-    """One of the pictures of a folder."""
+def _read_picture(spec: HeadsSpec, line: TextLine, words: str | None, pretrained: Pretrained) -> Reading:
+    """One of the pictures of a folder, beside the words that all have."""
     assert line.image is not None
-    reading = read_picture(pretrained, line.image, spec.sentence)
+    reading = read_picture(pretrained, line.image, words)
     check_reading(reading, pretrained, options_of(spec))
     return reading
 
@@ -172,7 +175,7 @@ def ablated_notes(heads: Sequence[str]) -> list[str]:
 def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequence[str]) -> Report:
     """The report of a survey of many texts."""
     heads = totals.heads()
-    rows = [head.row() for head in heads]
+    rows = with_equal_names([head.row() for head in heads])
     patterns = summary_patterns(heads, totals.stacks)
     intervals = {"intervals": Table(interval_rows(heads, totals.stacks))}
     statistics, tensors = _parts(spec, rows, _pattern_tables(patterns) | intervals)
@@ -251,8 +254,9 @@ def report_of_text(
         maps = surveyed.maps[text]
         tensors |= _map_tensors(maps)
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
-        if reading.context is not None and maps.query.seen is not None:  # those of the encoder
-            pictures = tuple(replace(one, axis="tokens") for one in pictures)
+        if pictures and reading.context is not None and spec.maps != "cross":
+            of_encoder = tuple(replace(one, axis="tokens") for one in pictures)
+            pictures = () if maps.query.seen is None else of_encoder
             tensors = {name: one for name, one in tensors.items() if name not in ("looks", "mean_look")}
     count = f"{len(whole.text.ids)} tokens"
     if spec.words:

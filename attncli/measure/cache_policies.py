@@ -524,14 +524,15 @@ def policy_costs(
     bits: int | None = None,
     every: int | None = None,
     progress: Callable[[float], None] | None = None,
+    key: str = "text",
 ) -> PolicyCosts:
     """What the model loses on the last tokens of a text where the cache of those before keeps less.
 
     The prompt is read once, with the whole cache; then each policy keeps the share of its keys that a budget
     allows, and the last tokens are read with what is left, and with all keys of their own. Keys keep their
     rotation. `bits` rounds all keys and values instead (see `rounded_cache`). Of several `readings`, windows
-    of a text that judge `every` tokens each, means. UserError for a text too short to be cut, and a model
-    that cannot read on from kept keys; MemoryError.
+    of a text that judge `every` tokens each, means. UserError, at `key`, for a text too short to be cut, and
+    for a model that cannot read on from kept keys; MemoryError.
     """
     found = []
     for number, reading in enumerate(readings):
@@ -541,24 +542,24 @@ def policy_costs(
                 progress((number + share) / len(readings))
 
         judged = num_judged(reading) if every is None else every
-        found.append(_costs(pretrained, reading, judged, policies, budgets, bits, step))
+        start = len(reading.text.ids) - judged - 1  # the token before the first that is judged predicts it
+        if start < 3:
+            count = len(reading.text.ids)
+            raise UserError(f"{key}: must be longer, for a prompt and tokens behind it (got {count} tokens)")
+        found.append(_costs(pretrained, reading, start, policies, budgets, bits, step))
     return found[0] if len(found) == 1 else _mean_costs(found)
 
 
 def _costs(
     pretrained: Pretrained,
     reading: Judged,
-    judged: int,
+    start: int,
     policies: Sequence[str],
     budgets: Sequence[float],
     bits: int | None,
     progress: Callable[[float], None],
 ) -> PolicyCosts:
-    """Those of one reading."""
-    start = len(reading.text.ids) - judged - 1  # the token before the first that is judged predicts it
-    if start < 3:
-        count = len(reading.text.ids)
-        raise UserError(f"text: must be longer, for a prompt and tokens behind it (got {count})")
+    """Those of one reading, whose prompt ends at `start`."""
     cache = PromptCache(pretrained, reading, start, policies)
     runs = [(policy, budget, cache.kept(policy, budget)) for policy in policies for budget in budgets]
     total, done = len(runs) + (bits is not None) + 1, 1
@@ -579,6 +580,7 @@ def _costs(
     if bits is not None:
         share = _share_of_bits(cache.run.starts[0], bits)
         rows.append({"policy": f"{bits} bits", "budget": None, "cache": share, **lost[-1]})
+    judged = len(reading.text.ids) - start - 1
     return PolicyCosts(rows, cache.judge.baseline(), start, judged, tuple(cache.run.way.notes()))
 
 

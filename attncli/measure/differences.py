@@ -11,6 +11,7 @@ import torch
 from attncli.core.formulas import jensen_shannon
 from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
+from attncli.measure.patterns import HeadRow, with_equal_names
 
 ARROW = " → "
 
@@ -232,10 +233,11 @@ def _apart(a: Row, b: Row) -> bool:
     return bool(upper_a < lower_b or upper_b < lower_a)
 
 
-def head_differences(heads_a: Sequence[Row], heads_b: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """B - A of every statistic of the heads that both surveys have."""
+def head_differences(heads_a: Sequence[Row], heads_b: Sequence[Row]) -> list[HeadRow]:
+    """B - A of every statistic of the heads that both surveys have; NaN where one has no number."""
     where = ("layer", "head", "stack", "kind")
     of_b = {tuple(map(row.get, where)): row for row in heads_b}
+    found: list[HeadRow] = []
     for row in heads_a:
         other = of_b.get(tuple(map(row.get, where)), {})
         numbers = {
@@ -244,4 +246,5 @@ def head_differences(heads_a: Sequence[Row], heads_b: Sequence[Row]) -> Iterator
             if isinstance(value, float) and isinstance(of_other := other.get(name), float)
         }
         if other:
-            yield {name: row[name] for name in where} | numbers
+            found.append({name: row[name] for name in where} | numbers)
+    return with_equal_names(found)

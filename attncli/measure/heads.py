@@ -36,6 +36,7 @@ from attncli.measure.patterns import (
     pattern_of,
     rows_of_patterns,
     wanted_scores,
+    with_equal_names,
 )
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
@@ -702,7 +703,7 @@ def found_texts(survey: Survey) -> list[SurveyedText]:
                     named["rest_pattern"] = of_rest[len(rows)] if is_first else None
                 rows.append({**where, "head": head, **named, **by_name})
                 one_keys[stack.name, where["layer"], head] = key
-        texts.append(SurveyedText(rows, list(stacks.values()), one_keys, rest))
+        texts.append(SurveyedText(with_equal_names(rows), list(stacks.values()), one_keys, rest))
     return texts
 
 

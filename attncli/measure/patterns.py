@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import nan
 from typing import Any, NamedTuple
 
 import torch
@@ -227,6 +228,12 @@ def strongest_rows(
 def _rounded(value: float) -> float:
     """Without the last bits, which must not decide an order; -1 for no number."""
     return round(value, DECIMALS) if value == value else -1.0
+
+
+def with_equal_names(rows: Sequence[HeadRow]) -> list[HeadRow]:
+    """The rows, with NaN for what heads on a picture have and those on words have not, and the reverse."""
+    nothing = {name: nan for row in rows for name in row}
+    return [nothing | row for row in rows]
 
 
 class HeadPatterns(NamedTuple):

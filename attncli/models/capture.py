@@ -24,7 +24,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError, raise_if_memory
+from attncli.errors import UserError, raise_if_memory, reason_of
 from attncli.models.architectures import WEIGHTS, WINDOW
 from attncli.models.layers import (
     CannotShow,
@@ -522,7 +522,7 @@ def _what_is_read(inputs: Mapping[str, Tensor]) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {reason_of(error)}"
 
 
 def _is_of_model(error: Exception) -> bool:

@@ -44,6 +44,10 @@ TOKENIZER_FILES = (
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 """Either says what becomes of a picture before a model reads it."""
 ADAPTER = "adapter_config.json"
+VIRTUAL_TOKENS = (
+    "its adapter puts learned vectors before a text (prompt or prefix tuning), which attn does not read: "
+    "give the model without it"
+)
 READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
 """What transformers reads of a folder. It takes what is no file (a pipe, a folder) for absent, or waits."""
 SHARDED = "model.safetensors.index.json"
@@ -149,6 +153,8 @@ def check_model_folder(folder: Path) -> None:
         raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
     if folder / "config.json" not in files:
         wanted = "give the folder that save_pretrained wrote, or a .gguf file"
+        if folder / ADAPTER in files:
+            wanted = "it has an adapter alone: put the files of its model beside it"
         raise UserError(f"model: {folder}: is not a model folder: config.json is missing: {wanted}")
     for path in files:
         if path.suffix in READ:
@@ -192,6 +198,9 @@ def _check_adapter(folder: Path) -> None:
         raise UserError(
             f"model: {folder}: has no weights of its adapter: adapter_model.safetensors is missing"
         )
+    settings = _read_json(folder / ADAPTER)
+    if isinstance(settings, dict) and settings.get("num_virtual_tokens"):
+        raise UserError(f"model: {folder}: {VIRTUAL_TOKENS}")
 
 
 def _check_file(path: Path) -> None:

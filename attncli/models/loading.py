@@ -26,7 +26,7 @@ from transformers import (
 from transformers.integrations.gguf.utils import is_gguf_arch_supported
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes
+from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes, reason_of
 from attncli.models.architectures import (
     PIXELS,
     UNTRAINED_PARTS,
@@ -41,6 +41,7 @@ from attncli.models.folder import (
     ARCHITECTURE,
     READ_FIRST_BYTES,
     SHIPPED_MODEL,
+    VIRTUAL_TOKENS,
     building_of,
     check_gguf,
     check_gguf_of_model,
@@ -60,10 +61,6 @@ from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
 
 MOST_REASON = 300
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:MOST_REASON] or type(error).__name__
 
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -209,7 +206,7 @@ def load_pretrained(
                 f"model: {model}: {unheard}, and it was not downloaded before: {instead}"
             ) from None
         wanted = "read as GGUF" if path.is_file() else "loaded"
-        raise UserError(f"model: {model}: cannot be {wanted}: {_one_line(error)}") from None
+        raise UserError(f"model: {model}: cannot be {wanted}: {reason_of(error)[:MOST_REASON]}") from None
     if wrong:
         raise UserError(
             f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
@@ -332,7 +329,7 @@ def hub_revisions(name: str) -> dict[str, str]:
         try:
             refs = HfApi().list_repo_refs(name)
         except HfHubHTTPError as error:
-            raise UserError(f"{name}: {_one_line(error)}") from None
+            raise UserError(f"{name}: {reason_of(error)[:MOST_REASON]}") from None
         return {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
     folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -507,6 +504,8 @@ def unwrapped(model: Any) -> PreTrainedModel:
     inner = model
     while not isinstance(inner, PreTrainedModel):
         if hasattr(inner, "get_base_model"):  # of PEFT: its adapters are inside
+            if getattr(getattr(inner, "active_peft_config", None), "is_prompt_learning", False):
+                raise UserError(f"model: {VIRTUAL_TOKENS}")
             inner = inner.get_base_model()
         elif hasattr(inner, "_orig_mod"):  # of torch.compile
             inner = inner._orig_mod

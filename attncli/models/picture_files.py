@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attncli.errors import UserError
+from attncli.errors import UserError, reason_of
 from attncli.models.architectures import PIXELS
 from attncli.models.folder import PROCESSOR_FILES, id_and_revision
 from attncli.models.pretrained import (
@@ -60,16 +60,14 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
                 upright = ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         most = f"{(Image.MAX_IMAGE_PIXELS or 0) / 1e6:,.0f} million pixels"
-        raise UserError(
-            f"{key}: {file}: has more than {most}, as no photograph has: make it smaller"
-        ) from None
+        raise UserError(f"{key}: {file}: must be at most {most} in all: make it smaller") from None
     except UnidentifiedImageError:
         raise UserError(f"{key}: {file}: is not a picture that Pillow reads (PNG, JPEG, WebP, ...)") from None
     except OSError as error:
-        reason = error.strerror or " ".join(str(error).split())
+        reason = error.strerror or reason_of(error)
         raise UserError(f"{key}: {file}: cannot be read: {reason}") from None
     except (ValueError, SyntaxError, EOFError, IndexError) as error:  # what Pillow's readers raise
-        raise UserError(f"{key}: {file}: is damaged: {' '.join(str(error).split())}") from None
+        raise UserError(f"{key}: {file}: is damaged: {reason_of(error)}") from None
     return OpenedPicture(_as_rgb(upright, file, key), path.name, tuple(notes))
 
 
@@ -136,7 +134,7 @@ def _opened_processor(source: str, name: str) -> Any:
                 revision=revision,
             )
     except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
-        reason = " ".join(str(error).split())
+        reason = reason_of(error)
         if "torchvision" in reason.lower():
             reason = "it takes torchvision, and there is none by Pillow"
         raise UserError(f"image: the image processor of {name} cannot be opened: {reason:.300}") from None
@@ -177,8 +175,7 @@ class Processing:
                 warnings.simplefilter("ignore")
                 found = self.processor(images=[image], return_tensors="pt", **self.beside)
         except Exception as error:  # a processor may fail in any way on a picture that it does not like
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise UserError(f"image: the image processor of {self.name} fails: {reason}") from None
+            raise UserError(f"image: the processor of {self.name} fails: {reason_of(error):.200}") from None
         tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
         if not any(name in tensors for name in PIXELS):
             raise UserError(f"image: the image processor of {self.name} gives no pixels")

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.errors import UserError
+from attncli.errors import UserError, reason_of
 from attncli.models.architectures import (
     AROUND_PICTURES,
     BLOCK,
@@ -37,6 +37,7 @@ from attncli.models.picture_files import (
 from attncli.models.picture_tokens import PlacedTokens, placed_tokens
 from attncli.models.pretrained import (
     FIRST_WORD_ID,
+    OF_GRID,
     ModelText,
     Pretrained,
     Reading,
@@ -49,8 +50,13 @@ LEAST_SIDE = 16
 """Pixels: what a processor makes of fewer does not tell where it puts them."""
 
 
-OF_GRID = "hidden_states"
-"""What a part takes that reads patches one after another, beside their `GRID`: the patches."""
+def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
+    """A picture that is large enough for a model; UserError for any other."""
+    opened = open_picture(fspath(file))
+    if min(opened.image.size) < LEAST_SIDE:
+        sides = " × ".join(map(str, opened.image.size))
+        raise UserError(f"image: {file}: must be at least {LEAST_SIDE} pixels high and wide (got {sides})")
+    return opened
 
 
 def _accepted(
@@ -90,10 +96,7 @@ def read_picture(
     decoder the picture goes to the encoder, and the text is what the decoder writes. UserError for a file
     that is no picture, and for a model that reads none.
     """
-    opened = open_picture(fspath(file))
-    if min(opened.image.size) < LEAST_SIDE:
-        sides = " × ".join(map(str, opened.image.size))
-        raise UserError(f"image: {file}: must be at least {LEAST_SIDE} pixels high and wide (got {sides})")
+    opened = _opened_picture(file)
     if text is None:
         return _read_picture(part_that_sees(pretrained), opened)
     if pretrained.has_decoder:
@@ -122,7 +125,7 @@ def read_picture_to_write(
         reason = "hands its decoder vectors that sum up the picture: none of them has a place in it"
         raise UserError(f"model: {model.config.model_type} {reason}")
     nothing = ModelText((), torch.empty(0, dtype=torch.long))
-    return replace(_read_captioned(pretrained, open_picture(fspath(file)), nothing), part=writer.part)
+    return replace(_read_captioned(pretrained, _opened_picture(file), nothing), part=writer.part)
 
 
 def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelText) -> Reading:
@@ -145,18 +148,22 @@ def _read_both(
     reads_both = {"input_ids", PIXELS[0]} <= arguments_of(model) and not has_towers
     part = _decoder_name(model) or _stack_of_both(model) if reads_both else None
     if part is None or pretrained.own_tokenizer is None:
-        lacks = "has no tokenizer, and reads" if pretrained.own_tokenizer is None else "reads"
-        message = f"{lacks} no text beside a picture in one stack: give it one of them"
+        if pretrained.own_tokenizer is None:
+            raise UserError(f"sentence: {pretrained.name} has no tokenizer: give the picture alone")
+        message = "reads no text beside a picture in one stack: give it one of them"
         raise UserError(f"image: {pretrained.name} {message}")
     processor = _opened_reader(pretrained)
     whole = text if is_whole else _with_picture(text, processor)
+    mark = _place_of_picture(processor)
+    if mark is not None and (count := whole.count(mark)) > 1:
+        raise UserError(f"sentence: must hold {mark}, the place of the picture, once (got {count} of them)")
     beside = {"text": [whole]} | ({"add_special_tokens": False} if is_whole else {})
     processing = Processing(processor, pretrained.name, beside)
     inputs, name = _accepted(model, processing.inputs(opened.image), pretrained.name)
     inputs = {key: tensor.to(pretrained.device) for key, tensor in inputs.items()}
     inputs[name] = inputs[name].to(model.dtype)
     ends_in = inputs["input_ids"][0, -1] == pretrained.tokenizer.sep_token_id
-    if is_open and ends_in and getattr(processor, "image_token", None) is None:
+    if is_open and ends_in and mark is None:
         inputs |= {key: inputs[key][:, :-1] for key in ("input_ids", "attention_mask") if key in inputs}
     placed = placed_tokens(model, inputs, opened, processing, name=name, part=f"{part}.")
     ids = _ids_of_all(inputs["input_ids"][0].cpu(), placed, pretrained)
@@ -208,10 +215,16 @@ def _decoder_name(model: PreTrainedModel) -> str | None:
     return next((name for name, module in model.named_modules() if name and module is decoder), None)
 
 
+def _place_of_picture(processor: Any) -> str | None:
+    """The token that stands for a picture in a text; None where pictures stand before all words (GIT)."""
+    token = getattr(processor, "image_token", None)
+    return token if isinstance(token, str) else None
+
+
 def _with_picture(text: str, processor: Any) -> str:
     """The text with the token that stands for a picture in it: before it where it has none."""
-    token = getattr(processor, "image_token", None)
-    if not isinstance(token, str) or token in text:
+    token = _place_of_picture(processor)
+    if token is None or token in text:
         return text
     known = processor.tokenizer.get_vocab()
     start, end = AROUND_PICTURES if all(mark in known for mark in AROUND_PICTURES) else ("", "")
@@ -233,8 +246,11 @@ def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
     written = in_chat_template(
         [{"role": "user", "content": content}], replace(pretrained, own_tokenizer=tokenizer)
     )
-    if processor.image_token not in written:
-        message = f"has no place for a picture, {processor.image_token}: leave `chat` out"
+    mark = _place_of_picture(processor)
+    if mark is None:
+        raise UserError(f"chat: {pretrained.name} reads a picture before all words: leave `chat` out")
+    if mark not in written:
+        message = f"has no place for a picture, {mark}: leave `chat` out"
         raise UserError(f"chat: the chat template of {pretrained.name} {message}")
     return written
 
@@ -242,7 +258,11 @@ def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
 def _stored_template(pretrained: Pretrained) -> str | None:
     """The template of a processor in a folder, as earlier versions of transformers kept it."""
     path = Path(str(pretrained.source)) / "chat_template.json"
-    template = json.loads(path.read_text()).get("chat_template") if path.is_file() else None
+    try:
+        stored = json.loads(path.read_bytes()) if path.is_file() else {}
+    except ValueError as error:
+        raise UserError(f"chat: {path}: is not JSON: {reason_of(error)}") from None
+    template = stored.get("chat_template") if isinstance(stored, dict) else None
     return template if isinstance(template, str) else None
 
 
@@ -272,8 +292,8 @@ def _opened_reader(pretrained: Pretrained) -> Any:
         given |= {key: value for key, value in settings.items() if key in taken - given.keys()}
         return reader(image_processor=pixels, tokenizer=pretrained.tokenizer, **given)
     except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"image: the processor of {pretrained.name} cannot be opened: {reason}") from None
+        message = f"cannot be opened: {reason_of(error):.200}"
+        raise UserError(f"image: the processor of {pretrained.name} {message}") from None
 
 
 def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:

@@ -16,7 +16,7 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from attncli.core.names import the_one_position, token_positions
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
-from attncli.errors import UserError, nearest
+from attncli.errors import UserError, nearest, reason_of
 from attncli.models.architectures import (
     BLANKS,
     POSITIONS,
@@ -136,6 +136,8 @@ def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
 
 FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
+OF_GRID = "hidden_states"
+"""What a part of a model takes that reads patches one after another."""
 
 
 CLS = "[CLS]"
@@ -242,6 +244,11 @@ class Reading:
     def shapes(self) -> tuple[torch.Size, ...]:
         """Those of the inputs that are more than ids: what runs together has the same."""
         return tuple(tensor.shape for tensor in (self.inputs or {}).values())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it runs with no other: patches one after another have no axis of pictures."""
+        return OF_GRID in (self.inputs or {})
 
     @property
     def seen(self) -> PictureTokens | None:
@@ -369,7 +376,8 @@ class Pretrained:
             if not truncate or most < 1:
                 besides = f" beside {num_new + 1} new ones" if num_new else ""
                 message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
-                raise UserError(f"{key}: {message}{'' if is_whole else ': `truncate` cuts it'}")
+                is_cut = not is_whole and key != "text"  # Python's functions are given what read_text cut
+                raise UserError(f"{key}: {message}{': `truncate` cuts it' if is_cut else ''}")
             encoded = self.encoded(text, truncation=True, max_length=most, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
@@ -398,8 +406,7 @@ class Pretrained:
             with panics_in_one_line():
                 yield
         except Exception as error:  # a damaged tokenizer may fail in any way; the reason is given in one line
-            reason = " ".join(str(error).split())
-            raise UserError(f"model: the tokenizer of {self.name} fails: {reason}") from None
+            raise UserError(f"model: the tokenizer of {self.name} fails: {reason_of(error)}") from None
 
     def labels(self, ids: list[int]) -> tuple[str, ...]:
         """Each token as the vocabulary has it; its number in brackets where a model has more of them."""

@@ -385,7 +385,8 @@ def in_batches(
                 alike_in = (reading.counts, reading.in_words().counts, reading.shapes)
                 by_counts.setdefault(alike_in, []).append((text, reading))
         for (counts, *_), alike in by_counts.items():
-            step = max(1, min(MAX_TEXTS, MAX_WEIGHTS // max(counts) ** 2))
+            most = 1 if alike[0][1].is_alone else MAX_TEXTS
+            step = max(1, min(most, MAX_WEIGHTS // max(counts) ** 2))
             for start in range(0, len(alike), step):
                 yield alike[start : start + step]
 

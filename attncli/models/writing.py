@@ -42,7 +42,7 @@ from transformers.utils.generic import ModelOutput
 from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError, readable_bytes
+from attncli.errors import UserError, readable_bytes, reason_of
 from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS
 from attncli.models.capture import (
     Way,
@@ -512,7 +512,7 @@ def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained
     except MemoryError:
         raise
     except Exception as error:  # a program of somebody else may fail in any way
-        return " ".join(str(error).split())[:MOST_REASON] or type(error).__name__
+        return reason_of(error)[:MOST_REASON]
     assert isinstance(whole, str)
     if len(whole) > length * MOST_COPIES + MOST_WRITTEN:
         return f"it makes {len(whole):,} characters of {length:,}"

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 
 from attncli import __version__
-from attncli.errors import RunError, UserError
+from attncli.errors import RunError, UserError, reason_of
 from attncli.runs.driver import Died, Pending, Queue, Result, Work, attempted
 from attncli.runs.runner import Chunk
 
@@ -98,9 +98,9 @@ def _connected(distributed: Any, scheduler: str) -> Any:
         asyncio.run(_try_to_connect(distributed, scheduler))
         return distributed.Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, TimeoutError) as error:
-        raise RunError(f"scheduler: {scheduler} does not answer: {_one_line(error)}") from None
+        raise RunError(f"scheduler: {scheduler} does not answer: {reason_of(error)}") from None
     except (ValueError, TypeError, RuntimeError) as error:  # no address; certificates that are missing
-        raise UserError(f"scheduler: {scheduler}: {_one_line(error)}") from None
+        raise UserError(f"scheduler: {scheduler}: {reason_of(error)}") from None
 
 
 def _check_workers(client: Any, scheduler: str) -> None:
@@ -117,10 +117,10 @@ def _check_workers(client: Any, scheduler: str) -> None:
         if isinstance(got, Exception) and any(name in repr(got) for name in UNKNOWN_THERE):
             install = f"pip install attncli=={__version__}"
             raise UserError(
-                f"scheduler: attncli cannot be imported on {worker} ({_one_line(got)}): {install}"
+                f"scheduler: attncli cannot be imported on {worker} ({reason_of(got)}): {install}"
             )
         if isinstance(got, Exception):
-            raise RunError(f"scheduler: {worker} does not answer: {_one_line(got)}")
+            raise RunError(f"scheduler: {worker} does not answer: {reason_of(got)}")
         if got != expected:
             raise UserError(_differ(worker, got, expected))
 
@@ -164,8 +164,4 @@ def _result(distributed: Any, future: Any, scheduler: str) -> Any:
             f"scheduler: {scheduler} went away: rerun the same command to resume once it is back"
         ) from None
     except Exception as error:  # whatever Dask says where its scheduler fails
-        raise RunError(f"scheduler: {scheduler}: {_one_line(error)}") from error
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+        raise RunError(f"scheduler: {scheduler}: {reason_of(error)}") from error

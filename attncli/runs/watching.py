@@ -19,6 +19,7 @@ from attncli.errors import UserError, WriteError, must_be_one_of
 from attncli.measure.training import step_rows
 from attncli.models.capture import undisturbed
 from attncli.models.loading import borrowed, is_sharded, short_name, unwrapped
+from attncli.models.pretrained import read_text
 from attncli.report import Report
 from attncli.runs.report_values import Expectations
 from attncli.runs.results import Step, reading
@@ -37,7 +38,7 @@ from attncli.runs.training_steps import (
 )
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.text import read_texts
+from attncli.settings.text import Texts
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -107,9 +108,10 @@ class Watch:
             # All that is tried once for a model is tried now, so that nothing is left to fail as it trains.
             with borrowed(str(self._specs[0].model), self._model, tokenizer) as self._pretrained:
                 self._module = import_experiment(self._specs[0])
+                first, *others = self._specs
                 self._readings = [
-                    self._module.read(spec, read_texts(spec), self._pretrained, _generator(spec))
-                    for spec in self._specs
+                    self._module.read(first, Texts(), self._pretrained, _generator(first)),
+                    *(read_text(self._pretrained, str(spec.sentence)) for spec in others),
                 ]
                 self._reports()
             self._reports()

@@ -80,7 +80,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     experiment = "heads"
     title = "What each head looks at"
     surveys_pictures = True
-    drawn_maps = "self"
+    drawn_maps = "auto"
     module = "attncli.commands.heads"
     model_module = module
     examples = (
@@ -107,10 +107,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
     rollout: bool = Field(False, description="also show how attention adds up over the layers")
-    maps: Literal["none", "self", "cross", "encoder"] = Field(
+    maps: Literal["none", "auto", "self", "cross", "encoder"] = Field(
         "none",
-        description="keep what each head looks at, of this kind of attention: weights up to 128 tokens, "
-        "beyond that maps of blocks of weights (default in pictures: self)",
+        description="keep what each head looks at, of this kind of attention (auto: self, of a caption "
+        "cross): weights up to 128 tokens, beyond that maps of blocks of weights (default in pictures: auto)",
     )
     full: Annotated[list[Head], AfterValidator(lambda names: list(dict.fromkeys(names)))] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
@@ -152,8 +152,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             return "--show all", "-o examples.html"
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
-        if settings.get("image") and not (settings.get("sentence") or settings.get("file")):
-            return "--sort neighbour", "--from r1c1", "--table", "-o page.html"
+        if settings.get("image"):
+            has_words = settings.get("sentence") or settings.get("file")
+            first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
+            return *first, "--table", "-o page.html"
         return cls.next_steps
 
     def sought(self) -> dict[str, list[str]]:
@@ -209,7 +211,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         for key in self.given("weighted", "rollout") if self.words else ():
             yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
-            yield contradiction("full", "needs `maps` self, cross or encoder", "maps")
+            yield contradiction("full", "needs `maps` auto, self, cross or encoder", "maps")
         if self.rollout and self.image:
             yield contradiction("rollout", "stands in the report of every picture: leave it out", "image")
         if self.rollout and (self.probe or self.texts):

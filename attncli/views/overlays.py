@@ -212,13 +212,15 @@ def overlays_of(report: Report) -> Iterator[Overlays]:
 
 def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
     """The heads of each layer, then their mean; the rollout beside the last; in the order of the report where
-    heads are sorted.
+    heads are sorted: of several stacks those of the one that looks at the picture.
     """
     by_place: dict[tuple[object, ...], Look] = {
         tuple(dict(look.place).get(axis) for axis in PLACES): look for look in looks
     }
     if report.spec.get("sort") or report.spec.get("top"):
-        rows = ((row, tuple(row[axis] for axis in PLACES)) for row in report.table("heads"))
+        stacks = ("cross",) if looks[0].picture.axis == "context_tokens" else ("self", "encoder")
+        of_stack = (row for row in report.table("heads") if row.get("stack", "self") in stacks)
+        rows = ((row, tuple(row[axis] for axis in PLACES)) for row in of_stack)
         if tiles := [Tile(head_name(row), by_place[place]) for row, place in rows if place in by_place]:
             return [tiles]
     more = [

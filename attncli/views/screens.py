@@ -639,12 +639,16 @@ def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elast
 
 
 def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
-    """Which groups are shown, and the columns of a tile; no group where not one fits whole."""
+    """Which groups are shown, and the columns of a tile; no group where not one fits whole.
+
+    Of a ranking of heads the first ones are of use, and are not made tiny.
+    """
+    is_ranking = len({dict(tile.look.place).get("layer") for tile in groups[-1]}) > 1
     for count in range(len(groups), 0, -1):
         is_whole = count == len(groups)
         places = np.linspace(len(groups) - 1, 0, count, endpoint=is_whole and count > 1)
         shown = sorted(round(place) for place in places.tolist())
-        for columns in (*TILES, *(TINY if count == 1 else ())):
+        for columns in (*TILES, *(TINY if count == 1 and not is_ranking else ())):
             drawn = TileLines([groups[place] for place in shown], columns, display)
             if len(drawn) <= lines - (not is_whole):
                 return shown, columns

@@ -243,7 +243,9 @@ def text_line(report: Report, display: Display) -> Paragraph:
     texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
     if report.pictures:
         texts = f"{', '.join(picture.name for picture in report.pictures)} {spec.get('sentence') or ''}"
-    text = texts or spec.get("sentence") or f"file {spec.get('image') or spec.get('file')}"
+    elif spec.get("image"):
+        texts = f"file {spec['image']} {spec.get('sentence') or ''}"
+    text = texts or spec.get("sentence") or f"file {spec.get('file')}"
     return one_line(" ".join(str(text).split()), display)
 
 

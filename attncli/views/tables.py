@@ -386,7 +386,9 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
 
 def _with_head(step: str, report: Report) -> str:
     """The step; with the first of the report's heads where it takes one."""
-    edge = next(iter(report.table("edges")), {})  # of a circuit the reader of the strongest edge
+    ends = ("from_head", "to_head")
+    between = (row for row in report.table("edges") if None not in map(row.get, ends))
+    edge = next(between, {})  # of a circuit the reader of the strongest edge between heads
     reader = {"layer": edge.get("to_layer"), "head": edge.get("to_head")}
     first = next(iter(report.table("heads")), {}) if None in reader.values() else reader
     is_known = step == ONE_HEAD and {*PLACES} <= first.keys()

@@ -148,7 +148,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["{self}", "--model", "."], "--model: is for a model: {self} holds what was computed"),
         (["{self}", "--config", "x.yaml"], "--config: is for a model: {self} holds what was computed"),
         (["--tokens", "x.txt"], "--tokens: is for a saved array: give its file"),
-        (["--maps", "none"], "--maps: must be self, cross or encoder (got none)"),
+        (["--maps", "none"], "--maps: must be auto, self, cross or encoder (got none)"),
         (["--scale-colors", "loud"], "--scale-colors: must be one of linear, log, row (got loud)"),
         (["--skip-first-keys", "-1"], "--skip-first-keys: must be a whole number (got -1)"),
         (["--model", "/nonexistent"], "no such folder: /nonexistent"),

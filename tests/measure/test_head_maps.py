@@ -103,9 +103,9 @@ def test_the_views_that_draw_ask_for_maps(attn: Attn) -> None:
     for view in (name for name, view in VIEWS.items() if view.draws):
         ended = attn(["heads", "--format", view, "--show-config"])
         if ended.code == 0:  # of the views that there are
-            assert f"maps: self  # the {view} view" in ended.out, ended.out
+            assert f"maps: auto  # the {view} view" in ended.out, ended.out
         named = attn(["heads", "--maps", "none", "--format", view, "--show-config"])
-        assert "maps: self" not in named.out
+        assert "maps: auto" not in named.out
     assert "maps: none" in attn(["heads", "--show-config"]).out
 
 

@@ -205,6 +205,18 @@ def test_an_adapter_is_not_left_out(
     assert line.startswith(f"model: {folder}") and said in line
 
 
+def test_learned_vectors_before_a_text_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_model(tmp_path, "Llama")
+    (folder / "adapter_config.json").write_text('{"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 3}')
+    (folder / "adapter_model.safetensors").hardlink_to(folder / "model.safetensors")
+    monkeypatch.setattr("attncli.models.folder.find_spec", lambda name: name)
+    with pytest.raises(UserError, match=r"puts learned vectors before a text \(prompt or prefix tuning\)"):
+        check_model_folder(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match="has an adapter alone: put the files of its model beside it"):
+        check_model_folder(folder)
+
+
 def change_config(folder: Path, **settings: object) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))

@@ -18,7 +18,7 @@ import attncli
 from attncli.errors import UserError
 from attncli.measure.heads import HIGH_NORM, LastNorms
 from attncli.models.loading import open_model
-from attncli.models.picture_files import open_picture
+from attncli.models.picture_files import Processing, open_picture
 from attncli.models.picture_reading import read_picture
 from tests.conftest import Attn
 from tests.model_folders import save_model as save_text_model
@@ -134,7 +134,7 @@ def test_a_picture_that_is_cut_off_or_huge_is_one_line(
         open_picture(str(tmp_path / "cut.png"))
     for most in (4000, 1000):  # a warning of Pillow's, and twice as many an error
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
-        with pytest.raises(UserError, match=r"a\.png: has more than .* as no photograph has"):
+        with pytest.raises(UserError, match=r"a\.png: must be at most .* pixels in all: make it smaller"):
             open_picture(str(tmp_path / "a.png"))
 
 
@@ -142,6 +142,14 @@ def test_a_picture_of_few_pixels_is_one_line(folders: dict[str, Path], tmp_path:
     Image.new("RGB", (200, 3), "red").save(tmp_path / "a.png")
     with pytest.raises(UserError, match=r"a\.png: must be at least 16 pixels high and wide \(got 200 × 3\)"):
         read_picture(open_model(folders[REGISTERS]), tmp_path / "a.png")
+
+
+def test_names_in_an_error_of_a_processor_are_no_flags() -> None:
+    def failing(**_: object) -> None:
+        raise ValueError("Mismatch in `image` token count")
+
+    with pytest.raises(UserError, match=r"the processor of m fails: Mismatch in 'image' token count"):
+        Processing(failing, "m").inputs(picture())
 
 
 # Where tokens lie.

@@ -10,8 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from attncli.commands.browse import opened_model, survey_spec
 from attncli.models.loading import open_model
 from attncli.models.picture_reading import read_picture
+from attncli.settings.text import Texts
 from tests.conftest import Attn
 from tools.architecture_sweep.picture_writers import CAPTIONERS, check_writing, save_writer
 from tools.architecture_sweep.pictures import picture
@@ -105,8 +107,35 @@ def test_a_chat_template_puts_the_picture(llava: Path, attn: Attn) -> None:
         template.write_text("{{ messages[0]['content'][1]['text'] }}")
         ended = attn(asked(llava, "generate", "ab", "--chat"))
         assert ended.code == 2 and "has no place for a picture" in ended.err
+        (llava / "model" / "chat_template.json").write_text("{")
+        ended = attn(asked(llava, "generate", "ab", "--chat"))
+        assert ended.code == 2 and "chat_template.json: is not JSON" in ended.err
     finally:
         template.unlink()
+        (llava / "model" / "chat_template.json").unlink(missing_ok=True)
+
+
+def test_a_picture_that_stands_before_all_words_has_no_place_in_a_template(
+    tmp_path: Path, attn: Attn
+) -> None:
+    save_writer("git", tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
+    picture().save(tmp_path / "picture.png")
+    ended = attn(asked(tmp_path, "generate", "ab", "--chat"))
+    assert ended.code == 2 and ended.err == (
+        "--chat: model reads a picture before all words: leave --chat out\n"
+    )
+
+
+@pytest.mark.parametrize("flags", [(), ("--chat",)], ids=["plain", "chat"])
+def test_a_text_has_one_place_for_the_picture(flags: tuple[str, ...], llava: Path, attn: Attn) -> None:
+    template = llava / "model" / "chat_template.jinja"
+    template.write_text(TEMPLATE)
+    ended = attn(asked(llava, "generate", "a<image>b<image>", *flags))
+    template.unlink()
+    count = 3 if flags else 2
+    said = f"--sentence: must hold <image>, the place of the picture, once (got {count} of them)\n"
+    assert ended.code == 2 and ended.err == said
 
 
 def test_what_each_head_is_worth_to_the_words_below_a_picture(llava: Path, attn: Attn) -> None:
@@ -177,6 +206,108 @@ def test_each_word_of_a_caption_looks_at_the_picture(captioner: Path, attn: Attn
     screen = attn(asked(captioner, "heads", "abc")).out
     assert "--from" not in screen.splitlines()[-1], "a word looks, not a patch"
     assert "4 rows only" in screen and "use a longer text" not in screen
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--sort", "neighbour"), ("--table",), ("--from", "b", "--to", "r1c1")],
+    ids=["sort", "table", "from and to"],
+)
+def test_heads_on_a_picture_and_on_its_caption_stand_in_one_table(
+    flags: tuple[str, ...], captioner: Path, attn: Attn
+) -> None:
+    ended = attn(asked(captioner, "heads", "abc", *flags, "--color", "never"))
+    assert ended.code == 0 and all(stack in ended.out for stack in ("encoder", "cross")), ended.err
+    captions = " ".join(re.findall(r"^(?:pict\S* +)?\d:\d .*%.*$", ended.out, re.MULTILINE))
+    places = re.findall(r"\d:\d", captions)
+    assert len(places) == len({*places}) == (8 if "--table" not in flags else len(places))
+
+
+def test_next_steps_below_a_caption_can_be_taken(captioner: Path, attn: Attn) -> None:
+    last = attn(asked(captioner, "heads", "abc", "--color", "never")).out.splitlines()[-1]
+    assert last == "Next, with attn heads: --sort entropy  --to WORD  --table  -o page.html"
+    assert attn(asked(captioner, "heads", "abc", "--sort", "entropy")).code == 0
+
+
+def test_saved_heads_of_a_caption_are_opened_and_compared(
+    captioner: Path, attn: Attn, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "a.json")
+    assert attn(asked(captioner, "heads", "abc", "-o", file)).code == 0
+    shown, compared = attn(["show", file]), attn(["diff", file, file])
+    assert shown.code == 0 and "heads: model" in shown.out, shown.err
+    assert compared.code == 0 and "statistics of heads, B minus A" in compared.out, compared.err
+
+
+def test_many_pictures_are_read_with_the_same_words(
+    captioner: Path, llava: Path, attn: Attn, tmp_path: Path
+) -> None:
+    (tmp_path / "list.txt").write_text(f"{captioner / 'picture.png'}\n{llava / 'picture.png'}\n")
+    for folder, stacks in ((captioner, {"encoder", "decoder", "cross"}), (llava, {"self"})):
+        flags = ("--model", str(folder / "model"), "--image", str(tmp_path / "list.txt"))
+        found = report(attn, ["heads", "abc", *flags])
+        (tmp_path / "words.txt").write_text("abc")
+        of_file = report(attn, ["heads", "--file", str(tmp_path / "words.txt"), *flags])
+        assert of_file["statistics"] == found["statistics"]
+        assert {row["stack"] for row in found["statistics"]["heads"]} == stacks
+        assert found["statistics"]["texts"]["num_texts"] == 2
+        one = report(attn, asked(folder, "heads", "abc"))["statistics"]["heads"]
+        assert [row["entropy"] for row in found["statistics"]["heads"]] == pytest.approx(
+            [row["entropy"] for row in one], abs=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("maps", "num_keys", "axes"),
+    [
+        ("auto", 5, ["context_tokens"]),
+        ("self", 6, None),
+        ("cross", 5, ["context_tokens"]),
+        ("encoder", 5, ["tokens"]),
+    ],
+)
+def test_maps_of_a_caption_are_those_that_are_named(
+    maps: str, num_keys: int, axes: list[str] | None, captioner: Path, attn: Attn
+) -> None:
+    found = report(attn, asked(captioner, "heads", "abcd", "--maps", maps))
+    assert found["spec"]["maps"] == ("cross" if maps == "auto" else maps)
+    assert np.array(found["tensors"]["weights"]["values"]).shape[-1] == num_keys
+    assert [one["axis"] for one in found.get("pictures", [])] == (axes or [])
+
+
+def test_a_browsed_picture_is_what_heads_shows(captioner: Path, llava: Path) -> None:
+    for folder, text, stack in ((captioner, "abc", "cross"), (llava, None, "self")):
+        flags = {"model": str(folder / "model"), "image": str(folder / "picture.png"), "sentence": text}
+        given = {name: value for name, value in flags.items() if value}
+        _, shown = opened_model(survey_spec(None, given)[0], Texts(text=text))
+        assert shown.spec["maps"] == stack and shown.pictures
+        assert shown.tensors["weights"].axes == ("layer", "head", "query", "key")
+
+
+def test_pictures_whose_patches_come_one_after_another_are_surveyed_one_by_one(
+    tmp_path: Path, attn: Attn
+) -> None:
+    save_writer("qwen2_vl", tmp_path / "model")
+    for name in ("a", "b"):
+        picture().save(tmp_path / f"{name}.png")
+    (tmp_path / "list.txt").write_text("a.png\nb.png\n")
+    flags = ("--model", str(tmp_path / "model"), "--image")
+    found = report(attn, ["heads", *flags, str(tmp_path / "list.txt"), "--maps", "auto"])
+    one = report(attn, ["heads", *flags, str(tmp_path / "a.png")])
+    assert found["statistics"]["texts"]["num_texts"] == 2
+    assert [row["entropy"] for row in found["statistics"]["heads"]] == pytest.approx(
+        [row["entropy"] for row in one["statistics"]["heads"]], abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("folder", ["captioner", "llava"])
+def test_a_writer_refuses_a_picture_of_few_pixels(
+    folder: str, attn: Attn, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    picture().resize((200, 3)).save(tmp_path / "a.png")
+    model = request.getfixturevalue(folder) / "model"
+    ended = attn(["generate", "--model", str(model), "--image", str(tmp_path / "a.png")])
+    assert ended.code == 2 and "a.png: must be at least 16 pixels high and wide (got 200 × 3)" in ended.err
 
 
 @pytest.mark.parametrize(

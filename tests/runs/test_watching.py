@@ -348,6 +348,9 @@ def test_wrapped_models_are_unwrapped(tokenizer: PreTrainedTokenizerBase, tmp_pa
     adapted = nn.Module()
     adapted.get_base_model = small_model  # as PEFT's has it
     assert Watch(adapted, tokenizer, every=1, **FEW).step(1) is not None
+    adapted.active_peft_config = types.SimpleNamespace(is_prompt_learning=True)
+    with pytest.raises(UserError, match=r"puts learned vectors before a text \(prompt or prefix tuning\)"):
+        Watch(adapted, tokenizer, **FEW)
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
         parallel = nn.parallel.DistributedDataParallel(small_model())
@@ -368,6 +371,8 @@ def test_wrapped_models_are_unwrapped(tokenizer: PreTrainedTokenizerBase, tmp_pa
         torch.distributed.destroy_process_group()
     with pytest.raises(UserError, match=r"model: must be a transformers PreTrainedModel \(got Linear\)"):
         Watch(nn.Linear(2, 2), tokenizer)
+    with pytest.raises(UserError, match=r"^text: must be at most \d+ tokens for .* \(got \d+\)$"):
+        Watch(small_model(), tokenizer, text="the cat " * 999, **FEW)
     with pytest.raises(UserError, match="tokenizer: must be the loaded model's"):
         Watch(small_model(), None)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.report import Report
+from attncli.report import Report, Table
 from attncli.views.overlays import looks_of, painted, shaded
 from tests.views.page.pages import Opened, page_of, pixels_of, wait_for_readout
 from tests.views.pictured import one_head, survey, written_words
@@ -78,6 +78,23 @@ def test_tokens_beside_the_picture_have_their_weight_and_look(opened: Opened) ->
     assert is_painted(page.locator(".stage canvas"), asked_from(report, "reg1"), "weights")
     tiles.nth(0).click()
     wait_for_readout(page, "all tokens (mean) looks most at")
+
+
+def test_looks_of_a_caption_have_the_statistics_of_their_own_stack(opened: Opened) -> None:
+    report = survey(2, 2, layers=1, heads=2)
+    (picture,), rows = report.pictures, report.table("heads")
+    of_words = [{**row, "stack": "decoder", "entropy": 7.0} for row in rows]
+    across = [{**row, "stack": "cross", "kind": "cross", "entropy": 3.0} for row in rows]
+    caption = replace(
+        report,
+        tokens=("[CLS]", "a", "cat"),
+        context_tokens=report.tokens,
+        pictures=(replace(picture, axis="context_tokens"),),
+        statistics={**report.statistics, "heads": Table([*of_words, *across])},
+    )
+    page = opened(page_of(caption))
+    assert "3.0000" in page.locator("#head-statistics").text_content()
+    assert "attn cross --head LAYER:HEAD" in page.locator("#picture > .quiet").text_content()
 
 
 def test_of_looks_alone_the_page_says_so_and_reads_patches(opened: Opened) -> None:

@@ -68,6 +68,12 @@ def test_layers_without_room_are_named() -> None:
     assert "Not shown: layers" not in plain(screen(survey(layers=2), width=80, height=40, colors="256"))
 
 
+def test_the_first_of_a_ranking_of_many_heads_are_not_made_tiny() -> None:
+    text = plain(screen(survey(layers=12, heads=6, sort="entropy"), width=160, height=50, colors="truecolor"))
+    captions = re.findall(r"\d+:\d (?:\d+%|all)", text)
+    assert 20 < len(captions) < 72 and f"Not shown: {72 - len(captions)} overlays." in text
+
+
 def test_heads_that_were_sorted_are_shown_in_their_order() -> None:
     report = survey(layers=2, heads=3, sort="entropy")
     table = Table(sorted(report.table("heads"), key=lambda row: -float(str(row["entropy"])))[:4])

@@ -11,8 +11,10 @@ import { largestIn, weightText } from "../values/numbers.js";
 
 const PIXELS = { small: 56, medium: 112, large: 230 };
 const MANY = 24;
-const ONE_QUERY =
-  "Only where this token looks is in the page; of one head attn self --head LAYER:HEAD has every patch";
+const ONE_QUERY = {
+  tokens: "Only where this token looks is in the page; of one head attn self --head LAYER:HEAD has every patch",
+  context_tokens: "Only this look is in the page; of one head attn cross --head LAYER:HEAD has that of every word",
+};
 
 let picture = null;
 
@@ -110,7 +112,7 @@ export function showLooks() {
     if (!picture.boxes[token] && !isListed.has(token))
       buttons.push({ token: onSide ? token : -1 - token, label: label.token || label.position, hasLook: false });
   });
-  pictureView.show(picture, buttons, { isChoice: areQueries(), note: tensor.rows > 1 ? "" : ONE_QUERY });
+  pictureView.show(picture, buttons, { isChoice: areQueries(), note: tensor.rows > 1 ? "" : ONE_QUERY[picture.axis] });
   for (const id of ["tokens", "compared-box", "map-name", "compare-choice"]) byId(id).hidden = true;
   byId("cards").hidden = false;
   byId("parts").classList.remove("compared");

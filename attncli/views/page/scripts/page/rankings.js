@@ -7,9 +7,10 @@ import { shortPlace, tokensAlong } from "../values/labels.js";
 import { isNumber } from "../values/numbers.js";
 
 // The survey's rows about the heads that the maps show: an encoder's, a decoder's, or those across.
-export function surveyed({ statistics, settings }) {
+export function surveyed({ statistics, settings, context_tokens: context }) {
   const rows = Array.isArray(statistics.heads) ? statistics.heads : [];
-  const stacks = ["encoder", "cross"].includes(settings.maps) ? [settings.maps] : ["self", "decoder"];
+  const alone = settings.maps === "encoder" ? ["encoder"] : ["self", "decoder"];
+  const stacks = settings.maps === "cross" || context.length ? ["cross"] : alone;
   return rows.filter(({ stack = "self" }) => stacks.includes(stack));
 }
 
