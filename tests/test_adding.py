@@ -78,13 +78,16 @@ def put(addition: Addition, root: Path) -> None:
 
 
 RUN_EACH = """if True:
-    import contextlib, io, json, sys
+    import contextlib, io, json, sys, traceback
     from attncli.cli import run
     for line in sys.stdin:
         asked = json.loads(line)
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run(asked) if isinstance(asked, list) else exec(asked, {}) or 0
+            try:
+                code = run(asked) if isinstance(asked, list) else exec(asked, {}) or 0
+            except Exception:  # shown by the test that asked; others go on asking
+                code = traceback.print_exc() or 1
         print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
 """
 

@@ -91,15 +91,19 @@ def output_of(command: str, folder: str, *, terminal: bool, quick: bool) -> str:
     return "".join(f"{COLOUR.sub('', line).rstrip()}\n" for line in lines)
 
 
-def _started(command: str, folder: str, stdout: int, stderr: int, *, quick: bool) -> Any:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {
-        "PATH": path,
+def _environment() -> dict[str, str]:
+    """What a reader's own may be like; that of tests makes torch slow, for the same digits everywhere."""
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "HOME": os.environ.get("HOME", "/"),
         "LC_ALL": "C.UTF-8",
         "TERM": "xterm-256color",
     }
+
+
+def _started(command: str, folder: str, stdout: int, stderr: int, *, quick: bool) -> Any:
+    environment = _environment()
     if not quick or not PLAIN.fullmatch(command):
         return subprocess.Popen(
             ["bash", "-c", command],
@@ -167,7 +171,7 @@ def refreshed_python(text: str) -> str:
             text=True,
             check=True,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=_environment(),
         )
     outputs = iter(json.loads(ended.stdout))
 
