@@ -11,7 +11,7 @@ from attncli.commands.command import OUTPUT_FLAGS
 from attncli.commands.experiment import CONFIG, SHOW_CONFIG
 from attncli.errors import UserError
 from attncli.settings.config_file import ConfigFile, read_yaml
-from attncli.settings.fields import FLAGS
+from attncli.settings.fields import OTHER_FLAGS
 
 
 def errors_of(tmp_path: Path, text: str | bytes) -> list[str]:
@@ -85,7 +85,7 @@ def test_every_flag_of_a_batch_is_known_as_one() -> None:
         for parameters in (batch.PARAMETERS, OUTPUT_FLAGS, (CONFIG, SHOW_CONFIG))
         for parameter in parameters
     }
-    assert of_commands == {*FLAGS, "files", "sentences"}
+    assert of_commands == {*OTHER_FLAGS, "files", "sentences"}
 
 
 @pytest.mark.parametrize("text", ONE_ERROR)
