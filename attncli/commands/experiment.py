@@ -213,13 +213,14 @@ def command(
     def run(config: str | None, show_config: bool, argument: str | None = None, **values: Any) -> int:
         flags = {key: values[key] for key in fields}
         if bare is not None and argument is not None:
-            if flags[bare] is not None:
+            key = "file" if argument == "-" and bare == "sentence" and "file" in fields else bare
+            if flags[key] is not None:
                 raise UserError(
-                    f"{flag_name(bare)}: cannot be combined with the argument ({argument}): give one"
+                    f"{flag_name(key)}: cannot be combined with the argument ({argument}): give one"
                 )
-            if bare == "sentence":
+            if key == "sentence":
                 refuse_file_name(argument)
-            flags[bare] = argument
+            flags[key] = argument
         shown = {parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed}
         others = {parameter.name: values[parameter.name] for parameter in more}
         return run_with(name, config, show_config, flags, shown, **others)

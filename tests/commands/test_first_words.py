@@ -1,5 +1,6 @@
 """How a text reaches a command, and which parts of a report are asked for."""
 
+import io
 import json
 import subprocess
 import sys
@@ -67,6 +68,18 @@ def test_an_empty_pipe_and_a_silent_one_are_left_alone() -> None:
         assert process.stdout is not None and process.stderr is not None
         assert tokens(process.stdout.read()) == SENTENCE.split()
         assert "--file - waits" in process.stderr.read()
+
+
+@pytest.mark.parametrize("name", ["self", "heads", "ablate", "generate"])
+def test_a_dash_is_standard_input(attn: Attn, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    command = [name, "--format", "json", *(["--max-new-tokens", "1"] if name == "generate" else [])]
+    for flags in (["-"], ["--file", "-"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abcabc")))
+        report = attn([*command, *flags]).out
+        assert json.loads(report)["spec"]["file"] == "-"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abcabc")))
+    assert json.loads(attn([*command, "abcabc"]).out)["tokens"] == json.loads(report)["tokens"]
+    assert "--file: cannot be combined with the argument (-)" in attn([name, "-", "--file", "-"]).err
 
 
 def test_parts_are_chosen_by_name(attn: Attn) -> None:
