@@ -345,7 +345,7 @@ class Pretrained:
         text: str,
         key: str,
         *,
-        truncate: bool = False,
+        truncate: bool | None = False,
         num_new: int = 0,
         is_whole: bool = False,
         words: WordsOfCharacters | None = None,
@@ -353,8 +353,8 @@ class Pretrained:
         beside_picture: bool = False,
     ) -> ModelText:
         """A text's tokens, not padded, and cut only where asked to, at the end where the tokenizer cuts;
-        UserError that names `key` for none, or too many. `num_new` places stay free; a whole text gets no
-        special tokens around it. `words` gives the words that tokens are to be merged into.
+        UserError that names `key` for none, or too many, and `truncate` unless that is None. `num_new` places
+        stay free; a whole text gets no special tokens around it. `words` gives the words that tokens are to be merged into.
         """
         if not beside_picture:
             self.check_reads_text()
@@ -376,8 +376,8 @@ class Pretrained:
             if not truncate or most < 1:
                 besides = f" beside {num_new + 1} new ones" if num_new else ""
                 message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
-                is_cut = not is_whole and key != "text"  # Python's functions are given what read_text cut
-                raise UserError(f"{key}: {message}{': `truncate` cuts it' if is_cut else ''}")
+                is_offered = not is_whole and truncate is not None
+                raise UserError(f"{key}: {message}{': `truncate` cuts it' if is_offered else ''}")
             encoded = self.encoded(text, truncation=True, max_length=most, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
@@ -549,13 +549,14 @@ def read_text(
     *,
     context: str | None = None,
     key: str = "text",
-    truncate: bool = False,
+    truncate: bool | None = False,
     words: WordsOfCharacters | None = None,
 ) -> Reading:
     """A text as a model reads it; with a decoder the context, else the same text, goes to the encoder.
 
     `words` are those that tokens are merged into where that is wanted. UserError, which names `key`, for a
-    text that has no tokens or more than the model reads, unless `truncate` cuts it.
+    text that has no tokens or more than the model reads, unless `truncate` cuts it (None: nobody can ask for
+    that).
     """
     read = pretrained.read(text, key, truncate=truncate, words=words)
     if not pretrained.has_decoder:

@@ -111,7 +111,7 @@ class Watch:
                 first, *others = self._specs
                 self._readings = [
                     self._module.read(first, Texts(), self._pretrained, _generator(first)),
-                    *(read_text(self._pretrained, str(spec.sentence)) for spec in others),
+                    *(read_text(self._pretrained, str(spec.sentence), truncate=None) for spec in others),
                 ]
                 self._reports()
             self._reports()
