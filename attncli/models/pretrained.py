@@ -354,7 +354,8 @@ class Pretrained:
     ) -> ModelText:
         """A text's tokens, not padded, and cut only where asked to, at the end where the tokenizer cuts;
         UserError that names `key` for none, or too many, and `truncate` unless that is None. `num_new` places
-        stay free; a whole text gets no special tokens around it. `words` gives the words that tokens are to be merged into.
+        stay free; a whole text gets no special tokens around it. `words` gives the words that tokens are to
+        be merged into.
         """
         if not beside_picture:
             self.check_reads_text()
