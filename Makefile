@@ -31,7 +31,7 @@ check: QUICK := --quick
 check test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(MAKE) --jobs 2 mypy pytest QUICK=$(QUICK)
+	$(MAKE) --no-print-directory --jobs 2 mypy pytest QUICK=$(QUICK)
 
 # It takes one core, and the tests wait at times: they run side by side.
 mypy: $(VENV)/.dev
