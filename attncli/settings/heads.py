@@ -218,6 +218,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             yield contradiction("rollout", "needs `sentence` or `file`: it is about a text", "probe", "texts")
         if self.texts and self.maps != "none":
             yield contradiction("maps", "needs `sentence` or `file`: a map is of one text", "texts")
+        if self.reads_pictures() and self.maps not in ("none", "auto"):
+            yield contradiction("maps", "needs one picture: a map is of one", "image")
         yield from self._contradictions_of_examples()
         if self.ascending and self.sort is None:
             yield contradiction("ascending", "needs `sort`", "sort")
