@@ -46,6 +46,8 @@ from attncli.models.pretrained import (
 )
 from attncli.models.writing import PICTURE, in_chat_template, writer_of
 
+IMAGE_AXES = 4
+"""Of pixels: batch, channel, height, width."""
 LEAST_SIDE = 16
 """Pixels: what a processor makes of fewer does not tell where it puts them."""
 
@@ -98,7 +100,7 @@ def read_picture(
     """
     opened = _opened_picture(file)
     if text is None:
-        return _read_picture(part_that_sees(pretrained), opened)
+        return _read_picture(pretrained, opened)
     if pretrained.has_decoder:
         words = pretrained.shifted_right(pretrained.read(text, "sentence", beside_picture=True))
         return _read_captioned(pretrained, opened, words)
@@ -130,7 +132,7 @@ def read_picture_to_write(
 
 def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelText) -> Reading:
     """A picture that an encoder reads, and the words that a decoder reads."""
-    seen = _read_picture(part_that_sees(pretrained), opened)
+    seen = _read_picture(pretrained, opened)
     inputs = {**(seen.inputs or {})}
     if len(words.ids):
         inputs["decoder_input_ids"] = words.ids.unsqueeze(0).to(pretrained.device)
@@ -297,13 +299,15 @@ def _opened_reader(pretrained: Pretrained) -> Any:
 
 
 def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:
-    """An opened picture, as the part of a model that sees reads it."""
-    processing = processing_of(image_processor(pretrained), pretrained.name)
-    model = pretrained.model
-    inputs, name = _accepted(model, processing.inputs(opened.image), pretrained.name)
-    inputs = {key: tensor.to(pretrained.device) for key, tensor in inputs.items()}
-    inputs[name] = inputs[name].to(model.dtype)
-    placed = placed_tokens(model, inputs, opened, processing, name=name)
+    """An opened picture, as the part that sees reads it; UserError where a processor cuts it into pieces."""
+    part = part_that_sees(pretrained)
+    processing = processing_of(image_processor(part), part.name)
+    inputs, name = _accepted(part.model, processing.inputs(opened.image), part.name)
+    if part is not pretrained and inputs[name].ndim > IMAGE_AXES:
+        raise UserError(f"image: {part.name} takes one piece of a cut picture: give words beside it")
+    inputs = {key: tensor.to(part.device) for key, tensor in inputs.items()}
+    inputs[name] = inputs[name].to(part.model.dtype)
+    placed = placed_tokens(part.model, inputs, opened, processing, name=name)
     labels = tuple(str(label) for label in placed.labels)
     ids = FIRST_WORD_ID * 2 + torch.arange(len(labels))
     text = ModelText(labels, ids, is_merged=True, seen=placed.seen)

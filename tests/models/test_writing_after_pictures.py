@@ -75,6 +75,10 @@ def test_parts_of_a_picture_lie_on_one_picture(tmp_path: Path, attn: Attn) -> No
     # The whole picture becomes 47 x 32 in 64 x 64: the second part begins in its middle.
     assert second[0] == pytest.approx(40, abs=0.3)
     assert any("in 5 parts" in note for note in found["notes"])
+    alone = attn(["heads", "--model", str(tmp_path / "model"), "--image", str(tmp_path / "picture.png")])
+    assert alone.code == 2 and alone.err.endswith(
+        "(vision_tower) takes one piece of a cut picture: give words beside it\n"
+    )
 
 
 def test_each_word_has_its_overlay(llava: Path, attn: Attn, tmp_path: Path) -> None:
