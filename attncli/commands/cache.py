@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from attncli.core.names import CACHE_POLICIES
 from attncli.settings.fields import Contradictions, Count, Everyday, Size, contradiction, in_group
@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     Policy = str
 else:
     Policy = Literal[(*CACHE_POLICIES, "all")]
-Budget = Annotated[float, Field(gt=0, le=1)]
+
+
+def _check_share(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(f"must be a share of the cache, above 0 and at most 1 (got {value:g})")
+    return value
+
+
+Budget = Annotated[
+    float,
+    AfterValidator(_check_share),
+    WithJsonSchema({"exclusiveMinimum": 0, "maximum": 1, "type": "number"}),
+]
 USUAL_BUDGETS = (0.1, 0.3, 0.5)
 
 

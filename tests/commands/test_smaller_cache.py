@@ -44,6 +44,12 @@ def test_a_budget_names_heads_in_json_and_on_the_screen(attn: Attn) -> None:
     assert found["baseline"]["sink"] == 1 and found["baseline"]["window"] == 7
 
 
+@pytest.mark.parametrize("given", ["8", "0"])
+def test_a_budget_is_a_share(attn: Attn, given: str) -> None:
+    said = f"--budget: must be a share of the cache, above 0 and at most 1 (got {given})\n"
+    assert attn(["cache", "--budget", given]) == (2, "", said)
+
+
 def test_policies_and_budgets_are_a_row_each(attn: Attn, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     assert attn(["cache", "--policy", "sinks,tova", "--budget", "0.3,0.6", "-o", str(path)]).code == 0
