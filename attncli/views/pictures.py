@@ -468,6 +468,7 @@ class GraphBlock:
 SINGLE, FEW, TILE, MOST_FEW = 4.2, 2.0, 1.1, 16
 OUTSIDE_WIDTH, OUTSIDE_NUMBER, MOST_OUTSIDE = 1.9, 1.1, 12
 MOST_ACROSS = 16
+LEAST_CAPTION = 4
 
 
 class OverlayBlock:
@@ -503,6 +504,7 @@ class OverlayBlock:
         total_width, total_height = figure.get_size_inches()
         figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
         width, height = self.size
+        longest = max(LEAST_CAPTION, min(LONGEST_LABEL, int((width + self.gap) / CHARACTER)))
         for row, tiles in enumerate(self.rows):
             y = top + TITLE_HEIGHT + row * (height + self.caption + self.gap) + self.caption
             for column, tile in enumerate(tiles):
@@ -512,7 +514,7 @@ class OverlayBlock:
                 axes.set_axis_off()
                 draw_frame(axes, tile.look.query_box, self.pixels)
                 if not self.is_single:
-                    axes.set_title(shortened(tile.caption, LONGEST_LABEL), loc="left", pad=2, fontsize=7)
+                    axes.set_title(shortened(tile.caption, longest), loc="left", pad=2, fontsize=7)
         if self.is_single:
             place = (left + width + BAR_GAP, top + TITLE_HEIGHT, BAR_WIDTH, height)
             draw_bar(figure, shade, "weight", place)
