@@ -117,6 +117,17 @@ def _weights(report: Report, side: str) -> NamedTensor | None:
     return None
 
 
+DIFFERENT_MAPS = [{"cross", "encoder"}, {"cross", "decoder"}, {"cross", "self"}, {"encoder", "decoder"}]
+"""The stacks whose heads have nothing to do with each other; a model with one stack calls it self."""
+
+
+def _mapped_stack(report: Report) -> str:
+    """The stack that the maps of a survey are of, as STACKS names it; empty where there are none."""
+    kind = str(report.spec.get("maps")) if report.experiment == "heads" else ""
+    is_of_decoder = kind == "self" and any(row["stack"] == "decoder" for row in report.table("heads"))
+    return "decoder" if is_of_decoder else kind if kind in STACKS else ""
+
+
 def _named_weights(report: Report, weights: NamedTensor) -> "NamedWeights":
     from attncli.measure.differences import NamedWeights
 
@@ -205,6 +216,12 @@ def compare(a: Report, b: Report) -> Report:
     statistics: dict[str, Statistic] = {}
     about = _changed_settings(a, b)
     notes = [*left_out_notes(places_of(a, tensor_a), places_of(b, tensor_b))]
+    mapped = _mapped_stack(a), _mapped_stack(b)
+    if set(mapped) in DIFFERENT_MAPS:
+        tensor_a = tensor_b = None
+        notes.append(
+            f"The maps of A are of {STACKS[mapped[0]]}, those of B of {STACKS[mapped[1]]}: left out."
+        )
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
     if tensor_a is not None and tensor_b is not None:

@@ -217,8 +217,14 @@ def _rest_tables(rest: RestOfText | None) -> dict[str, Table]:
     """What `rest_pattern` is named by, and how many rows of the text that comes from."""
     if rest is None:
         return {}
+    measured = dict.fromkeys(name for stack in rest.stacks.values() for name in stack.num_rows)
     counts: list[dict[str, Cell]] = [
-        {"stack": stack.name, STARTS_SPECIAL: stack.starts_special, **stack.num_rows}
+        {
+            "stack": stack.name,
+            STARTS_SPECIAL: stack.starts_special,
+            **measured,
+            **stack.num_rows,
+        }
         for stack in rest.stacks.values()
     ]
     return {WITHOUT_FIRST: Table(rest.rows), f"{WITHOUT_FIRST}_rows": Table(counts)}

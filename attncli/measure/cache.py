@@ -93,7 +93,9 @@ def judged_reading(reading: Reading, pretrained: Pretrained, *, key: str = "text
     """What is predicted of a reading; UserError for a model that keeps no cache of what it wrote."""
     if pretrained.predicts != "next" or pretrained.has_decoder:
         why = "has an encoder beside" if pretrained.has_decoder else "predicts no next token from"
-        raise UserError(f"model: {pretrained.name} {why} what it writes: `cache` is of decoders alone")
+        raise UserError(
+            f"model: {pretrained.name} {why} what it writes: a smaller cache needs a decoder alone"
+        )
     predicted = predicted_reading(reading, pretrained, torch.Generator(), key=key)
     return Judged(**vars(predicted))
 

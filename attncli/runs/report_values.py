@@ -268,7 +268,7 @@ def _rows_of_rest(stacks: Table, heads: Table, num_reports: int) -> Iterator[Lea
     prefixes = _prefixes(heads)
     for row in stacks:
         for name, number in row.items():
-            if name != "stack":
+            if name != "stack" and number is not None:
                 full_name = f"{WITHOUT_FIRST}.{name}{'' if name == STARTS_SPECIAL else ROWS}"
                 shape = (one_column, f"{prefixes[str(row['stack'])]}{full_name}", None, None)
                 yield shape, np.full((num_reports, 1), number, dtype=np.float64)

@@ -632,13 +632,14 @@ class EitherSpec(ModelNameSpec):
         return self.kind.model_construct(self.model_fields_set & values.keys(), **values)
 
     def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
+        """Of a setting of the other kind, that it is one: what else is wrong with it does not matter."""
+        others = self.given(*(key for key in type(self).model_fields if key not in self.kind.model_fields))
+        yield from (found for found in super().contradictions() if found.key not in others)
         if (self.tokenizer == "model") != (self.model is not None):
             wanted = f"must be model with `model` (got {self.tokenizer})" if self.model else "needs `model`"
             yield contradiction("tokenizer", wanted, "model")
-        others = (key for key in type(self).model_fields if key not in self.kind.model_fields)
         message = "cannot be combined with `model`, which has its own" if self.model else "needs `model`"
-        for key in self.given(*others):
+        for key in others:
             yield contradiction(key, message, "model")
 
 

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attncli.commands.diff import compare
 from tests.conftest import Attn
+from tests.model_folders import save_model
+from tests.running import run
 
 EXAMPLE = str(Path(__file__).parent.parent.parent / "configs" / "example.yaml")
 
@@ -79,6 +82,17 @@ def test_a_file_of_several_reports_is_refused(attn: Attn, tmp_path: Path) -> Non
         2,
         [f"{saved}: holds 2 reports: diff takes one on each side"],
     )
+
+
+def test_maps_of_different_stacks_are_left_out(tmp_path: Path) -> None:
+    """Head 0:0 of the decoder and head 0:0 of cross-attention are two heads."""
+    settings = {"model": str(save_model(tmp_path, "BART")), "sentence": "the cat sat"}
+    of = {maps: run("heads", maps=maps, **settings) for maps in ("self", "cross", "encoder")}
+    for maps, stack in {"cross": "cross-attention", "encoder": "the encoder"}.items():
+        found = compare(of["self"], of[maps])
+        assert not found.tensors and found.table("heads_difference")
+        assert found.notes == (f"The maps of A are of the decoder, those of B of {stack}: left out.",)
+    assert compare(of["cross"], of["cross"]).tensors
 
 
 def test_arrays_from_another_tool_are_compared(attn: Attn, tmp_path: Path) -> None:

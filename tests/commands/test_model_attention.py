@@ -122,6 +122,30 @@ def test_model_settings_need_a_model(attn: Attn, flags: list[str]) -> None:
     assert ended.code == 2 and f"{flags[0]}: needs --model" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--image", "p.png"], "--image: needs --model\n"),
+        (["--from", "0.5,0.5"], "--from: needs --model\n"),
+        (["--words", "--explain"], "--words: needs --model\n"),
+        (
+            ["--model", "tiny", "--batch-size", "2"],
+            "--batch-size: cannot be combined with --model, which has its own\n",
+        ),
+    ],
+)
+def test_a_setting_of_the_other_kind_is_one_line(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], line: str
+) -> None:
+    """It is not said as well what the setting would need there."""
+    model = Path(__file__).parent.parent.parent / "attncli" / "data" / "tiny-induction"
+    (tmp_path / "tiny").symlink_to(model)
+    (tmp_path / "p.png").touch()
+    monkeypatch.chdir(tmp_path)
+    ended = attn(["self", *flags])
+    assert (ended.code, ended.err) == (2, line)
+
+
 def test_a_decoder_alone_has_no_cross_attention(attn: Attn, tmp_path: Path) -> None:
     folder = save_model(tmp_path, "BERT")
     ended = attn(["cross", "--model", str(folder)])

@@ -206,7 +206,7 @@ def test_a_budget_leaves_most_of_it_to_whole_heads(llama: Pretrained) -> None:
 
 def test_a_model_without_a_cache_is_refused_in_a_line(tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "T5")
-    with in_use(open_model(str(folder))) as pretrained, pytest.raises(UserError, match="cache"):
+    with in_use(open_model(str(folder))) as pretrained, pytest.raises(UserError, match="smaller cache needs"):
         read_judged(pretrained, "the cat sat")
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from attncli.saved import reports_of
 from attncli.settings.heads import HeadStatistic
 from tests.conftest import Attn
 from tests.eager import eager_weights
 from tests.model_folders import save_model
 from tests.naive_heads import naive_figures, skipped
 from tests.running import run
+from tests.views.test_views import shown
 
 SENTENCE = "the cat sat because the cat was tired"
 
@@ -111,6 +113,9 @@ def test_encoder_decoder_and_cross(tmp_path: Path) -> None:
     assert all(row["distance"] != row["distance"] and row["entropy"] > 0 for row in cross), (
         "no distance across"
     )
+    saved = shown("json", [report])
+    (back,) = reports_of(saved, "saved.json").reports
+    assert shown("json", [back]) == saved and back.table("without_first_rows")[2]["induction"] is None
     grids = run("heads", model=str(folder), sentence=SENTENCE, statistic="entropy").tensors
     assert set(grids) == {"entropy encoder", "entropy decoder", "entropy cross"}
 
