@@ -301,16 +301,14 @@ def _is_of_heads(table: Table) -> bool:
 def _grid(
     title: str, names: Sequence[str], rows: Sequence[Row], display: Display, labels: TableLabels
 ) -> Grid:
-    """A row is named by its text, where its first cell is one; not every row has every column."""
-    first, *others = dict.fromkeys(name for row in rows for name in row)
+    """A row is named by its text, where its first cell is one."""
+    first, *others = rows[0]
     if isinstance(rows[0][first], str):
         names = [plain_text(str(row[first])) for row in rows]
     else:
         others = [first, *others]
     columns = [
-        column
-        for name in others
-        for column in _columns(name, [row.get(name) for row in rows], display, labels)
+        column for name in others for column in _columns(name, [row[name] for row in rows], display, labels)
     ]
     return Grid(title, Column(("", ""), names, left=True), columns)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from attncli.report import NamedTensor, Numbers, Report, Table
+from attncli.report import NamedTensor, Numbers, Report
 from attncli.views import VIEWS, Display, load_view
 from tests.running import run
 from tests.same_text import assert_same_text
@@ -113,14 +113,6 @@ def test_precision_is_the_tables_alone() -> None:
     assert f" {weight:.7f} " in shown("table", [report], width=80, precision=7, show=("all",))
     for view in ("json", "jsonl", "csv"):
         assert shown(view, [report], precision=2) == shown(view, [report], precision=7)
-
-
-def test_a_table_whose_rows_differ_in_their_columns_has_all_of_them() -> None:
-    """As with the stacks of an encoder and a decoder: not each has every statistic."""
-    rows = Table([{"stack": "cross", "sink": 1}, {"stack": "encoder", "sink": 2, "next": 0.5}])
-    report = Report("results", {}, {}, statistics={"rows": rows})
-    lines = [line.split() for line in shown("table", [report]).splitlines()]
-    assert ["cross", "1", "-"] in lines and ["encoder", "2", "0.5000"] in lines
 
 
 @pytest.mark.parametrize("view", ["svg", "html", "dot", "table"])
