@@ -231,7 +231,7 @@ def _rounded(value: float) -> float:
 
 
 def with_equal_names(rows: Sequence[HeadRow]) -> list[HeadRow]:
-    """The rows, with NaN for what heads on a picture have and those on words have not, and the reverse."""
+    """The rows, with NaN for what is measured of other stacks alone, as of words or of a picture."""
     nothing = {name: nan for row in rows for name in row}
     return [nothing | row for row in rows]
 

@@ -144,7 +144,7 @@ def _run_on_model(
     if not spec.reads_many_texts():
         reading = module.read(spec, texts, pretrained, generator)
         with nullcontext() if progress is None else showing_blocks(pretrained.model, progress.of_layers):
-            (report,) = reports_of(module, [spec], [reading], pretrained, progress)
+            (report,) = reports_of_texts(module, [spec], [reading], pretrained, progress)
         return report
     is_small = pretrained.model.num_parameters() < SMALL_MODEL
     with one_torch_thread() if is_small else threads_of_idle_cores() as adapt:
@@ -159,7 +159,7 @@ def _run_on_model(
     return report
 
 
-def reports_of(
+def reports_of_texts(
     module: ModuleType,
     specs: Sequence[Any],
     readings: Sequence[Any],
@@ -289,7 +289,7 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
         return reading
 
     def run(some: Mapping[int, "Reading"]) -> list[Report]:
-        return reports_of(module, [specs[place] for place in some], [*some.values()], pretrained, None)
+        return reports_of_texts(module, [specs[place] for place in some], [*some.values()], pretrained, None)
 
     refused: dict[int, Outcome] = {}
     for batches in together(pretrained.model, in_batches(texts, read, refused.__setitem__)):

@@ -37,7 +37,6 @@ from attncli.settings.models import (
 )
 from attncli.settings.text import (
     CONTEXT,
-    TOKENIZER_HELP,
     FileName,
     PictureName,
     SentenceSpec,
@@ -183,7 +182,6 @@ Projection = Literal["query", "key", "value"]
 
 SCORES = ("scores", "scaled_scores")
 """The groups of the moments of scores."""
-TopK = Annotated[Count, Group("Output"), Field(description="keys named for each query")]
 ExplainedHead = Annotated[
     HeadNumber | None,
     Group("Output"),
@@ -227,7 +225,6 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
         description="how it is computed: dense keeps the weights, streaming exact statistics in memory "
         "linear in the length; auto streams weights beyond 64 MiB",
     )
-    top_k: TopK = 3
 
     @field_validator("projection_order")
     @classmethod
@@ -250,7 +247,15 @@ MAX_DENSE_BYTES = 64 * 2**20
 """Of weights in float32: larger matrices are streamed."""
 
 
-class AttentionSpec(VariantSpec, ProjectedSpec):
+class RankedSpec(Spec):
+    """Which keys of a row are named."""
+
+    group = "Output"
+
+    top_k: Count = Field(3, description="keys named for each query")
+
+
+class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
     """Attention on sampled weights with whatever variants are on, by an engine that can do them."""
 
     # Whether its report has all heads.
@@ -545,13 +550,10 @@ class HeadSpec(LayerSpec):
     )
 
 
-class ModelAttentionSpec(SentenceSpec, LayerSpec):
+class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
     """Attention in a layer of a model, which has its own tokens, vectors and projections."""
 
     explained_by = model_module = "attncli.commands.model_attention"
-
-    tokenizer: Literal["words", "whitespace", "model"] = Field("model", description="the model's own")
-    top_k: TopK = 3
 
     def measured_of_rows(self) -> tuple[str, ...]:
         """Those of ROW_STATISTICS that are measured of its weights."""
@@ -610,16 +612,11 @@ class CrossOfModelSpec(ContextSpec, ModelAttentionSpec, HeadSpec):
             yield contradiction(key, "cannot be combined with `image`, which is the context", "image")
 
 
-class EitherSpec(ModelNameSpec):
+class EitherSpec(SentenceSpec, ModelNameSpec):
     """All that may be said to a command for sampled weights and, with `model`, for a layer of a model."""
 
     sampled: ClassVar[type[AttentionSpec]]
     of_model: ClassVar[type[ModelAttentionSpec]]
-
-    tokenizer: Literal["words", "whitespace", "model"] = Field(
-        default_factory=lambda data: "words" if data["model"] is None else "model",
-        description=f"{TOKENIZER_HELP}; model: its own (default: words, or model where there is one)",
-    )
 
     @property
     def kind(self) -> type[Spec]:

@@ -141,6 +141,10 @@ class SentenceSpec(Spec):
         ),
         description="the text for the queries",
     )
+    tokenizer: Literal["words", "whitespace", "model"] = Field(
+        default_factory=lambda data: "model" if data.get("model") else "words",
+        description=f"{TOKENIZER_HELP}; model: its own (default: words, or model where there is one)",
+    )
 
     def text_sources(self) -> tuple[TextSource, ...]:
         return (TextSource("sentence", self.sentence, self.file),)
@@ -156,7 +160,6 @@ class TextSpec(SentenceSpec, RandomTokensSpec):
     group = "Input"
     heading_keys: ClassVar[tuple[str, ...]] = ("file", "batch_size", "embedding", "embed_dim", "seed")
 
-    tokenizer: Literal["words", "whitespace", "model"] = Field("words", description=TOKENIZER_HELP)
     embedding: Annotated[str, AfterValidator(check_embedding)] = Field(
         default_factory=lambda data: "gaussian" if data["num_tokens"] else "random",
         description="where vectors come from: random (a table, N(0,1)), gaussian (no vocabulary), integers "
