@@ -56,6 +56,7 @@ def squares_by_process(chunk: Numbers) -> tuple[list[int], int, int]:
 
 def killed_by_thirteen(chunk: Numbers) -> list[int]:
     if KILLER in chunk.numbers:
+        time.sleep(0.1)  # so that the next chunk waits behind this one
         os.kill(os.getpid(), signal.SIGKILL)
     return squares(chunk)
 

@@ -143,9 +143,15 @@ def _results(
     while True:
         most = CHUNKS_A_THREAD * max(1, sum(client.nthreads().values()))
         while len(running) < most and (pending := queue.take()) is not None:
+            # The scheduler blames a worker's end on all that waited there: what is tried again runs alone.
+            if pending.failures and running:
+                queue.put_back(pending)
+                break
             future = client.submit(work_there, work, pending.chunk, expected, pure=False)
             running[future] = pending
             done.add(future)
+            if pending.failures:
+                break
         if not running:
             return
         future = next(done)

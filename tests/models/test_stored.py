@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 
@@ -111,30 +111,37 @@ def test_many_texts_are_read_block_by_block(
     words = TEXT.split()
     file.write_text("".join(f"{' '.join(words[: 2 + n % 8])}\n" for n in range(24)))
     read: list[int] = []
+    threads: set[threading.Thread] = set()
     read_into = WeightFile.read_into
 
     def counted(self: WeightFile, buffer: memoryview, offset: int) -> None:
         read.append(len(buffer))
+        threads.add(threading.current_thread())
         read_into(self, buffer, offset)
 
     monkeypatch.setattr(WeightFile, "read_into", counted)
-    num_threads = threading.active_count()
     asked = ["heads", "--texts", str(file), "--model", str(folder), "--format", "csv"]
     on_disk = attn([*asked, "--load", "disk"])
     num_read, size = sum(read), sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     assert on_disk.out == attn([*asked, "--load", "memory"]).out
-    assert on_disk.code == 0 and threading.active_count() == num_threads
+    assert on_disk.code == 0 and len(threads) > 2 and not alive_beside_this(threads)
     # The table of words for each length; the trial reads two blocks twice for each length under eight.
     assert num_read < 8 * size
 
 
+def alive_beside_this(threads: Iterable[threading.Thread]) -> list[threading.Thread]:
+    """Those of them that still run: transformers has threads too, which end when they like."""
+    return [one for one in threads if one is not threading.current_thread() and one.is_alive()]
+
+
 def test_runs_side_by_side_end_with_the_first_error(tmp_path: Path) -> None:
-    num_threads = threading.active_count()
     model = opened(save_writer(tmp_path, "Llama"), "disk")
     ids = torch.arange(3, 9)[None]
     reached: list[int] = []
+    threads: list[threading.Thread] = []
 
     def work(number: int) -> Tensor:
+        threads.append(threading.current_thread())
         with torch.no_grad():
             reached.append(number)
             found: Tensor = model(ids[:, : 2 + number])[0]
@@ -144,7 +151,7 @@ def test_runs_side_by_side_end_with_the_first_error(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="the second fails"):
         in_step(model, [lambda number=number: work(number) for number in range(3)])
-    assert reached == [0, 1, 2] and threading.active_count() == num_threads
+    assert reached == [0, 1, 2] and len({*threads}) == 3 and not alive_beside_this(threads)
     # Whoever comes later finds the model as it was.
     with torch.no_grad():
         torch.testing.assert_close(in_step(model, [lambda: model(ids)[0]] * 2)[1], model(ids)[0])
