@@ -10,6 +10,9 @@ from pathlib import Path
 DONE, FAILED, REFUSED, SOME_FAILED, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
+NO_TEXT = "must hold at least one token (got an empty text)"
+
+
 ALIKE = 0.7
 """How alike a word and the known one are at least: at 0.6 --save is taken for --scale."""
 

@@ -17,7 +17,7 @@ from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_sc
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.names import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, head_range
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError
+from attncli.errors import NO_TEXT, UserError
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
@@ -125,7 +125,7 @@ def answer_ids(pretrained: Pretrained, answer: str) -> list[int]:
         "input_ids"
     ]
     if not ids:
-        raise UserError("answer: must hold at least one token (got an empty text)")
+        raise UserError(f"answer: {NO_TEXT}")
     unknown = pretrained.tokenizer.unk_token_id
     if unknown in ids and unknown in pretrained.unknown_ids:
         word = pretrained.tokenizer.unk_token

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from attncli.errors import UserError, nearest
+from attncli.errors import NO_TEXT, UserError, nearest
 from attncli.plain_text import binary_kind
 
 if TYPE_CHECKING:  # a plan counts texts without torch
@@ -170,7 +170,7 @@ def _field_errors(found: Any, texts: Sequence[str], names: Sequence[str]) -> Ite
         if not isinstance(value, str):
             yield f"{key}: must be text (got {value!r:.60})"
         elif not value.strip():
-            yield f"{key}: must hold at least one token (got an empty text)"
+            yield f"{key}: {NO_TEXT}"
         elif _has_surrogate(value):
             yield f"{key}: must be valid UTF-8 text"
     for key in names:

@@ -37,7 +37,9 @@ def _looks_like_path(model: str) -> bool:
 
 def check_model(value: str) -> str:
     """The setting as it is; ValueError for what is neither a model here nor could be a hub id."""
-    if local_model(value) is None and (_looks_like_path(value) or not value.strip()):
+    if not value.strip():
+        raise ValueError("must name a model (got an empty text)")
+    if local_model(value) is None and _looks_like_path(value):
         is_file = Path(value).is_file()
         given = f"must be the model's folder or a .gguf file (got the file {value})"
         raise ValueError(given if is_file else f"no such folder: {value}")

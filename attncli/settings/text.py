@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import AfterValidator, Field
 
 from attncli.core.names import occurrences_among, the_one_position, token_positions
-from attncli.errors import UserError, nearest
+from attncli.errors import NO_TEXT, UserError, nearest
 from attncli.plain_text import binary_kind
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
 
@@ -28,7 +28,7 @@ SAMPLED_LINES = 20
 
 def check_text(value: str) -> str:
     if not value.strip():
-        raise ValueError("must hold at least one token (got an empty text)")
+        raise ValueError(NO_TEXT)
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -242,6 +242,8 @@ def text_or_file(value: str, key: str) -> str:
 
 def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
     """The tokens of a text; UserError that names the setting `key` where there are none."""
+    if not text.strip():
+        raise UserError(f"{key}: {NO_TEXT}")
     tokens = TOKENIZERS[tokenizer](text)
     if not tokens:
         raise UserError(

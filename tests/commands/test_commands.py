@@ -91,6 +91,8 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--sentence", " "], "--sentence: must hold at least one token (got an empty text)"),
         (["self", "--sentence", ".,;"], "--sentence: no tokens left after punctuation was removed (--tokenizer whitespace keeps it)"),
         (["self", "--file", "nowhere"], "--file: no such file: nowhere"),
+        (["self", "--file", os.devnull], "--file: must hold at least one token (got an empty text)"),
+        (["self", "--model", "", "the cat"], "--model: must name a model (got an empty text)"),
         (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["self", "--format", "jsn"], f"--format: got jsn (did you mean 'json'?): must be one of {', '.join(VIEWS)}"),
         (["self", "--color", "yes"], "--color: must be one of auto, always, never, 16, 256, truecolor (got yes)"),
