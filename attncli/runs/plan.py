@@ -21,10 +21,10 @@ from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file, names
 
 
 class CheckedPrompts(NamedTuple):
-    """How many prompts a file has, whether some have a context, and the mean length of a sentence."""
+    """How many prompts a file has, the first context if any has one, and the mean length of a sentence."""
 
     num_prompts: int
-    has_context: bool
+    context: str | None
     mean_characters: float
 
 
@@ -45,16 +45,28 @@ class PromptFile(PictureList):
         for number, data in self.lines():
             yield self._prompt(number, data)
 
+    def first(self) -> TextLine:
+        """The first prompt that is one: settings are validated with it, once for all.
+
+        UserError with the bad lines where there is none.
+        """
+        for number, data in self.lines():
+            with suppress(UserError):  # check tells it with all others
+                return self._prompt(number, data)
+        self.check(lambda prompt: None)
+        raise AssertionError("a file without a prompt is refused")
+
     def check(self, check: Callable[[TextLine], None]) -> CheckedPrompts:
         """What the plan needs to know about the prompts; UserError with the bad lines.
 
         `check` raises a UserError for a prompt that the experiments cannot use.
         """
-        count, characters, has_context = 0, 0, False
+        count, characters = 0, 0
+        context: str | None = None
         numbers_as_ids: set[str] = set()
 
         def check_line(number: int, data: bytes) -> None:
-            nonlocal count, characters, has_context
+            nonlocal count, characters, context
             prompt = self._prompt(number, data)
             try:
                 check(prompt)
@@ -62,7 +74,7 @@ class PromptFile(PictureList):
                 raise UserError(*(f"{self.label}:{number}: {line}" for line in error.lines)) from None
             count += 1
             characters += len(prompt.text)
-            has_context = has_context or prompt.context is not None
+            context = prompt.context if context is None else context
             if prompt.id is not None and prompt.id.isdecimal():
                 numbers_as_ids.add(prompt.id)
 
@@ -70,7 +82,7 @@ class PromptFile(PictureList):
         if not count:
             raise UserError(f"--file {self.label}: holds no sentence")
         self._refuse_numbers_used_as_ids(numbers_as_ids)
-        return CheckedPrompts(count, has_context, characters / count)
+        return CheckedPrompts(count, context, characters / count)
 
     def _refuse_numbers_used_as_ids(self, ids: set[str]) -> None:
         """UserError for a line without an id whose number is the id of another."""
@@ -87,10 +99,6 @@ class PromptFile(PictureList):
         assert sentence is not None
         texts = {key: fields.get(key) for key in ("context", "answer")}
         return TextLine(number, sentence, fields.get("id"), **texts)
-
-
-# Stands for the sentences to come, so that settings are validated once and not for each sentence.
-PLACEHOLDER = "sentence"
 
 
 class Item(NamedTuple):
@@ -252,20 +260,19 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     """The plan of config files, alone or with a file of sentences; UserError with all that is wrong."""
     if prompts is None:
         return Plan(tuple(chains(plan_files(paths, overrides))))
-    texts = {"sentence": Given(PLACEHOLDER, "--file", is_flag=True)}
-    if prompts.is_of_pictures:
-        _, first = next(prompts.numbered())
-        texts = {"image": Given(first.image, "--file", is_flag=True)}
+    first = prompts.first()
+    key, text = ("sentence", first.text) if first.image is None else ("image", first.image)
+    texts = {key: Given(text, "--file", is_flag=True)}
     items = plan_files(paths, overrides, texts)
-    _refuse_what_reads_nothing(items, *texts)
+    _refuse_what_reads_nothing(items, key)
     if prompts.is_of_pictures:
         items = [item._replace(spec=_with(item.spec, {"image": prompts.label})) for item in items]
     if any("texts" in type(item.spec).model_fields for item in items):
         _refuse_what_reads_many(paths, overrides)
     checked = prompts.check(_prompt_check(items))
     with_context: tuple[Chain, ...] = ()
-    if checked.has_context:
-        texts |= {"context": Given(PLACEHOLDER, f"--file {prompts.label}: context", is_flag=True)}
+    if checked.context is not None:
+        texts |= {"context": Given(checked.context, f"--file {prompts.label}: context", is_flag=True)}
         with_context = tuple(chains(plan_files(paths, overrides, texts)))
     return Plan(tuple(chains(items)), with_context, prompts, checked.num_prompts, checked.mean_characters)
 
@@ -274,7 +281,7 @@ def plan_of_texts(spec: Spec, source: str, texts: TextFile) -> Plan:
     """The plan of one experiment on many texts; UserError with the bad lines."""
     num_texts = texts.count()
     mean_characters = sum(len(line.text) for line in texts) / num_texts
-    item = Item(_with(spec, {"sentence": PLACEHOLDER}), source)
+    item = Item(_with(spec, {"sentence": next(iter(texts)).text}), source)
     return Plan(tuple(chains([item])), (), texts, num_texts, mean_characters)
 
 

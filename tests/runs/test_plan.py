@@ -157,9 +157,11 @@ ERRORS = [
 
 @pytest.mark.parametrize(("line", "errors"), ERRORS)
 def test_a_bad_line_is_told_with_its_number(tmp_path: Path, line: str, errors: list[str]) -> None:
-    with pytest.raises(UserError) as caught:
-        plan_of(tmp_path, "experiment: self", f'{{"sentence": "fine"}}\n\n{line}\n', suffix="jsonl")
-    assert list(caught.value.lines) == [f"{tmp_path}/p.jsonl:3: {error}" for error in errors]
+    fine = '{"sentence": "fine"}'
+    for place, text in ((3, f"{fine}\n\n{line}\n"), (2, f"\n{line}\n{fine}\n"), (1, line)):
+        with pytest.raises(UserError) as caught:
+            plan_of(tmp_path, "experiment: self", text, suffix="jsonl")
+        assert list(caught.value.lines) == [f"{tmp_path}/p.jsonl:{place}: {error}" for error in errors]
 
 
 def test_a_line_without_an_id_is_not_called_like_another(tmp_path: Path) -> None:
