@@ -363,7 +363,9 @@ class WholeCache(NamedTuple):
 
 
 def whole_cache(model: PreTrainedModel) -> WholeCache | None:
-    """An empty cache for what a decoder reads; None for a model that has a cache of its own kind."""
+    """An empty cache for what a decoder reads; None for a model that has a cache of its own kind, or none."""
+    if not model.can_generate():  # only models that write say which cache they have
+        return None
     supports: Any = model._supports_default_dynamic_cache
     if not supports():
         return None

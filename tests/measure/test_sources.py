@@ -40,7 +40,7 @@ from attncli.models.source_texts import (
 )
 from attncli.models.writing import Decoding
 from tests.conftest import Attn
-from tests.model_folders import save_writer
+from tests.model_folders import save_model, save_writer
 
 ARCHITECTURES = ("GPT-2", "Llama", "Mistral", "Gemma 2", "GPT-OSS", "BLOOM", "T5", "BART")
 PARTS = ("the cat walks", "die katze sat on the street", "it was tired", "w20 w21 w22", "the street was w23")
@@ -296,6 +296,13 @@ def test_what_cannot_be_asked_is_one_line(documents: Any, answer: str, message: 
         reading = read_sourced(pretrained, with_documents(documents, QUESTION), key="document")
         given_answer(pretrained, answer, reading)
     assert len(error.value.lines) == 1
+
+
+def test_an_encoder_writes_no_answer_in_a_line(tmp_path: Path) -> None:
+    pretrained = open_model(save_model(tmp_path, "BERT"))
+    reading = read_sourced(pretrained, with_documents((("a.md", "cat"),), QUESTION), key="document")
+    with pytest.raises(UserError, match=r"^model: bert cannot be shown, .*: it has no head that writes$"):
+        written_answer(pretrained, reading, Decoding(3))
 
 
 def test_equal_sources_are_said(tmp_path: Path) -> None:
