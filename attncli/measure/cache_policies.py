@@ -39,18 +39,24 @@ ROUNDED_TOGETHER = 32
 
 
 class Rotation(NamedTuple):
-    """How a layer turns queries and keys: its model's own function, cosines and sines of each position."""
+    """How a layer turns queries and keys: its model's own function, cosines and sines of each position.
+
+    Only the dimensions `turned` of a head go through the function.
+    """
 
     apply: Callable[..., tuple[Tensor, Tensor]]
     cosines: Float[Tensor, "1 key angle"]
     sines: Float[Tensor, "1 key angle"]
+    turned: slice
 
     def undone(self, query: Float[Tensor, "1 head query dim"]) -> Float[Tensor, "1 head query dim"]:
         """The queries of the first positions before they were turned; what also scales them is divided by."""
         count = query.shape[2]
         cosines, sines = self.cosines[:, :count], self.sines[:, :count]
         size = (cosines.square() + sines.square()).mean()
-        return self.apply(query, query, cosines, -sines)[0] / size
+        part, found = query[..., self.turned], query.clone()
+        found[..., self.turned] = self.apply(part, part, cosines, -sines)[0] / size
+        return found
 
     def mean_matrix(self, first: int, dim: int) -> Float[Tensor, "dim dim"]:
         """The mean of the matrices that turn a vector at the positions to come."""
@@ -58,9 +64,12 @@ class Rotation(NamedTuple):
         angles = torch.atan2(self.sines[0, 1].double(), self.cosines[0, 1].double())
         turns = torch.arange(first, first + FUTURE, device=angles.device).unsqueeze(-1) * angles
         cosines, sines = ((part * size).mean(dim=0) for part in (turns.cos(), turns.sin()))
-        unit = torch.eye(dim, dtype=self.cosines.dtype, device=angles.device)[None, None]
-        cosines, sines = (part.to(unit).expand(1, dim, -1) for part in (cosines, sines))
-        return self.apply(unit, unit, cosines, sines)[0][0, 0].mT  # of a row of the unit matrix a column
+        found = torch.eye(dim, dtype=self.cosines.dtype, device=angles.device)
+        unit = found[self.turned, self.turned][None, None].clone()
+        cosines, sines = (part.to(unit).expand(1, unit.shape[2], -1) for part in (cosines, sines))
+        # Of a row of the unit matrix a column.
+        found[self.turned, self.turned] = self.apply(unit, unit, cosines, sines)[0][0, 0].mT
+        return found
 
 
 @dataclass(frozen=True)
@@ -419,7 +428,7 @@ class PromptCache:
         assert isinstance(attention, AttentionLayer)
         prompt = self._prompt(attention)
         number = len(self.scores)
-        read = PromptLayer(prompt, number, self.num_layers, self._rotation(layer))
+        read = PromptLayer(prompt, number, self.num_layers, self._rotation(layer.module, prompt))
         self.scores.append({name: rule(read) for name, rule in self.rules.items()})
         output = output_by(self._fused, attention)
         needs = torch.zeros(read.num_kv_heads)
@@ -444,15 +453,24 @@ class PromptCache:
         of_heads: Tensor = sizes.nan_to_num(0.0).square().mean(dim=-1)
         return of_heads.view(-1, attention.group).mean(dim=1).cpu()
 
-    def _rotation(self, layer: CapturedLayer) -> Rotation | None:
-        if layer.module not in self._turns:
+    def _rotation(self, name: str, attention: AttentionLayer) -> Rotation | None:
+        if name not in self._turns:
             return None
-        module = self.model.get_submodule(layer.module)
+        module = self.model.get_submodule(name)
         apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
-        cosines, sines = self._turns[layer.module]
+        cosines, sines = self._turns[name]
         if apply is None:
             raise UserError(f"policy: expected cannot undo the rotations of {self.name}: leave it out")
-        return Rotation(apply, cosines, sines)
+        # A part of each head is turned: the function takes it out itself (GPT-NeoX), or gets it alone, the
+        # first dimensions (Phi), or of MLA the last.
+        first, num_turned = attention.query[:, :, :1], cosines.shape[-1]
+        turned = slice(None)
+        try:
+            apply(first, first, cosines[:, :1], sines[:, :1])
+        except RuntimeError:
+            of_mla = getattr(module, "qk_rope_head_dim", None) == num_turned
+            turned = slice(-num_turned, None) if of_mla else slice(num_turned)
+        return Rotation(apply, cosines, sines, turned)
 
     def kept(self, policy: str, budget: float) -> list[Kept]:
         """The keys of each head of each layer that stay, in their order."""

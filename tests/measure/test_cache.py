@@ -8,18 +8,27 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from attncli.core.names import CACHE_POLICIES
 from attncli.errors import UserError
 from attncli.measure import cache_policies
 from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged
-from attncli.measure.cache_policies import PromptCache, _parts_of, policy_costs, rounded_cache
+from attncli.measure.cache_policies import (
+    PromptCache,
+    PromptLayer,
+    _parts_of,
+    by_expected_weight,
+    policy_costs,
+    rounded_cache,
+)
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from tests.model_folders import save_writer
+from tests.model_folders import save_tokenizer, save_writer
 from tools.kvpress_kept_keys import BUDGET, NUM_PROMPT, SHOWN, tiny_llama, tokens
+from tools.tiny_architectures import USUAL
 
 SINK, WINDOW = 2, 3
 ATTENTIONS = {"GPT-2": "attn"}
@@ -84,6 +93,49 @@ def lost(whole: Tensor, logits: Tensor, ids: Tensor) -> tuple[float, float]:
     divergence = float((p.exp() * (p - q)).sum(-1).mean())
     targets = ids[1:, None]
     return divergence, float((p.gather(-1, targets) - q.gather(-1, targets)).mean())
+
+
+HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+TURNED_IN_PART = {
+    "Phi": {"rope_parameters": HALF},
+    "StableLm": {"rope_parameters": HALF},
+    "GPTNeoX": {"rope_parameters": HALF},
+    "DeepseekV3": {
+        **{"q_lora_rank": None, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4},
+        **{"v_head_dim": 8, "first_k_dense_replace": 2, "rope_interleave": False},
+    },
+}
+
+
+@pytest.mark.parametrize("name", TURNED_IN_PART)
+@torch.no_grad()
+def test_rotations_of_a_part_of_each_head_are_undone(name: str, tmp_path: Path) -> None:
+    """To the queries that the projection gives, before they are turned."""
+    kind: Any = getattr(transformers, f"{name}ForCausalLM")
+    torch.manual_seed(1)
+    settings = {**USUAL, "num_key_value_heads": 4, **TURNED_IN_PART[name]}
+    model = kind(kind.config_class(**settings)).eval()
+    save_tokenizer(tmp_path)
+    given: list[Tensor] = []
+    for path, module in model.named_modules():
+        if path.endswith(("q_proj", "query_key_value")):
+            module.register_forward_hook(lambda _module, _inputs, output: given.append(output))
+    undone: list[Tensor] = []
+
+    def keep(layer: PromptLayer) -> Tensor:
+        assert layer.rotation is not None
+        undone.append(layer.rotation.undone(layer.attention.query))
+        return by_expected_weight(layer)
+
+    lent = open_model(model, AutoTokenizer.from_pretrained(tmp_path))
+    with in_use(lent) as pretrained, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_policies, "load_formula", lambda _name: keep)
+        PromptCache(pretrained, judged(pretrained), 20, ["expected"])
+    assert len(undone) == 2
+    of_text = [output for output in given if output.shape[1] == 23]
+    for query, projected in zip(undone, of_text[-2:], strict=True):
+        of_heads = projected.view(1, 23, 4, -1).transpose(1, 2)[:, :, :20, : query.shape[-1]]
+        torch.testing.assert_close(query, of_heads, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["Llama", "GPT-2", "Mistral", "GPT-OSS", "Gemma 2"])
