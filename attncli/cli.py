@@ -299,6 +299,7 @@ def _typer_command(command: "Command") -> Any:
             for one in command.parameters
             if one.is_passed
         }
+        command.refuse_writing_over(passed)
         return command.run(**passed, **({"attn": run} if command.runs_commands else {}))
 
     vars(call)["__signature__"] = Signature([*map(_keyword, command.parameters), HELP_ALL])
