@@ -399,7 +399,8 @@ def checked_path(output: str | None) -> Path | None:
             raise UserError(f"-o {path}: no such directory: {path.parent}")
         path.resolve()
     except (OSError, RuntimeError) as error:  # a name too long, a loop of links
-        raise WriteError(f"-o {path}: cannot be written: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise WriteError(f"-o {path}: cannot be written: {reason}") from None
     return path
 
 

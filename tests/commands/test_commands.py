@@ -291,6 +291,28 @@ def test_what_cannot_be_written_is_exit_4(attn: Attn, command: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["self", "--file"],
+        ["self", "--embedding"],
+        ["self", "--model"],
+        ["show"],
+        ["export"],
+        ["batch", "--set"],
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_cannot_be_looked_for_is_no_failure_to_write(
+    attn: Attn, tmp_path: Path, command: list[str]
+) -> None:
+    name = "x" * 300
+    config = tmp_path / "self.yaml"
+    config.write_text("experiment: self\n")
+    ended = attn(["batch", str(config), "--set", f"file={name}"] if "batch" in command else [*command, name])
+    assert (ended.code, ended.err) == (2, f"{name}: cannot be read: File name too long\n")
+
+
+@pytest.mark.parametrize(
     ("arguments", "environment", "coloured"),
     [
         ([], {}, False),
