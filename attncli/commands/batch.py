@@ -282,6 +282,10 @@ def keep(
     """Run and keep what is not done yet; print a summary and return the exit code."""
     if weights:
         refuse_without_safetensors()
+    if scheduler is not None:  # before --fresh removes anything
+        from attncli.runs.cluster import check_scheduler
+
+        check_scheduler(scheduler)
     expectations = Expectations(conditions)
     models = [spec.model_source() for spec in plan.specs()]
     with ExitStack() as stack:
