@@ -1,5 +1,6 @@
 """The command line, the only file that knows Typer: every command by its name, and every way to end."""
 
+import errno
 import gc
 import io
 import os
@@ -299,6 +300,7 @@ def _typer_command(command: "Command") -> Any:
             for one in command.parameters
             if one.is_passed
         }
+        command.refuse_writing_over(passed)
         return command.run(**passed, **({"attn": run} if command.runs_commands else {}))
 
     vars(call)["__signature__"] = Signature([*map(_keyword, command.parameters), HELP_ALL])
@@ -455,6 +457,9 @@ def run(arguments: Sequence[str]) -> int:
         return FAILED if completes else _failed(error)
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
 def _failed(error: Exception) -> int:
     match error:
         case BrokenPipeError() | ClosedPipe():
@@ -470,6 +475,10 @@ def _failed(error: Exception) -> int:
             return error.exit_code
         case _ if is_about_memory(error):
             _print_errors(out_of_memory(error))
+        case OSError() if error.filename is not None and error.errno not in NO_ROOM:
+            # What is written has errors of its own: a name was looked for, which pathlib passes on.
+            _print_errors(f"{error.filename}: cannot be read: {error.strerror}")
+            return UserError.exit_code
         case OSError():
             _print_errors(f"cannot write: {error.strerror}")
             forget_stdout()

@@ -31,7 +31,11 @@ def _check_heads_or_all(names: list[str]) -> list[str]:
     return names if names == [EVERY_HEAD] else check_heads(names)
 
 
-HeadNamesOrAll = Annotated[list[str], BeforeValidator(split_names), AfterValidator(_check_heads_or_all)]
+HeadNamesOrAll = Annotated[
+    list[str],
+    BeforeValidator(split_names, json_schema_input_type=list[str] | str),
+    AfterValidator(_check_heads_or_all),
+]
 
 
 class AblateSpec(SurveyTextSpec, ImageSpec):

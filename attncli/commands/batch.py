@@ -26,6 +26,7 @@ from attncli.commands.command import (
     store_errors,
 )
 from attncli.commands.output import (
+    STDOUT,
     Destination,
     ProgressLine,
     checked_path,
@@ -157,7 +158,7 @@ def run_files(
     _refuse_flags(store, of_store, flags["format"])
     if store is not None:
         checked_path(output)
-    elif output and flags["format"] is None and Path(output).suffix.lower() not in SUFFIXES:
+    elif output and not (output in STDOUT or flags["format"] or Path(output).suffix.lower() in SUFFIXES):
         known = f"{', '.join(STORE_SUFFIXES)} (a store), {', '.join(SUFFIXES)}"
         raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
@@ -281,6 +282,10 @@ def keep(
     """Run and keep what is not done yet; print a summary and return the exit code."""
     if weights:
         refuse_without_safetensors()
+    if scheduler is not None:  # before --fresh removes anything
+        from attncli.runs.cluster import check_scheduler
+
+        check_scheduler(scheduler)
     expectations = Expectations(conditions)
     models = [spec.model_source() for spec in plan.specs()]
     with ExitStack() as stack:

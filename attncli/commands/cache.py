@@ -83,7 +83,9 @@ class CacheSpec(SurveyTextSpec):
         "it stands there once",
     )
     budget: Annotated[
-        Annotated[list[Budget], BeforeValidator(_split_numbers)],
+        Annotated[
+            list[Budget], BeforeValidator(_split_numbers, json_schema_input_type=list[Budget] | Budget | str)
+        ],
         Everyday("shares of the cache: which heads keep all; with --policy, each"),
     ] = Field(
         [],
@@ -91,7 +93,7 @@ class CacheSpec(SurveyTextSpec):
         "(default there: 0.1,0.3,0.5)",
     )
     policy: Annotated[
-        Annotated[list[Policy], BeforeValidator(split_names)],
+        Annotated[list[Policy], BeforeValidator(split_names, json_schema_input_type=list[Policy] | str)],
         Everyday(f"which keys of a prompt stay: {', '.join(CACHE_POLICIES)}, all"),
     ] = Field([], description=f"which keys of a prompt stay: {', '.join(CACHE_POLICIES)}, or all of these")
     bits: Annotated[

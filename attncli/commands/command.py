@@ -137,6 +137,25 @@ class Command:
     examples: Sequence[str]
     runs_commands: bool = False
 
+    def refuse_writing_over(self, values: Mapping[str, Any]) -> None:
+        """UserError where -o names a file that another parameter reads: results would take its place."""
+        output = values.get(OUTPUT.name)
+        if output is None or not is_file(output):
+            return
+        for one in self.parameters:
+            value = values.get(one.name) if one.reads_file else None
+            for name in [value] if isinstance(value, str) else value or ():
+                if is_file(name) and Path(name).samefile(output):
+                    raise UserError(f"-o {output}: is a file that this command reads: give another name")
+
+
+def is_file(name: str) -> bool:
+    """Whether there is a file of that name; a text may be too long to be one."""
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
+
 
 @dataclass(frozen=True)
 class CommandGroup:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.arrays import is_array_file
-from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, option
+from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, is_file, option
 from attncli.commands.output import Destination, ProgressLine, first_words, progress_line
 from attncli.commands.show import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
@@ -364,14 +364,6 @@ PARAMETERS = (
 def is_saved(side: str) -> bool:
     """Whether a side names a saved report or an array, by its suffix."""
     return Path(side).suffix.lower() in (".json", ".jsonl", ".ndjson") or is_array_file(side)
-
-
-def is_file(side: str) -> bool:
-    """Whether there is a file of that name; a text may be too long to be one."""
-    try:
-        return Path(side).is_file()
-    except OSError:
-        return False
 
 
 def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:

@@ -238,6 +238,7 @@ STORE = option(
     "Show a survey of what attn batch, or attn heads --texts -o FILE.db, has kept of many texts.",
     "FILE.db",
     group="Input",
+    reads_file=True,
 )
 
 

@@ -381,9 +381,13 @@ def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Repo
         raise UserError(*(f"--show: {sentence}" for sentence in missing))
 
 
+STDOUT = (None, "-", "/dev/stdout")
+"""What -o may be for standard output: a file that the shell opened there is not replaced by another."""
+
+
 def checked_path(output: str | None) -> Path | None:
     """The file of -o, None for standard output; UserError for a name under which none can be written."""
-    if output in (None, "-"):
+    if output in STDOUT:
         return None
     path = Path(output)
     if output == "":
@@ -395,7 +399,8 @@ def checked_path(output: str | None) -> Path | None:
             raise UserError(f"-o {path}: no such directory: {path.parent}")
         path.resolve()
     except (OSError, RuntimeError) as error:  # a name too long, a loop of links
-        raise WriteError(f"-o {path}: cannot be written: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise WriteError(f"-o {path}: cannot be written: {reason}") from None
     return path
 
 
@@ -445,8 +450,9 @@ def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
     What is no regular file (a device, a pipe) is written directly: it cannot be replaced.
     """
     target = path.resolve()
-    is_special = target.exists() and not target.is_file()
-    written = target if is_special else target.with_name(f".{target.name}.{os.getpid()}.part")
+    # Of the path itself: what a link to an open pipe resolves to, as /dev/fd/63, is no name of a file.
+    is_special = path.exists() and not path.is_file()
+    written = path if is_special else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with written.open("wb") if is_binary else written.open("w", encoding="utf-8", newline="\n") as stream:
             if target.exists() and not is_special:
@@ -457,5 +463,5 @@ def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
     except OSError as error:
         raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
     finally:
-        if not is_special:
-            written.unlink(missing_ok=True)
+        if not is_special and written.exists():
+            written.unlink()

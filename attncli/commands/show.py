@@ -35,6 +35,7 @@ ARRAY_FLAGS = (
         "FILE",
         group="Input",
         everyday="an array's tokens, one per line",
+        reads_file=True,
     ),
     option(
         "--context-tokens",
@@ -42,6 +43,7 @@ ARRAY_FLAGS = (
         "FILE",
         group="Input",
         everyday="the tokens of its keys",
+        reads_file=True,
     ),
     option(
         "--array",

@@ -25,6 +25,9 @@ PICTURE_SUFFIXES = (
 )
 """Of files that are taken for pictures, in a folder or a list."""
 MAX_GROUPS_NAMED = 10
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+MAX_CELL = 2**26
+"""Characters of a cell: without a bound a quote that nothing closes takes the rest of a file for one."""
 
 Lines = TypeVar("Lines", bound="LineFile")
 Text = TypeVar("Text", covariant=True)
@@ -34,8 +37,8 @@ class LineFile:
     """The lines of a file, in bounded memory however long it is; errors about the file begin with `place`.
 
     Standard input (`-`) and pipes are copied to a temporary file first, since they are read more than once.
-    A file named .jsonl or .ndjson holds JSON Lines, and so does a pipe whose first line begins with {. Of one
-    named .csv each record is such a line, without the cells of other columns.
+    A file named .jsonl, .ndjson or .json holds JSON Lines, and so does a pipe whose first line begins with {.
+    Of one named .csv or .tsv each record is such a line, without the cells of other columns.
     """
 
     columns: Sequence[str] = ()
@@ -49,8 +52,9 @@ class LineFile:
         try:
             if name != "-" and self._path.is_file():
                 self._path.open("rb").close()
-                self.is_csv = bool(self.columns) and self._path.suffix.lower() == ".csv"
-                self.is_json = self.is_csv or self._path.suffix.lower() in (".jsonl", ".ndjson")
+                suffix = self._path.suffix.lower()
+                self.is_csv = bool(self.columns) and suffix in DELIMITERS
+                self.is_json = self.is_csv or suffix in (".jsonl", ".ndjson", ".json")
             else:
                 self._spool = _spooled(self._path, place, is_stdin=name == "-")
                 self.is_json = self._spool.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
@@ -78,16 +82,20 @@ class LineFile:
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         """Each record of a CSV file as JSON, with the number of its last line; UserError for what is none."""
         with TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-            reader = csv.DictReader(text)
+            csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
+            reader = csv.DictReader(text, delimiter=DELIMITERS[self._path.suffix.lower()])
             try:
-                found = reader.fieldnames or ()
+                found = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+                for name in self.columns:
+                    if found.count(name) > 1:
+                        raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
                 if self.columns[0] not in found:
-                    has = f"it has {', '.join(map(str, found))[:60]}" if found else "it is empty"
+                    has = f"it has {', '.join(found)[:60]}" if found else "it is empty"
                     other = "one text per line in a .txt file, or JSON Lines, will do as well"
                     raise UserError(f"{self.label}:1: must have a column {self.columns[0]} ({has}); {other}")
                 for cells in reader:
                     if None in cells or None in cells.values():
-                        where, count = f"{self.label}:{reader.line_num}", len(reader.fieldnames or ())
+                        where, count = f"{self.label}:{reader.line_num}", len(found)
                         raise UserError(f'{where}: must have {count} cells, as its header: "quote, a comma"')
                     kept = {name: cells[name] for name in self.columns if cells.get(name)}
                     yield reader.line_num, json.dumps({self.columns[0]: "", **kept}).encode()
@@ -127,7 +135,7 @@ class LineFile:
             raise UserError(f"{where}: is not valid JSON: {message}") from None
         if errors := list(_field_errors(found, texts, names)):
             raise UserError(*(f"{where}: {error}" for error in errors))
-        return {key: None if value is None else str(value) for key, value in found.items()}
+        return {key: None if value in (None, "") else str(value) for key, value in found.items()}
 
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
         """Pass every line to `check`; UserError with the errors of the first lines that it refuses."""

@@ -58,12 +58,11 @@ def run_in_cluster(
 
     UserError without distributed, or if the versions there differ; RunError if nobody answers.
     """
-    try:
-        import distributed
-    except ImportError:
-        raise UserError('scheduler: needs: pip install "attncli[cluster]"') from None
+    check_scheduler(scheduler)
+    distributed = _distributed()
     with _quiet():
-        client = _connected(distributed, scheduler)
+        with _connecting(scheduler):
+            client = distributed.Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False)
         try:
             if not client.nthreads():
                 on_wait(
@@ -86,17 +85,32 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+def check_scheduler(scheduler: str) -> None:
+    """UserError without distributed, or for what is no address; RunError if nobody answers there."""
+    distributed = _distributed()
+    with _quiet(), _connecting(scheduler):
+        # A client that cannot connect would keep trying in the background.
+        asyncio.run(_try_to_connect(distributed, scheduler))
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError:
+        raise UserError('scheduler: needs: pip install "attncli[cluster]"') from None
+    return distributed
+
+
 async def _try_to_connect(distributed: Any, scheduler: str) -> None:
     options = distributed.Security().get_connection_args("client")
     comm = await distributed.connect(scheduler, timeout=SECONDS_TO_CONNECT, **options)
     await comm.close()
 
 
-def _connected(distributed: Any, scheduler: str) -> Any:
+@contextmanager
+def _connecting(scheduler: str) -> Iterator[None]:
     try:
-        # A client that cannot connect would keep trying in the background.
-        asyncio.run(_try_to_connect(distributed, scheduler))
-        return distributed.Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False)
+        yield
     except (OSError, TimeoutError) as error:
         raise RunError(f"scheduler: {scheduler} does not answer: {reason_of(error)}") from None
     except (ValueError, TypeError, RuntimeError) as error:  # no address; certificates that are missing

@@ -148,8 +148,9 @@ def is_store_name(path: str) -> bool:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """`runs.db-lock` for `runs.db`: files that belong to a store are beside it."""
-    return path.with_name(path.name + ending)
+    """`runs.db-lock` for `runs.db`: files that belong to a store are beside it, not beside a link to it."""
+    file = path.resolve() if path.is_symlink() else path
+    return file.with_name(file.name + ending)
 
 
 def check_header(path: Path, *, any_version: bool = False) -> None:
@@ -227,7 +228,7 @@ def create_file(path: Path, *, rows: bool, weights: bool) -> None:
     try:
         with closing(sqlite3.connect(part)) as connection:
             create(connection, rows=rows, weights=weights)
-        part.replace(path)
+        part.replace(beside(path, ""))
     finally:
         part.unlink(missing_ok=True)
 
@@ -238,9 +239,18 @@ def remove(path: Path) -> None:
         beside(path, ending).unlink(missing_ok=True)
 
 
+UNCHANGING = "ro&immutable=1"
+SECONDS_TO_WRITE, SECONDS_TO_READ = 30.0, 5.0
+"""How long another program may lock the store: an editor of tables that has not saved yet."""
+
+
+def _opened(path: Path, mode: str, seconds: float = SECONDS_TO_READ) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=seconds)
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """A connection to an existing store, in WAL mode: others can read while one process writes."""
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
+    connection = _opened(path, "rw", SECONDS_TO_WRITE)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     # Otherwise, with many runs per chunk, every page is read again and copied from the log after each chunk.
@@ -254,11 +264,20 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
     If it may write, it recovers the log that a crash left.
     """
+    log = beside(path, "-wal")
     mode = "rw"
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         # Without a log nobody is writing, and SQLite does not have to create one, which it could not.
-        mode = "ro" if beside(path, "-wal").exists() else "ro&immutable=1"
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
+        mode = "ro" if log.exists() else UNCHANGING
+    connection = _opened(path, mode)
+    try:
+        version_of(connection)
+    except sqlite3.OperationalError as error:
+        # A full disk has no room for the files beside the store; what is in a log needs them.
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR or (log.exists() and log.stat().st_size):
+            raise
+        connection.close()
+        connection = _opened(path, UNCHANGING)
     if version_of(connection) == 1:
         connection.executescript(READ_VERSION_1)
     connection.execute("PRAGMA query_only = ON")
@@ -272,7 +291,7 @@ class WeightFiles:
     """The folder `runs.db-weights` of the store `runs.db`."""
 
     def __init__(self, store: Path) -> None:
-        self.folder = store.with_name(store.name + ENDING)
+        self.folder = beside(store, ENDING)
 
     def write(self, weights: Mapping[str, np.ndarray]) -> str | None:
         """Save the matrices by the keys of their runs; the name of the file, or None without matrices.

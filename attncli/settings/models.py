@@ -197,7 +197,11 @@ def split_names(value: object) -> object:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-HeadNames = Annotated[list[str], BeforeValidator(split_names), AfterValidator(check_heads)]
+HeadNames = Annotated[
+    list[str],
+    BeforeValidator(split_names, json_schema_input_type=list[str] | str),
+    AfterValidator(check_heads),
+]
 
 
 class AblatedSpec(ModelSpec):

@@ -232,6 +232,47 @@ def test_devices_are_written_not_replaced(attn: Attn) -> None:
     assert ended.code == 4 and ended.err == "-o /dev/full: cannot be written: No space left on device\n"
 
 
+def test_open_pipes_are_written_and_standard_output_has_two_names(attn: Attn, tmp_path: Path) -> None:
+    assert attn(["norm", "-o", str(tmp_path / "norm.json")]).code == 0
+    script = (
+        'show() { "$PYTHON" -m attncli show norm.json "$@"; }; echo first > all;'
+        "show --format jsonl -o /dev/stdout >> all; show -o /dev/stdout >> all;"
+        "show --format json -o /dev/stdout | cat; show --format json -o >(cat > piped); wait $!"
+    )
+    environment = os.environ | {"PYTHON": sys.executable}
+    ended = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (json.loads(ended.stdout)["experiment"], ended.stderr) == ("norm", "")
+    first, report, *table = (tmp_path / "all").read_text().splitlines()
+    assert first == "first" and json.loads(report)["experiment"] == "norm" and table[0].startswith("norm")
+    assert json.loads((tmp_path / "piped").read_text())["experiment"] == "norm"
+    (tmp_path / "norm.yaml").write_text("experiment: norm\n")
+    assert attn(["batch", str(tmp_path / "norm.yaml"), "-o", "-"]).out.startswith("norm")
+
+
+def test_nothing_is_written_over_what_is_read(attn: Attn, tmp_path: Path) -> None:
+    texts, config, store, link = (tmp_path / name for name in ("t.csv", "c.yaml", "runs.db", "link.csv"))
+    texts.write_text("sentence\nthe cat walks\n")
+    config.write_text("experiment: self\n")
+    link.symlink_to(texts)
+    batch = ["batch", str(config), "--file", str(texts)]
+    assert attn([*batch, "-o", str(store)]).code == 0
+    kept = {path: path.read_bytes() for path in (texts, config, store)}
+    for command, written in (
+        (batch, texts),
+        (batch, link),
+        ([*batch, "--format", "json"], config),
+        (["export", str(store), "--format", "csv"], store),
+        (["heads", "--store", str(store), "--format", "csv"], store),
+        (["self", "--config", str(config), "--format", "csv"], config),
+    ):
+        ended = attn([*command, "-o", str(written)])
+        line = f"-o {written}: is a file that this command reads: give another name\n"
+        assert (ended.code, ended.err) == (2, line)
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -247,6 +288,28 @@ def test_what_cannot_be_written_is_exit_4(attn: Attn, command: list[str]) -> Non
     ended = attn(command)
     assert ended.code == 4 and ended.err.startswith(f"-o {command[-1]}: cannot be written: "), ended.err
     assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["self", "--file"],
+        ["self", "--embedding"],
+        ["self", "--model"],
+        ["show"],
+        ["export"],
+        ["batch", "--set"],
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_cannot_be_looked_for_is_no_failure_to_write(
+    attn: Attn, tmp_path: Path, command: list[str]
+) -> None:
+    name = "x" * 300
+    config = tmp_path / "self.yaml"
+    config.write_text("experiment: self\n")
+    ended = attn(["batch", str(config), "--set", f"file={name}"] if "batch" in command else [*command, name])
+    assert (ended.code, ended.err) == (2, f"{name}: cannot be read: File name too long\n")
 
 
 @pytest.mark.parametrize(

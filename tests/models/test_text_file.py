@@ -1,11 +1,13 @@
 """Files of many texts: a line each, or JSON Lines with text, id and group."""
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
 
 from attncli.errors import UserError
+from attncli.models import text_files
 from attncli.models.text_files import MAX_ERRORS, TextFile, TextLine
 
 
@@ -19,6 +21,9 @@ def test_a_line_each_and_json_lines(tmp_path: Path) -> None:
     file = TextFile(str(named))
     assert list(file) == [TextLine(1, "a"), TextLine(2, "b", "7", "news"), TextLine(3, "c", None, "2")]
     assert [line.label for line in file] == ["1", "7", "3"]
+    other = tmp_path / "a.json"
+    other.write_text('{"text": "a", "id": ""}\n{"text": "b"}')
+    assert list(TextFile(str(other))) == [TextLine(1, "a"), TextLine(2, "b")]
     assert file.count() == 3
 
 
@@ -30,6 +35,23 @@ def test_a_csv_file_is_read_by_its_columns(tmp_path: Path) -> None:
     assert file.count() == 3
     path.write_text("\ufeffgroup,text\nx,a\ny,b\n")
     assert [line.text for line in TextFile(str(path), group="y")] == ["b"]
+    path.write_text(f"id, text\n7,{'a' * 200_000}\n")
+    assert [(line.id, len(line.text)) for line in TextFile(str(path))] == [("7", 200_000)]
+    tabs = tmp_path / "a.tsv"
+    tabs.write_text('text\tid\na, "b"\t7\n')
+    assert list(TextFile(str(tabs))) == [TextLine(2, 'a, "b"', "7")]
+
+
+def test_a_cell_that_nothing_closes_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_files, "MAX_CELL", 1000)
+    path = tmp_path / "a.csv"
+    path.write_text('text\na\n"' + "a\n" * 5000)
+    of_process = csv.field_size_limit()
+    with pytest.raises(UserError, match=r"a\.csv:\d+: is not valid CSV: field larger than field limit"):
+        TextFile(str(path)).count()
+    csv.field_size_limit(of_process)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +66,7 @@ def test_a_csv_file_is_read_by_its_columns(tmp_path: Path) -> None:
         (b"text,id\na,1\nb\n", ":3: must have 2 cells, as its header"),
         (b'text\n""\n', ":2: text: must hold at least one token (got an empty text)"),
         (b"text\n\xff\n", ": is not UTF-8 text (invalid start byte)"),
-        (b'text\n"' + b"a" * 200_000 + b'"\n', ":1: is not valid CSV: field larger than field limit"),
+        (b"text,id,text\na,1,b\n", ":1: has two columns text: leave out one of them"),
     ],
 )
 def test_what_is_wrong_with_a_csv_file_is_said(tmp_path: Path, content: bytes, error: str) -> None:

@@ -14,6 +14,8 @@ from attncli.runs import cluster
 from attncli.runs.driver import Died
 from tests import chunk_work
 from tests.chunk_work import KILLER, WRONG, by_number, chunks_of
+from tests.conftest import Attn
+from tests.runs.stores import write_batch
 
 dask = pytest.importorskip("dask")
 pytest.importorskip("distributed")
@@ -82,6 +84,16 @@ def test_nobody_there_and_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
             run_cluster(chunk_work.squares, chunks_of(3, 1), address)
         assert type(told.value) is kind
         assert str(told.value).startswith(message) and len(told.value.lines) == 1
+
+
+def test_a_scheduler_that_is_none_leaves_the_store_alone(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 2), tmp_path / "runs.db"
+    command = [*arguments, "--scheduler", "nonsense", "-o", str(store)]
+    assert attn(command).code == 2 and not store.exists()
+    attn([*arguments, "-o", str(store)])
+    before = store.read_bytes()
+    assert attn([*command, "--fresh"]).code == 2
+    assert store.read_bytes() == before
 
 
 def test_distributed_is_an_optional_package(monkeypatch: pytest.MonkeyPatch) -> None:

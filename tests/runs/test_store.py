@@ -10,13 +10,14 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attncli.report import Report, Table
-from attncli.runs.store import SCHEMA_VERSION, driving, open_store
+from attncli.runs.store import SCHEMA_VERSION, connect, driving, open_store
 from attncli.views import SUFFIXES, Display, load_view
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb
@@ -243,6 +244,25 @@ def test_a_second_driver_is_refused_and_a_dead_one_is_not(attn: Attn, tmp_path: 
     assert not (tmp_path / "runs.db-lock").exists()
 
 
+def test_a_link_is_the_store_that_it_names(attn: Attn, tmp_path: Path) -> None:
+    arguments, store, link = write_batch(tmp_path, 2), tmp_path / "runs.db", tmp_path / "latest.db"
+    link.symlink_to("runs.db")
+    assert attn([*arguments, "-o", str(link)]).code == 0  # which creates it
+    with driving(store):
+        assert attn([*arguments, "-o", str(link)]).err.startswith(f"{link}: is being written by another attn")
+    assert "nothing was left to do" in attn([*arguments, "-o", str(store)]).err
+    assert attn([*arguments, "-o", str(link), "--fresh", "--weights"]).code == 0
+    assert link.is_symlink() and (tmp_path / "runs.db-weights").is_dir()
+    assert not list(tmp_path.glob("latest.db-*"))
+
+
+def test_a_program_that_writes_the_store_is_waited_for(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 2), tmp_path / "runs.db"
+    assert attn([*arguments, "-o", str(store)]).code == 0
+    with closing(connect(store)) as connection:
+        assert connection.execute("PRAGMA busy_timeout").fetchone() == (30_000,)
+
+
 def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -460,6 +480,19 @@ def test_a_limit_of_size_is_told_in_a_line_and_keeps_what_is_there(attn: Attn, t
     assert_full(full, store)
     assert attn([*arguments, "-o", str(store)]).code == 0
     assert len(done_runs(store)) == 2000
+
+
+def test_a_store_is_read_where_nothing_can_be_written_beside_it(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 2), tmp_path / "runs.db"
+    assert attn([*arguments, "-o", str(store)]).code == 0
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    command = [*ATTN, "results", str(store), "--format", "json"]
+    read = subprocess.run(command, capture_output=True, text=True, env=environment(), preexec_fn=limit)
+    assert (read.returncode, read.stderr) == (0, "")
+    assert read.stdout == attn(["results", str(store), "--format", "json"]).out
 
 
 @pytest.mark.parametrize("rows", [[], ["--rows"]])

@@ -132,6 +132,23 @@ def test_the_schema_refuses_what_we_refuse(bad: dict[str, object]) -> None:
         schema_validator().validate(bad)
 
 
+@pytest.mark.parametrize(
+    "good",
+    [
+        {"experiment": "heads", "ablate": "0:1,1:0"},
+        {"experiment": "ablate", "heads": "all"},
+        {"experiment": "cache", "policy": "all", "budget": "0.1, 0.3"},
+        {"experiment": "cache", "policy": ["h2o"], "budget": 0.3},
+        {"experiment": "cache", "sweep": {"policy": ["h2o", "tova"]}},
+    ],
+)
+def test_the_schema_takes_a_list_that_stands_in_a_text(good: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text(yaml.safe_dump(good))
+    assert ConfigFile(path).entries()
+    schema_validator().validate(good)
+
+
 def integer_settings() -> Iterator[tuple[str, str]]:
     for experiment, spec in SPECS.items():
         for key, about in spec.model_json_schema()["properties"].items():
