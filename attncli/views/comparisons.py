@@ -108,7 +108,9 @@ def _difference(report: Report, display: Display, most: int) -> MatrixPart:
     )
     matrix = next((matrix for matrix in found if matrix.place == place), found[0])
     title = ", ".join(["weights of B minus those of A", *place_names(matrix.place)])
-    if not np.nan_to_num(matrix.values).any():
+    if np.isnan(matrix.values).all():
+        title += " (no row is in both)"
+    elif not np.nan_to_num(matrix.values).any():
         title += " (no weight changed)"
     elif heads:
         title += " (changed most)"
