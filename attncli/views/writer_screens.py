@@ -98,7 +98,7 @@ def _written_title(report: Report) -> str:
     """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
     counts = report.numbers("writing")
     new = "in the answer" if report.spec.get("answer") else "new"
-    sizes = [counted(counts["prompt_tokens"], "token"), f"{counts['new_tokens']} {new}"]
+    sizes = [counted(int(counts["prompt_tokens"] or 0), "token"), f"{counts['new_tokens']} {new}"]
     parts = [model_name(report), place_text(report.spec), *sizes]
     return plain_text(f"generate: {', '.join(filter(None, parts))}")
 
