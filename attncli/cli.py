@@ -372,7 +372,14 @@ class LazyGroup(Group):
                 args = ["--version"]
             case ["help", *commands]:
                 args = [*commands, "--help"]
-        return super().parse_args(ctx, args)
+        typed = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            from attncli.commands.mistakes import flag_before_command
+
+            line = flag_before_command(error.format_message(), typed, _flags(self), COMMANDS)
+            raise UserError(line) from None
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, built now; None where there is none."""

@@ -149,13 +149,14 @@ def synonym(word: str, known: Collection[str]) -> str | None:
 
 
 def alike(word: str, known: Collection[str]) -> str | None:
-    """The known word that is spelled nearly so, or the only one that begins so."""
+    """The known word that is spelled nearly so, in capitals or not, or the only one that begins so."""
     from difflib import get_close_matches
 
-    plain = word.replace("-", "_")
-    close = get_close_matches(plain, known, n=1, cutoff=ALIKE)
-    begun = [name for name in known if name.startswith(plain)] if len(plain) > 2 else []
-    return next(iter([*close, *begun[: len(begun) == 1]]), None)
+    plain = word.lower().replace("-", "_")
+    folded = {name.lower(): name for name in known}
+    close = get_close_matches(plain, folded, n=1, cutoff=ALIKE)
+    begun = [name for name in folded if name.startswith(plain)] if len(plain) > 2 else []
+    return next((folded[name] for name in [*close, *begun[: len(begun) == 1]]), None)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -48,6 +48,11 @@ def readable_token(token: str, spelling: str | None) -> str:
         return token.replace("Ġ", "·").replace("Ċ", "↵")
 
 
+def counted(count: int, name: str) -> str:
+    """`1 token`, `2 tokens`, `1,000 tokens`."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
 def plain_text(text: str) -> str:
     r"""The text with every character made visible that would not be: an escape becomes `\x1b`.
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from attncli.core.names import EFFECTS
 from attncli.errors import UserError
+from attncli.plain_text import counted
 from attncli.settings.fields import Contradictions, Everyday, Size, TokenName, contradiction, in_group
 from attncli.settings.models import ImageSpec, SurveyTextSpec, check_head, check_heads, split_names
 from attncli.settings.text import Text, Texts
@@ -378,9 +379,9 @@ def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -
 
 def _about(readings: "Sequence[Predicted]", num_heads: int, pretrained: "Pretrained") -> str:
     counts = [len(reading.text.ids) for reading in readings]
-    on = f"{counts[0]} tokens" if len(counts) == 1 else f"{len(counts):,} texts of {sum(counts):,} tokens"
-    heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
-    return f"{pretrained.name}: {heads}, on {on}."
+    on = counted(sum(counts), "token")
+    on = on if len(counts) == 1 else f"{len(counts):,} texts of {on}"
+    return f"{pretrained.name}: {counted(num_heads, 'head')}, on {on}."
 
 
 def _notes(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> list[str]:
@@ -394,7 +395,7 @@ def _notes(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretr
 
 def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> str:
     """Which predictions the numbers are about."""
-    places = sum(reading.num_places for reading in readings)
+    places = counted(sum(reading.num_places for reading in readings), "token")
     if spec.answer is not None:
         return f"Measured where {spec.answer!r} should come: its loss is -ln p, in nats."
     if pretrained.predicts is None and readings[0].seen is not None:
@@ -402,7 +403,7 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
     if pretrained.predicts is None:
         return "No head predicts tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
     if spec.probe:
-        return f"The loss, in nats per token, is on the second copy of the probe ({places} tokens)."
+        return f"The loss, in nats per token, is on the second copy of the probe ({places})."
     if pretrained.predicts == "masked":
-        return f"The loss, in nats per token, is on {places} tokens that were masked at random."
-    return f"The loss, in nats per token, is on {places} tokens, each predicted from those before it."
+        return f"The loss, in nats per token, is on {places} masked at random."
+    return f"The loss, in nats per token, is on {places}, each predicted from those before it."

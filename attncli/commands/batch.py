@@ -38,7 +38,7 @@ from attncli.commands.output import (
 )
 from attncli.core.runtime import one_torch_thread
 from attncli.errors import DONE, FAILED, SOME_FAILED, ClosedPipe, UserError, available_bytes, forget_stdout
-from attncli.plain_text import plain_text
+from attncli.plain_text import counted, plain_text
 from attncli.runs.driver import Driver, Executor, run_here, run_in_workers
 from attncli.runs.plan import (
     Item,
@@ -305,7 +305,7 @@ def keep(
         workers = min(workers or 0, plan.num_jobs)
         if workers:
             each = "" if models == [None] * len(models) else f", each {first_words(models)}"
-            line.begin(f"starting {workers} workers{each}")
+            line.begin(f"starting {counted(workers, 'worker')}{each}")
         driver = Driver(
             plan,
             keys,

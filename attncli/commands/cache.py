@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from attncli.core.names import CACHE_POLICIES
+from attncli.plain_text import counted
 from attncli.settings.fields import Contradictions, Count, Everyday, Size, contradiction, in_group
 from attncli.settings.models import SurveyTextSpec, split_names
 from attncli.settings.text import Text, Texts
@@ -240,7 +241,8 @@ def _of_heads(
         tensors,
         statistics,
         [*shipped_notes(spec), LIMITED, POSITIONS, *found.notes, *reading.left_out_notes()],
-        about=f"{pretrained.name}: {len(found.heads)} key/value heads, on {len(reading.text.ids)} tokens.",
+        about=f"{pretrained.name}: {counted(len(found.heads), 'key/value head')}, "
+        f"on {counted(len(reading.text.ids), 'token')}.",
         how_to_read=f"Each alone keeps the first {_keys(found.sink)} and the last {found.window}.",
     )
 
@@ -301,7 +303,7 @@ def _of_policies(
 
 
 def _counts(found: "PolicyCosts") -> str:
-    return f"a prompt of {found.prompt:,} tokens, judged by the {found.judged:,} after it"
+    return f"a prompt of {counted(found.prompt, 'token')}, judged by the {found.judged:,} after it"
 
 
 def _lines(found: "PolicyCosts") -> list[dict[str, Any]]:

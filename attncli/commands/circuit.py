@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 
 from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
+from attncli.plain_text import counted
 from attncli.report import Cell, Numbers, Report, Statistic, Table
 from attncli.settings.fields import Contradictions, Everyday, contradiction, in_group
 from attncli.settings.models import SurveyTextSpec, check_head_of_model
@@ -143,7 +144,7 @@ def _report(
         "texts": Numbers(num_texts=found.num_texts),
     }
     tokens = readings[0].text.tokens if spec.texts is None else ()
-    on = f"{len(tokens)} tokens" if spec.texts is None else f"{len(readings):,} texts"
+    on = counted(len(tokens), "token") if spec.texts is None else counted(len(readings), "text")
     of_texts = ["± half of a 95 % interval over the texts (Student's t)."] if len(readings) > 1 else []
     return build_report(
         spec,

@@ -2,19 +2,23 @@
 
 import io
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from attncli.commands.command import HEAD_KEYS, Parameter
 from attncli.errors import UserError
-from attncli.models.folder import ARCHITECTURE, GGUF, SHIPPED_MODEL, gguf_header, local_model, read_config
+from attncli.models.folder import (
+    ARCHITECTURE,
+    GGUF,
+    SHIPPED_MODEL,
+    gguf_header,
+    local_model,
+    models_in_packages,
+    read_config,
+)
 
-HOLDS_A_MODEL = re.compile(r"\.(gguf|safetensors),")
-"""In a line of the list of files that a package comes with."""
 TEXT_PARTS = ("text_config", "decoder", "llm_config")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
@@ -29,7 +33,7 @@ def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, o
     model = _last(given.get("model")) or (SHIPPED_MODEL if of_model else None)
     match parameter.name:
         case "model":
-            words = [*_models_in_folder(start), *_models_in_packages()]
+            words = [*_models_in_folder(start), *models_in_packages()]
         case "layer" | "head" | "full" | "ablate" | "heads" | "into" if model is not None:
             words = [*_places(model, with_heads=parameter.name in HEAD_KEYS)]
         case _:
@@ -41,12 +45,6 @@ def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, o
 def _last(values: Sequence[str] | None) -> str | None:
     """Typer reads an option as a list, empty where it is not given."""
     return values[-1] if values else None
-
-
-def _models_in_packages() -> list[str]:
-    """Installed packages that hold one model."""
-    names = {one.name for one in distributions() if HOLDS_A_MODEL.search(one.read_text("RECORD") or "")}
-    return sorted(name for name in names if _found(name) is not None)
 
 
 def _found(model: str) -> Path | None:

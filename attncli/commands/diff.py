@@ -12,6 +12,7 @@ from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, is_
 from attncli.commands.output import Destination, ProgressLine, first_words, progress_line
 from attncli.commands.show import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
+from attncli.plain_text import counted
 from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
 from attncli.runs.store import is_store_name
 from attncli.settings import SPECS
@@ -140,7 +141,8 @@ def _change_note(changed: "ChangedHeads") -> str:
     if not changed.num_shared:
         return "The two have no statistic of a head in common."
     chance = " Of so many comparisons some differ by chance." if changed.num_changed else ""
-    return f"{changed.num_changed} of {changed.num_shared} heads changed beyond their 95 % intervals.{chance}"
+    heads = counted(changed.num_shared, "head")
+    return f"{changed.num_changed} of {heads} changed beyond their 95 % intervals.{chance}"
 
 
 def _single_numbers(report: Report, other: Report) -> Iterator[tuple[str, float]]:
@@ -310,7 +312,7 @@ def report(
     change = "mean_jensen_shannon" if is_aligned else "difference"
     tables = {"heads": heads, "predictions": Table(found.predictions)}
     counts = [len(side.text.ids) for side in reading]
-    read = f"on {counts[0]} and {counts[1]} tokens, {aligned.num_shared} of them aligned"
+    read = f"on {counts[0]} and {counted(counts[1], 'token')}, {aligned.num_shared} of them aligned"
     return Report(
         "diff",
         {side: {"model": spec.model, "sentence": text} for side, text in (("a", spec.a), ("b", spec.b))},
@@ -320,7 +322,7 @@ def report(
         statistics={name: table for name, table in tables.items() if table},
         notes=found.notes if is_aligned else (NO_SHARED_NOTE, *found.notes),
         token_spelling=pretrained.token_spelling,
-        about=f"{pretrained.name}: {len(heads)} heads, {read}.",
+        about=f"{pretrained.name}: {counted(len(heads), 'head')}, {read}.",
     )
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from attncli.core.names import OF_WEIGHTS, WRITER_STATISTICS, WRITING
 from attncli.errors import UserError, readable_bytes
+from attncli.plain_text import counted
 from attncli.settings.fields import (
     ONE_HEAD,
     Contradictions,
@@ -445,8 +446,8 @@ def report(
         parts.tensors(),
         parts.statistics(),
         [*_notes(parts), *reading.left_out_notes()],
-        about=f"{pretrained.name}: {num_prompt} tokens in the prompt, {num_new} "
-        f"{'in the answer' if reading.answer else 'new ones'}.",
+        about=f"{pretrained.name}: {counted(num_prompt, 'token')} in the prompt, "
+        f"{f'{num_new} in the answer' if reading.answer else counted(num_new, 'new one')}.",
         written=pretrained.text_of(parts.written),
         pictures=parts.pictures(),
     )
@@ -471,7 +472,7 @@ def _notes(parts: ReportParts) -> list[str]:
     spec, pretrained = parts.spec, parts.pretrained
     notes = []
     if parts.found.is_unfinished:
-        notes.append(f"Interrupted: it was to write {spec.max_new_tokens} tokens at most.")
+        notes.append(f"Interrupted: it was to write {counted(spec.max_new_tokens, 'token')} at most.")
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
     if parts.prompt.context is not None:

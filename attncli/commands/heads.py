@@ -46,6 +46,7 @@ from attncli.models.pretrained import (
     reader_of,
 )
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
+from attncli.plain_text import counted
 from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
 from attncli.report_parts import build_report, named, shipped_notes
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
@@ -181,9 +182,9 @@ def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequ
     statistics, tensors = _parts(spec, rows, _pattern_tables(patterns) | intervals)
     statistics["texts"] = Numbers(num_texts=totals.num_texts, num_tokens=totals.num_tokens)
     kind = "picture" if spec.image is not None else "text"
-    read = f"1 {kind}" if totals.num_texts == 1 else f"{totals.num_texts:,} {kind}s"
+    read = counted(totals.num_texts, kind)
     if totals.num_tokens is not None:
-        read += f" of {totals.num_tokens:,} tokens"
+        read += f" of {counted(totals.num_tokens, 'token')}"
     all_notes = [*_notes(spec), INTERVALS_NOTE.format(kind=kind), *notes]
     return build_report(spec, Texts(), tensors, statistics, all_notes, about=_about(name, len(rows), read))
 
@@ -264,9 +265,9 @@ def report_of_text(
             of_encoder = tuple(replace(one, axis="tokens") for one in pictures)
             pictures = () if maps.query.seen is None else of_encoder
             tensors = {name: one for name, one in tensors.items() if name not in ("looks", "mean_look")}
-    count = f"{len(whole.text.ids)} tokens"
+    count = counted(len(whole.text.ids), "token")
     if spec.words:
-        count += f" of {len(reading.text.ids)} words"
+        count += f" of {counted(len(reading.text.ids), 'word')}"
     notes = [
         *_notes(spec),
         *surveyed.way.notes(),
@@ -350,7 +351,7 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
 
 
 def _about(name: str, num_heads: int, read: str) -> str:
-    return f"{name}: {num_heads} heads, on {read}."
+    return f"{name}: {counted(num_heads, 'head')}, on {read}."
 
 
 def _notes(spec: HeadsSpec) -> list[str]:
@@ -395,7 +396,8 @@ def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pre
         {},
         tables,
         notes,
-        about=f"{pretrained.name}, head {spec.head}: {spec.sort}, mean over {found.num_texts:,} texts.",
+        about=f"{pretrained.name}, head {spec.head}: {spec.sort}, "
+        f"mean over {counted(found.num_texts, 'text')}.",
         how_to_read=EXAMPLES_NOTE,
     )
 
@@ -424,7 +426,7 @@ def _report_relations(
         num_unaligned=found.num_unaligned,
     )
     num_heads = len(found.heads)
-    read = f"{found.num_relations:,} relations in {many.num_read:,} sentences"
+    read = f"{counted(found.num_relations, 'relation')} in {counted(many.num_read, 'sentence')}"
     notes = [
         HOW_NOTE,
         BEST_NOTE.format(heads=f"{num_heads:,}"),

@@ -85,9 +85,9 @@ def lesson(which: str) -> Lesson:
             return each
     word = which.lower()
     named = [one for one in every if word in one.name] or [one for one in every if word in one.title.lower()]
-    near = ", ".join(f"{one.number} {one.name}" for one in named if len(word) > 2)
-    listed = near or f"1 to {len(every)}"
-    raise UserError(f"lesson: none is called {which:.60}: give one of {listed} (attn lesson lists all)")
+    near = [f"{one.number} {one.name}" for one in named if len(word) > 2]
+    listed = near[0] if len(near) == 1 else f"one of {', '.join(near) or f'1 to {len(every)}'}"
+    raise UserError(f"lesson: none is called {which:.60}: give {listed} (attn lesson lists all)")
 
 
 def copy_files(folder: Path) -> list[str]:

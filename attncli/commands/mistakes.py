@@ -17,6 +17,9 @@ MOST_NAMED = 4
 """Commands that a message names."""
 
 NO_VALUE = "N"
+NO_SUCH_FLAG = re.compile(r"No such option: (.+?)(?: \(Possible options?: .*| Did you mean .*)?$")
+CURLY = str.maketrans("“”„«»", '"' * 5)
+"""Quotes that a word processor makes, which a shell takes as letters."""
 
 READERS = {
     "results": (".db", ".sqlite", ".sqlite3"),
@@ -77,6 +80,21 @@ def unknown_command(args: Sequence[str], commands: Collection[str], above: str) 
     return f"{typed}: is not a command: attn --help lists them"
 
 
+def flag_before_command(message: str, args: Sequence[str], own: Flags, commands: Collection[str]) -> str:
+    """A message of Typer's about a flag that stands where a command is expected, with what would work."""
+    match = NO_SUCH_FLAG.match(message)
+    if match is None:
+        return message
+    flag = match[1]
+    in_capitals = (name for name in own if name.lower() == flag.lower())
+    if found := next(in_capitals, None) or alike(flag, own):
+        return f"{flag}: is not a flag of attn: did you mean {found}?"
+    command = next((arg for arg in args if arg in commands), "COMMAND")
+    others = [shlex.quote(arg) for arg in args if arg != command]
+    typed = " ".join(["attn", command, *others])[:MOST_SHOWN]
+    return f"{flag}: is not a flag of attn: flags follow a command: {typed}"
+
+
 def check_values(args: Sequence[str], flags: Flags) -> None:
     """UserError for `--causal true`, whose `true` would be taken for the text, and `--needle --model`."""
     for flag, value in pairwise(takewhile(lambda arg: arg != "--", args)):
@@ -116,7 +134,7 @@ def explained(
 
     `arguments` are what help calls those of the command; `flags_of` gives the flags of every command.
     """
-    if match := re.match(r"No such option: (.+?)(?: \(Possible options?: .*| Did you mean .*)?$", message):
+    if match := NO_SUCH_FLAG.match(message):
         return _unknown_flag(match[1], args, command, flags, flags_of)
     if match := re.match(r"Option '(.+)' does not take a value", message):
         value = next(arg.partition("=")[2] for arg in args if arg.startswith(f"{match[1]}="))
@@ -140,6 +158,9 @@ def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, argume
     is_too_much = f"{more[:MOST_SHOWN]}: is one argument too many"
     if "--sentence" not in flags:
         return f"{is_too_much}: attn {command} takes {' and '.join(arguments) or 'flags alone'}"
+    if any(arg.startswith(("“", "„", "«")) for arg in args):
+        text = " ".join(args).translate(CURLY)
+        return f"{is_too_much}: a shell takes straight quotes alone: attn {command} {text[:MOST_SHOWN]}"
     if arguments != ["TEXT"]:
         return f'{is_too_much}: a text goes in quotes: attn {command} --sentence "the cat sleeps"'
     if command == "cross" and len(args) == 2:

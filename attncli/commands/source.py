@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.models.folder import cache_folder, content_digest, local_model, weight_files
+from attncli.plain_text import counted
 from attncli.report import Numbers, Report, Statistic, Table
 from attncli.settings.fields import (
     CONFIG_ONLY,
@@ -265,7 +266,7 @@ def _report(
         ),
         "heads": Table(found.heads),
     }
-    sources = "1 source" if count == 1 else f"{count} sources"
+    sources = counted(count, "source")
     tensors = {"source_weights": named(found.weights, "token", "source")}
     return build_report(
         spec,
@@ -277,7 +278,7 @@ def _report(
         tensors,
         statistics,
         [*_notes(spec, found, heads, is_kept=kept is not None, name=pretrained.name), *found.notes],
-        about=f"{pretrained.name}: {sources}, {len(reading.prompt.ids)} tokens in the prompt, "
+        about=f"{pretrained.name}: {sources}, {counted(len(reading.prompt.ids), 'token')} in the prompt, "
         f"{len(found.ids)} in the answer.",
         how_to_read=HOW_TO_READ,
         written=found.answer,

@@ -39,7 +39,7 @@ from attncli.commands.output import Destination, ProgressLine, progress_line
 from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
 from attncli.models.folder import id_and_revision
-from attncli.plain_text import plain_text
+from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Statistic, Table
 from attncli.runs.report_values import Columns, Condition, Expectations, parse_conditions
 from attncli.runs.results import Reader, reading
@@ -127,7 +127,7 @@ def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) ->
     never = dict.fromkeys(row["pattern"] for row in patterns if not any(row["count"]))
     notes = [f"No head at any step: {', '.join(never)}."] if never else []
     num_heads = sum(int(over.is_head.sum()) for over in stacks)
-    return _made(path, steps, environment, tensors, statistics, notes, f"{num_heads} heads")
+    return _made(path, steps, environment, tensors, statistics, notes, counted(num_heads, "head"))
 
 
 def _made(

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, create_model
 
 from attncli.core.names import named_head
 from attncli.errors import UserError
+from attncli.plain_text import counted
 from attncli.settings.fields import (
     ONE_HEAD,
     Contradictions,
@@ -183,7 +184,8 @@ def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Rep
         tensors,
         statistics,
         _notes(spec, found, reading),
-        about=f"{pretrained.name}: {len(found.heads)} heads, on {len(reading.text.ids)} tokens.",
+        about=f"{pretrained.name}: {counted(len(found.heads), 'head')}, "
+        f"on {counted(len(reading.text.ids), 'token')}.",
         how_to_read=_how_to_read(found, pretrained),
     )
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from glob import escape
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
 from logging import CRITICAL
 from math import prod
@@ -28,7 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, BinaryIO
 
-from attncli.errors import UserError
+from attncli.errors import UserError, alike
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -68,6 +68,8 @@ READ_FIRST_BYTES = 2**28
 """Of a model's numbers as they are computed with, up to which all are read before the first is used."""
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
+HOLDS_A_MODEL = re.compile(r"\.(gguf|safetensors),")
+"""In a line of the list of files that a package comes with."""
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
 """The folder of the tiny model that comes with the package; it learned to copy random characters."""
 
@@ -102,6 +104,26 @@ def _of_package(name: str) -> Path | None:
         names = ", ".join(map(str, models))
         raise ValueError(f"{name} ships several models: name one of {names}")
     return models[0] if models else None
+
+
+def models_in_packages() -> list[str]:
+    """Installed packages that hold one model."""
+    names = {one.name for one in distributions() if HOLDS_A_MODEL.search(one.read_text("RECORD") or "")}
+    return sorted(name for name in names if _is_model(name))
+
+
+def _is_model(package: str) -> bool:
+    try:
+        return _of_package(package) is not None
+    except ValueError:  # a package of several
+        return False
+
+
+def no_such_model(name: str, allow_download: str) -> str:
+    """What is wrong with the name of no model here; `allow_download` is what the setting is called."""
+    near = alike(name.rpartition("/")[2], models_in_packages())
+    meant = f"did you mean {near}? " if near else ""
+    return f"no such folder or installed package: {name} ({meant}a hub id needs {allow_download})"
 
 
 def id_and_revision(model: str) -> tuple[str, str]:

@@ -52,6 +52,7 @@ from attncli.models.folder import (
     has_tokenizer,
     id_and_revision,
     local_model,
+    no_such_model,
     num_parameters,
     panics_in_one_line,
     quiet_transformers,
@@ -120,7 +121,7 @@ def _checked_source(asked: str, *, allow_download: bool) -> str:
     if path is not None:
         (check_model_folder if path.is_dir() else check_gguf)(path)
     elif not allow_download:
-        raise UserError(f"model: no such folder: {asked} (a hub id needs allow_download)")
+        raise UserError(f"model: {no_such_model(asked, 'allow_download')}")
     return source_of(asked)
 
 

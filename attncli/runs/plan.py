@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from attncli.errors import UserError
 from attncli.models.folder import READ_FIRST_BYTES, content_digest, local_model, num_parameters, stored_bytes
 from attncli.models.text_files import PictureList, TextFile, TextLine, is_picture
+from attncli.plain_text import counted
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Given, Overrides, Spec, unknown_overrides
@@ -239,21 +240,17 @@ class Plan:
             for number, item in enumerate(chain):
                 yield f"{item.source}: {item.spec.experiment}{', on the same generator' if number else ''}"
         num_experiments = sum(map(len, self.chains))
-        experiments = _counted(num_experiments, "experiment")
+        experiments = counted(num_experiments, "experiment")
         if self.prompts is None:
             yield experiments
         else:
             kind = "picture" if self.are_pictures else "sentence"
-            yield f"{experiments} × {_counted(self.num_prompts, kind)} = {_counted(len(self), 'run')}"
+            yield f"{experiments} × {counted(self.num_prompts, kind)} = {counted(len(self), 'run')}"
 
     @property
     def are_pictures(self) -> bool:
         """Whether each line of the file names a picture."""
         return isinstance(self.prompts, PromptFile) and self.prompts.is_of_pictures
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile | None = None) -> Plan:

@@ -433,7 +433,8 @@ def results(
     environments = [f"{name} {one[name]}" for one in reader.environments() for name in used if name in one]
     versions = ", ".join(dict.fromkeys(environments))
     made_with = f"; made with {versions}" if versions else ""
-    notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed{made_with}."]
+    done = "1 run is" if counts["done"] == 1 else f"{counts['done']:,} runs are"
+    notes = [f"{done} done, {counts['failed']:,} failed{made_with}."]
     if earlier := reader.earlier_runs():
         notes.append(f"{earlier.capitalize()}.")
     if repeated:

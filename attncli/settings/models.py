@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from attncli.core.names import named_head
-from attncli.models.folder import SHIPPED_MODEL, local_model
+from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.settings.fields import (
     MAX_SIZE,
     Contradictions,
@@ -39,10 +39,10 @@ def check_model(value: str) -> str:
     """The setting as it is; ValueError for what is neither a model here nor could be a hub id."""
     if not value.strip():
         raise ValueError("must name a model (got an empty text)")
+    if local_model(value) is None and Path(value).is_file():
+        raise ValueError(f"must be the model's folder or a .gguf file (got the file {value})")
     if local_model(value) is None and _looks_like_path(value):
-        is_file = Path(value).is_file()
-        given = f"must be the model's folder or a .gguf file (got the file {value})"
-        raise ValueError(given if is_file else f"no such folder: {value}")
+        raise ValueError(f"no such folder: {value}")
     return value
 
 
@@ -118,7 +118,7 @@ class ModelSpec(ModelNameSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.model is not None and not self.allow_download and local_model(self.model) is None:
-            message = f"no such folder: {self.model} (a hub id needs `allow_download`)"
+            message = no_such_model(self.model, "`allow_download`")
             yield contradiction("model", message, "allow_download")
         if self.allow_download and self.model is None:
             yield contradiction("allow_download", "needs `model`", "model")

@@ -10,7 +10,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.core.names import PATTERNS, UNNAMED
-from attncli.plain_text import plain_text
+from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name, matrices_of, pictured, place_names
@@ -32,7 +32,7 @@ from attncli.views.sections import (
     text_line,
     title_line,
 )
-from attncli.views.texts import NO_CELL, counted, fixed, heading, shortened, wrap_cells
+from attncli.views.texts import NO_CELL, fixed, heading, shortened, wrap_cells
 
 NOTES, NOTES_OF_SURVEYS = 1, 3
 # Of the matrix of a diff, where it says all, and where the rows or heads that changed follow.
@@ -108,7 +108,9 @@ def _difference(report: Report, display: Display, most: int) -> MatrixPart:
     )
     matrix = next((matrix for matrix in found if matrix.place == place), found[0])
     title = ", ".join(["weights of B minus those of A", *place_names(matrix.place)])
-    if not np.nan_to_num(matrix.values).any():
+    if np.isnan(matrix.values).all():
+        title += " (no row is in both)"
+    elif not np.nan_to_num(matrix.values).any():
         title += " (no weight changed)"
     elif heads:
         title += " (changed most)"

@@ -118,6 +118,7 @@ def circuit_screen(report: Report, display: Display) -> ScreenParts:
     if not is_of_weights:
         yield text_line(report, display)
     edges, width = head_edges(report), display.width or TEXT_WIDTH
+    between = [edge for edge in edges if edge.end != LOGITS]
     every = len(letter_lines(edges, MOST_LINES, width))
 
     def graph(lines: int) -> Iterator[Section]:
@@ -126,12 +127,14 @@ def circuit_screen(report: Report, display: Display) -> ScreenParts:
 
     yield Elastic(graph, min(USUAL_LINES, every), min(LEAST_ROWS, every), every)
     yield Elastic(
-        lambda count: [_edge_table(report, edges, display, count)] if edges else [],
-        min(USUAL_ROWS, len(edges)),
-        min(LEAST_ROWS, len(edges)),
-        min(MOST_LINES, len(edges)),
+        lambda count: [_edge_table(report, between, display, count)] if between else [],
+        min(USUAL_ROWS, len(between)),
+        min(LEAST_ROWS, len(between)),
+        min(MOST_LINES, len(between)),
         rank=1,
     )
+    if not between:
+        yield Paragraph("No edges between heads: a head feeds those of later layers.", "line")
     if copying := sorted(report.table("copying"), key=lambda row: -float(str(row["score"])))[:FEW]:
         names = (f"{head_name(row)} {fixed(row['score'], display.precision)}" for row in copying)
         yield Paragraph(f"heads that copy most: {', '.join(names)}", "line")
@@ -144,9 +147,8 @@ def circuit_screen(report: Report, display: Display) -> ScreenParts:
 MOST_LINES = 60
 
 
-def _edge_table(report: Report, edges: Sequence[Edge], display: Display, count: int) -> Grid:
+def _edge_table(report: Report, rows: Sequence[Edge], display: Display, count: int) -> Grid:
     """The strongest edges between heads: side, share or score, and how sure they are."""
-    rows = [edge for edge in edges if edge.end != LOGITS]
     shown, precision = rows[:count], display.precision
     label = Column(("", "head"), [plain_text(edge.start) for edge in shown], left=True)
     columns = [

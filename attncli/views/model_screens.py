@@ -12,7 +12,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.core.names import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, UNNAMED, Effect
-from attncli.plain_text import plain_text
+from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name, matrices_of, pictured, unit_of
@@ -42,7 +42,6 @@ from attncli.views.texts import (
     NO_NUMBER,
     ScreenLine,
     beside,
-    counted,
     fixed,
     joined,
     named_tokens,

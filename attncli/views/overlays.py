@@ -14,7 +14,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.errors import UserError
-from attncli.plain_text import plain_text
+from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, Box, NamedTensor, Picture, Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.colours import LEVELS, Shading, colour_map, picture_palette, shading
@@ -24,7 +24,6 @@ from attncli.views.texts import (
     BOLD,
     ScreenLine,
     beside,
-    counted,
     plain_line,
     range_ends,
     shortened,

@@ -223,9 +223,18 @@ def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
     return rgb
 
 
+MOST_DOTS = 1000
+"""Of an image without its own: more along each side than a picture has dots for it."""
+
+
 def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:
-    """One colour per entry; entries smaller than a dot are averaged."""
-    axes.imshow(rgb, aspect="auto", interpolation="antialiased" if is_fine else "nearest")
+    """One colour per entry; entries smaller than a dot are averaged, and no others."""
+    rows, columns = rgb.shape[:2]
+    extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    if is_fine:
+        for axis, count in enumerate((rows, columns)):
+            rgb = rgb.repeat(max(1, MOST_DOTS // count), axis)
+    axes.imshow(rgb, aspect="auto", interpolation="antialiased" if is_fine else "nearest", extent=extent)
 
 
 def draw_numbers(
@@ -342,7 +351,7 @@ class MapsBlock:
             return labels(first.rows, num_rows), labels(first.columns, num_columns)
         leftmost = self.matrices[:: self.columns]
         if len(first.place) == 1:
-            return place_names(matrix.place[0] for matrix in leftmost), []
+            return place_names(matrix.place[0] for matrix in leftmost), [f"+{i}" for i in range(self.columns)]
         rows = [", ".join(place_names(matrix.place[:-1])) for matrix in leftmost]
         return rows, [str(column) for column in range(self.columns)]
 
@@ -401,9 +410,9 @@ class MapsBlock:
         axes = axes_at(figure, left, top, self.across, self.rows * self.panel_height)
         draw_image(axes, atlas, is_fine=num_rows > 150 * self.panel_height)
         axes.spines[:].set_visible(False)
-        axes.set_yticks(np.arange(self.rows) * down + num_rows / 2, self.row_labels)
-        columns = np.arange(self.columns) * along + num_columns / 2
-        axes.set_xticks(columns if self.column_labels else [], self.column_labels)
+        axes.set_yticks(np.arange(self.rows) * down + (num_rows - 1) / 2, self.row_labels)
+        columns = np.arange(self.columns) * along + (num_columns - 1) / 2
+        axes.set_xticks(columns, self.column_labels)
         axes.tick_params(length=0, labeltop=True, labelbottom=False)
 
 
@@ -468,7 +477,8 @@ class GraphBlock:
 SINGLE, FEW, TILE, MOST_FEW = 4.2, 2.0, 1.1, 16
 OUTSIDE_WIDTH, OUTSIDE_NUMBER, MOST_OUTSIDE = 1.9, 1.1, 12
 MOST_ACROSS = 16
-LEAST_CAPTION = 4
+LEAST_CAPTION = 12
+"""Characters that a caption has room for, as `17:13 95%` or `rollout 8%`, however narrow its picture is."""
 
 
 class OverlayBlock:
@@ -491,9 +501,10 @@ class OverlayBlock:
         dots = min(1.0, 2 * DOTS_PER_INCH * scale)
         self.pixels = round(width * dots), round(height * dots)
         self.gap = 0.08
+        self.across = self.size[0] if self.is_single else max(self.size[0], LEAST_CAPTION * CHARACTER)
         self.caption = 0.0 if self.is_single else TITLE_HEIGHT
         longest = max(map(len, self.rows))
-        in_row = longest * (self.size[0] + self.gap) - self.gap
+        in_row = longest * (self.across + self.gap) - self.gap
         self.width = max(
             in_row + (OUTSIDE_WIDTH + BAR_LABELS if self.is_single else 0), TITLE_CHARACTER * len(self.title)
         )
@@ -504,13 +515,13 @@ class OverlayBlock:
         total_width, total_height = figure.get_size_inches()
         figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
         width, height = self.size
-        longest = max(LEAST_CAPTION, min(LONGEST_LABEL, int((width + self.gap) / CHARACTER)))
+        longest = min(LONGEST_LABEL, round(self.across / CHARACTER))
         for row, tiles in enumerate(self.rows):
             y = top + TITLE_HEIGHT + row * (height + self.caption + self.gap) + self.caption
             for column, tile in enumerate(tiles):
-                axes = axes_at(figure, left + column * (width + self.gap), y, width, height)
+                axes = axes_at(figure, left + column * (self.across + self.gap), y, width, height)
                 shade = shaded(tile.look, *self.pixels, self.scale)
-                draw_image(axes, painted(tile.look.picture, shade), is_fine=True)
+                axes.imshow(painted(tile.look.picture, shade), aspect="auto", interpolation="antialiased")
                 axes.set_axis_off()
                 draw_frame(axes, tile.look.query_box, self.pixels)
                 if not self.is_single:

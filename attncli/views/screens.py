@@ -10,7 +10,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
-from attncli.plain_text import plain_text
+from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
@@ -50,7 +50,6 @@ from attncli.views.texts import (
     ARROW,
     NO_NUMBER,
     bar,
-    counted,
     fixed,
     heading,
     is_in_heading,

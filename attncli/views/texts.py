@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from attncli.plain_text import plain_text, readable_token
+from attncli.plain_text import counted, plain_text, readable_token
 from attncli.report import PLACES, Report, Row, Table, Terms
 from attncli.settings import SPECS
 from attncli.settings.text import is_vector_file
@@ -369,11 +369,6 @@ def named_tokens(report: Report, key: str) -> list[str]:
 def place_text(spec: Mapping[str, Any]) -> str:
     """`head 5:3`, or `layer 5` of all its heads; empty where a report is about neither."""
     return ", ".join(place_names((axis, spec[axis]) for axis in PLACES if spec.get(axis) is not None))
-
-
-def counted(count: int, name: str) -> str:
-    """`1 token`, `2 tokens`."""
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def is_in_heading(spec: Mapping[str, Any], key: str) -> bool:

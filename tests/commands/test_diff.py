@@ -102,3 +102,8 @@ def test_arrays_from_another_tool_are_compared(attn: Attn, tmp_path: Path) -> No
     np.save(sides[1], weights[::-1])
     report = compared(attn, *map(str, sides))
     np.testing.assert_allclose(report["tensors"]["difference"]["values"], weights[::-1] - weights)
+
+
+def test_texts_without_a_common_token_are_not_said_to_be_equal(attn: Attn) -> None:
+    shown = attn(["diff", "self", "--set", "sentence=a b"]).out
+    assert "weights of B minus those of A (no row is in both)" in shown

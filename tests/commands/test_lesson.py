@@ -125,14 +125,14 @@ def test_a_pipe_gets_all_of_it_at_once(attn: Attn, which: str) -> None:
 @pytest.mark.parametrize(
     ("which", "near"),
     [
-        *((which, f"1 to {len(ALL)}") for which in ("0", "99", "01", "../README", "")),
+        *((which, f"one of 1 to {len(ALL)}") for which in ("0", "99", "01", "../README", "")),
         ("why", "1 why-attention"),
-        ("head", "3 heads-and-output, 15 heads"),
+        ("head", "one of 3 heads-and-output, 15 heads"),
         ("Vectors", "11 glove"),
     ],
 )
 def test_what_is_no_lesson(attn: Attn, which: str, near: str) -> None:
-    line = f"lesson: none is called {which}: give one of {near} (attn lesson lists all)\n"
+    line = f"lesson: none is called {which}: give {near} (attn lesson lists all)\n"
     assert attn(["lesson", which]) == (2, "", line)
 
 

@@ -126,3 +126,13 @@ def test_dot_is_for_reports_with_edges(attn: Attn, tmp_path: Path) -> None:
     ended = attn(["heads", "-o", str(tmp_path / "heads.dot")])
     error = "--format dot: this report of heads has no edges: attn circuit finds some"
     assert (ended.code, ended.err) == (2, f"{error}\n")
+
+
+def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tmp_path: Path) -> None:
+    saved = json.loads(attn(["circuit", "--format", "json"]).out)
+    edges = saved["statistics"]["edges"]
+    saved["statistics"]["edges"] = [row for row in edges if row["to"] == "logits"]
+    (tmp_path / "one-layer.json").write_text(json.dumps(saved))
+    shown = attn(["show", str(tmp_path / "one-layer.json")]).out
+    assert "No edges between heads: a head feeds those of later layers.\ninto the logits" in shown
+    assert "strongest" not in shown

@@ -421,7 +421,10 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
             "--lengths: must be one number: attn batch runs several, from a file with "
             "sweep: {lengths: [500, 2000]} (got 500,2000)",
         ),
-        (["--model", "numpy"], "--model: no such folder: numpy (a hub id needs --allow-download)"),
+        (
+            ["--model", "numpy"],
+            "--model: no such folder or installed package: numpy (a hub id needs --allow-download)",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(attn: Attn, flags: list[str], line: str) -> None:

@@ -326,7 +326,10 @@ def test_a_token_without_a_name_is_its_number(tmp_path: Path) -> None:
     ("flags", "said"),
     [
         (["--model", "/no/such"], "--model: no such folder: /no/such"),
-        (["--model", "gpt2"], "--model: no such folder: gpt2 (a hub id needs --allow-download)"),
+        (
+            ["--model", "gpt2"],
+            "--model: no such folder or installed package: gpt2 (a hub id needs --allow-download)",
+        ),
         (["--allow-download"], "--allow-download: needs --model"),
         (["--sort", "entrop"], "did you mean 'entropy'"),
         (["--sentence", "x", "--sort", "induction_stripe"], "induction_stripe needs --probe repeated"),

@@ -69,7 +69,7 @@ def test_runs_of_deleted_lines_stay_and_do_not_count(attn: Attn, tmp_path: Path)
     assert len(done_runs(store)) == 3
     assert [row["count"] for row in entropies(attn, store)] == [1]
     shown = attn(["results", str(store)])
-    assert "1 runs are done, 0 failed" in shown.out
+    assert "1 run is done, 0 failed" in shown.out
     assert "Left out: 2 runs of earlier plans (--all includes them)." in shown.out
     told = attn(["export", str(store)])
     assert told.err == f"{store}: left out: 2 runs of earlier plans (--all includes them)\n"

@@ -2,9 +2,11 @@
 
 import io
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from PIL import Image
 
 from attncli.report import Report
@@ -52,3 +54,12 @@ def test_the_patch_that_looks_has_a_frame() -> None:
 
     assert frames(one_head(3, 5)) == []
     assert frames(one_head(3, 5, **{"from": "r2c4"})) == [(41.5, 13.5, 55.5, 27.5)] * 2
+
+
+def test_captions_of_narrow_pictures_are_whole_and_apart() -> None:
+    figure = draw(survey(40, 1, layers=2, heads=12), Display())
+    figure.draw_without_rendering()
+    captions = [text for text in figure.findobj(Text) if text.get_text().endswith(("%", "…"))]
+    boxes = [caption.get_window_extent() for caption in captions]
+    assert [caption.get_text()[-1] for caption in captions] == ["%"] * 27
+    assert not any(one.overlaps(other) for one, other in pairwise(boxes))

@@ -385,3 +385,18 @@ def test_maps_of_blocks_have_a_logarithmic_bar_with_both_ends() -> None:
     ends = bars[1].get_yticks()
     assert ends[-1] == pooled.max() and ends[0] == pooled[pooled > 0].min()
     assert not [axes for axes in figure_of(report, scale_colors="linear").axes if axes.get_title() == "log"]
+
+
+def test_each_row_of_an_atlas_is_named_at_its_middle_and_each_head_can_be_told() -> None:
+    figure = figure_of(weights(np.arange(256.0).reshape(64, 2, 2), "head"))
+    (axes,) = (axes for axes in figure.axes if axes.images)
+    assert labels(figure, 0)[0][:2] == ["head 0", "head 8"] and labels(figure, 0)[1][-1] == "+7"
+    assert [*axes.get_yticks()][:2] == [0.5, 3.5]  # two rows and one of margin, from -0.5 on
+
+
+def test_few_rows_of_many_numbers_are_not_blended() -> None:
+    shown = imread(io.BytesIO(pictured("png", weights(np.repeat([[0.0], [1.0], [0.0]], 700, axis=1)))))
+    through_the_map = shown[:, 300, :3]
+    ends, middle = colours(VIRIDIS)[[0, -1]] / 255, colours(VIRIDIS)[128] / 255
+    assert all(np.isclose(through_the_map, end, atol=0.02).all(axis=1).sum() > 10 for end in ends)
+    assert not np.isclose(through_the_map, middle, atol=0.1).all(axis=1).any()
