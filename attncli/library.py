@@ -165,7 +165,7 @@ def survey(
         )
         check_reading(reading, pretrained, options)
         found = surveyed(pretrained, [reading], options, ablate=_listed(ablate))
-    (of_text,) = found.texts
+        (of_text,) = found.texts
     patterns = patterns_of_text(of_text.rows, of_text.stacks, of_text.key_of)
     return HeadSurvey(
         of_text.rows,

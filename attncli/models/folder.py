@@ -148,6 +148,21 @@ def quiet_transformers() -> None:
 
 
 @contextmanager
+def transformers_quiet() -> Iterator[None]:
+    """While it is open transformers is quiet; afterwards it says what its caller had it say."""
+    from transformers.utils import logging
+
+    level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    quiet_transformers()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call] # as above
+
+
+@contextmanager
 def panics_in_one_line() -> Iterator[None]:
     """A panic of the Rust in tokenizers as a ValueError; its stack, hundreds of lines, is not printed."""
     with _stderr_lock, TemporaryFile() as kept:

@@ -57,6 +57,7 @@ from attncli.models.folder import (
     panics_in_one_line,
     quiet_transformers,
     read_config,
+    transformers_quiet,
 )
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
@@ -99,9 +100,10 @@ def open_model(
     if load not in LOADS:
         raise UserError(f"load: must be one of {', '.join(LOADS)} (got {load})")
     source = _checked_source(asked, allow_download=allow_download)
-    pretrained = load_pretrained(
-        source, allow_download=allow_download, device=device, dtype=dtype, load=load, with_head=True
-    )
+    with transformers_quiet():
+        pretrained = load_pretrained(
+            source, allow_download=allow_download, device=device, dtype=dtype, load=load, with_head=True
+        )
     return replace(pretrained, name=short_name(asked))
 
 
@@ -457,7 +459,7 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     # What acts on the whole model at its beginning would not act on its body alone.
     acts = model._forward_pre_hooks or "forward" in vars(model)
     body = model if acts else body_of(model)
-    with unchanged(model), tried_on_each_text(model, body):
+    with transformers_quiet(), unchanged(model), tried_on_each_text(model, body):
         model.train(False)
         head = model if predicted_tokens(model) else None
         yield Pretrained(name, body, own_tokenizer, head, source=processor)
@@ -481,15 +483,18 @@ def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None,
 def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
     """The model while it is measured: a caller's own as it is by now, in evaluation mode.
 
-    The name of one is opened; of many calls with the same name the first loads it.
+    The name of one is opened; of many calls with the same name the first loads it. A caller's autocast and
+    inference mode wait meanwhile: the one gives other numbers, the other no gradients.
     """
-    pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
-    if pretrained.lent is None:
-        yield pretrained
-        return
-    given = pretrained.own_tokenizer if pretrained.source is None else pretrained.source
-    with borrowed(pretrained.name, pretrained.lent, given) as as_it_is:
-        yield as_it_is
+    with transformers_quiet(), torch.inference_mode(False):
+        pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
+        with torch.autocast(pretrained.device.type, enabled=False):
+            if pretrained.lent is None:
+                yield pretrained
+                return
+            given = pretrained.own_tokenizer if pretrained.source is None else pretrained.source
+            with borrowed(pretrained.name, pretrained.lent, given) as as_it_is:
+                yield as_it_is
 
 
 SHARDED = frozenset(("FullyShardedDataParallel", "FSDPModule", "DTensor"))

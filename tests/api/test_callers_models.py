@@ -3,6 +3,8 @@
 import warnings
 from collections.abc import Callable
 from functools import cache
+from logging import WARNING
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
+from transformers.utils import logging as messages
 
 import attncli
 from tests.model_folders import save_tokenizer
@@ -282,6 +285,36 @@ def test_a_model_is_left_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
         assert {path: vars(part) for path, part in model.named_modules()} == before
         assert {path: [*part._forward_hooks] for path, part in model.named_modules()} == hooks
         assert vars(model.config) == config
+
+
+def test_transformers_is_quiet_meanwhile_and_then_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
+    level, has_bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
+    said = MemoryHandler(100)
+    messages.add_handler(said)
+    try:
+        messages.set_verbosity_warning()
+        messages.enable_progress_bar()
+        attncli.open_model()
+        # Its classes have no way to change their attention, which transformers says each time.
+        attncli.survey(attncli.open_model(MODELS["Falcon"].build(), tokenizer), SENTENCE)
+        assert messages.get_verbosity() == WARNING and messages.is_progress_bar_enabled()
+        assert said.buffer == []
+    finally:
+        messages.remove_handler(said)
+        messages.set_verbosity(level)
+        if not has_bars:
+            messages.disable_progress_bar()
+
+
+@pytest.mark.parametrize(
+    "around", [lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode, torch.no_grad]
+)
+def test_what_torch_is_told_around_a_call_changes_nothing(around: Callable[[], Any]) -> None:
+    model = attncli.open_model()
+    for measured in (attncli.survey, attncli.head_edges):
+        expected = repr(measured(model, "abcabc abcabc"))
+        with around():
+            assert repr(measured(model, "abcabc abcabc")) == expected
 
 
 WEIGHTED = {
