@@ -3,10 +3,11 @@ keeps numbers of few bits.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -396,7 +397,9 @@ class PromptCache:
         ends = ends_of(start)
         self._limit = Limit(ends.sink, ends.window)
         self._fused, self._few = FusedAttention(), FusedAttention()
-        self._turns: dict[str, tuple[Tensor, Tensor]] = {}
+        self._turns: dict[str, object] = {}
+        self._turned: set[str] = set()
+        self._last_given = ""
         judged = replace(
             reading,
             places=reading.places[reading.places >= start],
@@ -410,6 +413,8 @@ class PromptCache:
                         lambda _module, _inputs, named, name=name: self._note(name, named), with_kwargs=True
                     )
                     hooks.enter_context(hook)
+                for code in {sys.modules[type(module).__module__] for module in self.model.modules()}:
+                    hooks.enter_context(self._noting_rotations(code))
             self.run = TextRun(pretrained, judged, self._take, key="cache", start=start)
         if not self.run.start:
             raise UserError(
@@ -418,9 +423,27 @@ class PromptCache:
         self.judge = Judge(self.run.output, judged)
 
     def _note(self, name: str, named: dict[str, Any]) -> None:
-        turns = named.get("position_embeddings")
-        if isinstance(turns, tuple) and len(turns) == 2 and all(part.ndim == 3 for part in turns):
+        if (turns := named.get("position_embeddings")) is not None:
             self._turns[name] = turns
+            self._last_given = name
+
+    @contextmanager
+    def _noting_rotations(self, code: ModuleType) -> Iterator[None]:
+        """Note which layers turn what they are given angles for: some are given them and do not (SmolLM3)."""
+        functions = {name: of for name, of in vars(code).items() if name.startswith("apply_rotary")}
+
+        def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*parts: Any, **options: Any) -> Any:
+                self._turned.add(self._last_given)
+                return function(*parts, **options)
+
+            return called
+
+        vars(code).update({name: noting(function) for name, function in functions.items()})
+        try:
+            yield
+        finally:
+            vars(code).update(functions)
 
     def _take(self, layer: CapturedLayer) -> Tensor:
         """The output of a call in the whole run; what policies make of the prompt."""
@@ -454,13 +477,16 @@ class PromptCache:
         return of_heads.view(-1, attention.group).mean(dim=1).cpu()
 
     def _rotation(self, name: str, attention: AttentionLayer) -> Rotation | None:
-        if name not in self._turns:
+        is_told = self._turned <= self._turns.keys()
+        if is_told and name not in self._turned:
             return None
-        module = self.model.get_submodule(name)
+        module, turns = self.model.get_submodule(name), self._turns.get(name)
         apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
-        cosines, sines = self._turns[name]
-        if apply is None:
-            raise UserError(f"policy: expected cannot undo the rotations of {self.name}: leave it out")
+        match turns:
+            case (Tensor(ndim=3) as cosines, Tensor(ndim=3) as sines) if is_told and apply is not None:
+                pass
+            case _:
+                raise UserError(f"policy: expected cannot undo the rotations of {self.name}: leave it out")
         # A part of each head is turned: the function takes it out itself (GPT-NeoX), or gets it alone, the
         # first dimensions (Phi), or of MLA the last.
         first, num_turned = attention.query[:, :, :1], cosines.shape[-1]

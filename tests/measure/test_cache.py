@@ -138,6 +138,36 @@ def test_rotations_of_a_part_of_each_head_are_undone(name: str, tmp_path: Path) 
         torch.testing.assert_close(query, of_heads, rtol=0, atol=1e-5)
 
 
+UNTURNED = {
+    "SmolLM3ForCausalLM": ({"no_rope_layers": [1, 0], "pad_token_id": 0}, [True, False]),
+    "Cohere2ForCausalLM": (
+        {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4},
+        [False, True],
+    ),
+    "GPT2LMHeadModel": ({"n_layer": 2, "n_head": 4, "n_embd": 32}, [False, False]),
+}
+"""Which layers turn queries and keys by their positions, whatever they are given."""
+
+
+@pytest.mark.parametrize("name", UNTURNED)
+def test_a_layer_that_turns_nothing_is_not_turned_back(name: str, tmp_path: Path) -> None:
+    kind: Any = getattr(transformers, name)
+    settings, expected = UNTURNED[name]
+    model = kind(kind.config_class(**USUAL, **settings)).eval()
+    save_tokenizer(tmp_path)
+    turned: list[bool] = []
+
+    def keep(layer: PromptLayer) -> Tensor:
+        turned.append(layer.rotation is not None)
+        return by_expected_weight(layer)
+
+    lent = open_model(model, AutoTokenizer.from_pretrained(tmp_path))
+    with in_use(lent) as pretrained, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_policies, "load_formula", lambda _name: keep)
+        PromptCache(pretrained, judged(pretrained), 20, ["expected"])
+    assert turned == expected
+
+
 @pytest.mark.parametrize("architecture", ["Llama", "GPT-2", "Mistral", "GPT-OSS", "Gemma 2"])
 def test_a_limited_head_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path) -> None:
     folder = save_writer(tmp_path, architecture)
