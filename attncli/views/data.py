@@ -168,11 +168,17 @@ def write_csv_table(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> No
 def _cells(cells: list[Any], kind: str, show: Callable[[str], str]) -> list[str]:
     match kind:
         case "text":
-            texts = {cell: _quoted(show(_text(cell))) for cell in set(cells) - {None}} | {None: ""}
+            cells = _texts(cells)
+            texts = {cell: _quoted(show(cell)) for cell in set(cells) - {None}} | {None: ""}
             return [texts[cell] for cell in cells]
         case "boolean":
             return ["" if cell is None else _text(cell) for cell in cells]
     return ["" if cell is None else repr(cell) for cell in cells]
+
+
+def _texts(cells: Iterable[Any]) -> list[str | None]:
+    """The cells of a column of texts, among which are numbers and truths where several tables are one."""
+    return [cell if cell is None or isinstance(cell, str) else _text(cell) for cell in cells]
 
 
 def _text(cell: Any) -> str:
@@ -201,7 +207,8 @@ def write_parquet_table(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes])
     schema = pyarrow.schema(list(types.items()))
     with parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
         for block in blocks:
-            arrays = [pyarrow.array(block[name], kind) for name, kind in types.items()]
+            cells = {name: _texts(block[name]) if columns[name] == "text" else block[name] for name in types}
+            arrays = [pyarrow.array(cells[name], kind) for name, kind in types.items()]
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
 
 

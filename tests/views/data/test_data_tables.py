@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pyarrow import csv as arrow_csv
 
-from attncli.report import Report
+from attncli.report import Report, Table
 from attncli.views import Display, load_view
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb
@@ -230,6 +230,20 @@ def test_different_experiments_have_the_union_of_their_columns(tmp_path: Path) -
         ("norm", True, "batch_norm"),
     ]
     assert rows[-1]["head_dim"] == 256 and rows[-1]["report"] == 2
+
+
+def test_truths_among_numbers_are_told_from_them(tmp_path: Path) -> None:
+    """In the table of all, where every cell stands in one column."""
+    report = Report(
+        "heads", {}, {}, statistics={"of_rows": Table([{"first": True, "count": 1, "mean": 1.0}])}
+    )
+    for kind in ("csv", "parquet"):
+        rows = rows_of(written(kind, [report], tmp_path / f"x.{kind}", show=("all",)))
+        assert [(row["name"], row["value"]) for row in rows] == [
+            ("statistics.of_rows.first", "true"),
+            ("statistics.of_rows.count", "1"),
+            ("statistics.of_rows.mean", "1.0"),
+        ]
 
 
 def test_no_table_of_that_name_is_one_line(attn: Attn, tmp_path: Path) -> None:
