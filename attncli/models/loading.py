@@ -486,7 +486,8 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
     The name of one is opened; of many calls with the same name the first loads it. A caller's autocast and
     inference mode wait meanwhile: the one gives other numbers, the other no gradients.
     """
-    with transformers_quiet(), torch.inference_mode(False):
+    wants_gradients = torch.is_grad_enabled()
+    with transformers_quiet(), torch.inference_mode(False), torch.set_grad_enabled(wants_gradients):
         pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
         with torch.autocast(pretrained.device.type, enabled=False):
             if pretrained.lent is None:

@@ -168,9 +168,9 @@ def write_csv_table(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> No
 def _cells(cells: list[Any], kind: str, show: Callable[[str], str]) -> list[str]:
     match kind:
         case "text":
-            cells = _texts(cells)
-            texts = {cell: _quoted(show(cell)) for cell in set(cells) - {None}} | {None: ""}
-            return [texts[cell] for cell in cells]
+            found = _texts(cells)
+            texts = {text: _quoted(show(text)) for text in {*found} if text is not None}
+            return ["" if text is None else texts[text] for text in found]
         case "boolean":
             return ["" if cell is None else _text(cell) for cell in cells]
     return ["" if cell is None else repr(cell) for cell in cells]

@@ -116,7 +116,7 @@ def test_each_written_word_has_a_small_picture_and_can_be_chosen(opened: Opened)
     tiles = page.locator(".elsewhere button")
     assert tiles.locator(".name").all_text_contents() == ["all tokens (mean)", "a", "disc", "."]
     tiles.nth(2).click()
-    wait_for_readout(page, "looks most at")
+    wait_for_readout(page, "a looks most at")
     (look,) = looks_of(asked_from(report, " a"), "weights")  # the word after which it wrote `disc`
     found = pixels_of(page.locator(".stage canvas"))[..., :3]
     expected = painted(look.picture, shaded(look, found.shape[1], found.shape[0], None))
