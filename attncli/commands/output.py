@@ -463,5 +463,5 @@ def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
     except OSError as error:
         raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
     finally:
-        if not is_special and written.exists():
+        if not is_special and written.exists():  # on a read-only disk there is none, and unlink fails
             written.unlink()

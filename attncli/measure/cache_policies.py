@@ -429,7 +429,10 @@ class PromptCache:
 
     @contextmanager
     def _noting_rotations(self, code: ModuleType) -> Iterator[None]:
-        """Note which layers turn what they are given angles for: some are given them and do not (SmolLM3)."""
+        """Note which layers turn what they are given angles for: some are given them and do not (SmolLM3).
+
+        Nothing but the call tells: for the while, a model's own functions are replaced by ones that note it.
+        """
         functions = {name: of for name, of in vars(code).items() if name.startswith("apply_rotary")}
 
         def noting(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from glob import escape
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, distribution, distributions
@@ -106,6 +106,7 @@ def _of_package(name: str) -> Path | None:
     return models[0] if models else None
 
 
+@cache
 def models_in_packages() -> list[str]:
     """Installed packages that hold one model."""
     names = {one.name for one in distributions() if HOLDS_A_MODEL.search(one.read_text("RECORD") or "")}

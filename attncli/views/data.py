@@ -177,7 +177,7 @@ def _cells(cells: list[Any], kind: str, show: Callable[[str], str]) -> list[str]
 
 
 def _texts(cells: Iterable[Any]) -> list[str | None]:
-    """The cells of a column of texts, among which are numbers and truths where several tables are one."""
+    """The cells as texts: where several tables are one, numbers, true and false may stand among them."""
     return [cell if cell is None or isinstance(cell, str) else _text(cell) for cell in cells]
 
 
