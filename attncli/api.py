@@ -1,6 +1,6 @@
 """What Python calls: an experiment by its name and settings; reports that show themselves in a notebook."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
 from importlib import import_module
@@ -10,7 +10,8 @@ from os import PathLike, fspath
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_origin
 
-from attncli.errors import NoSuchName, UserError, must_be_one_of
+from attncli.arguments import is_list, listed, one_of
+from attncli.errors import NoSuchName, UserError
 from attncli.models.folder import check_packages
 from attncli.report import Numbers, Report, Statistic, Table, Tensors
 from attncli.runs.runner import Session, modules_of, run_loaded
@@ -153,9 +154,10 @@ def heads(
 
 def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
     """The settings as a Spec; UserError with every mistake, each at its keyword."""
-    if experiment not in SPECS:
-        raise UserError(f"experiment: {must_be_one_of(experiment, SPECS)}")
-    spec_class = SPECS[experiment]
+    try:
+        spec_class = SPECS[one_of(SPECS)(experiment)]
+    except ValueError as error:
+        raise UserError(f"experiment: {error}") from None
     given = {}
     for name, value in settings.items():
         key = name.removesuffix("_") if iskeyword(name.removesuffix("_")) else name
@@ -173,7 +175,9 @@ def _setting(spec_class: type[Spec], key: str, value: Any) -> Any:
         return value
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
-    return value if isinstance(value, Iterable) else [value]
+    if isinstance(value, list | tuple):
+        return value
+    return listed(value) if is_list(value) else [value]
 
 
 def _run_loaded(

@@ -1,11 +1,9 @@
 """Files from elsewhere: text, and arrays (.npy, .npz, .safetensors), of which nothing can run code."""
 
 import math
-import stat
 import struct
 import sys
 import tokenize
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
@@ -15,27 +13,23 @@ from typing import IO
 
 import numpy as np
 
+from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, nearest
-from attncli.models.folder import safetensors_header
+from attncli.files import STDIN, TEXT_BYTES, check_file, read_whole
+from attncli.models.folder import safetensors_header, tensors_and_end
 from attncli.plain_text import binary_kind
 
-STDIN = "-"
 
-
-def checked_size(file: str) -> int:
+def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
     """The size of a regular file in bytes, 0 for a pipe; UserError where there is nothing to read."""
-    path = Path(file)
     try:
-        found = path.stat()
+        return check_file(file, may_be_pipe=may_be_pipe).st_size
     except FileNotFoundError:
         raise UserError(f"{file}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{file}: is a directory: give a file") from None
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from None
-    if stat.S_ISDIR(found.st_mode):
-        raise UserError(f"{file}: is a directory: give a file")
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
-        raise UserError(f"{file}: is neither a file nor a pipe")
-    return found.st_size
 
 
 def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
@@ -51,13 +45,17 @@ def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) 
     A file that would need more than `most_bytes`, at `bytes_each` per byte of text, is refused unread.
     """
     if file == STDIN:
-        name, content = "standard input", sys.stdin.buffer.read()
+        if sys.stdin is None:
+            raise UserError("standard input is closed: name a file")
+        name = "standard input"
     else:
-        refuse_size(file, checked_size(file) * bytes_each, most_bytes)
-        try:
-            name, content = file, Path(file).read_bytes()
-        except OSError as error:
-            raise UserError(f"{file}: cannot be read: {error.strerror}") from None
+        refuse_size(file, checked_size(file, may_be_pipe=True) * bytes_each, most_bytes)
+        name = file
+    try:
+        most = TEXT_BYTES if most_bytes is None else most_bytes // bytes_each
+        content = read_whole(file, most, may_be_pipe=True)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {error.strerror}") from None
     try:
         return content.decode("utf-8-sig"), name
     except UnicodeDecodeError as error:
@@ -92,8 +90,7 @@ class NoSuchArray(UserError):
 def _damage(file: str, kind: str) -> Iterator[None]:
     """Whatever goes wrong inside is reported as the file's fault; warnings about old files are not shown."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet_warnings():
             yield
     except UserError:
         raise
@@ -166,11 +163,12 @@ def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np
         kind, shape, (start, end) = chosen["dtype"], tuple(chosen["shape"]), chosen["data_offsets"]
         if kind not in SAFETENSORS:
             raise UserError(f"{file}: holds {kind!s:.20}: must be one of {', '.join(SAFETENSORS)}")
+        _, stop = tensors_and_end(header, begin)
+        if stop > size:
+            raise UserError(f"{file}: is cut off: its header promises {stop} bytes")
         dtype = np.dtype(SAFETENSORS[kind])
         if not 0 <= start <= end or end - start != math.prod(shape) * dtype.itemsize:
             raise ValueError("a shape of another size")
-        if end > size - begin:
-            raise UserError(f"{file}: is cut off: its header promises {begin + end} bytes")
         refuse_size(file, 2 * (end - start), most_bytes)
         stream.seek(begin + start)
         numbers = np.frombuffer(stream.read(end - start), dtype=dtype).reshape(shape)

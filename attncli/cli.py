@@ -29,12 +29,15 @@ from attncli.errors import (
     ClosedPipe,
     UserError,
     WriteError,
+    check_place,
+    first_lines,
     forget_stdout,
     is_about_memory,
     out_of_memory,
 )
 from attncli.plain_text import forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS, load
+from attncli.signals import end_as_by_default, end_quietly
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, CommandGroup, Parameter
@@ -89,12 +92,17 @@ class CommandWithExamples(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run it; what was imported until now lives as long as the process, and is not collected."""
+        check_place(needs_torch=ctx.info_name in (*EXPERIMENTS, "batch", "watch"))
         gc.freeze()
         gc.enable()
         return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's; a mistake in the form of the command line is explained."""
+        """Typer's, with `--head_dim` for `--head-dim`; a mistake in the form of the line is explained."""
+        if any(arg.startswith("--") and "_" in arg for arg in args):
+            from attncli.commands.mistakes import hyphenated
+
+            args = hyphenated(args, _flags(self))
         typed = [*args]
         try:
             parsed = super().parse_args(ctx, args)
@@ -291,8 +299,9 @@ def _typer_command(command: "Command") -> Any:
     def call(help_all: bool, **values: Any) -> int | None:
         for one in command.parameters:
             value = values[_name(one)]
-            if one.note and value not in (None, (), []):
-                note(f"{one.flags[0].partition('/')[0]}: {one.note}")
+            if (one.note or one.now) and value not in (None, (), []):
+                if one.note:
+                    note(f"{one.flags[0].partition('/')[0]}: {one.note}")
                 if one.now:
                     values[one.now] = [*(values[one.now] or ()), *value]
         passed = {
@@ -413,6 +422,7 @@ def _root(
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
+        check_place(needs_torch=True)
         load("attncli.commands.lesson", "show_first_look")()
 
 
@@ -458,6 +468,9 @@ def run(arguments: Sequence[str]) -> int:
             return DONE
         raise
     except Exception as error:  # every failure is reported in one line; the last kind is a mistake of ours
+        # A library may have made another error of what a signal raised.
+        if _asked and not isinstance(error, UserError):
+            return 128 + _asked[0]
         if "--debug" in arguments:
             traceback.print_exc()
         # A shell that completes a line would write a message into it.
@@ -475,7 +488,7 @@ def _failed(error: Exception) -> int:
         case UserError():
             from attncli.settings.fields import in_words_of
 
-            _print_errors(*(in_words_of(line, flags=False) for line in error.lines))
+            _print_errors(*(in_words_of(line, flags=False) for line in first_lines(error.lines)))
             return error.exit_code
         case typer.TyperException():
             _print_errors(*error.format_message().splitlines())
@@ -499,9 +512,20 @@ def _failed(error: Exception) -> int:
     return FAILED
 
 
+_asked: list[int] = []
+"""The signals that asked this process to end."""
+
+
 def _stop(signal_number: int, frame: object) -> None:
     """Ask for the end: unfinished files are removed on the way out."""
+    _asked.append(signal_number)
     sys.exit(128 + signal_number)
+
+
+def _interrupt(signal_number: int, frame: object) -> None:
+    """Ctrl-C: as `_stop`, for who goes on with what there is."""
+    _asked.append(signal_number)
+    raise KeyboardInterrupt
 
 
 def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -521,17 +545,27 @@ def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
 def main() -> None:
     """The command line of this process. Garbage collection is off until a command runs: see `invoke`."""
     try:
-        sys.exit(_run_process())
+        code: str | int | None = _run_process()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        code = INTERRUPTED
+    except SystemExit as ended:
+        code = ended.code
+    end_quietly()  # while Python ends, what a signal raises would be printed
+    sys.exit(code)
 
 
 def _run_process() -> int:
     gc.disable()
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _ask_again
+    os.register_at_fork(after_in_child=end_as_by_default)
+    for descriptor in range(3):  # in the place of one that is closed no file of ours is opened
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     # Closed by the caller: nobody would see an error, or a report.
     if sys.stderr is None:
         return FAILED

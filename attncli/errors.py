@@ -3,7 +3,10 @@
 import os
 import re
 import resource
-from collections.abc import Collection, Iterable
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 # How a command ends: its exit code.
@@ -21,13 +24,27 @@ TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0"})
 """What may be meant for a switch, which takes no value."""
 
 
+MOST_LINES = 20
+"""Of the lines of an error, those that are shown where there are more: nobody reads on."""
+
+
+def first_lines(lines: Sequence[str]) -> list[str]:
+    """The lines of an error that are shown: of many the first, and how many more there are."""
+    if len(lines) <= MOST_LINES + 1:  # the count would take the place of the last
+        return [*lines]
+    return [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES:,} more"]
+
+
 class UserError(Exception):
-    """Something the user can mend: each line says where, what, and what would work (exit 2)."""
+    """Something the user can mend: each line says where, what, and what would work (exit 2).
+
+    `lines` are all of them; as text it is the first.
+    """
 
     exit_code = REFUSED
 
     def __init__(self, *lines: str) -> None:
-        super().__init__("\n".join(lines))
+        super().__init__("\n".join(first_lines(lines)))
         self.lines = lines
 
 
@@ -159,8 +176,29 @@ def alike(word: str, known: Collection[str]) -> str | None:
     return next((folded[name] for name in [*close, *begun[: len(begun) == 1]]), None)
 
 
+_hints_left: ContextVar[list[int] | None] = ContextVar("hints_left", default=None)
+
+
+@contextmanager
+def hints_for_first_lines() -> Iterator[None]:
+    """Meanwhile `nearest` names a word for as many wrong ones as are shown: each takes a millisecond."""
+    if _hints_left.get() is not None:
+        yield
+        return
+    token = _hints_left.set([MOST_LINES])
+    try:
+        yield
+    finally:
+        _hints_left.reset(token)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` with the known word that is probably meant, or nothing where none is."""
+    left = _hints_left.get()
+    if left is not None:
+        left[0] -= 1
+        if left[0] < 0:
+            return ""
     words = list(known)
     found = synonym(word, words) or alike(word, words)
     return f" (did you mean {found!r}?)" if found else ""
@@ -216,7 +254,27 @@ def refuse_bytes(experiment: str, needed: int, instead: str) -> None:
         raise UserError(f"{experiment}: {sizes}: use {instead}")
 
 
-NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory")
+TORCH_BYTES = 600 * 10**6
+"""Of address space, without which libraries end the process in words of their own, or hang, as they load."""
+
+
+def check_place(*, needs_torch: bool) -> None:
+    """UserError where no command can run: in a deleted folder, or with too little memory for torch."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UserError(f"the working folder is not there ({error.strerror}): cd to another one") from None
+    is_loaded = "torch" in sys.modules
+    if needs_torch and not is_loaded and resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        free = available_bytes()
+        if free < TORCH_BYTES:
+            sizes = f"needs {readable_bytes(TORCH_BYTES)} and {readable_bytes(max(0, free))} are free"
+            raise UserError(f"memory: torch {sizes}: raise the limit (ulimit -v)")
+
+
+NO_MEMORY = re.compile(
+    r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory|failed to map segment"
+)
 WANTED = re.compile(r"allocate (\d+) bytes|allocate ([\d.]+) ([KMG])iB")
 LESS_MEMORY = "use a shorter text, --dtype bfloat16 with a model, or fewer --workers in a batch"
 
@@ -254,4 +312,6 @@ def raise_if_memory(error: Exception) -> None:
 def out_of_memory(error: BaseException) -> str:
     """How much was wanted, how much is free, and what takes less."""
     free = readable_bytes(max(0, available_bytes()))
+    if isinstance(error, ImportError):
+        return f"out of memory: torch cannot be loaded, and {free} are free: raise the limit (ulimit -v)"
     return f"out of memory: needs {wanted_memory(error)}, and {free} are free: {LESS_MEMORY}"

@@ -2,23 +2,61 @@
 
 `model` is what `open_model` gives, or the name of a folder, which the first of several calls loads.
 `text` is a text or what `read_text`, `read_picture` and `read_probe` made; `texts` are many, or the name of a
-file of them. Every result has lists of plain dicts: `pandas.DataFrame(found.heads)` is a data frame.
+file of them. Heads are "0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)], one is "0:1" or (0, 1). Every result
+has lists of plain dicts: `pandas.DataFrame(found.heads)` is a data frame.
+
+Each call is held to its annotations before a model is loaded (`attncli.arguments`): UserError with a line for
+each argument that does not fit.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attncli.arguments import (
+    Budgets,
+    Count,
+    FileName,
+    Head,
+    Heads,
+    HeadsWithoutStack,
+    HeadWithoutStack,
+    KeyValueBits,
+    Layers,
+    NonBlankText,
+    Position,
+    Seed,
+    Share,
+    Size,
+    Temperature,
+    TokenNames,
+    TopShare,
+    by,
+    check_text,
+    checked,
+    file_name,
+    head_name,
+    head_name_without_stack,
+    head_names,
+    head_names_without_stack,
+    listed,
+    named,
+    one_of,
+    shares,
+    shown,
+    token_names,
+    whole_numbers,
+)
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import CACHE_POLICIES, PATTERNS, ROW_STATISTICS, named_head
-from attncli.errors import UserError, must_be_one_of, refuse_bytes
+from attncli.errors import UserError, refuse_bytes
 from attncli.measure.ablate import HeadEffects, Predicted, ablated, predicted_reading, swapped_reading
 from attncli.measure.cache import Judged, LimitedHeads, judged_reading, limited_heads, read_judged
 from attncli.measure.cache_policies import PolicyCosts, policy_costs, windows
@@ -49,27 +87,90 @@ from attncli.measure.writing import WrittenText, written
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
-from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of, words_of_characters
+from attncli.models.pretrained import (
+    Pretrained,
+    Reading,
+    check_made_for,
+    read_text,
+    reader_of,
+    words_of_characters,
+)
 from attncli.models.source_texts import SourcedText, Split, read_sourced, split_text, with_documents
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding
-
-Text = str | Reading
-Texts = str | PathLike[str] | Iterable[str]
-Model = Pretrained | str | PathLike[str]
-Names = str | Sequence[str]
+from attncli.tabled import Tabled
 
 
-def _listed(names: Names) -> list[str]:
-    """The names; those of a text stand between commas."""
-    return [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
+def _model(value: Any) -> Any:
+    if isinstance(value, Pretrained):
+        return value
+    if hasattr(value, "config"):
+        kind = type(value).__name__
+        raise ValueError(f"must be what open_model gives, as open_model(model, tokenizer) (got a {kind})")
+    try:
+        return file_name(value)
+    except ValueError:
+        instead = "must be what open_model gives, or the name of a model's folder"
+        raise ValueError(f"{instead} (got {shown(value)})") from None
 
 
-def _read(model: Pretrained, text: Text, key: str = "text") -> Reading:
-    return read_text(model, text, key=key) if isinstance(text, str) else text
+def _text(value: Any) -> Any:
+    if isinstance(value, str):
+        return check_text(value)
+    if not isinstance(value, Reading):
+        raise ValueError(f"must be text, or what read_text gives (got {shown(value)})")
+    return value
 
 
-def layers(model: Model, text: Text, *, numbers: Collection[int] = ()) -> list[CapturedLayer]:
+def _one_or_more_texts(value: Any) -> Any:
+    texts = [value] if isinstance(value, str | Reading) else listed(value)
+    if not texts:
+        raise ValueError("must hold at least one text (got none)")
+    return [_text(one) for one in texts]
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, str | PathLike):
+        return file_name(value)
+    texts = listed(value)
+    for one in texts:
+        if not isinstance(one, str):
+            raise ValueError(f"must hold texts (got {shown(one)})")
+    return texts
+
+
+def _sources(value: Any) -> Any:
+    if isinstance(value, str):
+        return check_text(value)
+    texts = value.sources if isinstance(value, SourcedText) else listed(value)
+    if not texts:
+        raise ValueError("must hold at least one source (got none)")
+    if isinstance(value, SourcedText):
+        return value
+    for one in texts:
+        if not isinstance(one, str):
+            raise ValueError(f"must be texts (got {shown(one)})")
+        check_text(one)
+    return texts
+
+
+Text = Annotated[str | Reading, by(_text)]
+OneOrMoreTexts = Annotated[str | Reading | Sequence[str | Reading], by(_one_or_more_texts)]
+Texts = Annotated[str | PathLike[str] | Iterable[str], by(_texts)]
+Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
+Sources = Annotated[str | Sequence[str] | SourcedText, by(_sources)]
+Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
+RowStatistic = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
+
+
+def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
+    if isinstance(text, str):
+        return read_text(model, text, key=key)
+    return check_made_for(model, text, key)
+
+
+@checked
+def layers(model: Model, text: Text, *, numbers: Layers = ()) -> list[CapturedLayer]:
     """The attention of each layer on a text, in the order of the run, on the model's device.
 
     `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
@@ -77,25 +178,27 @@ def layers(model: Model, text: Text, *, numbers: Collection[int] = ()) -> list[C
     holds the weights alone. `layer.weights()` is (text, head, query, key). There is one text. `layer.layer`
     counts from 0 in each stack, `layer.stack_name` is self, encoder, decoder or cross.
 
-    All layers are kept at once, or those with the `numbers`. UserError for numbers that the model lacks.
+    All layers are kept at once, or those with the `numbers`, or the one. UserError for numbers that the model
+    lacks.
     """
+    chosen = whole_numbers(numbers)
     found: list[CapturedLayer] = []
 
     def keep(layer: CapturedLayer) -> None:
-        if numbers and layer.layer not in numbers:
+        if chosen and layer.layer not in chosen:
             return
         if not found:
-            num_kept = (len(numbers) or pretrained.num_layers) * (3 if pretrained.has_decoder else 1)
+            num_kept = (len(chosen) or pretrained.num_layers) * (3 if pretrained.has_decoder else 1)
             refuse_bytes("layers", num_kept * _num_bytes(layer), "fewer tokens, or some of the layers")
         found.append(layer.copied())
-        if len(found) == len(numbers) and not pretrained.has_decoder:
+        if len(found) == len(chosen) and not pretrained.has_decoder:
             raise StopCapture
 
     with in_use(model) as whole:
         reading = _read(whole, text)
         pretrained = reader_of(whole, reading)
         capture(pretrained.model, pretrained.inputs([reading]), keep)
-    missing = sorted({*numbers} - {layer.layer for layer in found})
+    missing = sorted({*chosen} - {layer.layer for layer in found})
     if missing:
         raise UserError(f"numbers: {pretrained.name} has no such layer (got {missing[0]})")
     return found
@@ -108,8 +211,8 @@ def _num_bytes(layer: CapturedLayer) -> int:
     return attention.weights.nbytes
 
 
-@dataclass(frozen=True)
-class HeadSurvey:
+@dataclass(frozen=True, repr=False)
+class HeadSurvey(Tabled):
     """What each head does: `heads` has one row per head, with its pattern and every statistic.
 
     Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
@@ -132,16 +235,17 @@ class HeadSurvey:
     look_rollout: Float[Tensor, " key"] | None = None
 
 
+@checked
 def survey(
     model: Model,
     text: Text,
     *,
-    skip_sink: int = 0,
+    skip_sink: Count = 0,
     weighted: bool = False,
     rollout: bool = False,
-    queries: Names = (),
-    keys: Names = (),
-    ablate: Names = (),
+    queries: TokenNames = (),
+    keys: TokenNames = (),
+    ablate: Heads = (),
 ) -> HeadSurvey:
     """What each head does on a text.
 
@@ -150,6 +254,7 @@ def survey(
     `queries`. `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what cannot be
     measured on this text, or of this model; MemoryError.
     """
+    _check_weighted(weighted, head_names(ablate))
     with in_use(model) as whole:
         reading = _read(whole, text)
         pretrained = reader_of(whole, reading)
@@ -160,11 +265,11 @@ def survey(
             rollout=rollout,
             rest=not (skip_sink or weighted or reading.seen),
             looks=reading.seen is not None,
-            queries=tuple(_listed(queries)),
-            keys=tuple(_listed(keys)),
+            queries=tuple(token_names(queries)),
+            keys=tuple(token_names(keys)),
         )
-        check_reading(reading, pretrained, options)
-        found = surveyed(pretrained, [reading], options, ablate=_listed(ablate))
+        check_reading(reading, pretrained, options, ("queries", "keys"))
+        found = surveyed(pretrained, [reading], options, ablate=head_names(ablate))
         (of_text,) = found.texts
     patterns = patterns_of_text(of_text.rows, of_text.stacks, of_text.key_of)
     return HeadSurvey(
@@ -178,6 +283,13 @@ def survey(
         look_rollout=found.looks[0].rolled() if found.looks else None,
         notes=(*found.way.notes(), *reading.left_out_notes()),
     )
+
+
+def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = False) -> None:
+    """UserError where weights times what values add are asked of what has no such values."""
+    for key, is_given in {"ablate": bool(ablated), "words": words}.items():
+        if weighted and is_given:
+            raise UserError(f"{key}: cannot be combined with `weighted`")
 
 
 @contextmanager
@@ -202,15 +314,16 @@ def _many(
         yield pretrained, ManyTexts(file, read)
 
 
+@checked
 def survey_texts(
     model: Model,
     texts: Texts,
     *,
     truncate: bool = False,
     words: bool = False,
-    skip_sink: int = 0,
+    skip_sink: Count = 0,
     weighted: bool = False,
-    ablate: Names = (),
+    ablate: Heads = (),
 ) -> HeadSurvey:
     """What each head does over many texts: means with 95 % intervals.
 
@@ -218,11 +331,12 @@ def survey_texts(
     out, with a note; `truncate` cuts one that is too long, `words` merges tokens into words; the others are
     as in `survey`. UserError where no text can be read; MemoryError.
     """
+    _check_weighted(weighted, head_names(ablate), words=words)
     options = HeadOptions(
         skip_sink=skip_sink, words=words, weighted=weighted, rest=not (skip_sink or weighted)
     )
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
-        totals, notes = head_totals(pretrained, many, options, ablate=_listed(ablate))
+        totals, notes = head_totals(pretrained, many, options, ablate=head_names(ablate))
     heads = totals.heads()
     patterns = summary_patterns(heads, totals.stacks)
     return HeadSurvey(
@@ -236,26 +350,24 @@ def survey_texts(
     )
 
 
+@checked
 def examples(
     model: Model,
     texts: Texts,
-    head: str,
-    statistic: str,
+    head: HeadWithoutStack,
+    statistic: RowStatistic,
     *,
-    count: int = 3,
+    count: Size = 3,
     truncate: bool = False,
     words: bool = False,
-    skip_sink: int = 0,
+    skip_sink: Count = 0,
 ) -> HeadExamples:
     """Texts, and in each the query, where a statistic of a head, as 5:11, is strongest, weakest and typical.
 
     The statistic is one of a row, as entropy, or a pattern, as induction. UserError for one that is neither,
     for a head that the model does not have, and for a model of two stacks.
     """
-    known = (*ROW_STATISTICS, *PATTERNS)
-    if statistic not in known:
-        raise UserError(f"statistic: {must_be_one_of(statistic, known)}")
-    _, layer, number = named_head(head)
+    _, layer, number = named_head(head_name_without_stack(head))
     options = HeadOptions(skip_sink=skip_sink, words=words)
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
         found = head_examples(
@@ -264,12 +376,13 @@ def examples(
     return replace(found, notes=(*many.notes(), *found.notes))
 
 
+@checked
 def relations(
     model: Model,
-    sentences: str | PathLike[str],
+    sentences: FileName,
     *,
     truncate: bool = False,
-    ablate: Names = (),
+    ablate: Heads = (),
 ) -> HeadRelations:
     """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
 
@@ -277,24 +390,25 @@ def relations(
     """
     with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
         many = sentences_of(file, pretrained, truncate=truncate)
-        found = relations_of(pretrained, many, ablate=_listed(ablate))
+        found = relations_of(pretrained, many, ablate=head_names(ablate))
     return replace(found, notes=(*many.notes(), *found.notes))
 
 
+@checked
 def ablate(
     model: Model,
-    text: Text | Sequence[Text],
+    text: OneOrMoreTexts,
     *,
-    heads: Names = (),
+    heads: Heads = (),
     method: RemovalMethod = "zero",
     jointly: bool = False,
     approximate: bool = False,
     answer: str | None = None,
     against: str | None = None,
-    other: Text | Sequence[Text] | None = None,
-    token: int | Literal["each"] | None = None,
-    into: str | None = None,
-    seed: int = 0,
+    other: OneOrMoreTexts | None = None,
+    token: Position | Literal["each"] | None = None,
+    into: Head | None = None,
+    seed: Seed = 0,
 ) -> HeadEffects:
     """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
 
@@ -307,12 +421,12 @@ def ablate(
     direction. UserError for heads that are not there, and for what the model cannot do; MemoryError.
     """
     generator = torch.Generator().manual_seed(seed)
-    texts = [text] if isinstance(text, Text) else text
-    others = [other] if isinstance(other, Text) else other
-    if (others is None) == (method == "swap"):
-        raise UserError("other: is for method swap, which needs it")
+    texts = [text] if isinstance(text, str | Reading) else text
+    others = [other] if isinstance(other, str | Reading) else other
+    names, later = head_names(heads), None if into is None else head_name(into)
+    _check_swap(method, len(texts), None if others is None else len(others), token, later)
 
-    def predicted(one: Text, key: str) -> Predicted:
+    def predicted(one: str | Reading, key: str) -> Predicted:
         reading = _read(pretrained, one, key)
         return predicted_reading(reading, pretrained, generator, answer=answer, against=against, key=key)
 
@@ -329,23 +443,38 @@ def ablate(
         return ablated(
             pretrained,
             readings,
-            heads=_listed(heads),
+            heads=names,
             method=method,
             jointly=jointly,
             approximate=approximate,
             each_token=token == "each",
-            into=into,
+            into=later,
         )
 
 
+def _check_swap(
+    method: str, num_texts: int, num_others: int | None, token: int | str | None, into: str | None
+) -> None:
+    """UserError where what swaps heads between two prompts is not given whole, or to another method."""
+    if method != "swap":
+        for key, value in {"other": num_others, "token": token, "into": into}.items():
+            if value is not None:
+                raise UserError(f"{key}: needs method swap (got {method})")
+    elif num_others is None:
+        raise UserError("other: must be given with method swap: another prompt")
+    elif num_others != num_texts:
+        raise UserError(f"other: must hold one prompt for each text, {num_texts} (got {num_others})")
+
+
+@checked
 def cache(
     model: Model,
     text: Text,
     *,
-    sink: int | None = None,
-    window: int | None = None,
-    needle: str | None = None,
-    budget: float | None = None,
+    sink: Count | None = None,
+    window: Size | None = None,
+    needle: NonBlankText | None = None,
+    budget: Share | None = None,
 ) -> LimitedHeads:
     """What the model loses on a text where a key/value head keeps the first `sink` and last `window` keys.
 
@@ -359,15 +488,16 @@ def cache(
         return limited_heads(pretrained, reading, sink=sink, window=window, budget=budget)
 
 
+@checked
 def cache_policies(
     model: Model,
     text: Text,
     *,
-    policies: Names = tuple(CACHE_POLICIES),
-    budgets: Sequence[float] = (0.1, 0.3, 0.5),
-    bits: int | None = None,
-    needle: str | None = None,
-    every: int | None = None,
+    policies: Policies = tuple(CACHE_POLICIES),
+    budgets: Budgets = (0.1, 0.3, 0.5),
+    bits: KeyValueBits | None = None,
+    needle: NonBlankText | None = None,
+    every: Size | None = None,
 ) -> PolicyCosts:
     """What the model loses on the end of a text where a policy keeps a share of the keys before it.
 
@@ -375,24 +505,27 @@ def cache_policies(
     many tokens again and again. `bits` rounds keys and values. UserError for a policy that there is not, a
     text too short, and a model that cannot read on from kept keys; MemoryError.
     """
-    names = _listed(policies)
-    if unknown := [name for name in names if name not in CACHE_POLICIES]:
-        raise UserError(f"policies: {must_be_one_of(unknown[0], tuple(CACHE_POLICIES))}")
+    names = listed(policies)
+    if not names and bits is None:
+        raise UserError("policies: must name at least one, where `bits` is not given (got none)")
     with in_use(model) as pretrained:
         reading = _judged(pretrained, text, needle, every)
         readings = [reading] if every is None else windows(pretrained, reading, every)
-        return policy_costs(pretrained, readings, policies=names, budgets=budgets, bits=bits, every=every)
+        return policy_costs(
+            pretrained, readings, policies=names, budgets=shares(budgets), bits=bits, every=every
+        )
 
 
-def _judged(model: Pretrained, text: Text, needle: str | None, every: int | None = None) -> Judged:
+def _judged(model: Pretrained, text: str | Reading, needle: str | None, every: int | None = None) -> Judged:
     if isinstance(text, str):
         return read_judged(model, text, needle=needle, every=every)
     if needle is not None:
         raise UserError("needle: needs the text itself, which says where it stands")
-    return judged_reading(text, model)
+    return judged_reading(check_made_for(model, text, "text"), model)
 
 
-def text_differences(model: Pretrained, a: Text, b: Text) -> TextDifferences:
+@checked
+def text_differences(model: Model, a: Text, b: Text) -> TextDifferences:
     """What a model does otherwise on text B than on text A: which heads look elsewhere, what comes next.
 
     UserError for what the model cannot do; MemoryError.
@@ -401,25 +534,34 @@ def text_differences(model: Pretrained, a: Text, b: Text) -> TextDifferences:
         return differences_of_texts(pretrained, _read(pretrained, a, "a"), _read(pretrained, b, "b"))
 
 
+@checked
 def why(
     model: Model,
     text: Text,
     *,
     answer: str | None = None,
     against: str | None = None,
-    head: str | None = None,
+    head: Head | None = None,
 ) -> LogitAttribution:
     """What each head adds to the logit of the next token, the likeliest or the `answer`.
 
     With `against`, to how far it is above that token's. `head`, as 5:11, is split by tokens: by default the
     one that adds most. UserError for a model whose logits are not such a sum; MemoryError.
     """
+    name = None if head is None else head_name(head)
     with in_use(model) as pretrained:
-        return attribution(pretrained, _read(pretrained, text), answer=answer, against=against, head=head)
+        return attribution(pretrained, _read(pretrained, text), answer=answer, against=against, head=name)
 
 
+@checked
 def score_parts(
-    model: Pretrained, text: Text, head: str, *, query: int = -1, key: int | None = None, over: int = 2
+    model: Model,
+    text: Text,
+    head: HeadWithoutStack,
+    *,
+    query: Position = -1,
+    key: Position | None = None,
+    over: Count = 2,
 ) -> ScoreParts:
     """Why `head`, as 18:6, looks from one token to another: its score as a sum over what each part wrote.
 
@@ -427,43 +569,48 @@ def score_parts(
     `over` of the heads that count most say what they looked at when they wrote. UserError for a model whose
     scores are not such sums, and a head or key that is not there; MemoryError.
     """
-    _, layer, number = named_head(head)
+    _, layer, number = named_head(head_name_without_stack(head))
     with in_use(model) as pretrained:
         reading = _read(pretrained, text)
         return parts_of_score(pretrained, reading, layer=layer, head=number, query=query, key=key, over=over)
 
 
-def head_edges(model: Model, text: Text | Sequence[Text], *, heads: Names = ()) -> HeadEdges:
+@checked
+def head_edges(model: Model, text: OneOrMoreTexts, *, heads: HeadsWithoutStack = ()) -> HeadEdges:
     """How much of what each head does, and of the logits, comes from each earlier part of the model.
 
     On a text, or means over several with 95 % intervals; of some heads, as 18:6, or of all. UserError for a
     model whose scores are not sums, and heads that are not there; MemoryError.
     """
-    texts = [text] if isinstance(text, Text) else text
+    texts = [text] if isinstance(text, str | Reading) else text
+    names = head_names_without_stack(heads)
     with in_use(model) as pretrained:
         readings = [_read(pretrained, one) for one in texts]
-        return edges_of_heads(pretrained, readings, heads=_listed(heads))
+        return edges_of_heads(pretrained, readings, heads=names)
 
 
-def compositions(model: Model, *, head: str | None = None) -> Compositions:
+@checked
+def compositions(model: Model, *, head: HeadWithoutStack | None = None) -> Compositions:
     """How much of what earlier heads can write each head can read, and how much each copies, without a text.
 
     Of all pairs of heads, or of those with one `head`, as 18:6. UserError for a model whose heads do not add
     to a stream that later heads read; MemoryError.
     """
+    name = None if head is None else head_name_without_stack(head)
     with in_use(model) as pretrained:
-        return compositions_of_heads(pretrained, head=head)
+        return compositions_of_heads(pretrained, head=name)
 
 
+@checked
 def generate(
     model: Model,
-    text: str,
+    text: NonBlankText,
     *,
-    max_new_tokens: int = 20,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    seed: int = 0,
-    top_k: int = 3,
+    max_new_tokens: Size = 20,
+    temperature: Temperature | None = None,
+    top_p: TopShare | None = None,
+    seed: Seed = 0,
+    top_k: Size = 3,
 ) -> WrittenText:
     """The model continues a text; where each head looked for each new token, at the `top_k` keys first.
 
@@ -476,19 +623,20 @@ def generate(
         return written(pretrained, pretrained.read(text, "text", num_new=num_new), decoding, top_k=top_k)
 
 
+@checked
 def answer_sources(
     model: Model,
     question: str | None,
-    sources: str | Sequence[str] | SourcedText,
+    sources: Sources,
     *,
     split: Split = "sentence",
     chat: bool = False,
-    answer: str | None = None,
-    max_new_tokens: int = 24,
-    heads: Names = (),
+    answer: NonBlankText | None = None,
+    max_new_tokens: Size = 24,
+    heads: Heads = (),
     method: SourceMethod = "weights",
-    num_runs: int = 64,
-    seed: int = 0,
+    num_runs: Size = 64,
+    seed: Seed = 0,
 ) -> AnswerSources:
     """Which sources an answer came from: one that is given, or what the model writes.
 
@@ -514,11 +662,12 @@ def answer_sources(
             else given_answer(pretrained, answer, reading)
         )
         return sources_of_answer(
-            pretrained, reading, found, heads=_listed(heads), method=method, num_runs=num_runs, seed=seed
+            pretrained, reading, found, heads=head_names(heads), method=method, num_runs=num_runs, seed=seed
         )
 
 
-def retrieving_heads(model: Model, *, seed: int = 0) -> RetrievingHeads:
+@checked
+def retrieving_heads(model: Model, *, seed: Seed = 0) -> RetrievingHeads:
     """The heads that look at the right sentence of 24 synthetic contexts, from the seed.
 
     UserError for a model that cannot read these, and where no head does; MemoryError.

@@ -36,16 +36,29 @@ def readable_token(token: str, spelling: str | None) -> str:
     """A token of a model's vocabulary as the text that it stands for: `Ġcapital` is `·capital`, `Ċ` is `↵`.
 
     The spelling is `byte-level` (a character for each byte) or `metaspace` (`▁` for a blank); None leaves the
-    token as it is. Bytes that are no whole character stay as the vocabulary has them.
+    token as it is. A byte that is no whole character is `<0xC2>`, as vocabularies with `▁` spell it.
     """
     if spelling == "metaspace":
         return token.replace("▁", "·").replace("<0x0A>", "↵")
     if spelling != "byte-level":
         return token
-    try:
-        return bytes(map(_bytes_of_characters().__getitem__, token)).decode().translate(VISIBLE)
-    except (KeyError, UnicodeDecodeError):
+    characters = _bytes_of_characters()
+    if not all(character in characters for character in token):
         return token.replace("Ġ", "·").replace("Ċ", "↵")
+    return _decoded(bytes(characters[character] for character in token)).translate(VISIBLE)
+
+
+def _decoded(raw: bytes) -> str:
+    """The text of UTF-8, with `<0xC2>` for each byte that is no part of a whole character."""
+    text = ""
+    while raw:
+        try:
+            return text + raw.decode()
+        except UnicodeDecodeError as error:
+            text += raw[: error.start].decode()
+            text += "".join(f"<0x{byte:02X}>" for byte in raw[error.start : error.end])
+            raw = raw[error.end :]
+    return text
 
 
 def counted(count: int, name: str) -> str:

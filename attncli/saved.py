@@ -26,6 +26,7 @@ from pydantic.dataclasses import dataclass as checked
 from pydantic_core import ErrorDetails
 
 from attncli import __version__
+from attncli.arguments import expectation
 from attncli.arrays import NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
 from attncli.report import (
@@ -43,7 +44,6 @@ from attncli.report import (
     Table,
     Tensors,
 )
-from attncli.settings.fields import expectation
 
 BLANKS = re.compile(r"[ \t\r\n]*")
 TEXT = r'"(?:[^"\\]|\\.)*"'
@@ -573,6 +573,7 @@ def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | N
     text = report_beside_arrays(file, most_bytes=most_bytes)
     if text is None:
         return None
+    refuse_size(file, len(text) * BYTES_PER_BYTE, most_bytes)
     data, *more = documents(text, file)
     if more:
         raise UserError(f"{file}: holds several reports beside its arrays")

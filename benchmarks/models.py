@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,12 +77,12 @@ def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
     wanted: list[Wanted] = []
     marks = Marks(*(torch.zeros_like(ids, dtype=torch.bool) for _ in Marks._fields))
 
-    def take(layer: CapturedLayer) -> Tensor | None:
+    def take(alike: Sequence[CapturedLayer]) -> Tensor | None:
         if not wanted:
             wanted.append(replace(wanted_scores(ids, marks), output=True))
-        found = attend(layer.attention, wanted[0])
-        layers.append(replace(found, output=None))
-        return found.output
+        computed = [attend(layer.attention, wanted[0]) for layer in alike]
+        layers.extend(replace(found, output=None) for found in computed)
+        return computed[0].output
 
     later = DeferredLayers(take)
     capture(model, {"input_ids": ids}, later.take)

@@ -54,6 +54,10 @@ def squares_by_process(chunk: Numbers) -> tuple[list[int], int, int]:
     return squares(chunk), os.getpid(), torch.get_num_threads()
 
 
+def blocked_signals(chunk: Numbers) -> list[set[signal.Signals]]:
+    return [signal.pthread_sigmask(signal.SIG_BLOCK, ())] * len(chunk)
+
+
 def killed_by_thirteen(chunk: Numbers) -> list[int]:
     if KILLER in chunk.numbers:
         time.sleep(0.1)  # so that the next chunk waits behind this one

@@ -159,6 +159,7 @@ def attn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delenv(name, raising=False)
 
     def run_attn(arguments: Sequence[str]) -> Ended:
+        capsys.readouterr()  # progress bars of transformers, as a test saved a model
         code = run(arguments)
         return Ended(code, *capsys.readouterr())
 

@@ -9,12 +9,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncli"
 
-LEAVES = {"errors", "report", "plain_text"}
+LEAVES = {"arguments", "errors", "files", "report", "plain_text"}
 # What each room may import of ours. A package's __init__ holds no more than its version.
 ARROWS = {
-    "cli": {"commands", "settings", "core", *LEAVES},
+    "cli": {"commands", "settings", "core", "signals", *LEAVES},
     "api": {"settings", "runs", "models", "views", *LEAVES},
-    "library": {"measure", "models", "core", *LEAVES} - {"report"},
+    "library": {"measure", "models", "core", "tabled", *LEAVES} - {"report"},
     "commands": {
         *("runs", "views", "settings", "toys", "measure", "models", "core"),
         *("saved", "arrays", "report_parts", *LEAVES),
@@ -22,15 +22,19 @@ ARROWS = {
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", "core", *LEAVES},
     "toys": {"core", "errors", "report"},
-    "measure": {"models", "core", *LEAVES} - {"report"},
+    "measure": {"models", "core", "tabled", *LEAVES} - {"report"},
     "models": {"core", *LEAVES} - {"report"},
     "settings": {"models", "core", *LEAVES},
     "core": set(),
     "report_parts": {"settings", "core", "report"},
     "saved": {"arrays", "settings", *LEAVES},
-    "arrays": {"errors", "models", "plain_text"},
+    "arrays": {"core", "errors", "files", "models", "plain_text"},
     "plain_text": set(),
+    "tabled": {"plain_text"},
+    "arguments": {"core", "errors"},
     "errors": set(),
+    "files": set(),
+    "signals": set(),
     "report": {"errors"},
 }
 LIBRARY = ("core", "models", "measure", "library")
@@ -68,7 +72,7 @@ def modules_needed(path: Path) -> set[str]:
 
 
 # What the rooms without torch may import of core: tables of names.
-NAMES = {f"attncli.core.{name}" for name in ("names", "runtime")}
+NAMES = {f"attncli.core.{name}" for name in ("names", "process", "runtime")}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

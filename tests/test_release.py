@@ -144,7 +144,8 @@ def test_a_model_comes_with_it(attn: Path, tmp_path: Path) -> None:
 
 
 def test_what_names_a_version_names_this_one() -> None:
-    assert re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == __version__
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[headings[0] == "Unreleased"] == __version__
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
     form = (ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text()
     assert f'placeholder: "attn {__version__} (tile pass: ' in form

@@ -18,7 +18,6 @@ from transformer_lens.patching import (
     get_act_patch_attn_head_out_by_pos,
 )
 
-from attncli.measure.ablate import answer_token
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_probe, read_text
 from attncli.settings.heads import HeadsSpec
@@ -77,7 +76,8 @@ def patches() -> dict[str, list[list[float]]]:
     model = TransformerBridge.boot_transformers(FOLDER, device="cpu")
     with in_use(open_model(FOLDER)) as pretrained:
         tokens = [read_text(pretrained, text).text.ids.unsqueeze(0) for text in (TEXT, OTHER)]
-        ids = [answer_token(pretrained, text, "answer") for text in (ANSWER, AGAINST)]
+        encoded = [pretrained.encoded(text, add_special_tokens=False) for text in (ANSWER, AGAINST)]
+        ids = [token for text in encoded for token in text["input_ids"]]
 
     def difference(logits: torch.Tensor) -> torch.Tensor:
         return logits[0, -1, ids[0]] - logits[0, -1, ids[1]]

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
+from attncli.arguments import head_name, head_names
 from attncli.core.names import EFFECTS
 from attncli.errors import UserError
 from attncli.plain_text import counted
 from attncli.settings.fields import Contradictions, Everyday, Size, TokenName, contradiction, in_group
-from attncli.settings.models import ImageSpec, SurveyTextSpec, check_head, check_heads, split_names
+from attncli.settings.models import ImageSpec, SurveyTextSpec
 from attncli.settings.text import Text, Texts
 
 if TYPE_CHECKING:
@@ -28,14 +29,13 @@ EVERY_HEAD = "all"
 EACH_TOKEN = "each"
 
 
-def _check_heads_or_all(names: list[str]) -> list[str]:
-    return names if names == [EVERY_HEAD] else check_heads(names)
+def _heads_or_all(names: object) -> list[str]:
+    return [EVERY_HEAD] if names in (EVERY_HEAD, [EVERY_HEAD], (EVERY_HEAD,)) else head_names(names)
 
 
 HeadNamesOrAll = Annotated[
     list[str],
-    BeforeValidator(split_names, json_schema_input_type=list[str] | str),
-    AfterValidator(_check_heads_or_all),
+    BeforeValidator(_heads_or_all, json_schema_input_type=list[str] | str),
 ]
 
 
@@ -85,7 +85,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         description="with `method` swap: at this token alone, named as cat, cat#2, 5, -1 or last; each: at "
         "every token by itself (default: at all tokens)",
     )
-    into: Annotated[str, AfterValidator(check_head)] | None = Field(
+    into: Annotated[str, BeforeValidator(head_name)] | None = Field(
         None,
         description="with `method` swap: into this one later head alone, as LAYER:HEAD, by the direct path "
         "(path patching)",
@@ -157,6 +157,9 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
             yield contradiction("token", "each is for one pair: `texts` have tokens of their own", "texts")
         if self.into is not None and self.jointly:
             yield contradiction("jointly", "cannot be combined with `into`, head by head", "into")
+
+    def names_of_tokens(self) -> dict[str, str]:
+        return {} if self.token in (None, EACH_TOKEN) else {"token": str(self.token)}
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -397,7 +400,9 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
     """Which predictions the numbers are about."""
     places = counted(sum(reading.num_places for reading in readings), "token")
     if spec.answer is not None:
-        return f"Measured where {spec.answer!r} should come: its loss is -ln p, in nats."
+        answers = {pretrained.text_of([int(reading.targets)]) or spec.answer for reading in readings}
+        answer = f"{answers.pop()!r}" if len(answers) == 1 else "the answer"
+        return f"Measured where {answer} should come: its loss is -ln p, in nats."
     if pretrained.predicts is None and readings[0].seen is not None:
         return PICTURE_NOTE
     if pretrained.predicts is None:

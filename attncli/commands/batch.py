@@ -2,8 +2,8 @@
 
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,19 @@ from attncli.commands.output import (
     readable_seconds,
 )
 from attncli.core.runtime import one_torch_thread
-from attncli.errors import DONE, FAILED, SOME_FAILED, ClosedPipe, UserError, available_bytes, forget_stdout
+from attncli.errors import (
+    DONE,
+    FAILED,
+    MOST_LINES,
+    SOME_FAILED,
+    ClosedPipe,
+    UserError,
+    available_bytes,
+    first_lines,
+    forget_stdout,
+)
 from attncli.plain_text import counted, plain_text
+from attncli.runs.connection import opened_to_read
 from attncli.runs.driver import Driver, Executor, run_here, run_in_workers
 from attncli.runs.plan import (
     Item,
@@ -63,7 +74,6 @@ from attncli.runs.store import SUFFIXES as STORE_SUFFIXES
 from attncli.runs.store import (
     WeightFiles,
     check_header,
-    connect_to_read,
     count_planned,
     is_store_name,
     note_planned,
@@ -188,10 +198,42 @@ def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None
         raise UserError(*errors)
 
 
-def print_errors(name: str, lines: list[str]) -> None:
-    """Errors of a run, on standard error."""
-    for line in lines:
-        print(plain_text(f"{name}: {in_words_of(line, flags=False)}"), file=sys.stderr)
+class RunErrors:
+    """Errors of runs on standard error, as they come: of many lines the first, and then how many more."""
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._before = before
+        """Called before anything is printed."""
+        self._num_lines = 0
+        self._last = ""
+        """One more line, held back: where others follow their count takes its place."""
+
+    def __enter__(self) -> "RunErrors":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        more = self._num_lines - MOST_LINES
+        if more > 0:
+            self._before()
+            print(self._last if more == 1 else f"and {more:,} more", file=sys.stderr)
+
+    @property
+    def are_many(self) -> bool:
+        """Whether no further error is printed."""
+        return self._num_lines >= MOST_LINES
+
+    def add(self, name: str, lines: Sequence[str]) -> None:
+        """Print the lines on a run."""
+        for line in first_lines(lines):
+            self._num_lines += 1
+            if self._num_lines > MOST_LINES + 1:
+                continue
+            shown = plain_text(f"{name}: {in_words_of(line, flags=False)}")
+            if self._num_lines > MOST_LINES:
+                self._last = shown
+            else:
+                self._before()
+                print(shown, file=sys.stderr)
 
 
 def _show(
@@ -204,9 +246,9 @@ def _show(
     def fail(item: Item, error: UserError) -> None:
         nonlocal failed
         failed += 1
-        if debug:
+        if debug and not errors.are_many:
             traceback.print_exception(error)
-        print_errors(str(item.source), list(error.lines))
+        errors.add(str(item.source), error.lines)
 
     def checked(results: "Iterator[tuple[Item, Report]]") -> "Iterator[Report]":
         nonlocal broken
@@ -216,9 +258,13 @@ def _show(
             if conditions:
                 lines = expectations.broken(*values_of(report))
                 broken += bool(lines)
-                print_errors(str(item.source), lines)
+                errors.add(str(item.source), lines)
 
-    with progress_line() as progress, one_torch_thread() if len(plan) > 1 else nullcontext():
+    with (
+        progress_line() as progress,
+        RunErrors(progress.clear) as errors,
+        one_torch_thread() if len(plan) > 1 else nullcontext(),
+    ):
         progress.begin(first_words(spec.model_source() for spec in plan.specs()))
         results = run_jobs(
             plan.jobs(),
@@ -286,18 +332,12 @@ def keep(
         from attncli.runs.cluster import check_scheduler
 
         check_scheduler(scheduler)
-    expectations = Expectations(conditions)
     models = [spec.model_source() for spec in plan.specs()]
     with ExitStack() as stack:
         line = stack.enter_context(progress_line())
         line.begin(first_words(models))
         keys = _keys(plan, line)
         store = stack.enter_context(open_store(path, fresh=fresh, rows=rows, weights=weights))
-
-        def print_above(name: str, lines: list[str]) -> None:
-            line.clear()
-            print_errors(name, lines)
-
         num_runs, num_done = store.take_plan(plan, keys)
         work = estimated_work(plan, num_runs - num_done)
         if workers is None and scheduler is None:
@@ -306,34 +346,39 @@ def keep(
         if workers:
             each = "" if models == [None] * len(models) else f", each {first_words(models)}"
             line.begin(f"starting {counted(workers, 'worker')}{each}")
+        errors = RunErrors(line.clear)
         driver = Driver(
             plan,
             keys,
             store,
             num_runs=num_runs,
             kept=num_done,
-            expectations=expectations,
+            expectations=Expectations(conditions),
             num_workers=max(workers, 1),
             seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
-            on_errors=print_above,
+            on_errors=errors.add,
             on_progress=lambda *progress: line.show(lambda: counted_runs(line, *progress)),
         )
-        try:
-            with one_torch_thread() if len(plan) > 1 else nullcontext():
-                driver.run(chosen_executor(workers, scheduler))
-        except KeyboardInterrupt:
-            line.clear()
-            print(
-                plain_text(f"interrupted: {_kept(path, driver)}; rerun the same command to resume"),
-                file=sys.stderr,
-            )
-            raise
-        line.clear()
-        print(plain_text(_summary(path, driver, line, store.count_earlier())), file=sys.stderr)
+        _drive(driver, chosen_executor(workers, scheduler), line, errors)
         if weights and driver.done and not WeightFiles(path).folder.is_dir():
             print("--weights: none was kept: these experiments have no matrix of weights", file=sys.stderr)
-        return exit_code(expectations.unmet(), broken=driver.broken, failed=driver.failed)
+        return exit_code(driver.expectations.unmet(), broken=driver.broken, failed=driver.failed)
+
+
+def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunErrors) -> None:
+    """Run what is not done; at the end, or when a signal ends it, print what the store has."""
+    store = driver.store
+    try:
+        with errors, one_torch_thread() if len(driver.plan) > 1 else nullcontext():
+            driver.run(executor)
+    except (KeyboardInterrupt, SystemExit):  # of Ctrl-C or SIGTERM
+        line.clear()
+        interrupted = f"interrupted: {_kept(store.path, driver)}; rerun the same command to resume"
+        print(plain_text(interrupted), file=sys.stderr)
+        raise
+    line.clear()
+    print(plain_text(_summary(store.path, driver, line, store.count_earlier())), file=sys.stderr)
 
 
 def _keys(plan: Plan, line: ProgressLine) -> RunKeys:
@@ -375,7 +420,7 @@ def lines_about(plan: Plan, path: Path) -> Iterator[str]:
         yield f"{path} is not there yet"
         return
     check_header(path)
-    with closing(connect_to_read(path)) as connection:
+    with opened_to_read(path) as connection:
         connection.execute("PRAGMA query_only = OFF")  # the plan goes into a temporary table
         with progress_line() as line:
             note_planned(connection, plan, _keys(plan, line))

@@ -113,6 +113,7 @@ class OpenModel:
 
         from attncli.commands.heads import options_of, read, report_of_text, with_kind_of_maps
         from attncli.measure.heads import surveyed
+        from attncli.models.loading import measuring
         from attncli.models.pretrained import reader_of
 
         spec = self.spec
@@ -121,7 +122,8 @@ class OpenModel:
         spec = with_kind_of_maps(spec, self.reading)
         options = replace(options_of(spec), whole_tokens=WHOLE_TOKENS)
         reader = reader_of(self.pretrained, self.reading)
-        found = surveyed(reader, [self.reading], options, ablate=spec.ablate)
+        with measuring(self.pretrained.name, self.pretrained.whole):
+            found = surveyed(reader, [self.reading], options, ablate=spec.ablate)
         return report_of_text(spec, self.reading, found, 0, reader)
 
     def look(self, text: str) -> Report:
@@ -141,19 +143,23 @@ class OpenModel:
         from torch import Generator
 
         from attncli.measure.ablate import ablated, predicted_reading
+        from attncli.models.loading import measuring
 
         generator = Generator().manual_seed(self.spec.seed)
-        predicted = predicted_reading(self.reading, self.pretrained, generator)
-        found = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
+        with measuring(self.pretrained.name, self.pretrained.whole):
+            predicted = predicted_reading(self.reading, self.pretrained, generator)
+            found = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
         return found.joint or {name: found.heads[0][name] for name in EFFECTS if name in found.heads[0]}
 
     def addition(self, head: str) -> "Addition":
         """What a head adds to the logit of the likeliest next token."""
         from attncli.measure.why import attribution
+        from attncli.models.loading import measuring
         from attncli.views.browser_choice import Addition
 
         pretrained = self.pretrained
-        found = attribution(pretrained, self.reading, head=head)
+        with measuring(pretrained.name, pretrained.whole):
+            found = attribution(pretrained, self.reading, head=head)
         amount = found.head["contribution"]
         spelling, tokens = pretrained.token_spelling, self.reading.text.tokens
         labels = [token if spelling is None else readable_token(token, spelling) for token in tokens]
@@ -173,12 +179,14 @@ class OpenModel:
 
 def opened_model(spec: "HeadsSpec", texts: Texts) -> tuple[OpenModel, Report]:
     """The model with what predicts tokens, where it has that, and what its heads do on the text."""
+    from attncli.models.folder import quiet_transformers
     from attncli.runs.runner import check_before_reading, import_experiment, model_of
 
     check_before_reading(spec)
     with progress_line() as progress:
         progress.begin(first_words([spec.model_source()]))
         import_experiment(spec)
+        quiet_transformers()  # on the screen that is browsed there is no place for its messages
         model = OpenModel(spec, model_of(spec, progress, with_head=True))
         return model, model.survey(texts)
 

@@ -1,6 +1,8 @@
 """What a model loses with a smaller cache: heads that keep few keys, policies for the keys of a prompt."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from attncli.measure.patterns import HeadRow
     from attncli.models.pretrained import Pretrained
     from attncli.report import Report, Statistic
+    from attncli.toys.attention import Progress
 
     Policy = str
 else:
@@ -196,11 +199,41 @@ def _text_key(spec: CacheSpec) -> str:
     return "num_tokens" if spec.probe else "file" if spec.file else "sentence"
 
 
+LONG_SECONDS, MEASURED_SECONDS = 60.0, 3.0
+"""What is long, and how much of it is waited for before that is said."""
+
+
+class Forecast:
+    """Passes on the share that is done, and says once, where all takes long, what would take less."""
+
+    def __init__(self, progress: "Progress", ways_out: str) -> None:
+        self.progress, self.ways_out = progress, ways_out
+        self._first: tuple[float, float] | None = None
+
+    def __call__(self, share: float) -> None:
+        """The share of all passes that is done."""
+        now = monotonic()
+        if self._first is None:
+            self._first = now, share
+        passed, done = now - self._first[0], share - self._first[1]
+        if self.ways_out and passed > MEASURED_SECONDS and done > 0:
+            left = passed * (1 - share) / done
+            if passed + left > LONG_SECONDS:
+                self.progress.tell(f"about {math.ceil((passed + left) / 60)} min in all: {self.ways_out}")
+                self.ways_out = ""
+        self.progress(share)
+
+
 def report(
-    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: Callable[[float], None] | None
+    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
     """What is lost by heads that keep few keys, or with policies."""
-    return (_of_policies if spec.is_of_policies else _of_heads)(spec, reading, pretrained, progress)
+    fewer = "a smaller --num-tokens" if spec.probe else "a shorter text"
+    ways_out = f"--policy all or {fewer} takes less"
+    if spec.is_of_policies:
+        ways_out = f"fewer policies and budgets, or {fewer}, take less"
+    forecast = None if progress is None else Forecast(progress, ways_out)
+    return (_of_policies if spec.is_of_policies else _of_heads)(spec, reading, pretrained, forecast)
 
 
 def _of_heads(

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
 
+from attncli.arguments import head_name_without_stack
 from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
 from attncli.plain_text import counted
 from attncli.report import Cell, Numbers, Report, Statistic, Table
 from attncli.settings.fields import Contradictions, Everyday, contradiction, in_group
-from attncli.settings.models import SurveyTextSpec, check_head_of_model
+from attncli.settings.models import SurveyTextSpec
 from attncli.settings.text import Texts
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class CircuitSpec(SurveyTextSpec):
     heading_keys = ("file", "model", "head", "pattern", "seed")
 
     head: Annotated[
-        Annotated[str, AfterValidator(check_head_of_model)] | None, Everyday("only what feeds this head")
+        Annotated[str, BeforeValidator(head_name_without_stack)] | None, Everyday("only what feeds this head")
     ] = Field(None, description="only what feeds this head, as LAYER:HEAD")
     pattern: Annotated[
         PatternName | None, Everyday("only what feeds heads of this pattern: induction, ...")
@@ -211,7 +212,7 @@ def _report_weights(
         for row in sorted(found.rows, key=lambda row: -row["score"])
     ]
     statistics: dict[str, Statistic] = {"edges": Table(edges), "copying": Table(found.copying)}
-    notes = [*([COPYING_NOTE] if found.copying else []), *shipped_notes(spec)]
+    notes = [*([COPYING_NOTE] if found.copying else []), *found.notes, *shipped_notes(spec)]
     spec = spec.model_copy(update={"probe": None, "num_tokens": None})
     about = f"{pretrained.name}: which heads can feed which, from weights alone."
     return build_report(spec, Texts(), {}, statistics, notes, about=about, how_to_read=WEIGHTS_NOTE)

@@ -6,12 +6,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
-from attncli.settings.fields import Everyday, Given, NoFlag, Spec, flag_name, in_words_of
+from attncli.settings.fields import (
+    Everyday,
+    Given,
+    NoFlag,
+    Spec,
+    flag_name,
+    in_words_of,
+    leaves_of,
+    other_names,
+)
 from attncli.settings.text import PATH_KEYS
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
@@ -123,6 +132,17 @@ def former(name: str, parameter: Parameter) -> Parameter:
     )
 
 
+def with_other_names(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """The parameters, and those of them that are read by another name, too, which no help has."""
+    named = {each.name: each for each in parameters}
+    others = [
+        replace(named[name], name=other, flags=(f"--{other}",), hidden=True, now=name, is_passed=False)
+        for other, name in other_names(named).items()
+        if named[name].flags
+    ]
+    return [*parameters, *others]
+
+
 @dataclass(frozen=True)
 class Command:
     """A command: `run` takes the values of its parameters by their names, and gives the exit code (None: 0).
@@ -136,6 +156,9 @@ class Command:
     parameters: Sequence[Parameter]
     examples: Sequence[str]
     runs_commands: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", with_other_names(self.parameters))
 
     def refuse_writing_over(self, values: Mapping[str, Any]) -> None:
         """UserError where -o names a file that another parameter reads: results would take its place."""
@@ -344,7 +367,8 @@ def setting_options(spec_class: type[Spec]) -> list[Parameter]:
     """A flag for each setting, its value None where it is not given; those of every experiment come last."""
     shared_last = sorted(spec_class.model_fields, key=lambda key: key in Spec.model_fields)
     options = {key: _option(spec_class, key) for key in shared_last}
-    return [*options.values(), *(former(key, options[now]) for key, now in spec_class.former_keys.items())]
+    formers = (former(key, options[now]) for key, now in spec_class.former_keys.items())
+    return [*options.values(), *formers]
 
 
 def _option(spec_class: type[Spec], key: str) -> Parameter:
@@ -389,7 +413,7 @@ def metavar(key: str, field: FieldInfo) -> str:
     """How help names the values of a setting: its choices, a kind of number, a file or text."""
     if key in HEAD_KEYS:
         return HEAD_KEYS[key]
-    choices, leaves = _choices(field.annotation), list(_leaves(field.annotation))
+    choices, leaves = _choices(field.annotation), list(leaves_of(field.annotation))
     numbers = ["NUMBER"] if float in leaves else ["INTEGER"] if int in leaves and str not in leaves else []
     if len(choices) > MAX_CHOICES_SHOWN:
         return "STATISTIC" if "entropy" in choices else "NAME"
@@ -410,16 +434,7 @@ def default_text(field: FieldInfo) -> str:
 
 def _choices(annotation: Any) -> list[str]:
     """The words that a setting may be, where it is one of some."""
-    return [leaf for leaf in _leaves(annotation) if isinstance(leaf, str)]
-
-
-def _leaves(annotation: Any) -> Iterator[Any]:
-    """The types and words of which an annotation is made."""
-    parts = get_args(annotation)
-    if not parts:
-        yield annotation
-    for part in parts:
-        yield from _leaves(part)
+    return [leaf for leaf in leaves_of(annotation) if isinstance(leaf, str)]
 
 
 def _is_list(field: FieldInfo) -> bool:

@@ -31,8 +31,8 @@ from attncli.commands.command import (
 )
 from attncli.commands.mistakes import PATTERN, unquoted
 from attncli.commands.output import Destination, checked_path, first_words, progress_line
-from attncli.errors import DONE, INTERRUPTED, UserError
-from attncli.plain_text import note
+from attncli.errors import DONE, FAILED, INTERRUPTED, UserError
+from attncli.plain_text import note, plain_text
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile, resolved_yaml
 from attncli.settings.fields import (
@@ -152,10 +152,41 @@ def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str
     return given | {"file": Given("-", "stdin")} if needs_text and has_piped_text() else given
 
 
+class Expected:
+    """The conditions of --expect, each checked in every report that is written."""
+
+    def __init__(self, texts: Sequence[str], spec: Spec) -> None:
+        """UserError for what is no condition, and for a name that no report of the spec will have."""
+        from attncli.runs.report_values import Expectations, parse_conditions, refuse_unknown
+
+        conditions = parse_conditions(texts, "--expect", numbers_only=True)
+        refuse_unknown(conditions, [spec], rows=False)
+        self._expectations = Expectations(conditions)
+        self._broken: list[str] = []
+
+    def check(self, report: "Report") -> None:
+        """Note what does not hold in a report."""
+        from attncli.runs.report_values import values_of
+
+        self._broken += self._expectations.broken(*values_of(report))
+
+    def exit_code(self) -> int:
+        """1, with a line on standard error for each condition that did not hold; else 0."""
+        lines = [*self._broken, *self._expectations.unmet()]
+        for line in lines:
+            print(plain_text(line), file=sys.stderr)
+        return FAILED if lines else DONE
+
+
 def run_experiment(
-    name: str, config: str | None, show_config: bool, flags: dict[str, Any], shown: dict[str, Any]
+    name: str,
+    config: str | None,
+    show_config: bool,
+    flags: dict[str, Any],
+    shown: dict[str, Any],
+    expect: Sequence[str] = (),
 ) -> int:
-    """flags and YAML -> Spec -> Report -> view."""
+    """flags and YAML -> Spec -> Report -> view; 1 where something does not hold that is expected of it."""
     to = Destination(**shown)
     given = given_settings(name, config, flags)
     given = with_piped_text(SPECS[name], given)
@@ -168,16 +199,21 @@ def run_experiment(
         print(resolved_yaml(spec, given), end="")
         return DONE
     is_unfinished = False
+    expected = Expected(expect, spec) if expect else None
 
     def noted(reports: "Iterator[Report]") -> "Iterator[Report]":
         nonlocal is_unfinished
         for report in reports:
             is_unfinished = report.is_unfinished
+            if expected is not None:
+                expected.check(report)
             yield report
 
     with running(spec) as reports, errors_at(spec, given, config):
         to.write(noted(reports))
-    return INTERRUPTED if is_unfinished else DONE
+    if is_unfinished:
+        return INTERRUPTED
+    return DONE if expected is None else expected.exit_code()
 
 
 LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
@@ -255,7 +291,7 @@ CHECKPOINTS = option(
 FOLLOW = flag("--follow", "With --checkpoints: go on with new ones until Ctrl-C.", group="Input")
 EXPECT = option(
     "--expect",
-    'With --checkpoints: a condition that every head must meet at every step, or exit 1: "max_score < 100"; '
+    'A condition that every head must meet, with --checkpoints at every step, or exit 1: "max_score < 100"; '
     "repeatable.",
     "CONDITION",
     kind=list[str],
@@ -286,9 +322,8 @@ def run_heads(
     from attncli.runs.store import is_store_name
 
     kept = Path(shown["output"]) if is_store_name(shown["output"] or "") else None
-    for flag_of_steps, is_given in {"--follow": follow, "--expect": bool(expect)}.items():
-        if is_given and not checkpoints:
-            raise UserError(f"{flag_of_steps}: needs --checkpoints")
+    if follow and not checkpoints:
+        raise UserError("--follow: needs --checkpoints")
     if errors := [*store_errors(kept, of_store)]:
         raise UserError(*errors)
     if checkpoints:
@@ -297,10 +332,10 @@ def run_heads(
         to = Destination(**(shown if kept is None else {**shown, "output": None}))
         return show_checkpoints(checkpoints, config, flags, to, store, kept, follow, expect, **of_store)
     if store is not None:
-        return show_store(store, config, flags, Destination(**shown))
+        return show_store(store, config, flags, Destination(**shown), expect)
     if kept is None or show_config:
-        return run_experiment(name, config, show_config, flags, shown)
-    return keep_survey(kept, config, flags, Destination(**{**shown, "output": None}), **of_store)
+        return run_experiment(name, config, show_config, flags, shown, expect)
+    return keep_survey(kept, config, flags, Destination(**{**shown, "output": None}), expect, **of_store)
 
 
 def show_checkpoints(
@@ -352,7 +387,12 @@ def show_checkpoints(
 
 
 def keep_survey(
-    path: Path, config: str | None, flags: dict[str, Any], to: Destination, **of_store: Any
+    path: Path,
+    config: str | None,
+    flags: dict[str, Any],
+    to: Destination,
+    expect: Sequence[str],
+    **of_store: Any,
 ) -> int:
     """Survey every text that the store does not have yet; then write the summary of all."""
     from attncli.commands.batch import keep
@@ -367,25 +407,33 @@ def keep_survey(
         other = "relations" if spec.relations else "pictures" if spec.image else ""
         advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
+    expected = Expected(expect, spec)
     with errors_at(spec, given, config), TextFile(spec.texts, spec.text_group) as file:
         # A run keeps every statistic of every head of one text, whatever is shown.
         off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
         unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}
         plan = plan_of_texts(spec.model_copy(update={**off, **unsorted}), "attn heads", file)
         code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
-    to.write([_survey_of_store(path, spec, {})])
-    return code
+    report = _survey_of_store(path, spec, {})
+    expected.check(report)
+    to.write([report])
+    return code or expected.exit_code()
 
 
-def show_store(store: str, config: str | None, flags: dict[str, Any], to: Destination) -> int:
+def show_store(
+    store: str, config: str | None, flags: dict[str, Any], to: Destination, expect: Sequence[str]
+) -> int:
     """Write the survey that a store has kept, shown as the settings say."""
     from attncli.settings.heads import HeadsSpec
 
     given = given_settings("heads", config, flags)
     spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
     choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
-    to.write([_survey_of_store(Path(store), spec, choice)])
-    return 0
+    report = _survey_of_store(Path(store), spec, choice)
+    expected = Expected(expect, spec)
+    expected.check(report)
+    to.write([report])
+    return expected.exit_code()
 
 
 def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":

@@ -484,6 +484,7 @@ def _notes(parts: ReportParts) -> list[str]:
         notes.append(f"Beyond {MOST_KEYS_OF_HEADS} keys the map is the mean over the heads.")
     if parts.found.log_probabilities is not None:
         total = float(parts.found.log_probabilities.sum())
+        notes += parts.prompt.notes
         notes.append(f"The answer was read, not written: its log-probability is {total:.2f}.")
     else:
         notes += settings_notes(pretrained.whole.generation_config)

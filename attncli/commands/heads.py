@@ -1,6 +1,6 @@
 """What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import inf
@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic_core import PydanticSerializationError
 
 from attncli.core.formulas import sink_rate
-from attncli.core.names import STARTS_SPECIAL, WITHOUT_FIRST
+from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST
 from attncli.errors import UserError
 from attncli.measure.examples import Example, head_examples
 from attncli.measure.heads import (
@@ -20,16 +21,23 @@ from attncli.measure.heads import (
     HeadOptions,
     RestOfText,
     Surveyed,
+    SurveyedLayers,
     check_reading,
+    head_numbers,
     head_totals,
+    stacks_of,
     surveyed,
 )
 from attncli.measure.patterns import (
     HeadPatterns,
     HeadRow,
     HeadTotals,
+    Stack,
     interval_rows,
     patterns_of_text,
+    rows_behind_patterns,
+    rows_by_stack,
+    shows_pattern,
     summary_patterns,
     with_equal_names,
 )
@@ -48,8 +56,16 @@ from attncli.models.pretrained import (
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.plain_text import counted
 from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
-from attncli.report_parts import build_report, named, shipped_notes
-from attncli.runs.report_values import ROWS, Columns, stack_and_name
+from attncli.report_parts import build_report, named, shipped_notes, versions
+from attncli.runs.connection import Damaged
+from attncli.runs.report_values import (
+    ROWS,
+    Columns,
+    LayerOfHeads,
+    ValueTable,
+    stack_and_name,
+    survey_values,
+)
 from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import HeadsSpec
@@ -118,6 +134,51 @@ def report_each(
     return [report_of_text(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
 
 
+def values_each(
+    specs: Sequence[HeadsSpec], readings: Sequence[Reading], pretrained: Pretrained
+) -> tuple[ValueTable | None, Mapping[str, str]]:
+    """The values of the reports of some texts of equal counts, and what they were made with.
+
+    None of a picture, and where the settings choose heads or ask for more than statistics.
+    """
+    spec, pretrained = specs[0], reader_of(pretrained, readings[0])
+    chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
+    asks_for_more = spec.rollout or spec.full or spec.maps not in ("auto", "self", "none")
+    if chooses or asks_for_more or spec.probe or spec.image is not None or readings[0].seen is not None:
+        return None, {}
+    options = replace(options_of(spec), maps="none")
+    survey = surveyed(pretrained, readings, options, ablate=spec.ablate).survey
+    heads = _layers_of_heads(survey.found)
+    first_keys = [torch.from_numpy(one.values[..., one.names.index("sink_mass")]) for one in heads]
+    others: list[dict[str, Numbers | Table]] = []
+    for text in range(len(readings)):
+        stacks = list(stacks_of(survey.found, text).values())
+        others.append(
+            {
+                "patterns": Table(rows_behind_patterns(stacks)),
+                "pattern_rows": Table(rows_by_stack(stacks)),
+                "model": _sinks(torch.cat([mass[text] for mass in first_keys])),
+            }
+        )
+        if survey.rest is not None:
+            counts = _counts_of_rest([*stacks_of(survey.rest, text).values()])
+            others[text][f"{WITHOUT_FIRST}_rows"] = counts
+    named = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
+    rest = [] if survey.rest is None else _layers_of_heads(survey.rest, named)
+    return survey_values(heads, rest, others), versions()
+
+
+def _layers_of_heads(found: SurveyedLayers, named: Collection[str] | None = None) -> list[LayerOfHeads]:
+    """The statistics of each layer, or those that are named, as numbers."""
+    layers = []
+    for layer, numbers in zip(found.layers, head_numbers(found), strict=True):
+        kept = [place for place, name in enumerate(numbers.names) if named is None or name in named]
+        values = numbers.values.double().numpy(force=True)[..., kept]
+        names = tuple(numbers.names[place] for place in kept)
+        layers.append(LayerOfHeads(layer.where["stack"], layer.where["layer"], names, values))
+    return layers
+
+
 def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
     """The settings, with the kind of attention that is drawn: where words look at a picture, that."""
     if spec.maps != "auto":
@@ -178,6 +239,7 @@ def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequ
     heads = totals.heads()
     rows = with_equal_names([head.row() for head in heads])
     patterns = summary_patterns(heads, totals.stacks)
+    rows, none = _of_pattern(spec, rows, [head.where | head.lower for head in heads], totals.stacks)
     intervals = {"intervals": Table(interval_rows(heads, totals.stacks))}
     statistics, tensors = _parts(spec, rows, _pattern_tables(patterns) | intervals)
     statistics["texts"] = Numbers(num_texts=totals.num_texts, num_tokens=totals.num_tokens)
@@ -185,16 +247,33 @@ def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequ
     read = counted(totals.num_texts, kind)
     if totals.num_tokens is not None:
         read += f" of {counted(totals.num_tokens, 'token')}"
-    all_notes = [*_notes(spec), INTERVALS_NOTE.format(kind=kind), *notes]
-    return build_report(spec, Texts(), tensors, statistics, all_notes, about=_about(name, len(rows), read))
+    all_notes = [*_notes(spec), INTERVALS_NOTE.format(kind=kind), *none, *notes]
+    return build_report(spec, Texts(), tensors, statistics, all_notes, about=_about(name, len(heads), read))
+
+
+def _of_pattern(
+    spec: HeadsSpec, rows: list[HeadRow], numbers: Sequence[HeadRow], stacks: Mapping[str, Stack]
+) -> tuple[list[HeadRow], list[str]]:
+    """The heads of the pattern that is asked for, by the numbers that name them; a note where none has it."""
+    if spec.pattern is None:
+        return rows, []
+    having = [
+        row
+        for row, number in zip(rows, numbers, strict=True)
+        if shows_pattern(number, stacks[row["stack"]], spec.pattern)
+    ]
+    statistic, threshold, *_ = HEAD_PATTERNS[spec.pattern]
+    measured = (stack for stack in stacks.values() if spec.pattern in stack.patterns())
+    few = not any(stack.has_enough_rows(statistic) for stack in measured)
+    why = "too few rows of the text have it to tell" if few else f"none is above {threshold}"
+    return having, [] if having else [f"No head of this pattern, {spec.pattern}: {why}."]
 
 
 def _parts(
     spec: HeadsSpec, rows: list[HeadRow], tables: Mapping[str, Table]
 ) -> tuple[dict[str, Statistic], dict[str, NamedTensor]]:
     """The heads, the tables about them and the sinks; of one statistic a grid instead."""
-    first_key = torch.tensor([row["sink_mass"] for row in rows])
-    sinks = Numbers(sink_rate=sink_rate(first_key, SINK_THRESHOLD), sink_threshold=SINK_THRESHOLD)
+    sinks = _sinks(torch.tensor([row["sink_mass"] for row in rows]))
     if spec.statistic is not None:
         grids = Table(rows).grids(spec.statistic)
         return {"model": sinks}, {f"{spec.statistic} {stack}".strip(): grid for stack, grid in grids.items()}
@@ -203,6 +282,12 @@ def _parts(
         rows = sorted(rows, key=lambda row: sign * row[key] if row[key] == row[key] else inf)
     some = {name: table for name, table in tables.items() if table}
     return {"heads": Table(rows[: spec.top]), **some, "model": sinks}, {}
+
+
+def _sinks(first_key: torch.Tensor) -> Numbers:
+    """The share of heads whose mean weight on the first key is above the threshold."""
+    rate = sink_rate(first_key.float(), SINK_THRESHOLD)
+    return Numbers(sink_rate=rate, sink_threshold=SINK_THRESHOLD)
 
 
 def _pattern_tables(found: HeadPatterns) -> dict[str, Table]:
@@ -218,17 +303,16 @@ def _rest_tables(rest: RestOfText | None) -> dict[str, Table]:
     """What `rest_pattern` is named by, and how many rows of the text that comes from."""
     if rest is None:
         return {}
-    measured = dict.fromkeys(name for stack in rest.stacks.values() for name in stack.num_rows)
-    counts: list[dict[str, Cell]] = [
-        {
-            "stack": stack.name,
-            STARTS_SPECIAL: stack.starts_special,
-            **measured,
-            **stack.num_rows,
-        }
-        for stack in rest.stacks.values()
-    ]
-    return {WITHOUT_FIRST: Table(rest.rows), f"{WITHOUT_FIRST}_rows": Table(counts)}
+    counts = _counts_of_rest([*rest.stacks.values()])
+    return {WITHOUT_FIRST: Table(rest.rows), f"{WITHOUT_FIRST}_rows": counts}
+
+
+def _counts_of_rest(stacks: Sequence[Stack]) -> Table:
+    measured = dict.fromkeys(name for stack in stacks for name in stack.num_rows)
+    return Table(
+        {"stack": stack.name, STARTS_SPECIAL: stack.starts_special, **measured, **stack.num_rows}
+        for stack in stacks
+    )
 
 
 def report_of_text(
@@ -242,7 +326,8 @@ def report_of_text(
         | _rest_tables(found.rest)
         | {"named_tokens": _named_tokens(spec, reading, pretrained)}
     )
-    statistics, tensors = _parts(spec, found.rows, tables)
+    rows, none = _of_pattern(spec, found.rows, found.rows, {stack.name: stack for stack in found.stacks})
+    statistics, tensors = _parts(spec, rows, tables)
     if surveyed.rollout:
         tensors["rollout"] = named(surveyed.rollout[text], "query", "key")
     spelling = None if spec.words else pretrained.token_spelling
@@ -270,6 +355,7 @@ def report_of_text(
         count += f" of {counted(len(reading.text.ids), 'word')}"
     notes = [
         *_notes(spec),
+        *none,
         *surveyed.way.notes(),
         *whole.left_out_notes(),
         *ablated_notes(spec.ablate),
@@ -542,7 +628,7 @@ def _starts_special_before(names: Sequence[str], of_layer: np.ndarray) -> bool:
 def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: Mapping[str, Any]) -> Report:
     """The survey in a store, the one with the chosen settings where there are several, as `shown` says.
 
-    UserError if there is none, or if the choice is not clear.
+    UserError if there is none, or if the choice is not clear; Damaged where settings are of other types.
     """
     number, settings = _settings_of_survey(path, reader, choice)
     totals = _totals(reader, number)
@@ -557,5 +643,9 @@ def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: M
     ]
     read = {"texts": str(path), "sentence": None, "context": None}
     known = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}
+    try:
+        HeadsSpec.model_construct(**known).model_dump(warnings="error")
+    except PydanticSerializationError:
+        raise Damaged("the settings of its survey are damaged") from None
     complete = HeadsSpec.model_construct(**{**known, **read, **shown})
     return report_of_totals(complete, totals, Path(str(complete.model_source())).name, notes)

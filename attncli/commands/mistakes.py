@@ -62,6 +62,15 @@ ADVICE = {
 """What to do instead of some flags that other tools have."""
 
 
+FROM_DISK = frozenset(
+    {
+        *("stream", "streaming", "streamed", "offload", "offload_folder", "disk", "disk_offload"),
+        *("low_memory", "lowmem", "low_mem", "lazy", "mmap", "low_cpu_mem_usage", "device_map"),
+    }
+)
+"""What other tools call reading a model's weights from disk as they are used."""
+
+
 def unknown_command(args: Sequence[str], commands: Collection[str], above: str) -> str:
     """What a word that is no command may be: a file, a command with a mistake in it, a text."""
     word, *others = args
@@ -93,6 +102,19 @@ def flag_before_command(message: str, args: Sequence[str], own: Flags, commands:
     others = [shlex.quote(arg) for arg in args if arg != command]
     typed = " ".join(["attn", command, *others])[:MOST_SHOWN]
     return f"{flag}: is not a flag of attn: flags follow a command: {typed}"
+
+
+def hyphenated(args: Sequence[str], flags: Collection[str]) -> list[str]:
+    """The arguments with `--head_dim` as `--head-dim`, where that is a flag and the other is none."""
+    spelled: list[str] = []
+    for place, arg in enumerate(args):
+        if arg == "--":
+            return [*spelled, *args[place:]]
+        name, equals, value = arg.partition("=")
+        plain = name.replace("_", "-")
+        is_same = name.startswith("--") and name not in flags and plain in flags
+        spelled.append(f"{plain}{equals}{value}" if is_same else arg)
+    return spelled
 
 
 def check_values(args: Sequence[str], flags: Flags) -> None:
@@ -195,6 +217,8 @@ def _unknown_flag(
     if found := synonym(word, own):
         alone = ", without a value" if flags[own[found]] is None and value != NO_VALUE else ""
         return f"{is_none}: did you mean {own[found]}{alone}?"
+    if word in FROM_DISK and "--load" in flags:
+        return f"{is_none}: --load disk reads weights as they are used"
     if word in ADVICE:
         return f"{is_none}: {ADVICE[word]}"
     others = {f"attn {name}": _by_word(its) for name, its in flags_of().items()}

@@ -221,7 +221,7 @@ def steps(spec: AttentionOfModel, report: Report) -> tuple[Step, ...]:
 
 def _notes(spec: AttentionOfModel, pretrained: Pretrained, layer: CapturedLayer, way: Way) -> list[str]:
     place = f"layer {layer.layer}" if spec.shows_all_heads else f"head {layer.layer}:{spec.head}"
-    notes = [f"{pretrained.name}, {place}: {layer.module}."]
+    notes = [f"{pretrained.name}, {place}; in its code {layer.module}."]
     attention = layer.attention
     if isinstance(attention, AttentionLayer):
         if attention.group > 1:

@@ -1,17 +1,21 @@
 """Where reports go: standard output, a file that appears whole, or one page at a time."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from errno import EINVAL, ENOLCK, EOPNOTSUPP
+from fcntl import LOCK_EX, LOCK_NB, flock
 from importlib.util import find_spec
 from io import StringIO
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
+from stat import S_ISREG
 from threading import Event, Lock, Thread
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from attncli.commands.command import (
     CLEAR,
@@ -280,8 +284,8 @@ class Destination:
         if self.view.one_table and len(display.show) > 1:
             names = ", ".join(display.show)
             raise UserError(f"--show: a {self.format} file is one table: give one name (got {names})")
-        for part in () if self.view.one_table else display.show:  # which tables there are, a report says
-            refuse_unknown("--show", part, PARTS)
+        if not self.view.one_table:  # of which a report says what tables there are
+            refuse_unknown_parts(display.show)
         if title is not None and not self.view.has_title:
             titled = ", ".join(name for name, view in VIEWS.items() if view.has_title)
             raise UserError(f"--title: {self.format} has no title of its own; it is for {titled}")
@@ -315,7 +319,11 @@ class Destination:
         columns, lines = width(bool(is_terminal)), height(bool(is_terminal))
         display = replace(self.display, width=columns, height=lines, colors=colors)
         try:
-            with written_stream(self.path, is_binary=self.view.writes_bytes) as stream:
+            with (
+                written_stream(self.path, is_binary=self.view.writes_bytes) as stream,
+                progress_line() as line,
+            ):
+                reports = said_while_written(reports, self.path, line)
                 if self._is_walked():
                     walk_steps(reports, write, stream, display)
                 else:
@@ -334,6 +342,17 @@ class Destination:
         display = self.display
         is_whole = display.step is None and not display.show and not display.several
         return self.format == "table" and self.path is None and is_whole and can_walk()
+
+
+def refuse_unknown_parts(names: Sequence[str]) -> None:
+    """UserError for what is neither a part of reports nor a table or tensor that a first screen shows."""
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        from attncli.views.tables import shown_names
+
+        for name in unknown:
+            if name not in shown_names():
+                refuse_unknown("--show", name, PARTS)
 
 
 def found_browser(format: str, path: Path | None) -> "BaseBrowser":
@@ -366,14 +385,16 @@ def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
 
 
 def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Report]":
-    """The reports; UserError for a part of --show that the only report, or each of several, has not."""
-    from attncli.views.matrices import missing_parts, parts_of
+    """The reports; UserError for what --show names that the only report, or each of several, has not."""
+    from attncli.views.matrices import missing_parts, named_parts, parts_of
 
     missing: list[str] = []
     found: dict[str, None] = {}
+    named: set[str] = set()
     for report in reports:
         found |= dict.fromkeys(parts_of(report))
-        missing = missing_parts(display.show, list(found))
+        named |= named_parts(report)
+        missing = missing_parts([name for name in display.show if name not in named], list(found))
         if missing and not display.several:
             break
         yield report
@@ -443,6 +464,30 @@ def written_stream(path: Path | None, *, is_binary: bool) -> Iterator[IO[Any]]:
         raise ClosedPipe from None
 
 
+Written = TypeVar("Written")
+
+
+def said_while_written(items: Iterable[Written], path: Path | None, line: ProgressLine) -> Iterator[Written]:
+    """What is written to a file, which the line names meanwhile; what makes an item has a line of its own."""
+    name = "standard output" if path is None else path.name
+    is_file = path is not None or _is_stdout_a_file()
+    for item in items:
+        if is_file:
+            line.begin(f"writing {name}")
+        yield item
+        line.clear()
+    if is_file:
+        line.begin(f"writing {name}")
+
+
+def _is_stdout_a_file() -> bool:
+    """Whether a shell opened a file there, not a pipe or a terminal; what tests put there is neither."""
+    try:
+        return S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 @contextmanager
 def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
     """A stream of text, or of bytes, that becomes the file when all went well; before that it is untouched.
@@ -452,16 +497,87 @@ def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
     target = path.resolve()
     # Of the path itself: what a link to an open pipe resolves to, as /dev/fd/63, is no name of a file.
     is_special = path.exists() and not path.is_file()
-    written = path if is_special else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with written.open("wb") if is_binary else written.open("w", encoding="utf-8", newline="\n") as stream:
-            if target.exists() and not is_special:
-                written.chmod(target.stat().st_mode)
-            yield stream
-        if not is_special:
-            written.replace(target)
+        with nullcontext(path) if is_special else _part_of(target) as written:
+            with (
+                written.open("wb")
+                if is_binary
+                else written.open("w", encoding="utf-8", newline="\n") as stream
+            ):
+                yield stream
+            if not is_special:
+                written.replace(target)
     except OSError as error:
         raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _part_of(target: Path) -> Iterator[Path]:
+    """A file beside the target, with its mode: locked, so that nobody takes it for one of a killed run."""
+    _remove_parts_of_killed_runs(target)
+    part, lock = _locked_part(target)
+    try:
+        if target.exists():
+            part.chmod(target.stat().st_mode)
+        yield part
     finally:
-        if not is_special and written.exists():  # on a read-only disk there is none, and unlink fails
-            written.unlink()
+        if part.exists():
+            part.unlink()
+        os.close(lock)
+
+
+def _locked_part(target: Path) -> tuple[Path, int]:
+    """A file beside the target, and what locks it as long as it is open."""
+    for number in count(1):
+        extra = "" if number == 1 else f".{number}"  # a process of another host may have the same number
+        part = target.with_name(f".{target.name}.{os.getpid()}{extra}.part")
+        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        if _has_lock(file):
+            return part, file
+        os.close(file)
+    raise AssertionError("numbers do not end")
+
+
+def _has_lock(file: int) -> bool:
+    """Lock a file; whether nobody else has it, and it is still there. Some file systems know no locks."""
+    try:
+        flock(file, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (ENOLCK, EOPNOTSUPP, EINVAL):
+            raise
+    return os.fstat(file).st_nlink > 0  # nobody who found it before it was locked has removed it
+
+
+def _remove_parts_of_killed_runs(target: Path) -> None:
+    """Remove what runs left that were killed as they wrote this file: ours, unlocked, their process gone."""
+    part = re.compile(rf"\.{re.escape(target.name)}\.([0-9]+)(\.[0-9]+)?\.part")
+    with suppress(OSError):  # a folder that cannot be listed
+        for path in target.parent.iterdir():
+            match = part.fullmatch(path.name)
+            if match is not None and not _is_alive(int(match[1])):
+                _remove_unlocked(path)
+
+
+def _remove_unlocked(path: Path) -> None:
+    with suppress(OSError):  # whatever is not to be opened, locked or removed stays
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            about = os.fstat(file)
+            if S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
+                flock(file, LOCK_EX | LOCK_NB)
+                path.unlink()
+        finally:
+            os.close(file)
+
+
+def _is_alive(process: int) -> bool:
+    """Whether there is a process of this number, whoever runs it."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -111,9 +111,13 @@ def asking() -> Iterator[Ask]:
         yield _ask_by_line
         return
     shown: list[str] = []  # the prompt, written again when the process goes on
+    is_first = [True]
     with single_keys(lambda: _note(shown[0] if shown else "")) as read_key:
 
         def ask(place: Place) -> str | int:
+            if is_first:
+                is_first.clear()
+                forget_typed_ahead()
             number = ""
             while True:
                 shown[:] = [place.prompt(number)]
@@ -180,6 +184,14 @@ def single_keys(again: Callable[[], None]) -> Iterator[Callable[[], str]]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def forget_typed_ahead() -> None:
+    """Keys that were pressed before there was anything to answer, as while torch was imported, do nothing."""
+    import termios
+
+    if sys.stdin.isatty():
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def _read_key(file: int) -> str:

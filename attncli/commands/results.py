@@ -17,16 +17,25 @@ from attncli.commands.command import (
     Command,
     argument,
     flag,
+    height,
     option,
     refuse_unknown,
 )
-from attncli.commands.output import Destination, checked_path, chosen_format, written_stream
+from attncli.commands.output import (
+    Destination,
+    checked_path,
+    chosen_format,
+    progress_line,
+    said_while_written,
+    written_stream,
+)
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.report import Table
 from attncli.runs.report_values import GROUP_SUMMARY, parse_conditions
 
 if TYPE_CHECKING:
+    from attncli.report import Report
     from attncli.runs.results import Reader
 
 
@@ -56,13 +65,17 @@ def export_store(store: str, output: str | None, format: str | None, all: bool) 
         raise UserError("--format parquet: needs -o FILE")
     if chosen == "parquet" and find_spec("pyarrow") is None:
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
-    from attncli.runs.results import reading, tidy_blocks, tidy_columns
+    with progress_line() as line:
+        line.begin(f"reading {Path(store).name}")
+        from attncli.runs.results import reading, tidy_blocks, tidy_columns
 
-    with reading(Path(store), all_runs=all) as reader:
-        columns, blocks = tidy_columns(reader), tidy_blocks(reader)
-        with written_stream(path, is_binary=chosen == "parquet") as stream:
-            WRITERS[chosen](columns, blocks, stream)
-        note_earlier_runs(store, reader)
+        with reading(Path(store), all_runs=all) as reader:
+            columns, blocks = tidy_columns(reader), tidy_blocks(reader)
+            line.clear()
+            with written_stream(path, is_binary=chosen == "parquet") as stream:
+                WRITERS[chosen](columns, said_while_written(blocks, path, line), stream)
+                line.clear()
+            note_earlier_runs(store, reader)
 
 
 def note_earlier_runs(store: str, reader: "Reader") -> None:
@@ -138,31 +151,44 @@ def show_results(
     elif ascending:
         raise UserError(f"--ascending: needs --sort {'|'.join(GROUP_SUMMARY)}")
     to = Destination(**flags)
-    if group_by or statistic or top:
-        to.display = replace(to.display, show=("all",))
-    from attncli.runs.results import reading, results, usual_groups
+    with progress_line() as line:
+        line.begin(f"reading {Path(store).name}")
+        from attncli.runs.results import reading, results, usual_groups
 
-    path = Path(store)
-    with reading(path, all_runs=all) as reader:
-        groups = ["experiment"] if list(group_by) == [NO_GROUPS] else group_by or usual_groups(reader)
-        # Two runs of one id are two sentences where they are of different plans.
-        groups = list(dict.fromkeys([*groups, *(["plan"] if all else [])]))
-        report = results(
-            path,
-            reader,
-            where=conditions,
-            group_by=groups,
-            statistics=statistic,
-            sort=sort,
-            ascending=ascending,
-            top=top,
-            drawn=to.view.draws,
-        )
-        if to.view.one_table:
-            _write_rows(report.table("summary"), groups, to)
-            note_earlier_runs(store, reader)
-        else:
-            to.write([report])
+        path = Path(store)
+        with reading(path, all_runs=all) as reader:
+            groups = ["experiment"] if list(group_by) == [NO_GROUPS] else group_by or usual_groups(reader)
+            # Two runs of one id are two sentences where they are of different plans.
+            groups = list(dict.fromkeys([*groups, *(["plan"] if all else [])]))
+            report = results(
+                path,
+                reader,
+                where=conditions,
+                group_by=groups,
+                statistics=statistic,
+                sort=sort,
+                ascending=ascending,
+                top=top,
+                drawn=to.view.draws,
+            )
+            line.clear()
+            if top or ((group_by or statistic) and not _is_higher_than_screen(report, to)):
+                to.display = replace(to.display, show=("all",))
+            if to.view.one_table:
+                _write_rows(report.table("summary"), groups, to)
+                note_earlier_runs(store, reader)
+            else:
+                to.write([report])
+
+
+BESIDES = 14
+"""Lines of a screen beside the rows of its table: title, notes, header, what to type next."""
+
+
+def _is_higher_than_screen(report: "Report", to: Destination) -> bool:
+    is_screen = to.format == "table" and to.path is None and sys.stdout.isatty()
+    lines = height(is_screen)
+    return lines is not None and len(report.table("summary")) + BESIDES > lines
 
 
 def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:

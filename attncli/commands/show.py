@@ -5,10 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attncli.arrays import STDIN, is_array_file, read_array
+from attncli.arrays import is_array_file, read_array
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, option, refuse_given
 from attncli.commands.output import Destination
 from attncli.errors import UserError, available_bytes
+from attncli.files import STDIN
 from attncli.saved import SavedReports, checked_weights, read_array_report, read_reports, read_tokens
 from attncli.views import SUFFIXES
 

@@ -8,11 +8,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
 
+from attncli.arguments import head_names_without_stack
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.models.folder import cache_folder, content_digest, local_model, weight_files
+from attncli.models.digests import cache_folder, content_digest
+from attncli.models.folder import local_model, weight_files
 from attncli.plain_text import counted
 from attncli.report import Numbers, Report, Statistic, Table
 from attncli.settings.fields import (
@@ -25,7 +27,7 @@ from attncli.settings.fields import (
     in_group,
 )
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import ModelSpec, check_head_of_model
+from attncli.settings.models import ModelSpec
 from attncli.settings.text import IN_FILE, FileName, Text, Texts, read_text, text_or_file
 
 if TYPE_CHECKING:
@@ -38,8 +40,8 @@ QUESTION = "lamp="
 CONTEXT = "key=brass\ndoor=oak\nhat=wool\nlamp=green"
 
 
-def _check_heads(names: str) -> str:
-    return ",".join(dict.fromkeys(check_head_of_model(name.strip()) for name in names.split(",")))
+def _joined_heads(names: object) -> str:
+    return ",".join(head_names_without_stack(names))
 
 
 def _default_question(data: dict[str, Any]) -> str | None:
@@ -106,7 +108,7 @@ class SourceSpec(ModelSpec):
     )
     runs: Size = Field(64, description="with `method` sampled: random sets of sources")
     head: Annotated[
-        Annotated[str, AfterValidator(_check_heads)] | None, Everyday("the retrieving heads, as 18:6,14:3")
+        Annotated[str, BeforeValidator(_joined_heads)] | None, Everyday("the retrieving heads, as 18:6,14:3")
     ] = Field(
         None,
         description="the retrieving heads, as LAYER:HEAD,... (default: those that `find_heads` chose for "
@@ -137,7 +139,8 @@ class SourceSpec(ModelSpec):
         numbers = ["source", "tokens", "first_token", "all_heads", "all_heads_rank"]
         numbers += ["retrieving_heads", "retrieving_heads_rank", "lost", "lost_rank"]
         numbers += ["effect", "effect_rank"] if self.method == "sampled" else []
-        of_answer = in_group("answer.N", "position", "source", "weight", "log_probability")
+        of_tokens = ("position", "source", "weight", "log_probability", "measured_source", "measured")
+        of_answer = in_group("answer.N", *of_tokens)
         of_rankings = in_group("rankings.N", "removed", "spearman", "first_right")
         found = in_group("source", "first", "sources", "prompt_tokens", "answer_tokens", "log_probability")
         of_heads = ("weight", "source", "source_weight")
@@ -294,7 +297,7 @@ HOW_TO_READ = (
 def _notes(
     spec: SourceSpec, found: "AnswerSources", heads: Sequence[str], *, is_kept: bool, name: str
 ) -> list[str]:
-    notes = []
+    notes = [_order_note(found)]
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
     if is_kept:
@@ -304,6 +307,22 @@ def _notes(
     if spec.method == "sampled":
         notes.append(f"effect: of {spec.runs} random sets of sources, by a Lasso, on the answer's logit.")
     return notes
+
+
+ORDERS = {
+    "lost": "what the answer loses without them",
+    "effect": "their effect",
+    "retrieving_heads": "the weight of the retrieving heads",
+    "all_heads": "the weight of all heads",
+}
+
+
+def _order_note(found: "AnswerSources") -> str:
+    """What the sources are in the order of, and the answer is coloured by."""
+    kinds = list(dict.fromkeys(row["ranked_by"] for row in found.sources))
+    first = f"Sources are in the order of {ORDERS[kinds[0]]}"
+    rest = "".join(f", then of {ORDERS[kind]}" for kind in kinds[1:])
+    return f"{first}{rest}; the answer is coloured by the first."
 
 
 def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Progress | None") -> Report:

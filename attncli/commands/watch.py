@@ -38,9 +38,10 @@ from attncli.commands.command import (
 from attncli.commands.output import Destination, ProgressLine, progress_line
 from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
+from attncli.files import LOG_BYTES, read_whole
 from attncli.models.folder import id_and_revision
 from attncli.plain_text import counted, plain_text
-from attncli.report import PLACES, Cell, NamedTensor, Report, Statistic, Table
+from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Statistic, Table
 from attncli.runs.report_values import Columns, Condition, Expectations, parse_conditions
 from attncli.runs.results import Reader, reading
 from attncli.runs.store import Store, create_file, is_driven, open_store
@@ -201,27 +202,80 @@ def _report_of_head(
     return replace(found, spec={**found.spec, "head": f"{layer}:{head}"})
 
 
-def check(reader: Reader, conditions: Sequence[Condition]) -> int:
+def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Report]) -> int:
     """How many lines say that a condition does not hold at a step; each is printed on standard error.
 
-    A condition on something that no step has is one, too.
+    What no step has a number of is looked for in the tables of the reports, as `pattern`. A condition on
+    something that neither has is a line, too.
     """
-    expectations = Expectations(conditions)
-    count = 0
-    for step in reader.steps() if conditions else ():
-        lines = expectations.broken(step.columns, step.values)
-        count += len(lines)
-        for line in lines:
-            print(plain_text(f"step {step.step}: {line}"), file=sys.stderr)
-    for line in expectations.unmet() if conditions else ():
-        count += 1
+    from attncli.runs.training_steps import OF_A_STEP, broken_expectations
+
+    if not conditions:
+        return 0
+    first = next(reader.steps(), None)
+    of_steps = {
+        *OF_A_STEP,
+        "loss",
+        *(column.statistic for column in (() if first is None else first.columns)),
+    }
+    tables = {
+        each: rows
+        for each in conditions
+        if each.name not in of_steps and (rows := _rows_with(each.name, reports))
+    }
+    expectations = Expectations([each for each in conditions if each not in tables])
+    if texts := [each for each in expectations.conditions if each.number is None]:
+        raise UserError(*(f"--expect '{each}': must end in a number (got {each.text})" for each in texts))
+    lines = [
+        line
+        for step in reader.steps()
+        for line in broken_expectations(expectations, step.step, step.columns, step.values)
+    ]
+    lines += [line for each, rows in tables.items() for line in _broken_rows(each, rows)]
+    lines += expectations.unmet()
+    for line in lines:
         print(plain_text(line), file=sys.stderr)
-    return count
+    return len(lines)
+
+
+TABLES = ("head", "heads", "patterns", "changes")
+OF_TABLES = (
+    "pattern",
+    "stack",
+    "kind",
+    "layer",
+    "head",
+    "first_step",
+    "threshold",
+    "heads",
+    "before",
+    "after",
+)
+"""Their columns that are no numbers of each step."""
+
+
+def _rows_with(column: str, reports: Sequence[Report]) -> list[Row]:
+    """The rows of the first of the TABLES, in each report, that has this column."""
+    tables = ([report.table(name) for name in TABLES] for report in reports)
+    first = (next((table for table in of_report if table and column in table[0]), ()) for of_report in tables)
+    return [row for table in first for row in table]
+
+
+def _broken_rows(condition: Condition, rows: Sequence[Row]) -> Iterator[str]:
+    """A line where rows of a table do not meet a condition, with the first of them."""
+    wrong = [row for row in rows if not condition.holds(row[condition.name])]
+    if wrong:
+        first, more = wrong[0], f" (and in {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        step = f"step {first['step']}: " if isinstance(first.get("step"), int) else ""
+        is_head = first.get("layer") is not None and first.get("head") is not None
+        where = f" in {first['layer']}:{first['head']}" if is_head else ""
+        got = first[condition.name]
+        yield f"{step}expected {condition}: got {'none' if got is None else got}{where}{more}"
 
 
 def show_watch(store: str, head: str | None, expect: Sequence[str], **flags: Any) -> int:
     """Write what a store has; on a terminal again and again, while something is written into it."""
-    conditions = parse_conditions(expect, "--expect", numbers_only=True)
+    conditions = parse_conditions(expect, "--expect", numbers_only=False)
     to = Destination(**flags)
     path = Path(store)
     if _is_live(to) and path.exists() and is_driven(path):
@@ -230,9 +284,11 @@ def show_watch(store: str, head: str | None, expect: Sequence[str], **flags: Any
                 with reading(path) as reader:
                     draw(reports_of(path, reader, head) if reader.has_steps() else [], LIVE)
                 time.sleep(SECONDS_BETWEEN)
-    with reading(path) as reader:
+    with progress_line() as line, reading(path) as reader:
+        line.begin(f"reading {path.name}")
         reports = reports_of(path, reader, head)
-        broken = check(reader, conditions)
+        broken = check(reader, conditions, reports)
+        line.clear()
         _write(reports, to)
     return FAILED if broken else DONE
 
@@ -399,16 +455,20 @@ def is_settled(folder: Path | None) -> bool:
     return time.time() - changed > SETTLED_SECONDS
 
 
+UNREADABLE_LOG = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What a log raises that is too large, no file of text, or says something else than losses of steps."""
+
+
 def logged_loss(folder: Path | None, step: int) -> float | None:
-    """The last loss up to a step in the trainer_state.json of a checkpoint; None where it says none."""
+    """The loss in the trainer_state.json of a checkpoint; None where none was logged at that step."""
     path = None if folder is None else folder / "trainer_state.json"
     if path is None or not path.is_file():
         return None
     try:
-        history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
-        losses = [row["loss"] for row in history if "loss" in row and row["step"] <= step]
+        history = json.loads(read_whole(path, LOG_BYTES))["log_history"]
+        losses = [row["loss"] for row in history if "loss" in row and row["step"] == step]
         return float(losses[-1]) if losses else None
-    except (ValueError, KeyError, TypeError):  # of another program, or cut off: the loss is all that is lost
+    except UNREADABLE_LOG:  # of another program, or cut off: the loss is all that is lost
         return None
 
 
@@ -440,9 +500,10 @@ def survey_checkpoints(
         inside = next((name for name in patterns if Path(name).is_dir()), None)
         hint = "" if inside is None else f": of those in it, '{Path(inside) / '*'}'"
         raise UserError(f"--checkpoints: no folder of a model is named {named}{hint}")
-    conditions = parse_conditions(expect, "--expect", numbers_only=True)
+    conditions = parse_conditions(expect, "--expect", numbers_only=False)
     if found:
-        conditions = parse_expectations(expect, [spec_of(next(iter(found.values())).model)], "--expect")
+        of_steps = [text for text, each in zip(expect, conditions, strict=True) if each.name not in OF_TABLES]
+        parse_expectations(of_steps, [spec_of(next(iter(found.values())).model)], "--expect")
     with ExitStack() as stack:
         path = kept
         if path is None:
@@ -459,7 +520,7 @@ def survey_checkpoints(
             if not reader.has_steps():
                 return SOME_FAILED if surveys.failed else DONE
             reports = _named_reports(kept, path, reader, head)
-            broken = check(reader, conditions)
+            broken = check(reader, conditions, reports)
             _write(reports, to)
     return FAILED if broken else SOME_FAILED if surveys.failed else DONE
 

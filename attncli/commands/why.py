@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field, create_model
+from pydantic import BeforeValidator, Field, create_model
 
+from attncli.arguments import head_name
 from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.plain_text import counted
@@ -19,7 +20,7 @@ from attncli.settings.fields import (
     contradiction,
     in_group,
 )
-from attncli.settings.models import SurveyTextSpec, check_head
+from attncli.settings.models import SurveyTextSpec
 from attncli.settings.text import Texts
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class WhySpec(QueryAndKeySpec):
         None, description="with `answer`: how far its logit is above this token's"
     )
     head: Annotated[
-        Annotated[str, AfterValidator(check_head)] | None,
+        Annotated[str, BeforeValidator(head_name)] | None,
         Everyday("why this head, as 5:11, looks where it does"),
     ] = Field(
         None,
@@ -117,6 +118,10 @@ class WhySpec(QueryAndKeySpec):
     def query(self) -> str:
         """The name of the token that looks."""
         return getattr(self, "from") or "last"
+
+    def names_of_tokens(self) -> dict[str, str]:
+        names = {"from": getattr(self, "from"), "to": self.to}
+        return {key: name for key, name in names.items() if name is not None}
 
     def row_statistics(self) -> tuple[str, ...]:
         return "contribution", "weight"
@@ -265,8 +270,8 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
 
 
 SCORE_NOTE = (
-    "The score, above the mean of the keys that the query sees, is a sum over what each part wrote, the "
-    "scales of the norms frozen; behind each the weight if the part had not written there."
+    "The score, above the mean of the keys that the query sees, is a sum over what each part wrote there; "
+    "behind each part stands the weight as it would be without it."
 )
 
 

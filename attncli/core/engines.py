@@ -1,6 +1,7 @@
 """What computes a layer's attention; which engine does follows from size and from what is wanted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -75,8 +76,14 @@ def engine_for(source: Source, wanted: Wanted) -> str:
 
 
 def attend(source: Source, wanted: Wanted, progress: Progress | None = None) -> Computed:
-    """What is wanted of a layer, or of given weights, by the engine that suits."""
-    return engines()[engine_for(source, wanted)].attend(source, wanted, progress)
+    """What is wanted of a layer, or of given weights, by the engine that suits.
+
+    Of the rest beside the first key an engine of a plugin need not know: that is then computed from rows.
+    """
+    computed = engines()[engine_for(source, wanted)].attend(source, wanted, progress)
+    if wanted.rest is None or computed.rest is not None:
+        return computed
+    return replace(computed, rest=rows.attend(source, Wanted(rest=wanted.rest)).rest)
 
 
 def attend_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:

@@ -6,7 +6,7 @@ from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from math import atan2, exp, lgamma, log, log1p, pi, sqrt
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +17,24 @@ from attncli.core.names import PLUGGED, ends_of
 from attncli.core.runtime import imported_or_told
 
 
+class RestOfSoftmax(NamedTuple):
+    """The same of the keys beside the first column: the sum of their weights; and of these over that sum the
+    logarithm of their total and sum p exponent, the largest of their exponents 0.
+    """
+
+    sums: Float[Tensor, "*batch query"]
+    log_totals: Float[Tensor, "*batch query"]
+    cross: Float[Tensor, "*batch query"]
+
+
 @dataclass(frozen=True)
 class Softmax:
     """How rows came of their scores: weight p = exp(exponent - log_total), the largest exponent of a row 0.
 
     `sums` is the sum of the weights of a row. Either the exponents are there, or the sums that the compiled
-    pass computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|. `participation`, 1 / sum
-    p^2 in float64, is there from that pass, and with a sink, below which p may be too small to be squared.
+    pass computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|, `local` of `local_mass`,
+    and the `rest` beside the first column. `participation`, 1 / sum p^2 in float64, is there from that pass,
+    and with a sink, below which p may be too small to be squared.
     """
 
     log_totals: Float[Tensor, "*batch query"]
@@ -32,6 +43,25 @@ class Softmax:
     cross: Float[Tensor, "*batch query"] | None = None
     participation: Float[Tensor, "*batch query"] | None = None
     distance: Float[Tensor, "*batch query"] | None = None
+    local: Float[Tensor, "*batch query"] | None = None
+    rest: RestOfSoftmax | None = None
+
+    def normalised(self, weights: Float[Tensor, "*batch query key"], *, has_first: bool) -> RestOfSoftmax:
+        """The sum of the weights, and of these over that sum the rest; with `has_first` the first column is a
+        key that is left out.
+        """
+        if has_first and self.rest is not None:
+            return self.rest
+        if self.exponents is None:
+            assert self.cross is not None
+            return RestOfSoftmax(self.sums, self.log_totals + self.sums.log(), self.cross / self.sums)
+        kept, exponents = (numbers[..., int(has_first) :] for numbers in (weights, self.exponents))
+        if not kept.shape[-1]:
+            nothing = torch.zeros_like(self.sums)
+            return RestOfSoftmax(nothing, nothing, nothing)
+        sums, largest = kept.sum(dim=-1), exponents.amax(dim=-1)
+        cross = torch.linalg.vecdot(kept, exponents - largest.unsqueeze(-1)) / sums
+        return RestOfSoftmax(sums, sums.log() + self.log_totals - largest, cross)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +233,8 @@ def local_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
     What a cache keeps of it that has no others; S and W, of the number of keys, are those of `ends_of`. Xiao
     et al. 2023 (2309.17453), section 3.2.
     """
+    if rows.softmax is not None and rows.softmax.local is not None:
+        return rows.softmax.local
     mass: Tensor = torch.linalg.vecdot(rows.weights, rows.near_ends().expand_as(rows.weights))
     return mass
 
@@ -677,11 +709,12 @@ def jensen_shannon(
     one adds up to nothing, has a negative weight or no number. Endres and Schindelin 2003,
     10.1109/TIT.2003.813506.
     """
-    p, q = _distribution(p), _distribution(q)
-    mean = (p + q) / 2
-    divergence = (_divergence(p, mean) + _divergence(q, mean)) / 2
+    # The root of what float32 rounds away would be 3e-4.
+    wide = _distribution(p.double()), _distribution(q.double())
+    mean = (wide[0] + wide[1]) / 2
+    divergence = (_divergence(wide[0], mean) + _divergence(wide[1], mean)) / 2
     # Rounding may leave a little less than nothing between equal rows.
-    return divergence.clamp(min=0).sqrt()
+    return divergence.clamp(min=0).sqrt().to(torch.promote_types(p.dtype, q.dtype))
 
 
 def _distribution(weights: Tensor) -> Tensor:
@@ -693,23 +726,6 @@ def _distribution(weights: Tensor) -> Tensor:
 def _divergence(p: Tensor, mean: Tensor) -> Tensor:
     terms: Tensor = torch.xlogy(p, p / torch.where(mean == 0, 1, mean))
     return terms.sum(dim=-1)
-
-
-def token_losses(
-    log_probabilities: Float[Tensor, "place token"], targets: Int[Tensor, " place"]
-) -> Float[Tensor, " place"]:
-    """-ln p(target), in nats, at each place; their mean is the cross-entropy of one text."""
-    return -log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-
-
-def mean_divergence(
-    expected: Float[Tensor, "place token"], log_probabilities: Float[Tensor, "place token"]
-) -> Float[Tensor, ""]:
-    """sum p ln(p / q), in nats, mean over the places; from ln p (expected) and ln q.
-
-    Kullback & Leibler 1951, 10.1214/aoms/1177729694.
-    """
-    return (expected.exp() * (expected - log_probabilities)).sum(dim=-1).mean().clamp(min=0)
 
 
 def relative_changes(

@@ -72,9 +72,9 @@ class SeenKeys:
 class Visibility:
     """Query i, at position t, sees key j where every rule that is set agrees.
 
-    t = i, but with causal i + num_keys - num_queries, so that the last query stands at the last key. causal:
-    j <= t. window: |t - j| < window. key_mask: True for j (padding is False), for every text or for each.
-    rule: any other, a function of indices of queries and keys.
+    t = i, but with causal i + num_keys - num_queries, so that the last query stands at the last key, and with
+    an offset i + offset. causal: j <= t. window: |t - j| < window. key_mask: True for j (padding is False),
+    for every text or for each. rule: any other, a function of indices of queries and keys.
     """
 
     num_queries: int
@@ -83,10 +83,13 @@ class Visibility:
     window: int | None = None
     key_mask: Bool[Tensor, "#text key"] | None = None
     rule: Callable[[Queries, Keys], Bool[Tensor, "#text query key"]] | None = None
+    offset: int | None = None
 
     @property
     def shift(self) -> int:
         """Where the first query stands among the keys."""
+        if self.offset is not None:
+            return self.offset
         return self.num_keys - self.num_queries if self.causal else 0
 
     @property
@@ -176,10 +179,13 @@ class Visibility:
             raise NotImplementedError(f"the part {index} of a mask")
         if first == 0:
             return self
-        if self.causal and self.rule is None:
+        if self.causal and self.rule is None and self.offset is None:
             return replace(self, num_queries=self.num_queries - first)
         return Visibility(
-            self.num_queries - first, self.num_keys, rule=lambda own, keys: self.block(own + first, keys)
+            self.num_queries - first,
+            self.num_keys,
+            rule=lambda own, keys: self.block(own + first, keys),
+            offset=self.shift + first,
         )
 
     def of_texts(self, texts: slice) -> "Visibility":
@@ -419,7 +425,7 @@ class Wanted:
     `rows` are names of row statistics, `previous_token` asks for the weight on the key before each query,
     `weights` and `scores` ask for whole matrices, `kept_heads` for the weights of some heads, `pooled` for
     maps of at most that many blocks along each side. Distances are those of the `plane`, where tokens lie on
-    a picture.
+    a picture. `rest` is what is wanted of the same rows without their first key, the others renormalised.
     """
 
     rows: tuple[str, ...] = ()
@@ -435,6 +441,7 @@ class Wanted:
     pooled: int | None = None
     patterns: Patterns | None = None
     plane: Plane | None = None
+    rest: "Wanted | None" = None
 
 
 @dataclass(frozen=True)
@@ -456,6 +463,9 @@ class Computed:
 
     `raw_scores` are query . key, `scores` as the softmax takes them, hidden ones -inf. `top_keys` are -1 and
     `top_weights` NaN beyond the visible keys. `pattern_mass` is a sum over the rows.
+
+    `rest` is the same of the rows without their first key; `nothing_left` are the rows there that see keys
+    and have no weight on them, None where there is no such row.
     """
 
     rows: dict[str, Float[Tensor, "text head query"]] = field(default_factory=dict)
@@ -476,9 +486,25 @@ class Computed:
     pooled_mean: Float[Tensor, "text head query_block key_block"] | None = None
     pooled_max: Float[Tensor, "text head query_block key_block"] | None = None
     pattern_mass: Float[Tensor, "text head pattern"] | None = None
+    rest: "Computed | None" = None
+    nothing_left: Bool[Tensor, "text head query"] | None = None
 
     @property
     def seeing(self) -> Bool[Tensor, "text query"]:
         """The queries that see a key."""
         assert self.visible is not None
         return self.visible > 0
+
+    def of_heads(self, heads: slice) -> "Computed":
+        """What was computed of some of the heads, where nothing is of all of them together."""
+        assert self.head_mean is None and self.kept_weights is None and self.moments is None
+
+        def part(value: Any) -> Any:
+            if isinstance(value, Computed):
+                return value.of_heads(heads)
+            if isinstance(value, dict):
+                return {name: row[:, heads] for name, row in value.items()}
+            return None if value is None else value[:, heads]
+
+        parts = {name: part(value) for name, value in vars(self).items() if name != "visible"}
+        return Computed(**parts, visible=self.visible)

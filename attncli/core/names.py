@@ -277,6 +277,14 @@ def occurrences_among(tokens: Sequence[str]) -> Occurrences:
     return lambda text: [(i,) for i, token in enumerate(tokens) if token == text]
 
 
+def position_among(position: int, num_tokens: int) -> int:
+    """The position from 0; below 0 it counts from the end. ValueError for one that there is not."""
+    if not -num_tokens <= position < num_tokens:
+        ends = f"from 0 to {num_tokens - 1}, or from -1 to -{num_tokens}"
+        raise ValueError(f"must be a position {ends}, counted from the end (got {position})")
+    return position % num_tokens
+
+
 def token_positions(name: str, num_tokens: int, occurrences: Occurrences) -> tuple[int, ...]:
     """The positions that a name means: every one of a text, or none where no token has that name.
 
@@ -285,13 +293,7 @@ def token_positions(name: str, num_tokens: int, occurrences: Occurrences) -> tup
     ValueError for a position or a number that there is not.
     """
     if name == LAST or POSITION.fullmatch(name):
-        position = -1 if name == LAST else int(name)
-        if not -num_tokens <= position < num_tokens:
-            raise ValueError(
-                f"must be a position from 0 to {num_tokens - 1}, or from -1 to -{num_tokens}, counted from "
-                f"the end (got {name})"
-            )
-        return (position % num_tokens,)
+        return (position_among(-1 if name == LAST else int(name), num_tokens),)
     found = _of_text(name, occurrences)
     if not found and (numbered := OCCURRENCE.fullmatch(name)) is not None:
         text, number = numbered[1], int(numbered[2])
@@ -309,9 +311,11 @@ def _of_text(text: str, occurrences: Occurrences) -> Sequence[Sequence[int]]:
     return found if found or not is_quoted else occurrences(text[1:-1])
 
 
-def the_one_position(name: str, positions: Sequence[int]) -> int:
-    """The only position that a name means; ValueError where there are several."""
+def the_one_position(name: str, positions: Sequence[int], occurrences: Occurrences) -> int:
+    """The only position that a name means; ValueError where there are several, with a name for each."""
     if len(positions) > 1:
         several = ", ".join(map(str, positions))
-        raise ValueError(f"must be one token: {name:.60} is at {several}: give a position")
+        is_numbered = len(_of_text(name, occurrences)) == len(positions)
+        numbered = f"{name:.60}#1 to {name:.60}#{len(positions)}, or " if is_numbered else ""
+        raise ValueError(f"must be one token: {name:.60} is at {several}: give {numbered}a position")
     return positions[0]

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from threading import Lock
@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attncli.core.formulas import Rows, Softmax
+from attncli.core.formulas import RestOfSoftmax, Rows, Softmax
 from attncli.core.layer import AttentionLayer, SeenKeys
+from attncli.core.names import Ends, ends_of
 from attncli.core.runtime import tile_pass, torch_threads
 
 Found = TypeVar("Found")
@@ -123,14 +124,17 @@ class Scratch:
 LEAST_EXPONENT = -800.0
 """exp of it is 0 in float64, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy."""
 LOG2_E = 1.4426950408889634
-OF_ROWS = ("logsumexp", "log_total", "sum", "cross", "distance")
+OF_ROWS = (
+    *("logsumexp", "log_total", "sum", "cross", "distance"),
+    *("local", "rest_sum", "rest_log_total", "rest_cross"),
+)
 
 
 class RowArguments(ctypes.Structure):
     """The struct `Rows` of tile_pass.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("num_queries", "num_keys")),
+        *((name, ctypes.c_int64) for name in ("num_queries", "num_keys", "num_first", "window")),
         *(
             (name, ctypes.c_void_p)
             for name in ("scores", "weights", "sink", "blind", "position", "here", *OF_ROWS, "participation")
@@ -143,18 +147,20 @@ def softmax_rows(
     seen: SeenKeys,
     sink: Float[Tensor, "#text #head 1"] | None,
     buffers: Float[Tensor, "2 size"],
+    num_keys: int,
 ) -> tuple[Tensor, Float[Tensor, "text head query"], Softmax]:
     """exp(score - logsumexp) in the first buffer, the logsumexp, and how the weights came of the scores.
 
     Hidden scores are -inf. The sink, a score, joins the denominator alone. A row without a key has weights 0.
+    `num_keys` counts all keys, of which these may be a part.
     """
     if scores.dtype == torch.float32 and scores.device.type == "cpu" and tile_pass() is not None:
-        return _compiled(scores, seen, sink, buffers[0])
+        return _compiled(scores, seen, sink, buffers[0], ends_of(num_keys))
     return _by_torch(scores, seen, sink, buffers)
 
 
 def _compiled(
-    scores: Tensor, seen: SeenKeys, sink: Tensor | None, buffer: Tensor
+    scores: Tensor, seen: SeenKeys, sink: Tensor | None, buffer: Tensor, ends: Ends
 ) -> tuple[Tensor, Tensor, Softmax]:
     weights = buffer[: scores.numel()].view(scores.shape)
     numbers = scores.new_empty(len(OF_ROWS), *scores.shape[:3])
@@ -169,6 +175,7 @@ def _compiled(
     num_rows, start = numbers[0].numel(), numbers.data_ptr()
     arguments = RowArguments(
         *scores.shape[2:],
+        *ends,
         scores.data_ptr(),
         weights.data_ptr(),
         *(None if tensor is None else tensor.data_ptr() for tensor in of_rows),
@@ -179,9 +186,17 @@ def _compiled(
     library = tile_pass()
     assert library is not None
     library.attn_softmax_rows(ctypes.byref(arguments), ctypes.c_int64(num_rows))
-    logsumexp, log_totals, sums, cross, distance = numbers.unbind()
-    found = Softmax(log_totals, sums, cross=cross, participation=participation, distance=distance)
-    return weights, logsumexp, found
+    logsumexp, log_totals, sums, cross, distance, local, *of_rest = numbers.unbind()
+    softmax = Softmax(
+        log_totals,
+        sums,
+        cross=cross,
+        participation=participation,
+        distance=distance,
+        local=local,
+        rest=RestOfSoftmax(*of_rest),
+    )
+    return weights, logsumexp, softmax
 
 
 def _by_torch(
@@ -259,7 +274,7 @@ class Tile:
     keys: slice
     rows: Rows
     masked: bool
-    blind: Bool[Tensor, "#text 1 query"] | None
+    blind: Bool[Tensor, "#text #head query"] | None
     scores: Float[Tensor, "text head query key"] | None = None
     raw_scores: Float[Tensor, "text head query key"] | None = None
     logsumexp: Float[Tensor, "text head query"] | None = None
@@ -326,6 +341,21 @@ class GivenWeights:
 Source = AttentionLayer | GivenWeights
 
 
+def side_by_side(sources: Sequence[Source]) -> Source:
+    """The heads of several layers as those of one; all see the same keys, and scores have no other rules."""
+    if len(sources) == 1:
+        return sources[0]
+    first = sources[0]
+    if isinstance(first, GivenWeights):
+        weights = [source.weights for source in sources if isinstance(source, GivenWeights)]
+        return GivenWeights(torch.cat(weights, dim=1), first.seen)
+    layers = [source for source in sources if isinstance(source, AttentionLayer)]
+    query, key, value = (
+        torch.cat([getattr(layer, name) for layer in layers], dim=1) for name in ("query", "key", "value")
+    )
+    return replace(first, query=query, key=key, value=value)
+
+
 def blocks_of(source: Source) -> list[list[Block]]:
     """Where the tiles lie that cover every row: in one list the heads of the same queries."""
     found = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
@@ -385,7 +415,7 @@ def _softmax_tile(
     if sink is not None:
         parts = zip((block.texts, block.heads), sink.shape, strict=True)
         sink = sink.to(scores)[tuple(part if size > 1 else slice(None) for part, size in parts)].unsqueeze(-1)
-    weights, logsumexp, softmax = softmax_rows(scores, seen, sink, buffers[1:])
+    weights, logsumexp, softmax = softmax_rows(scores, seen, sink, buffers[1:], layer.shape[3])
     # Beside a sink far above the keys, the two of the difference would leave no digits of it.
     largest = logsumexp - softmax.log_totals if sink is None else scores.amax(dim=-1)
     rows = Rows(

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attncli.core.formulas import load_formula, merged_moments, received_mass, top_keys
+from attncli.core.formulas import Rows, Softmax, load_formula, merged_moments, received_mass, top_keys
 from attncli.core.layer import AttentionLayer, Computed, Moments, Wanted
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.row_tiles import (
@@ -377,6 +377,81 @@ class PatternMass:
         return {"pattern_mass": None if self.mass is None else self.mass.to(self.dtype)}
 
 
+SPARE_BITS = 46
+"""By how many bits the weights beside the first key must sum to more than the smallest normal number."""
+
+
+class RestOfRows:
+    """What is wanted of the rows without their first key, p_j / sum_{j > 0} p_j; destroys the scores.
+
+    Null where that sum is so small that its terms may have been rounded to 0.
+    """
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        assert wanted.rest is not None
+        self.source = source
+        self.parts: list[Part] = [make(source, wanted.rest) for asks, make in PARTS if asks(wanted.rest)]
+        self.nothing_left = torch.zeros(source.shape[:3], dtype=torch.bool, device=source.like.device)
+        self.least = torch.finfo(source.like.dtype).tiny * 2**SPARE_BITS
+
+    def add(self, tile: Tile) -> Callable[[], None]:
+        rest = self._without_first(tile)
+        added = [add for part in self.parts if (add := part.add(rest)) is not None]
+
+        def add_all() -> None:
+            for add in added:
+                add()
+
+        return add_all
+
+    def _without_first(self, tile: Tile) -> Tile:
+        rows, has_first = tile.rows, tile.keys.start == 0
+        visible = rows.visible - self._sees_first(tile)
+        softmax = None
+        if rows.softmax is None:
+            sums = rows.weights[..., int(has_first) :].sum(dim=-1)
+        else:
+            sums, log_totals, cross = rows.softmax.normalised(rows.weights, has_first=has_first)
+        is_left = sums > self.least
+        if rows.softmax is not None:
+            softmax = Softmax(log_totals, is_left.to(sums.dtype), cross=cross)
+        self.nothing_left[place_of(tile)] = (visible > 0) & ~is_left
+        shares = sums.reciprocal().masked_fill(~is_left, 0.0)
+        weights = torch.mul(rows.weights, shares.unsqueeze(-1), out=tile.scores)
+        if has_first:
+            weights[..., 0] = 0.0
+        shared = rows.shared.setdefault("rest", {})
+        left = Rows(
+            weights,
+            visible,
+            rows.queries,
+            rows.keys,
+            softmax,
+            shared,
+            num_keys=rows.num_keys,
+            plane=rows.plane,
+        )
+        return Tile(tile.block, tile.keys, left, tile.masked, ~is_left, seen=tile.seen)
+
+    def _sees_first(self, tile: Tile) -> Tensor:
+        """(#text, 1, query): 1 where a query sees the first key."""
+        if isinstance(self.source, GivenWeights):
+            assert tile.seen is not None
+            return tile.seen[..., 0].unsqueeze(1).to(torch.int64)
+        shared = tile.rows.shared
+        if "sees_first" not in shared:
+            visibility = self.source.visibility.of_texts(tile.block.texts)
+            queries = tile.rows.queries - visibility.shift
+            shared["sees_first"] = visibility.block(queries, torch.zeros_like(queries[:1])).mT.to(torch.int64)
+        sees_first: Tensor = shared["sees_first"]
+        return sees_first
+
+    def result(self) -> dict[str, Any]:
+        rest = Computed(**{name: value for part in self.parts for name, value in part.result().items()})
+        nothing_left = self.nothing_left if bool(self.nothing_left.any()) else None
+        return {"rest": replace(rest, nothing_left=nothing_left)}
+
+
 LEAST_FOR_JOBS = 2**24
 """Scores of a layer, those of 1,182 tokens and 12 heads, from which threads of our own over its queries were
 measured to be faster than torch's."""
@@ -394,6 +469,7 @@ PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[Source, Wanted], Part]], 
     (lambda wanted: wanted.received_mass, ReceivedMass),
     (lambda wanted: wanted.pooled is not None, PooledMaps),
     (lambda wanted: wanted.patterns is not None, PatternMass),
+    (lambda wanted: wanted.rest is not None, RestOfRows),  # the last: it computes in the place of the scores
 )
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from configparser import Error as NotEntryPoints
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -123,6 +123,43 @@ def torch_threads(number: int) -> Iterator[int]:
         yield before
     finally:
         set_torch_threads(before, of_mkl)
+
+
+def remove_empty_compiler_folder() -> None:
+    """Remove the folder of compiled code that torch makes when transformers imports it, where it is empty.
+
+    Torch makes it again when there is something to keep. What a user has named stays.
+    """
+    from tempfile import gettempdir  # half as long to import as all that `attn --help` needs
+
+    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
+    if folder.parent == Path(gettempdir()) and folder.name.startswith("torchinductor_"):
+        with suppress(OSError):  # it has something in it, or is another user's
+            folder.rmdir()
+
+
+_forked: list[bool] = []
+os.register_at_fork(after_in_child=lambda: _forked.append(True))
+
+
+def threads_that_run() -> AbstractContextManager[object]:
+    """One torch thread in a process that was forked, else those that there are.
+
+    GNU's OpenMP waits in the child of a fork for the threads of its parent, for ever.
+    """
+    return torch_threads(1) if _forked else nullcontext()
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """While it is open a caller's autocast, with which numbers would be others, waits on every device."""
+    import torch
+
+    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    with ExitStack() as opened:
+        for kind in kinds:
+            opened.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 @contextmanager

@@ -28,6 +28,7 @@ typedef struct {
     int64_t num_queries, num_keys, value_dim, top_k;
     int64_t first_rank;         /* of the tile's first key */
     int64_t bounded;            /* whether the reference stays 0 */
+    int64_t num_first, window;  /* local keys: position < num_first or |query - key| < window */
     float headroom;             /* how far scores may outgrow the reference, in bits */
     float *scores;              /* query, key: scores come in, exponentials go out */
     const int64_t *first;       /* query: the ranks first <= rank < stop are visible */
@@ -35,7 +36,7 @@ typedef struct {
     const float *position;      /* key */
     const float *here;          /* query: its position */
     float *reference, *smallest, *largest;
-    double *score, *score_square, *total, *total_square, *weighted, *distance;
+    double *score, *score_square, *total, *total_square, *weighted, *distance, *local;
     float *top_scores;          /* query, top_k: largest first */
     int64_t *top_ranks;
     float *output;              /* query, value_dim */
@@ -131,10 +132,51 @@ INLINED void raise_reference(const Tile *tile, int64_t query)
     tile->total[query] *= factor;
     tile->total_square[query] *= factor * factor;
     tile->distance[query] *= factor;
+    tile->local[query] *= factor;
     float *output = tile->output + query * tile->value_dim;
     for (int64_t d = 0; d < tile->value_dim; d++)
         output[d] *= (float)factor;
     tile->reference[query] = largest;
+}
+
+/* The sum of the weights of the columns from <= j < to. */
+INLINED float sum_of(const float *weights, int64_t from, int64_t to)
+{
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = from; j < to; j++)
+        sum += weights[j];
+    return sum;
+}
+
+/* The first of the columns from <= j < to whose position is not below a bound; positions rise. */
+INLINED int64_t column_from(const float *position, int64_t from, int64_t to, float bound)
+{
+    while (from < to) {
+        int64_t middle = from + (to - from) / 2;
+        if (position[middle] < bound)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+/* The sum of the exponentials of the first keys and of those near the query. */
+INLINED float local_sum(const Tile *tile, const float *weights, float here, int64_t from, int64_t to)
+{
+    const float *position = tile->position;
+    float window = (float)tile->window, num_first = (float)tile->num_first;
+    float sum = 0.0f;
+    int64_t beside = from;
+    if (position[from] < num_first) {
+        beside = column_from(position, from, to, num_first);
+        sum = sum_of(weights, from, beside);
+    }
+    if (position[to - 1] <= here - window || position[from] >= here + window)
+        return sum;
+    int64_t near = column_from(position, beside, to, here - window + 1.0f);
+    return sum + sum_of(weights, near, column_from(position, near, to, here + window));
 }
 
 /* The visible scores of a row become exponentials, and their sums are taken. */
@@ -158,6 +200,7 @@ INLINED void add_weights(const Tile *tile, int64_t query, int64_t from, int64_t 
     tile->total_square[query] += square;
     tile->weighted[query] += weighted;
     tile->distance[query] += distance;
+    tile->local[query] += local_sum(tile, scores, here, from, to);
 }
 
 /* Which columns of the tile a row sees. */
@@ -209,6 +252,7 @@ EACH_PROCESSOR void attn_add_columns(const float *scores, int64_t num_queries, i
 /* The fields of `RowArguments` in row_softmax.py, in its order: whole rows of several heads, one after the other. */
 typedef struct {
     int64_t num_queries, num_keys; /* rows of a head, and columns */
+    int64_t num_first, window;     /* local keys: position < num_first or |query - key| < window */
     const float *scores;           /* row, key; -inf where hidden */
     float *weights;                /* row, key */
     const float *sink;             /* row: a score that joins the denominator; NULL where there is none */
@@ -216,6 +260,8 @@ typedef struct {
     const float *position;         /* key */
     const float *here;             /* query: its position */
     float *logsumexp, *log_total, *sum, *cross, *distance; /* row */
+    float *local;                  /* row: the weight on the first keys and on those near the query */
+    float *rest_sum, *rest_log_total, *rest_cross; /* row: of the weights beside the first column */
     double *participation;         /* row: 1 / sum weight^2, which a strong sink takes beyond float */
 } Rows;
 
@@ -227,18 +273,49 @@ typedef struct {
 /* Keys whose sums are taken in float before they join those in double. */
 #define RUN 2048
 
+/* The weight on the first keys and on those near the query; columns are neighbouring keys. */
+INLINED float local_mass(const Rows *rows, const float *weights, float here)
+{
+    int64_t start = (int64_t)rows->position[0], num_keys = rows->num_keys;
+    int64_t first = within(rows->num_first, start, num_keys);
+    int64_t from = within((int64_t)here - rows->window + 1, start, num_keys);
+    int64_t to = within((int64_t)here + rows->window, start, num_keys);
+    return sum_of(weights, 0, first) + sum_of(weights, from > first ? from : first, to);
+}
+
+/* Sums over the columns from 1 on, of which `highest` is the largest score: of weights, and of weight times what a score
+   is below that. */
+INLINED void sum_rest(const float *scores, const float *weights, int64_t num_keys, float highest, double *rest,
+                      double *cross)
+{
+    *rest = *cross = 0;
+    for (int64_t start = 1; start < num_keys; start += RUN) {
+        int64_t stop = start + RUN < num_keys ? start + RUN : num_keys;
+        float of_run = 0.0f, cross_of_run = 0.0f;
+#pragma omp simd reduction(+ : of_run, cross_of_run)
+        for (int64_t j = start; j < stop; j++) {
+            float below = scores[j] - highest;
+            below = below < LEAST_EXPONENT ? LEAST_EXPONENT : below;
+            of_run += weights[j];
+            cross_of_run += weights[j] * below;
+        }
+        *rest += of_run;
+        *cross += cross_of_run;
+    }
+}
+
 /* weight = exp(score - logsumexp), and sums over the weights of a row; weights 0 where no key is seen. */
 INLINED void softmax_row(const Rows *rows, int64_t row)
 {
     int64_t num_keys = rows->num_keys;
     const float *scores = rows->scores + row * num_keys, *position = rows->position;
     float *weights = rows->weights + row * num_keys;
-    float here = rows->here[row % rows->num_queries], highest = scores[0];
-#pragma omp simd reduction(max : highest)
-    for (int64_t j = 0; j < num_keys; j++)
-        highest = scores[j] > highest ? scores[j] : highest;
+    float here = rows->here[row % rows->num_queries], highest_of_rest = num_keys > 1 ? scores[1] : -INFINITY;
+#pragma omp simd reduction(max : highest_of_rest)
+    for (int64_t j = 1; j < num_keys; j++)
+        highest_of_rest = scores[j] > highest_of_rest ? scores[j] : highest_of_rest;
     int is_blind = rows->blind && rows->blind[row];
-    float reference = highest;
+    float reference = scores[0] < highest_of_rest ? highest_of_rest : scores[0];
     if (rows->sink && reference < LEAST_REFERENCE) /* scores of -inf alone: all the weight goes to the sink */
         reference = LEAST_REFERENCE;
     if (is_blind)
@@ -263,6 +340,15 @@ INLINED void softmax_row(const Rows *rows, int64_t row)
         squares += squares_of_run;
         distance += distance_of_run;
     }
+    /* Beside the first column: where that has most of the weight, differences of whole sums have no digits of the rest. */
+    float highest = highest_of_rest < LEAST_REFERENCE ? reference : highest_of_rest;
+    double apart = (double)highest - reference, rest = total - weights[0], rest_cross;
+    if (weights[0] > 0.5 * total) {
+        sum_rest(scores, weights, num_keys, highest, &rest, &rest_cross);
+    } else {
+        float first = scores[0] - reference;
+        rest_cross = cross - (double)weights[0] * (first < LEAST_EXPONENT ? LEAST_EXPONENT : first) - apart * rest;
+    }
     double inverse = 1, log_total = 0, logsumexp = 0;
     if (!is_blind) {
         double above = rows->sink ? (double)rows->sink[row] - reference : -INFINITY, smaller = exp(-fabs(above));
@@ -285,6 +371,10 @@ INLINED void softmax_row(const Rows *rows, int64_t row)
     rows->sum[row] = is_blind ? 0.0f : rows->sink ? (float)(total * inverse) : 1.0f;
     rows->cross[row] = (float)(cross * inverse);
     rows->distance[row] = (float)(distance * inverse);
+    rows->local[row] = local_mass(rows, weights, here);
+    rows->rest_sum[row] = (float)(rest * inverse);
+    rows->rest_log_total[row] = rest > 0 ? (float)(log(rest) - apart) : 0.0f;
+    rows->rest_cross[row] = rest > 0 ? (float)(rest_cross / rest) : 0.0f;
     rows->participation[row] = 1 / inverse / inverse / squares;
 }
 

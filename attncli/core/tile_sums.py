@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attncli.core.names import Ends, ends_of
 from attncli.core.row_tiles import LOG2_E, Scratch
 from attncli.core.runtime import tile_pass
 
@@ -240,6 +241,8 @@ class ScoreTile:
     value: Float[Tensor, "key value_dim"]
     position: Float[Tensor, " key"]
     buffer: Float[Tensor, " size"]
+    ends: Ends
+    """The first keys and the near ones, of all."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +257,7 @@ class RowSums:
         entropy    log2(sum e) - sum e (s - reference) / sum e      (bits)
         sum p^2    sum e^2 / (sum e)^2
         output     sum e value / sum e; distance likewise, with |position - j| for the value
+        local      sum e over the first keys and those near the query, over sum e
 
     Sums over a tile are taken in the type of the scores, sums over tiles in float64.
     """
@@ -268,6 +272,7 @@ class RowSums:
     total_square: Float[Tensor, " query"]
     weighted: Float[Tensor, " query"]
     distance: Float[Tensor, " query"]
+    local: Float[Tensor, " query"]
     output: Float[Tensor, "query value_dim"]
     top_scores: Float[Tensor, "query top_k"]
     top_ranks: Int[Tensor, "query top_k"]
@@ -282,8 +287,8 @@ def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bo
     """The sums before any key was seen; those of the output, zeros, are summed up in their place."""
     like, num_queries = output, len(output)
     lowest = like.new_full((num_queries,), LOWEST)
-    score, square, total, total_square, weighted, distance = torch.zeros(
-        6, num_queries, dtype=torch.float64, device=like.device
+    score, square, total, total_square, weighted, distance, local = torch.zeros(
+        7, num_queries, dtype=torch.float64, device=like.device
     )
     return RowSums(
         bounded=bounded,
@@ -296,6 +301,7 @@ def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bo
         total_square=total_square,
         weighted=weighted,
         distance=distance,
+        local=local,
         output=output,
         top_scores=like.new_full((num_queries, top_k), LOWEST),
         top_ranks=torch.full((num_queries, top_k), -1, device=like.device),
@@ -362,6 +368,7 @@ def _add_weights(sums: RowSums, tile: ScoreTile) -> None:
     sums.total.add_(total)
     sums.weighted.add_(scores.mul_(weights).sum(-1))
     sums.total_square.add_(torch.linalg.vector_norm(weights, dim=-1).square_())
+    sums.local.add_(_local(tile, weights))
     sums.distance.add_(_distance(tile, weights, total))
 
 
@@ -372,11 +379,23 @@ def _raise_reference(sums: RowSums) -> None:
     step = (sums.reference - reference).double()
     factor = torch.exp2(step)
     sums.weighted.addcmul_(step, sums.total)
-    for of_row in (sums.total, sums.weighted, sums.distance):
+    for of_row in (sums.total, sums.weighted, sums.distance, sums.local):
         of_row *= factor
     sums.total_square.mul_(factor).mul_(factor)
     sums.output.mul_(factor[:, None].to(sums.output.dtype))
     sums.reference.copy_(reference)
+
+
+def _local(tile: ScoreTile, weights: Float[Tensor, "query key"]) -> Float[Tensor, " query"] | float:
+    """sum_j e_j over the first keys and those near the query: `attncli.core.formulas.local_mass`."""
+    here, place, ends = tile.block.here, tile.position, tile.ends
+    has_first = bool(place[0] < ends.sink)
+    if not has_first and (place[-1] <= here[0] - ends.window or place[0] >= here[-1] + ends.window):
+        return 0.0
+    is_local = (here[:, None] - place).abs_() < ends.window
+    if has_first:
+        is_local |= place < ends.sink
+    return weights.where(is_local, 0.0).sum(-1)
 
 
 def _distance(
@@ -407,6 +426,7 @@ OF_ROWS = (
     "total_square",
     "weighted",
     "distance",
+    "local",
     "top_scores",
     "top_ranks",
     "output",
@@ -418,7 +438,7 @@ class TileArguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_queries", "num_keys", "value_dim", "top_k", "first_rank")),
-        ("bounded", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("bounded", "num_first", "window")),
         ("headroom", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in (*OF_TILE, *OF_ROWS)),
     )
@@ -440,6 +460,7 @@ def add_tile_compiled(sums: RowSums, tile: ScoreTile) -> None:
         sums.top_scores.shape[1],
         tile.keys.start,
         sums.bounded,
+        *tile.ends,
         HEADROOM_BITS,
         *(tensor.data_ptr() for tensor in (*of_tile, *of_rows)),
     )
@@ -513,10 +534,10 @@ def sum_rows(head: Head, block: QueryBlock, sums: RowSums, sizes: TileSizes, scr
 
 def score_tiles(head: Head, block: QueryBlock, sizes: TileSizes, scratch: Scratch) -> Iterator[ScoreTile]:
     """The scores of the block with the keys that it sees, some at a time, each in the place of the last."""
-    kept = head.visibility.kept
+    kept, ends = head.visibility.kept, ends_of(head.visibility.num_keys)
     size = (len(block.query) + head.key.shape[-1]) * min(sizes.keys, len(kept))
     with scratch.lent(size) as (score_buffer, buffer):
         for keys, seen_by_all in block.interval.tiles(sizes.keys):
             scores = head.scores(block, keys, score_buffer)
             value, position = head.take(head.value, keys), kept[keys].to(scores.dtype)
-            yield ScoreTile(block, scores, keys, seen_by_all, value, position, buffer)
+            yield ScoreTile(block, scores, keys, seen_by_all, value, position, buffer, ends)

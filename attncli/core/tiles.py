@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from threading import Lock
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from attncli.core.formulas import are_equal, top_keys
 from attncli.core.layer import AttentionLayer, Computed, Wanted
-from attncli.core.names import ROW_STATISTICS, ends_of
+from attncli.core.names import ROW_STATISTICS
 from attncli.core.row_tiles import LOG2_E, Scratch, run_jobs
 from attncli.core.rows import PooledGrid, moments_of_heads
 from attncli.core.rows import attend as attend_by_rows
@@ -23,7 +24,6 @@ from attncli.core.tile_sums import (
     LOWEST,
     SAFE_BITS,
     Head,
-    Interval,
     KeptKeys,
     QueryBlock,
     RowSums,
@@ -153,12 +153,8 @@ IN_FLOAT64 = ("participation",)
 """Those that a strong sink takes beyond float32."""
 
 
-def row_statistics(
-    head: Head, block: QueryBlock, sums: RowSums, scratch: Scratch, *, is_local: bool
-) -> dict[str, Tensor]:
+def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
     """Every number of RUNNING by name, and top keys; `inverse` makes 2^(score - reference) a weight.
-
-    local_mass takes scores of its own: it is there where `is_local` asks for it.
 
     The sums of the output become the output, in their place.
 
@@ -191,12 +187,11 @@ def row_statistics(
         "top_weights": _weight(sums.top_scores[:, :-1], logsumexp).masked_fill(beyond, torch.nan),
         "sink_mass": _weight(first, logsumexp),
         "distance": share * sums.distance / total,
+        "local_mass": share * sums.local / total,
         "participation": total.square() / sums.total_square / share.square(),
         "max_score": (sums.largest + block.centre) * LN_2,
         "previous_token": _weight(previous, logsumexp).masked_fill(no_such_key, torch.nan),
     }
-    if is_local:
-        rows["local_mass"] = local_mass(head, block, sums.largest, logsumexp, scratch)
     is_blind = visible == 0
     if is_blind.any():
         for name, numbers in rows.items():
@@ -206,42 +201,6 @@ def row_statistics(
     sums.output.mul_((share / total).nan_to_num(0.0)[:, None])
     inverse = torch.exp2(sums.reference - logsumexp).masked_fill(is_blind, 0.0)
     return rows | {"visible": visible, "top_keys": top_keys, "inverse": inverse}
-
-
-STRIP = 128
-"""Queries whose weights on near keys are computed together; their band is as much wider than a window."""
-
-
-def local_mass(
-    head: Head,
-    block: QueryBlock,
-    largest: Float[Tensor, " query"],
-    logsumexp: Float[Tensor, " query"],
-    scratch: Scratch,
-) -> Float[Tensor, " query"]:
-    """sum p over the first keys and those near the query: `attncli.core.formulas.local_mass`."""
-    seen, ends = head.visibility, ends_of(head.visibility.num_keys)
-    num_first = int((seen.kept < ends.sink).sum())
-    near = replace(seen, window=ends.window).interval(block.rows)
-    first, stop = near.first.maximum(block.interval.first), near.stop.minimum(block.interval.stop)
-    mass = torch.zeros_like(logsumexp)
-    for start in range(0, len(mass), STRIP):
-        rows = slice(start, start + STRIP)
-        strip, of_window = block.of(rows), Interval(first[rows], stop[rows])
-        last = int(of_window.stop.max())
-        band = slice(min(int(of_window.first.min()), last), last)
-        before = slice(0, min(num_first, last))
-        for ranks in (band, before):
-            columns = torch.arange(ranks.start, ranks.stop, device=mass.device)
-            hidden = of_window.hides(columns)
-            if ranks is before:  # those of the first keys that are not near
-                hidden = ~hidden | strip.interval.hides(columns)
-            size = len(columns) * (len(strip.query) + strip.query.shape[-1])
-            with scratch.lent(size) as (buffer, _):
-                scores = head.scores(strip, ranks, buffer).minimum(largest[rows, None])
-            weights = _weight(scores, logsumexp[rows]).masked_fill(hidden, 0.0)
-            mass[rows] += weights.sum(dim=-1)
-    return mass
 
 
 def _weight(scores: Float[Tensor, "query ..."], logsumexp: Float[Tensor, " query"]) -> Tensor:
@@ -311,7 +270,6 @@ class Plan:
     """What is the same for all heads."""
 
     num_queries: int
-    rows: tuple[str, ...]
     top_k: int
     sizes: TileSizes
     scratch: Scratch
@@ -380,8 +338,7 @@ class HeadJobs:
         block, sums = self.block.of(rows), self.sums.of(rows)
         if plan.top_k:
             break_ties(self.head, rows, sums.top_scores, sums.top_ranks, plan.sizes, plan.scratch)
-        is_local = "local_mass" in plan.rows
-        for name, numbers in row_statistics(self.head, block, sums, plan.scratch, is_local=is_local).items():
+        for name, numbers in row_statistics(self.head, block, sums).items():
             self.into[name][rows] = numbers
         self.into["moments"][part] = score_moments(block, sums)
 
@@ -433,7 +390,7 @@ def stream(
         done += share
 
     with Scratch(like) as scratch:
-        plan = Plan(num_queries, wanted.rows, wanted.top_k, sizes, scratch, grid, like)
+        plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
         for group in slices(len(heads), together):
             some = [
                 HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in found.items()})
@@ -526,10 +483,7 @@ def attend(
         "pooled_max": wanted.pooled is not None,
     }
     moments = moments_of_heads(*found["moments"].unbind(dim=-1)) if wanted.score_moments else None
+    given: dict[str, Any] = {name: found[name] for name, is_asked in asked.items() if is_asked}
     return replace(
-        rest,
-        rows={name: rows[name] for name in wanted.rows},
-        visible=visible,
-        moments=moments,
-        **{name: found[name] for name, is_asked in asked.items() if is_asked},
+        rest, rows={name: rows[name] for name in wanted.rows}, visible=visible, moments=moments, **given
     )

@@ -17,16 +17,23 @@ from torch import Tensor
 
 from attncli.core.engines import attend_with_gradients
 from attncli.core.formulas import (
-    mean_divergence,
     mean_interval,
     rank_correlation,
     relative_changes,
-    token_losses,
 )
 from attncli.core.layer import AttentionLayer, Visibility
+from attncli.core.predictions import Predictions, token_losses
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.heads import NOTHING_MORE, WHERE_IT_LOOKS, Survey, found_texts, looked_at
+from attncli.measure.answers import log_probabilities_at, one_token_each
+from attncli.measure.heads import (
+    NOTHING_MORE,
+    WHERE_IT_LOOKS,
+    Survey,
+    compare_distances,
+    found_texts,
+    looked_at,
+)
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import (
     Blocks,
@@ -44,7 +51,8 @@ from attncli.measure.scores import Part, Stream
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
-from attncli.models.pretrained import CLS, FIRST_WORD_ID, Pretrained, Reading
+from attncli.models.pretrained import CLS, FIRST_WORD_ID, Pretrained, Reading, checked_position
+from attncli.tabled import Tabled
 
 MASKED_SHARE = 0.15
 """Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
@@ -57,7 +65,7 @@ class Predicted(Reading):
 
     A model without a head has none. An answer is the only target, and `against` a token that it is compared
     with. `other` is another prompt, of as many tokens, whose heads may give what they gave there: all tokens,
-    or at the position `token`.
+    or at the position `token`. `notes` say what was done to the answer.
     """
 
     places: Int[Tensor, " place"] = NO_PLACES
@@ -66,6 +74,7 @@ class Predicted(Reading):
     against: int | None = None
     other: "Predicted | None" = None
     token: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def num_places(self) -> int:
@@ -102,21 +111,31 @@ def predicted_reading(
         )
     more: dict[str, Any] = {"repeat": reading.repeat, "inputs": reading.inputs, "part": reading.part}
     ids = reading.text.ids
+    if against is not None and answer is None:
+        raise UserError("against: needs `answer`, with which it is compared")
+    if answer is not None and kind != "next" and pretrained.tokenizer.mask_token_id is None:
+        raise UserError(f"answer: the tokenizer of {name} has no mask token, in whose place it could stand")
     if answer is not None:
-        target = answer_token(pretrained, answer, "answer")
-        other = None if against is None else answer_token(pretrained, against, "against")
         mask = pretrained.tokenizer.mask_token_id
         place = torch.tensor([len(ids) - 1]) if kind == "next" else (ids == mask).nonzero().flatten()
         if len(place) != 1:
             token = pretrained.tokenizer.mask_token
             raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
+        found = one_token_each(
+            pretrained,
+            {"answer": answer} | ({} if against is None else {"against": against}),
+            ids if kind == "next" else None,
+            lambda: log_probabilities_at(pretrained, reading, int(place)),
+        )
+        target, *other = found.ids
         return Predicted(
             reading.text,
             reading.context,
             place,
             torch.tensor([target]),
             True,
-            other,
+            other[0] if other else None,
+            notes=found.notes,
             **more,
         )
     if kind == "masked":
@@ -137,6 +156,9 @@ def swapped_reading(reading: Predicted, other: Predicted, token: int | None = No
     counts = len(reading.text.ids), len(other.text.ids)
     if counts[0] != counts[1]:
         raise UserError(f"other: must have as many tokens as the text, {counts[0]} (got {counts[1]})")
+    if reading.is_answer:  # the same tokens after both
+        other = replace(other, targets=reading.targets, against=reading.against)
+    token = None if token is None else checked_position(token, counts[0], "token")
     return replace(reading, other=other, token=token)
 
 
@@ -156,17 +178,6 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
     return Predicted(text, reading.context, places, ids[places], repeat=reading.repeat)
 
 
-def answer_token(pretrained: Pretrained, text: str, key: str) -> int:
-    """The one token that a text is; UserError, at `key`, where it is several."""
-    ids: list[int] = pretrained.encoded(text, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1:
-        parts = ", ".join(repr(token) for token in pretrained.labels(ids)) or "none"
-        with_blank = pretrained.encoded(f" {text}", add_special_tokens=False)["input_ids"]
-        hint = f": ' {text}', with a blank before it, is one" if len(with_blank) == 1 else ""
-        raise UserError(f"{key}: must be one token for {pretrained.name} (got {parts}){hint}")
-    return ids[0]
-
-
 LOGIT_BYTES = 2**28
 """Of the logits of a batch of runs: a larger one gains nothing."""
 MAX_ROWS = 2**13
@@ -174,6 +185,8 @@ MAX_ROWS = 2**13
 AGREES = 1e-4
 """By how much outputs may differ, relative to the largest: rounding of float32 is below it."""
 FLOAT_BYTES = 4
+WORK_OF_A_LOGIT = 500
+"""To compare it with another, in products of numbers that cost as much."""
 COPIES_OF_LOGITS = 4
 """Of one text: its logits, their log-probabilities, and those that they are compared with."""
 
@@ -256,7 +269,8 @@ class TextRun:
         """
         if not self._can_begin_later:
             return
-        self._blocks.outputs = []
+        # What comes before the first block that attends (a state-space block, perhaps) stays as it is.
+        del self._blocks.outputs[self.block_of(0) :]
         blocks = Blocks(self.model)
         with blocks.recorded():
             self.without([removed], change, first_call=0)
@@ -289,6 +303,17 @@ class TextRun:
         """The first block that runs anew without a head of this call."""
         block = self._block_of_call[call]
         return block if self._can_begin_later and block is not None else 0
+
+    def work_without(self, removed: Removed) -> float:
+        """About what a run without these costs, in products of numbers: its blocks, and the predictions."""
+        num_tokens = max(tensor.shape[1] for tensor in self.inputs.values())
+        num_run, num_blocks = num_tokens - self.start, max(1, len(self._blocks.calls))
+        width, vocabulary = self.model.config.get_text_config().hidden_size, self.output.shape[-1]
+        weights = sum(part.numel() for block in self._blocks.calls for part in block.parameters())
+        blocks = num_run * (weights + num_blocks * num_tokens * width)
+        first = self.block_of(min(place.call for place in removed)) if removed else 0
+        predictions = (len(self.output) - self.num_same) * vocabulary * (width + WORK_OF_A_LOGIT)
+        return float(blocks * (num_blocks - first) / num_blocks + predictions)
 
     def num_together(self) -> int:
         """How many runs make a batch."""
@@ -396,23 +421,17 @@ class Baseline:
         self.reading = reading
         is_picture = reading.text.seen is not None and not reading.part and CLS in reading.text.tokens
         self.cls = reading.text.tokens.index(CLS) if is_picture else None
-        self.output = _wide(output)
-        self.expected = self.output.log_softmax(dim=-1)
-        self.targets = reading.targets.to(output.device)
-        self.losses = token_losses(self.expected, self.targets) if reading.num_places else None
-        self.numbers = {} if self.losses is None else self._numbers(self.output, self.expected, self.losses)
+        self.output = output
+        self.expected = Predictions(output, reading.targets) if reading.num_places else None
+        self.numbers = {} if self.expected is None else self._numbers(output, self.expected.losses)
 
-    def _numbers(
-        self,
-        output: Float[Tensor, "place vocabulary"],
-        log_probabilities: Float[Tensor, "place vocabulary"],
-        of_places: Float[Tensor, " place"],
-    ) -> Effects:
-        numbers = {"loss": float(of_places.mean())}
+    def _numbers(self, output: Float[Tensor, "place vocabulary"], losses: Float[Tensor, " place"]) -> Effects:
+        numbers = {"loss": float(losses.mean())}
         if self.reading.is_answer:
-            numbers["probability"] = float(log_probabilities[0, self.targets[0]].exp())
+            numbers["probability"] = float(losses[0].neg().exp())
         if self.reading.against is not None:
-            numbers["logit_difference"] = float(output[0, self.targets[0]] - output[0, self.reading.against])
+            own, other = output[0, [int(self.reading.targets[0]), self.reading.against]].tolist()
+            numbers["logit_difference"] = own - other
         return numbers
 
     def effects(
@@ -422,22 +441,22 @@ class Baseline:
 
         With each the token, by its position, where the loss rose most, or the output changed most.
         """
-        return [self._effects(_wide(output)) for output in outputs]
+        return [self._effects(output) for output in outputs]
 
     def _effects(self, output: Float[Tensor, "place vocabulary_or_dim"]) -> tuple[Effects, int | None]:
-        if self.losses is None:
-            changes = relative_changes(self.output, output)
+        if self.expected is None:
+            before, now = self.output.double(), output.double()
+            changes = relative_changes(before, now)
             effects = {"output_change": float(changes.mean())}
             if self.cls is not None:
-                similarity = torch.cosine_similarity(self.output[self.cls], output[self.cls], dim=-1)
+                similarity = torch.cosine_similarity(before[self.cls], now[self.cls], dim=-1)
                 effects = {"cls_change": 1 - float(similarity)} | effects
             return effects, _largest(changes)
-        log_probabilities = output.log_softmax(dim=-1)
-        of_places = token_losses(log_probabilities, self.targets)
-        numbers = self._numbers(output, log_probabilities, of_places)
+        losses, divergences = self.expected.compared(output)
+        numbers = self._numbers(output, losses)
         changed = {name: number - self.numbers[name] for name, number in numbers.items()}
-        divergence = float(mean_divergence(self.expected, log_probabilities))
-        most = _largest(of_places - self.losses)
+        divergence = float(divergences.mean())
+        most = _largest(losses - self.expected.losses)
         position = None if most is None else int(self.reading.places[most])
         return {"loss": changed.pop("loss"), "kl": divergence, **changed}, position
 
@@ -446,11 +465,6 @@ def _largest(changes: Float[Tensor, " place"]) -> int | None:
     """The place of the largest change; of several places None where none is more than rounding."""
     most = int(changes.argmax())
     return most if len(changes) == 1 or changes[most] > AGREES else None
-
-
-def _wide(output: Tensor) -> Tensor:
-    """Half precision as float32."""
-    return output.to(torch.promote_types(output.dtype, torch.float32))
 
 
 def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Tensor, " head"]]:
@@ -470,7 +484,7 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
     _refuse_what_does_not_fit(pretrained, reading)
     with torch.enable_grad():
         logits = run_model(model, inputs, gated)["logits"][0, reading.places]
-        loss = token_losses(logits.float().log_softmax(dim=-1), reading.targets.to(logits.device)).mean()
+        loss = token_losses(logits, reading.targets).mean()
     gradients = torch.autograd.grad(loss, gates)
     return [gradient.flatten().abs().double().cpu() for gradient in gradients]
 
@@ -582,6 +596,7 @@ class Ablation:
         self.notes |= dict.fromkeys(run.way.notes())
         if is_back:
             return survey, run, given
+        compare_distances(survey)
         rows = found_texts(survey)[0].rows
         if not self.heads:
             self._choose(rows, list(_places(survey)))
@@ -775,8 +790,8 @@ def _with_share_restored(effects: Effects, own: Effects, other: Effects) -> Effe
     return {**effects, "restored": effects["logit_difference"] / way if way else nan}
 
 
-@dataclass(frozen=True)
-class HeadEffects:
+@dataclass(frozen=True, repr=False)
+class HeadEffects(Tabled):
     """What is lost without heads, as rows of plain values, means over the texts with 95 % intervals.
 
     `heads` has one row per head that was measured, `baseline` the numbers with all heads. `joint` is what is
@@ -817,6 +832,14 @@ def ablated(
     as 18:6, is the one later head that reads the change, by the direct path, all else as it was. UserError
     for heads that are not there, and for what the model cannot do; MemoryError.
     """
+    if approximate and method != "zero":
+        raise UserError(f"approximate: is for method zero: a gate goes from 1 to 0 (got {method})")
+    if into is not None and jointly:
+        raise UserError("jointly: cannot be combined with `into`, head by head")
+    if each_token and len(readings) > 1:
+        raise UserError(
+            f"token: each is for one text: several have tokens of their own (got {len(readings)})"
+        )
     ablation = Ablation(
         readings,
         pretrained,
@@ -836,7 +859,7 @@ def ablated(
         **ablation.together(),
         back=ablation.swapped_rows(ablation.back_effects, with_looks=False) if is_swap else [],
         back_baseline=_over_texts([[one] for one in ablation.back_baselines])[0] if is_swap else {},
-        notes=tuple(ablation.notes),
+        notes=(*dict.fromkeys(note for one in readings for note in one.notes), *ablation.notes),
     )
 
 

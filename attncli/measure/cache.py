@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attncli.core.engines import FusedAttention, attend
 from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.core.names import LOOKED_AT, ends_of
+from attncli.core.predictions import Predictions
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together
@@ -189,24 +190,19 @@ class Judge:
 
     def __init__(self, logits: Float[Tensor, "place vocabulary"], reading: Judged, num_same: int = 0) -> None:
         self.reading, self.num_same = reading, num_same
-        self.targets = reading.targets.to(logits.device)
-        log_probabilities = _wide(logits).log_softmax(dim=-1)
-        self.probabilities = log_probabilities.exp()
-        self.negative_entropy = torch.linalg.vecdot(self.probabilities, log_probabilities)
-        self.losses = -log_probabilities.gather(-1, self.targets.unsqueeze(-1)).squeeze(-1)
+        self.expected = Predictions(logits, reading.targets)
 
     def baseline(self) -> dict[str, float]:
         """The losses with the whole cache."""
-        return {"loss": float(self.losses.mean()), **self._needle(self.losses)}
+        losses = self.expected.losses
+        return {"loss": float(losses.mean()), **self._needle(losses)}
 
     def lost(self, logits: Float[Tensor, "place vocabulary"]) -> dict[str, Any]:
         """What is lost with these predictions."""
-        logits, same = _wide(logits), self.num_same
-        totals = logits.logsumexp(dim=-1)
-        losses = totals - logits.gather(-1, self.targets[same:].unsqueeze(-1)).squeeze(-1)
-        cross = torch.linalg.vecdot(self.probabilities[same:], logits) - totals
-        divergence = torch.nn.functional.pad((self.negative_entropy[same:] - cross).clamp(min=0), (same, 0))
-        rises = torch.nn.functional.pad(losses - self.losses[same:], (same, 0))
+        same, expected = self.num_same, self.expected
+        losses, divergences = expected.compared(logits, first=same)
+        divergence = nn.functional.pad(divergences, (same, 0))
+        rises = nn.functional.pad(losses - expected.losses[same:], (same, 0))
         worst = int(divergence.argmax())
         return {
             "kl": float(divergence.mean()),
@@ -219,10 +215,6 @@ class Judge:
     def _needle(self, losses: Float[Tensor, " place"]) -> dict[str, float]:
         needle = [*self.reading.needle]
         return {"needle": float(losses[needle].mean())} if needle else {}
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @dataclass(frozen=True)
@@ -266,6 +258,10 @@ class LimitedHeads:
     notes: tuple[str, ...] = ()
 
 
+FIRST_SHARE = 0.25
+"""Of all work that the reading with the whole cache takes, about."""
+ALMOST_DONE = 0.999
+"""The most that progress says before all is done: a forecast may be off."""
 MOST_FORGOTTEN = 5
 """Keys of a head that are named."""
 LIMITED_SHARE = 3
@@ -277,8 +273,15 @@ SHARES = tuple(tenths / 10 for tenths in range(1, 11))
 class Limiting:
     """Limits the heads of a model on one text."""
 
-    def __init__(self, pretrained: Pretrained, reading: Judged, limit: Limit) -> None:
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        reading: Judged,
+        limit: Limit,
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> None:
         self.limit, self.reading = limit, reading
+        self.progress, self.num_layers = progress, pretrained.num_layers
         self.heads: list[CacheHead] = []
         # Queries that see no more keys than heads keep lose nothing.
         start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
@@ -298,6 +301,7 @@ class Limiting:
         size = itemsize * (attention.key.shape[-1] + attention.value.shape[-1])
         call = self.num_calls
         self.num_calls += 1
+        self.progress(min(1.0, self.num_calls / self.num_layers))
         for head, share in enumerate(shares):
             row = {"stack": layer.stack_name, "layer": layer.layer, "head": head, "kept_weight": share}
             self.heads.append(CacheHead(HeadPlace(call, head), row, size, *counts))
@@ -308,7 +312,7 @@ class Limiting:
     def losses(
         self,
         limited: Sequence[Removed],
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[float], None],
         *,
         beside: Removed = (),
     ) -> list[dict[str, Any]]:
@@ -319,12 +323,18 @@ class Limiting:
             runs = [[*beside, *limited[index]] for index in some]
             for index, output in zip(some, self.run.without(runs, self.limit, first_call), strict=True):
                 found[index] = self.judge.lost(output)
-            if progress is not None:
-                progress(len(some))
+            progress(sum(self.run.work_without(limited[index]) for index in some))
         return found
 
+    def work(self, order: Sequence[CacheHead], counts: Sequence[int], tried: Sequence[int]) -> float:
+        """About what the whole takes: each head alone, so many of them together, the rounds of a search."""
+        alone = sum(self.run.work_without([head.place]) for head in order)
+        whole = self.run.work_without(())
+        rounds = sum(tried) * alone / len(order) + len(tried) * whole
+        return alone + len(counts) * whole + rounds + whole
+
     def most_needed(
-        self, order: Sequence[CacheHead], count: int, progress: Callable[[int], None]
+        self, order: Sequence[CacheHead], count: int, progress: Callable[[float], None]
     ) -> list[CacheHead]:
         """The `count` heads that are needed most where all others are limited, the most needed first.
 
@@ -337,6 +347,7 @@ class Limiting:
         limited = [head.place for head in order[: len(order) - sizes[0]]]
         for size in sizes[1:]:
             self.run.begin_from(limited, self.limit)
+            progress(self.run.work_without(()))
             lost = self.losses([[head.place] for head in found], progress, beside=limited)
             needs = [one.get("needle", one["kl"]) for one in lost]
             found = [found[index] for index in sorted(range(len(found)), key=needs.__getitem__)]
@@ -374,7 +385,7 @@ class Limiting:
         return found
 
     def together(
-        self, order: Sequence[CacheHead], counts: Sequence[int], progress: Callable[[int], None]
+        self, order: Sequence[CacheHead], counts: Sequence[int], progress: Callable[[float], None]
     ) -> list[dict[str, Any]]:
         """What is lost, and left of the cache, with so many heads limited, the first of an order first."""
         runs = [[head.place for head in order[:count]] for count in counts]
@@ -430,31 +441,40 @@ def limited_heads(
         kept = f"a limited head keeps {limit.sink} + {limit.window} keys"
         instead = "give a longer text, or a smaller `sink` or `window`"
         raise UserError(f"window: {kept}, and no judged token sees more than {most_seen}: {instead}")
-    limiting = Limiting(pretrained, reading, limit)
+
+    def tell(share: float) -> None:
+        if progress is not None:
+            progress(share)
+
+    tell(0.0)  # from here on one share of all passes is told, and none of each
+    first = FIRST_SHARE if budget is None else FIRST_SHARE / 2
+    limiting = Limiting(pretrained, reading, limit, lambda share: tell(share * first))
     if budget is not None:
         smaller = _within(limiting.heads, limit, budget / LIMITED_SHARE, sink, window)
         if (smaller.sink, smaller.window) != (limit.sink, limit.window):
-            limit, limiting = smaller, Limiting(pretrained, reading, smaller)
+            limit = smaller
+            limiting = Limiting(pretrained, reading, smaller, lambda share: tell(first + share * first))
     heads = limiting.heads
     counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
-    total = len(heads) + len(counts)
+    tried = list[int]()
     if budget is not None:
         num_full = len(heads) - _num_limited(sorted(heads, key=_can_forget), budget)
-        total += sum(tried_sizes(len(heads), num_full)[:-1]) + 1
-    done = 0
+        tried = tried_sizes(len(heads), num_full)[:-1]
+    total, done = limiting.work(heads, [*counts, *([0] if tried else [])], tried), 0.0
 
-    def step(count: int) -> None:
+    def step(work: float) -> None:
         nonlocal done
-        done += count
-        if progress is not None:
-            progress(done / total)
+        done += work
+        tell(FIRST_SHARE + (1 - FIRST_SHARE) * min(done / total, ALMOST_DONE))
 
+    step(0)
     alone = limiting.losses([[head.place] for head in heads], step)
     needs = [lost[need_name(lost)] for lost in alone]
     order = [heads[index] for index in sorted(range(len(heads)), key=needs.__getitem__)]
     curve = limiting.together(order, counts, step)
     by_need = sorted(range(len(heads)), key=lambda index: -needs[index])
     missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
+    step(limiting.run.work_without(()))
     full, at_budget = list[CacheHead](), dict[str, Any]()
     if budget is not None:
         order.sort(key=_can_forget)

@@ -5,19 +5,21 @@ keeps numbers of few bits.
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attncli.core.engines import FusedAttention, attend
 from attncli.core.formulas import load_formula
 from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.core.names import CACHE_POLICIES, ends_of
+from attncli.core.process import SharedChange
 from attncli.errors import UserError
 from attncli.measure.ablate import Start, TextRun
 from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_by
@@ -35,6 +37,8 @@ FUTURE = 512
 """Queries to come that expected attention averages its rotations over."""
 STEEPNESS = 20
 """PyramidKV's beta: the lowest layer has up to so many times the keys of the highest."""
+ROOM_FOR_ROUNDING = 1e-6
+"""Of a key: what a budget times many keys may be off by."""
 ROUNDED_TOGETHER = 32
 """Numbers that share a scale in a cache of few bits."""
 
@@ -196,25 +200,39 @@ def by_chance(layer: PromptLayer) -> Scores:
 
 
 class Read(NamedTuple):
-    """What counts depend on: the tokens of the prompt, layers and, of each head of each layer, how much its
-    output changes where it keeps few keys, relative to the others'.
+    """What counts depend on: how many keys the cache of each layer holds of the prompt and, of each of its
+    heads, how much its output changes where it keeps few keys, relative to the others'.
+
+    A layer holds what the prompt's last token sees: a window, where it has one.
     """
 
-    num_keys: int
+    num_keys: Sequence[int]
     needs: Sequence[Float[Tensor, " _"]]
 
 
 def even_counts(read: Read, budget: float) -> list[list[int]]:
-    """The same number of keys for every head."""
-    count = max(1, int(read.num_keys * budget))
-    return [[count] * len(needs) for needs in read.needs]
+    """The same share of its keys for every head."""
+    return [
+        [max(1, int(num_keys * budget))] * len(needs)
+        for num_keys, needs in zip(read.num_keys, read.needs, strict=True)
+    ]
 
 
 def pyramid_counts(read: Read, budget: float) -> list[list[int]]:
     """Fewer keys from layer to layer, the same number in all. Cai et al. 2024 (2406.02069), section 4.2, as
     in their code and in kvpress; where the lowest layer would have less than the last queries, even counts.
+
+    Layers that hold as many keys are a pyramid of their own.
     """
-    num_keys, num_layers = read.num_keys, len(read.needs)
+    counts = [0] * len(read.needs)
+    for num_keys in {*read.num_keys}:
+        alike = [layer for layer, size in enumerate(read.num_keys) if size == num_keys]
+        for layer, count in zip(alike, _pyramid(num_keys, len(alike), budget), strict=True):
+            counts[layer] = count
+    return [[count] * len(needs) for count, needs in zip(counts, read.needs, strict=True)]
+
+
+def _pyramid(num_keys: int, num_layers: int, budget: float) -> list[int]:
     total = num_keys * budget
     least = total / STEEPNESS
     most = total * 2 - least
@@ -222,17 +240,16 @@ def pyramid_counts(read: Read, budget: float) -> list[list[int]]:
         most = num_keys - LAST_QUERIES
         least = total * 2 - most
     if not num_keys >= most >= least >= LAST_QUERIES:
-        return [[max(1, round(total))] * len(needs) for needs in read.needs]
+        return [max(1, round(total))] * num_layers
     step = (most - least) / max(1, num_layers - 1)
-    return [[round(most - number * step)] * len(needs) for number, needs in enumerate(read.needs)]
+    return [round(most - number * step) for number in range(num_layers)]
 
 
 def head_counts(read: Read, budget: float) -> list[list[int]]:
     """All keys for the heads that need them most, few for the others: as many whole heads as there is room
     for. Xiao et al. 2024 (2410.10819) train which; here it is measured.
     """
-    ends = ends_of(read.num_keys)
-    few = max(1, min(ends.sink + ends.window, int(read.num_keys * budget)))
+    few = [max(1, min(sum(ends_of(size)), int(size * budget))) for size in read.num_keys]
     order = sorted(
         (
             (float(need), number, head)
@@ -241,10 +258,13 @@ def head_counts(read: Read, budget: float) -> list[list[int]]:
         ),
         reverse=True,
     )
-    room = int((read.num_keys * budget - few) * len(order) / max(1, read.num_keys - few))
-    counts = [[few] * len(needs) for needs in read.needs]
-    for _, number, head in order[: max(0, room)]:
-        counts[number][head] = read.num_keys
+    room = sum(read.num_keys[number] * budget - few[number] for _, number, _ in order)
+    counts = [[count] * len(needs) for count, needs in zip(few, read.needs, strict=True)]
+    for _, number, head in order:
+        more = read.num_keys[number] - few[number]
+        if more <= room + ROOM_FOR_ROUNDING:
+            counts[number][head] += more
+            room -= more
     return counts
 
 
@@ -383,6 +403,32 @@ class PolicyCosts:
     notes: tuple[str, ...] = ()
 
 
+_note_rotation: ContextVar[Callable[[], None]] = ContextVar("note_rotation")
+"""What this run wants to know of: models of other threads may have the same code."""
+
+
+_noted: dict[ModuleType, SharedChange] = {}
+
+
+def _rotations_noted(code: ModuleType) -> SharedChange:
+    """While it is made, a model's own functions that turn vectors tell `_note_rotation` of each call."""
+
+    def functions() -> dict[str, Callable[..., Any]]:
+        return {name: of for name, of in vars(code).items() if name.startswith("apply_rotary")}
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*parts: Any, **options: Any) -> Any:
+            _note_rotation.get(lambda: None)()
+            return function(*parts, **options)
+
+        return called
+
+    def note() -> None:
+        vars(code).update({name: noting(function) for name, function in functions().items()})
+
+    return _noted.setdefault(code, SharedChange(lambda: partial(vars(code).update, functions()), note))
+
+
 class PromptCache:
     """A prompt that was read once: its keys and values, and the scores of policies."""
 
@@ -390,6 +436,7 @@ class PromptCache:
         self.start, self.name = start, pretrained.name
         self.rules = {name: load_formula(CACHE_POLICIES[name].scores) for name in policies}
         self.scores: list[dict[str, Scores]] = []
+        self.held: list[Bool[Tensor, " key"]] = []
         self.needs: list[Tensor] = []
         self.num_layers = pretrained.num_layers
         self.model = pretrained.whole
@@ -433,20 +480,12 @@ class PromptCache:
 
         Nothing but the call tells: for the while, a model's own functions are replaced by ones that note it.
         """
-        functions = {name: of for name, of in vars(code).items() if name.startswith("apply_rotary")}
-
-        def noting(function: Callable[..., Any]) -> Callable[..., Any]:
-            def called(*parts: Any, **options: Any) -> Any:
-                self._turned.add(self._last_given)
-                return function(*parts, **options)
-
-            return called
-
-        vars(code).update({name: noting(function) for name, function in functions.items()})
+        token = _note_rotation.set(lambda: self._turned.add(self._last_given))
         try:
-            yield
+            with _rotations_noted(code).made():
+                yield
         finally:
-            vars(code).update(functions)
+            _note_rotation.reset(token)
 
     def _take(self, layer: CapturedLayer) -> Tensor:
         """The output of a call in the whole run; what policies make of the prompt."""
@@ -456,6 +495,9 @@ class PromptCache:
         number = len(self.scores)
         read = PromptLayer(prompt, number, self.num_layers, self._rotation(layer.module, prompt))
         self.scores.append({name: rule(read) for name, rule in self.rules.items()})
+        last = torch.tensor([self.start - 1], device=prompt.key.device)
+        keys = torch.arange(self.start, device=prompt.key.device)
+        self.held.append(prompt.visibility.block(last, keys)[0, 0])
         output = output_by(self._fused, attention)
         needs = torch.zeros(read.num_kv_heads)
         if self.wants_heads:
@@ -502,12 +544,22 @@ class PromptCache:
         return Rotation(apply, cosines, sines, turned)
 
     def kept(self, policy: str, budget: float) -> list[Kept]:
-        """The keys of each head of each layer that stay, in their order."""
-        counts = load_formula(CACHE_POLICIES[policy].counts)(Read(self.start, self.needs), budget)
+        """The keys of each head of each layer that stay, in their order, of those that the layer holds."""
+        sizes = [int(held.sum()) for held in self.held]
+        counts = load_formula(CACHE_POLICIES[policy].counts)(Read(sizes, self.needs), budget)
         return [
-            [scores[policy][head].topk(count).indices.sort().values for head, count in enumerate(of_layer)]
-            for scores, of_layer in zip(self.scores, counts, strict=True)
+            [_largest(scores[policy][head], held, count) for head, count in enumerate(of_layer)]
+            for scores, held, of_layer in zip(self.scores, self.held, counts, strict=True)
         ]
+
+    def share(self, kept: Sequence[Kept]) -> float:
+        """What stays of the prompt's cache, in bytes."""
+        whole = left = 0
+        for start, held, of_layer in zip(self.run.starts, self.held, kept, strict=True):
+            size = start.key.shape[-1] + start.value.shape[-1]
+            whole += size * int(held.sum()) * len(of_layer)
+            left += size * sum(map(len, of_layer))
+        return left / whole
 
     def lost(
         self, copies: Sequence[Callable[[int, Start], Sequence[Part]]], progress: Callable[[int], None] | None
@@ -522,6 +574,12 @@ class PromptCache:
             if progress is not None:
                 progress(len(some))
         return found
+
+
+def _largest(scores: Float[Tensor, " key"], held: Bool[Tensor, " key"], count: int) -> Int[Tensor, " kept"]:
+    """The keys of the highest scores among those that are held, in their order."""
+    (places,) = held.nonzero(as_tuple=True)
+    return places[scores[places].topk(count).indices.sort().values]
 
 
 def num_judged(reading: Judged) -> int:
@@ -607,6 +665,7 @@ def _costs(
     progress: Callable[[float], None],
 ) -> PolicyCosts:
     """Those of one reading, whose prompt ends at `start`."""
+    progress(0.0)
     cache = PromptCache(pretrained, reading, start, policies)
     runs = [(policy, budget, cache.kept(policy, budget)) for policy in policies for budget in budgets]
     total, done = len(runs) + (bits is not None) + 1, 1
@@ -616,12 +675,13 @@ def _costs(
         done += count
         progress(done / total)
 
+    step(0)
     copies: list[Callable[[int, Start], Sequence[Part]]] = [partial(_kept_parts, kept) for *_, kept in runs]
     if bits is not None:
         copies.append(lambda call, first: [_rounded_part(first, bits)])
     lost = cache.lost(copies, step)
     rows = [
-        {"policy": policy, "budget": budget, "cache": _share(kept, start), **one}
+        {"policy": policy, "budget": budget, "cache": cache.share(kept), **one}
         for (policy, budget, kept), one in zip(runs, lost, strict=False)
     ]
     if bits is not None:
@@ -652,11 +712,6 @@ def _rounded_part(start: Start, bits: int) -> Part:
     key, value = rounded_cache(start, bits)
     positions = torch.arange(key.shape[1], device=key.device).expand(len(key), -1)
     return Part(slice(0, len(key)), key, value, positions)
-
-
-def _share(kept: Sequence[Kept], num_keys: int) -> float:
-    counts = [len(keys) for of_layer in kept for keys in of_layer]
-    return sum(counts) / len(counts) / num_keys
 
 
 def _share_of_bits(start: Start, bits: int) -> float:

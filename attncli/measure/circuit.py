@@ -15,7 +15,8 @@ from attncli.core.names import named_head
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.measure.ablate import predicted_reading
 from attncli.measure.heads import NOTHING_MORE, surveyed
-from attncli.measure.scores import Part, Stream, Vectors, call_of
+from attncli.measure.scores import Part, Stream, Vectors, call_of, seen_by
+from attncli.measure.stream_ends import Copied, ToUnembedding, copied_by, embedding_of, unembedding_of
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 
@@ -104,7 +105,7 @@ def head_edges(
             notes |= dict.fromkeys(stream.way.notes())
             of_text: list[Tensor] = []
             targets, weight = [], {}
-            for target, parts, added, mean_weight in _targets(stream, heads):
+            for target, parts, added, mean_weight in _targets(stream, heads, notes):
                 targets.append((target, parts))
                 of_text.append(added / (float(added.sum()) or nan))
                 if target.layer is not None and target.head is not None:
@@ -132,9 +133,12 @@ def head_edges(
 
 
 def _targets(
-    stream: Stream, heads: Sequence[str]
+    stream: Stream, heads: Sequence[str], notes: dict[str, None]
 ) -> Iterator[tuple[_Target, list[Part], Float[Tensor, " part"], float]]:
-    """Each side of the heads, and the logits: the parts, what each adds, the mean weight of the head."""
+    """Each side of the heads, and the logits: the parts, what each adds, the mean weight of the head.
+
+    `notes` get why there are no logits, where they are no sum of the parts.
+    """
     chosen: dict[int, list[int]] = {}
     for name in heads:
         _, layer, head = named_head(name)
@@ -150,7 +154,13 @@ def _targets(
             for side, of_side in zip(SIDES, of_look, strict=True):
                 target = _Target(captured.layer, look.head, side)
                 yield target, [part for part, _ in parts], of_side, look.mean_weight
-    if (of_logits := _added_to_logits(stream)) is not None:
+    unembedding = unembedding_of(stream.pretrained)
+    if unembedding is None:
+        return
+    out = ToUnembedding(stream, unembedding)
+    if (reason := out.refusal()) is not None:
+        notes[f"No shares of the logits of {stream.pretrained.name}: {reason}."] = None
+    elif (of_logits := _added_to_logits(stream, unembedding, out)) is not None:
         yield _Target(None, None, "logit"), *of_logits, nan
 
 
@@ -166,7 +176,7 @@ class _Look:
         self.head, self.kv_head = head, head // attention.group
         query, key = (one.double() for one in (attention.query[0, head], attention.key[0, self.kv_head]))
         weights = captured.weights()[0, head].double()
-        seen = attention.visibility.whole(query.device)[0].double()
+        seen = seen_by(attention, head, torch.arange(len(query), device=query.device)).double()
         beyond = weights.clone()
         beyond[:, 0] = 0
         at, looked_at = beyond.max(dim=-1)
@@ -205,40 +215,29 @@ def _added(
     return added.cpu()
 
 
-def _added_to_logits(stream: Stream) -> tuple[list[Part], Float[Tensor, " part"]] | None:
+def _added_to_logits(
+    stream: Stream, unembedding: nn.Linear, out: ToUnembedding
+) -> tuple[list[Part], Float[Tensor, " part"]] | None:
     """What each part adds to the logits of the tokens that are predicted, above the mean of all tokens.
 
     The scale of the last norm is frozen; a factor or cap behind W_U is left out, which leaves the shares of
-    a factor as they are. None for a model that predicts no next token, or for a text of one.
+    a factor as they are. None for a text of one token, which predicts none.
     """
-    pretrained = stream.pretrained
-    unembedding = _unembedding(pretrained)
-    if unembedding is None or stream.num_tokens < 2:
+    if stream.num_tokens < 2:
         return None
-    predicted = predicted_reading(stream.reading, pretrained, torch.Generator())
-    if not predicted.num_places or (norm := stream.last_norm()) is None:
+    predicted = predicted_reading(stream.reading, stream.pretrained, torch.Generator())
+    if not predicted.num_places:
         return None
     matrix = unembedding.weight.detach()
     directions = (matrix[predicted.targets] - matrix.mean(dim=0)).double()
     parts = stream.parts_before(len(stream.attention))
-    nothing = norm.of(torch.zeros_like(parts[0][1]()))
-    added = [
-        ((norm.of(vectors()) - nothing * (part.kind != "bias"))[predicted.places].double() * directions).sum()
-        for part, vectors in parts
-    ]
+    reads = (out.of(vectors) for vectors in stream.chunks([vectors for _, vectors in parts]))
+    added = torch.cat([(some[:, predicted.places].double() * directions).sum(dim=(1, 2)) for some in reads])
+    added[-1] += (out.of_nothing[predicted.places].double() * directions).sum()
     if unembedding.bias is not None:
         bias = unembedding.bias.detach().double()
-        added[-1] = added[-1] + (bias[predicted.targets] - bias.mean()).sum()
-    return [part for part, _ in parts], torch.stack(added).cpu()
-
-
-def _unembedding(pretrained: Pretrained) -> nn.Linear | None:
-    """W_U, where it reads the last norm of a decoder."""
-    if pretrained.predicts != "next":
-        return None
-    # transformers leaves this without types.
-    unembedding: object = pretrained.whole.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return unembedding if isinstance(unembedding, nn.Linear) else None
+        added[-1] += (bias[predicted.targets] - bias.mean()).sum()
+    return [part for part, _ in parts], added.cpu()
 
 
 def heads_with_pattern(pretrained: Pretrained, readings: Sequence[Reading], pattern: str) -> list[str]:
@@ -260,12 +259,14 @@ class Compositions:
     the W_QK of the later one (query), its transpose (key) or its W_OV (value): Elhage et al. 2021, K-, Q- and
     V-composition. The gains of the norms belong to W_Q, W_K and W_V; rotations are left out.
     `copying` has one row per head, with its copying `score`, sum Re(e) / sum |e| of the eigenvalues e of
-    W_U W_OV W_E: 1 where it raises the logits of the tokens that it looks at. Empty for models that predict
-    no next token.
+    W_U W_OV W_E: 1 where it raises the logits of the tokens that it looks at; products of matrices between
+    the embedding or W_U and the stream belong to W_E and W_U. Empty for models that predict no next token, or
+    that transform the stream otherwise before W_U.
     """
 
     rows: list[dict[str, Any]]
     copying: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
 
 
 class _Maps(NamedTuple):
@@ -291,7 +292,7 @@ def compositions(
     """
     # What a head reads with is linear once the norms' scales are frozen; at the first position no rotation
     # turns it. These scales, of any token, do not count: each score is a ratio.
-    token = _embedding(pretrained).norm(dim=1).argmax()
+    token = embedding_of(pretrained).norm(dim=1).argmax()
     text = ModelText(tuple(pretrained.labels([int(token)])), token.reshape(1).cpu())
     stream = Stream(pretrained, Reading(text))
     chosen = None if head is None else named_head(head)
@@ -300,7 +301,8 @@ def compositions(
     rows: list[dict[str, Any]] = []
     copying: list[dict[str, Any]] = []
     earlier: list[tuple[int, Tensor]] = []
-    copied = _copied(stream)
+    unembedding = unembedding_of(pretrained)
+    copied = Copied(None) if unembedding is None else copied_by(stream, unembedding)
     num_layers = len(stream.attention)
     with threads_of_idle_cores() as adapt:
         for call in range(num_layers):
@@ -314,14 +316,15 @@ def compositions(
             # ||V O X|| = ||R O X||, R of the QR decomposition of V.
             writes = _triangle(maps.value) @ maps.output
             earlier.append((maps.layer, writes / writes.flatten(1).norm(dim=1).view(-1, 1, 1)))
-            copying += [] if copied is None else _copying(maps, copied)
+            copying += [] if copied.matrix is None else _copying(maps, copied.matrix)
             if progress is not None:
                 progress(((call + 1) / num_layers) ** 2)
     if chosen is not None:
         ends = (("layer", "head"), ("from_layer", "from_head"))
         rows = [row for row in rows if any((row[a], row[b]) == (chosen.layer, chosen.head) for a, b in ends)]
         copying = [row for row in copying if (row["layer"], row["head"]) == (chosen.layer, chosen.head)]
-    return Compositions(rows, copying)
+    notes = [f"No copying scores of {pretrained.name}: {copied.reason}."] if copied.reason else []
+    return Compositions(rows, copying, tuple(notes))
 
 
 def _composed(
@@ -373,21 +376,3 @@ def _maps(stream: Stream, call: int) -> _Maps:
     writes = columns.transpose(1, 2).reshape(num_heads * value_dim, 1, embed_dim)
     output = stream.written(call, writes).view(num_heads, value_dim, embed_dim)
     return _Maps(captured.layer, query, key, value, output)
-
-
-def _embedding(pretrained: Pretrained) -> Float[Tensor, "token embed"]:
-    embedding: Any = pretrained.model.get_input_embeddings()
-    weight: Tensor = embedding.weight.detach()
-    return weight
-
-
-def _copied(stream: Stream) -> Float[Tensor, "embed embed"] | None:
-    """What leaves the last norm, through W_U to the tokens and back through W_E; None without a W_U."""
-    unembedding, norm = _unembedding(stream.pretrained), stream.last_norm()
-    embedding = _embedding(stream.pretrained)
-    if unembedding is None or norm is None or embedding.shape != unembedding.weight.shape:
-        return None
-    directions = torch.eye(embedding.shape[1], dtype=embedding.dtype, device=embedding.device)
-    reads = norm.of(directions) - norm.of(0 * directions)
-    through: Tensor = reads @ (unembedding.weight.detach().mT @ embedding)
-    return through

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from attncli.arguments import by, checked, rows_with
 from attncli.core.formulas import jensen_shannon
 from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
@@ -167,6 +168,8 @@ NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
 """The statistics that name heads."""
 
 Row = Mapping[str, Any]
+Heads = Annotated[Sequence[Row], by(rows_with(*WHERE))]
+Intervals = Annotated[Sequence[Row], by(rows_with(*WHERE, "statistic", "mean", *ENDS))]
 
 
 @dataclass(frozen=True)
@@ -181,8 +184,9 @@ class ChangedHeads:
     num_shared: int
 
 
+@checked
 def changed_heads(
-    intervals_a: Sequence[Row], intervals_b: Sequence[Row], heads_a: Sequence[Row], heads_b: Sequence[Row]
+    intervals_a: Intervals, intervals_b: Intervals, heads_a: Heads, heads_b: Heads
 ) -> ChangedHeads:
     """Of two surveys over texts, by the statistics that name heads and the shares of relations."""
     of_b = {_key(row): row for row in intervals_b}
@@ -233,7 +237,8 @@ def _apart(a: Row, b: Row) -> bool:
     return bool(upper_a < lower_b or upper_b < lower_a)
 
 
-def head_differences(heads_a: Sequence[Row], heads_b: Sequence[Row]) -> list[HeadRow]:
+@checked
+def head_differences(heads_a: Heads, heads_b: Heads) -> list[HeadRow]:
     """B - A of every statistic of the heads that both surveys have; NaN where one has no number."""
     where = ("layer", "head", "stack", "kind")
     of_b = {tuple(map(row.get, where)): row for row in heads_b}

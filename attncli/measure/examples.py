@@ -21,6 +21,7 @@ from attncli.models.capture import capture, in_step, together
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.text_files import ManyTexts, TextLine
+from attncli.tabled import Tabled
 
 DECIMALS = 5
 """The last bits of a number must not decide an order."""
@@ -108,12 +109,14 @@ class Example:
         return about | of_query | of_key
 
 
-@dataclass(frozen=True)
-class HeadExamples:
+@dataclass(frozen=True, repr=False)
+class HeadExamples(Tabled):
     """A statistic of a head: its mean over texts with a 95 % interval, its median over rows, and examples.
 
     `rows` has one row per example: its query, and the key that it looks at most.
     """
+
+    shown_rows = "rows"
 
     num_texts: int
     mean: float

@@ -24,19 +24,20 @@ from attncli.core.layer import (
     merge_heads,
 )
 from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, head_range
-from attncli.core.row_tiles import GivenWeights, Source
+from attncli.core.row_tiles import GivenWeights, Source, side_by_side
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.patterns import (
+    MIN_ROWS,
     HeadRow,
     HeadTotals,
     Stack,
     head_scores,
     one_key,
-    only_patterns,
     pattern_of,
     rows_of_patterns,
     wanted_scores,
     with_equal_names,
+    without_first_key,
 )
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
@@ -50,6 +51,7 @@ from attncli.models.pretrained import (
     attention_between_words,
     check_tokens_named,
     positions_named,
+    shorter_probe,
     texts_of_stack,
 )
 from attncli.models.text_files import ManyTexts
@@ -90,14 +92,18 @@ NOTHING_MORE = HeadOptions()
 WHERE_IT_LOOKS = HeadOptions(first_keys=True)
 
 
-def check_reading(whole: Reading, pretrained: Pretrained, options: HeadOptions) -> None:
-    """UserError for a text, in tokens, on which this cannot be measured."""
+def check_reading(
+    whole: Reading, pretrained: Pretrained, options: HeadOptions, places: tuple[str, str] = ("from", "to")
+) -> None:
+    """UserError for a text, in tokens, on which this cannot be measured; `places` are what names tokens."""
+    if options.queries and not options.keys and whole.seen is None:
+        raise UserError(f"{places[0]}: needs `{places[1]}`: without it every query's weights sum to 1")
     reading = whole.in_words()
     fewest = min(count for count in reading.counts if count)
     if options.skip_sink >= fewest:
         raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {options.skip_sink})")
     texts = [reading.text] if reading.context is None else [reading.text, reading.context]
-    for key, names in (("from", options.queries), ("to", options.keys)):
+    for key, names in zip(places, (options.queries, options.keys), strict=True):
         check_tokens_named(names, texts, pretrained, key=key)
     if options.rollout:
         refuse_bytes("heads", reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
@@ -440,27 +446,11 @@ class SurveyedLayers:
             visible=found.visible,
             received_mass=found.received_mass,
             pattern_mass=found.pattern_mass,
+            nothing_left=found.nothing_left,
             top_keys=found.top_keys,
             top_weights=found.top_weights,
         )
         self.layers.append(SurveyedLayer(where, kept, norms))
-
-
-class RestOfRows:
-    """Takes the layers without their first key, and keeps what names the patterns of the heads there."""
-
-    def __init__(self, options: HeadOptions, whole: Sequence[Reading], pretrained: Pretrained) -> None:
-        plain = replace(options, skip_sink=1, queries=(), keys=(), maps="none", full=())
-        self.texts = MarkedTexts(plain, whole, pretrained)
-        self.found = SurveyedLayers()
-
-    def take(self, layer: CapturedLayer) -> None:
-        """Look at one layer."""
-        stack = layer.stack_name
-        if stack not in self.found.wanted:
-            self.found.wanted[stack] = only_patterns(self.texts.wanted(layer))
-        found = attend(self.texts.attention(layer), self.found.wanted[stack])
-        self.found.keep(layer, found, None)
 
 
 class Survey:
@@ -481,7 +471,9 @@ class Survey:
         self.texts = MarkedTexts(options, whole, pretrained)
         self.num_texts = len(whole)
         self._found = SurveyedLayers()
-        self.rest = RestOfRows(options, whole, pretrained) if options.rest else None
+        self.rest = SurveyedLayers() if options.rest else None
+        self.shorter: Survey | None = None
+        """That of a shorter probe, where heads of this probe may be induction heads."""
         # Norms of values are measured by hooks while the model runs.
         self._later = None if options.weighted else DeferredLayers(self._measure)
         self.rolled: list[Tensor] = []
@@ -507,25 +499,33 @@ class Survey:
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """Look at one layer, now or later; its output where that is computed here."""
-        return self._measure(layer) if self._later is None else self._later.take(layer)
+        return self._measure([layer]) if self._later is None else self._later.take(layer)
 
-    def _measure(self, layer: CapturedLayer) -> Tensor | None:
-        """The statistics of one layer, and its output where that is not of other weights."""
-        attention = self.texts.attention(layer)
+    def _measure(self, layers: Sequence[CapturedLayer]) -> Tensor | None:
+        """The statistics of layers that are alike, and the output of a single one where it is not of other
+        weights.
+        """
+        attentions = [self.texts.attention(layer) for layer in layers]
         norms = None
         if self.options.weighted:
-            attention, norms = self._weighted(layer, attention)
-        found = attend(attention, self._wanted(layer, attention))
-        self._keep(layer, found, norms)
-        for looks in self.looks:
-            looks.take(layer, attention, found)
-        if self.rest is not None:
-            self.rest.take(layer)
+            attentions[0], norms = self._weighted(layers[0], attentions[0])
+        wanted = [self._wanted(*each) for each in zip(layers, attentions, strict=True)]
+        if any(each.head_mean or each.kept_heads for each in wanted):
+            computed = [attend(*each) for each in zip(attentions, wanted, strict=True)]
+        else:
+            together = attend(side_by_side(attentions), wanted[0])
+            size = attentions[0].shape[1]
+            heads = (slice(start, start + size) for start in range(0, size * len(layers), size))
+            computed = [together] if len(layers) == 1 else [together.of_heads(some) for some in heads]
+        for layer, attention, found in zip(layers, attentions, computed, strict=True):
+            self._keep(layer, found, norms)
+            for looks in self.looks:
+                looks.take(layer, attention, found)
         if self.progress is not None:
             num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
             num_layers = num_stacks * self.pretrained.num_layers
             self.progress(min(1.0, len(self._found.layers) / num_layers))
-        return found.output
+        return computed[0].output
 
     def _wanted(self, layer: CapturedLayer, attention: Source) -> Wanted:
         """The same for all layers of a stack, and so are the patterns in it; but for the maps and the output,
@@ -537,13 +537,20 @@ class Survey:
             has_rollout = self.options.rollout or any(looks.has_rollout for looks in self.looks)
             head_mean = has_rollout and layer.kind == "self"
             top_k = int(self.options.first_keys)
-            wanted_before[stack] = replace(self.texts.wanted(layer), head_mean=head_mean, top_k=top_k)
+            wanted = self.texts.wanted(layer)
+            rest = None if self.rest is None else without_first_key(wanted)
+            if self.rest is not None and rest is not None:
+                self.rest.wanted[stack] = rest
+            wanted_before[stack] = replace(wanted, head_mean=head_mean, top_k=top_k, rest=rest)
         has_values = isinstance(attention, AttentionLayer) and attention.value.shape[-1] > 0
         wanted = replace(wanted_before[stack], output=has_values and attention is layer.attention)
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
     def _keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
         self._found.keep(layer, found, norms)
+        if self.rest is not None:
+            assert found.rest is not None
+            self.rest.keep(layer, found.rest, None)
         for text in range(self.num_texts):
             if self.maps:
                 self.maps[text].take(layer, found, text)
@@ -681,11 +688,59 @@ def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
     return stacks
 
 
+OF_COPIES = ("induction", "duplicate token")
+"""The patterns that compare a token with its earlier copy, which in a probe is always as far away."""
+
+
+def compare_distances(survey: Survey, ablate: Sequence[str] = ()) -> None:
+    """Survey a shorter probe, too, where heads of a probe would be named by what they do with copies.
+
+    A head that looks back by as many tokens as the copies of the probe are apart, or by one less, finds the
+    copy or the token after it without reading a token: at another distance it does not. To be called while
+    the model is in use, with the heads that gave nothing meanwhile.
+    """
+    readings = survey.texts.whole
+    if any((reading.repeat or 0) < MIN_ROWS for reading in readings):
+        return
+    found = [survey.found] if survey.rest is None else [survey.found, survey.rest]
+    numbers = [one for each in found for one in head_numbers(each)]
+    if any(bool(_has_pattern(one, name).any()) for one in numbers for name in OF_COPIES):
+        kept = survey.options
+        options = HeadOptions(skip_sink=kept.skip_sink, weighted=kept.weighted, rest=kept.rest)
+        shorter = [shorter_probe(reading) for reading in readings]
+        survey.shorter = surveyed(survey.pretrained, shorter, options, ablate=ablate).survey
+
+
+def _has_pattern(numbers: HeadNumbers, name: str) -> Bool[Tensor, "text head"]:
+    pattern = HEAD_PATTERNS[name]
+    return numbers.values[..., numbers.names.index(pattern.statistic)] > pattern.threshold
+
+
+def at_any_distance(found: SurveyedLayers, shorter: SurveyedLayers | None) -> list[HeadNumbers]:
+    """The statistics of every layer; those of copies are the shorter probe's for heads that it gives no such
+    pattern.
+    """
+    numbers = head_numbers(found)
+    if shorter is None:
+        return numbers
+    judged = []
+    for one, other in zip(numbers, head_numbers(shorter), strict=True):
+        values = one.values.clone()
+        for name in OF_COPIES:
+            at, there = (each.names.index(HEAD_PATTERNS[name].statistic) for each in (one, other))
+            is_of_distance = _has_pattern(one, name) & ~_has_pattern(other, name)
+            values[..., at] = values[..., at].where(~is_of_distance, other.values[..., there].to(values))
+        judged.append(one._replace(values=values))
+    return judged
+
+
 def found_texts(survey: Survey) -> list[SurveyedText]:
     """What was found on each text: a row for each head, in the order of the layers, and what they do."""
     layers = survey.found.layers
-    numbers = [(one.names, one.values.tolist(), one.keys.tolist()) for one in head_numbers(survey.found)]
-    rests = [] if survey.rest is None else list(rest_of_texts(survey.rest.found, survey.num_texts))
+    shorter = survey.shorter
+    of_heads = at_any_distance(survey.found, None if shorter is None else shorter.found)
+    numbers = [(one.names, one.values.tolist(), one.keys.tolist()) for one in of_heads]
+    rests = [] if survey.rest is None else list(rest_of_texts(survey))
     texts = []
     for text in range(survey.num_texts):
         stacks = stacks_of(survey.found, text)
@@ -730,11 +785,14 @@ def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> list[
     return found
 
 
-def rest_of_texts(found: SurveyedLayers, num_texts: int) -> Iterator[RestOfText]:
-    """What names the patterns of the heads of each text, in the order of the layers."""
+def rest_of_texts(survey: Survey) -> Iterator[RestOfText]:
+    """What names the patterns of the heads of each text without its first key, in the order of the layers."""
+    assert survey.rest is not None
+    found, shorter = survey.rest, None if survey.shorter is None else survey.shorter.rest
     named = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
-    numbers = [(one.names, one.values.tolist()) for one in head_numbers(found)]
-    for text in range(num_texts):
+    of_heads = at_any_distance(found, shorter)
+    numbers = [(one.names, one.values.tolist()) for one in of_heads]
+    for text in range(survey.num_texts):
         rows = [
             {"stack": where["stack"], "layer": where["layer"], "head": head}
             | {name: number for name, number in zip(names, of_head, strict=True) if name in named}
@@ -772,7 +830,7 @@ class Surveyed:
         if survey.rest is not None:
             totals.rest = HeadTotals() if totals.rest is None else totals.rest
             totals.rest.num_texts += survey.num_texts
-            _add_layers(totals.rest, survey.rest.found, survey.num_texts)
+            _add_layers(totals.rest, survey.rest, survey.num_texts)
 
     @property
     def rollout(self) -> list[Float[Tensor, "query key"]]:
@@ -815,6 +873,7 @@ def surveyed(
         way = capture(pretrained.model, pretrained.inputs(readings), (ablated or survey).take)
     if ablated is not None:
         ablated.check_all_found()
+    compare_distances(survey, ablate)
     return Surveyed(survey, way)
 
 

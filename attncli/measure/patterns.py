@@ -57,13 +57,14 @@ def wanted_scores(
     return Wanted(rows=rows, patterns=patterns, received_mass=True, plane=plane)
 
 
-def only_patterns(wanted: Wanted) -> Wanted:
-    """The same for nothing but what heads are named by."""
+def without_first_key(wanted: Wanted) -> Wanted:
+    """What names heads, of the same rows without their first key."""
     assert wanted.patterns is not None
     named = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
     names = tuple(name for name in wanted.patterns.names if name in named)
     rows = tuple(name for name in wanted.rows if name in named)
-    return replace(wanted, rows=rows, patterns=replace(wanted.patterns, names=names))
+    patterns = replace(wanted.patterns, names=names, first_key=1)
+    return Wanted(rows=rows, patterns=patterns, received_mass=True, plane=wanted.plane)
 
 
 def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
@@ -71,6 +72,17 @@ def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text patte
     assert wanted.patterns is not None
     seeing = found.seeing
     return (wanted.patterns.rows[..., : seeing.shape[-1]] & seeing.unsqueeze(1)).sum(dim=-1)
+
+
+def _rows_of_heads(found: Computed, wanted: Wanted) -> Int[Tensor, "#text #head pattern"]:
+    """The same of each head: without the rows that have no weight left."""
+    counts = rows_of_patterns(found, wanted).unsqueeze(1)
+    if found.nothing_left is None:
+        return counts
+    assert wanted.patterns is not None
+    in_pattern = wanted.patterns.rows[..., : found.nothing_left.shape[-1]]
+    lost = found.nothing_left.unsqueeze(2) & in_pattern.unsqueeze(1)
+    return counts - lost.sum(dim=-1)
 
 
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
@@ -92,8 +104,7 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
         name: _of_head(name, torch.stack([found.rows[name] for found in layers])) for name in wanted.rows
     }
     scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
-    num_rows = torch.stack([rows_of_patterns(found, wanted) for found in layers])
-    by_rows = (mass / num_rows.unsqueeze(2)).unbind(dim=-1)
+    by_rows = (mass / _stacked([_rows_of_heads(found, wanted) for found in layers])).unbind(dim=-1)
     by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
@@ -116,6 +127,17 @@ def _of_head(name: str, rows: Float[Tensor, "layer text head query"]) -> Float[T
     return largest.masked_fill(rows.isnan().all(dim=-1), torch.nan)
 
 
+def _seeing_rows(found: Computed) -> Int[Tensor, "#text #head"]:
+    counts = found.seeing.sum(dim=-1, keepdim=True)
+    return counts if found.nothing_left is None else counts - found.nothing_left.sum(dim=-1)
+
+
+def _stacked(counts: Sequence[Tensor]) -> Tensor:
+    """The counts of several layers, each of all heads alike or of each."""
+    num_heads = max(count.shape[1] for count in counts)
+    return torch.stack([count.expand(-1, num_heads, *count.shape[2:]) for count in counts])
+
+
 def one_key(
     layers: Sequence[Computed], wanted: Wanted
 ) -> tuple[Float[Tensor, "layer text head"], Int[Tensor, "layer text head"]]:
@@ -124,10 +146,10 @@ def one_key(
     """
     assert wanted.patterns is not None
     received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
-    num_rows = torch.stack([found.seeing.sum(dim=-1) for found in layers])
+    num_rows = _stacked([_seeing_rows(found) for found in layers])
     candidates = ~wanted.patterns.marks.special[:, : received.shape[-1]]
     candidates[:, 0] = False
-    means = (received / num_rows[..., None, None]).masked_fill(~candidates.unsqueeze(1), -1.0)
+    means = (received / num_rows.unsqueeze(-1)).masked_fill(~candidates.unsqueeze(1), -1.0)
     mass, key = means.max(dim=-1)
     return mass.masked_fill(mass < 0, torch.nan), key.masked_fill(mass < 0, -1)
 
@@ -178,6 +200,23 @@ def pattern_of(head: HeadRow, stack: Stack) -> str:
         and (value := stack.value(head, pattern.statistic)) > pattern.threshold
     }
     return max(ranks, key=lambda name: ranks[name], default=UNNAMED)
+
+
+def shows_pattern(head: HeadRow, stack: Stack, name: str) -> bool:
+    """Whether a head is above the threshold of a pattern that has enough rows."""
+    if (pattern := stack.patterns().get(name)) is None:
+        return False
+    value = stack.value(head, pattern.statistic)
+    return stack.has_enough_rows(pattern.statistic) and value > pattern.threshold
+
+
+def rows_behind_patterns(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
+    """From how many rows the statistic of each pattern comes."""
+    return [
+        {"stack": stack.name, "statistic": stack.name_of(statistic), "rows": stack.num_rows[statistic]}
+        for stack in stacks
+        for statistic, *_ in stack.patterns().values()
+    ]
 
 
 def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[dict[str, Any]]:

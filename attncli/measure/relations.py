@@ -15,12 +15,14 @@ from torch import Tensor
 
 from attncli.core.formulas import share_interval
 from attncli.errors import UserError
+from attncli.files import LINE_BYTES, MEBIBYTE
 from attncli.measure.heads import refuse_merged
 from attncli.measure.removal import AblatedHeads
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words
 from attncli.models.text_files import LineFile, ManyTexts
+from attncli.tabled import Tabled
 
 if TYPE_CHECKING:
     from conllu import Token
@@ -76,10 +78,9 @@ class SentenceFile(LineFile):
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
         """The lines of each sentence, without comments, and the number of the first one."""
         lines: list[bytes] = []
-        start = 0
+        start = size = 0
         with self._opened() as file:
-            for number, data in enumerate(file, start=1):
-                line = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
+            for number, line in self._numbered_lines(file):
                 if b"\t" in line:  # conllu would split at two blanks, too
                     line = re.sub(rb" {2,}", b" ", line)
                 if line.startswith(b"#"):
@@ -87,9 +88,13 @@ class SentenceFile(LineFile):
                 if line.strip():
                     start = number if not lines else start
                     lines.append(line)
+                    size += len(line)
+                    if size > LINE_BYTES:
+                        most = f"{LINE_BYTES // MEBIBYTE} MiB"
+                        raise UserError(f"relations: {self.label}:{start}: a sentence holds more than {most}")
                 elif lines:
                     yield start, b"".join(lines)
-                    lines = []
+                    lines, size = [], 0
         if lines:
             yield start, b"".join(lines)
 
@@ -251,13 +256,15 @@ class RelationCounter:
         self.counts.add(layer.layer, self.relations, found)
 
 
-@dataclass(frozen=True)
-class HeadRelations:
+@dataclass(frozen=True, repr=False)
+class HeadRelations(Tabled):
     """How often each head looks along each relation: rows of plain values, for a table or a data frame.
 
     `best` has one row per relation with the head that finds the most words, `heads` one row per head,
     `intervals` one row per relation, direction and head, with hits, words, the share and its 95 % interval.
     """
+
+    shown_rows = "best"
 
     best: list[dict[str, Any]]
     heads: list[dict[str, Any]]

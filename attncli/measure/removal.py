@@ -1,10 +1,10 @@
 """Runs of a model without some heads: what replaces a head's output, and where a run may begin."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import count, product
+from itertools import compress, count, product
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -17,7 +17,7 @@ from attncli.core.layer import AttentionLayer, Wanted, repeat_heads
 from attncli.core.names import head_range, named_head
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.models.architectures import BLOCK, output_projection
+from attncli.models.architectures import BLOCK, list_of_block, output_projection
 from attncli.models.capture import check_computed_here, of_this_run, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained
@@ -254,6 +254,13 @@ class Blocks:
         self.running = None
         self.leave_notes |= any(_differ(_content(one), before) for one, before in self._given)
         self._given = []
+
+    def keep_lists(self, lists: Collection[str]) -> None:
+        """Forget the calls of modules in other lists than these, which are no blocks: rotary embeddings."""
+        names = {module: name for name, module in self.model.named_modules()}
+        kept = [list_of_block(names[module]) in lists for module in self.calls]
+        self.calls = [*compress(self.calls, kept)]
+        self.outputs = [*compress(self.outputs, kept)]
 
     @contextmanager
     def begun_at(self, first: int, num_copies: int, stream: Tensor | None = None) -> Iterator[None]:

@@ -10,7 +10,7 @@ each C the mean over the keys that the query sees is taken off; what is left say
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -18,19 +18,24 @@ from math import nan
 from typing import Any, Literal, NamedTuple, NoReturn, TypeGuard
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer, merge_heads
 from attncli.errors import UserError, refuse_bytes
+from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm, in_turn, is_close
 from attncli.measure.removal import Blocks, forwards_replaced, index_of_head, output_of
-from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
+from attncli.models.architectures import (
+    BLOCK,
+    list_of_block,
+    matrix_and_bias,
+    output_projection,
+    projection_of_heads,
+)
 from attncli.models.capture import check_computed_here, run_model
-from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.layers import HIDES, CapturedLayer, StopCapture
+from attncli.models.pretrained import Pretrained, Reading, checked_position
 
-ROUNDING = 1e-4
-"""By how much two vectors may differ, relative to the largest entry: float32 is far below it."""
 CHUNK = 2**24
 """Numbers of the residual stream that a block reads at a time: 64 MB."""
 
@@ -53,65 +58,16 @@ class Part(NamedTuple):
         return {"mlp": f"MLP {self.layer}", "bias": "biases"}.get(self.kind, self.kind)
 
 
-class FrozenNorm(NamedTuple):
-    """x gain s + shift, of x less its mean where the norm centres; s of each vector as it was in the run.
-
-    RMSNorm (Zhang & Sennrich 2019, 1910.07467), LayerNorm (Ba et al. 2016, 1607.06450).
-    """
-
-    gain: Tensor
-    scale: Tensor
-    shift: Tensor | None
-    is_centred: bool
-
-    def of(self, vectors: Tensor) -> Tensor:
-        """What the norm makes of other vectors in the places of those of the run, for several texts."""
-        centred = vectors - vectors.mean(dim=-1, keepdim=True) if self.is_centred else vectors
-        num_texts = len(vectors) // len(self.scale)
-        normed = centred * self.gain * self.scale.repeat(num_texts, *[1] * (self.scale.ndim - 1))
-        return normed if self.shift is None else normed + self.shift
-
-
-def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | None:
-    """The norm that a call of a module was; None where it was none."""
-    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-    size = read.shape[-1:]
-    if read.shape != gave.shape or any(
-        isinstance(one, Tensor) and one.shape != size for one in (weight, bias)
-    ):
-        return None
-    gain = weight.detach() if isinstance(weight, Tensor) else read.new_ones(size)
-    shift = bias.detach() if isinstance(bias, Tensor) else None
-    unshifted = (gave if shift is None else gave - shift).double()
-    found: list[tuple[float, FrozenNorm]] = []
-    for is_centred in (False, True):
-        centred = read - read.mean(dim=-1, keepdim=True) if is_centred else read
-        for own_gain in (gain, 1 + gain):  # Gemma keeps the gain less one
-            unscaled = (centred * own_gain).double()
-            length = unscaled.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-            scale = (unscaled * unshifted).sum(dim=-1, keepdim=True) / length
-            if is_close(unscaled * scale, unshifted):
-                error = float((unscaled * scale - unshifted).abs().max())
-                found.append((error, FrozenNorm(own_gain, scale.to(read.dtype), shift, is_centred)))
-    # A vector whose mean is next to nothing is nearly the same with and without it: the nearest one counts.
-    return min(found, key=lambda one: one[0])[1] if found else None
-
-
-def is_close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
-    """Whether all vectors are the same but for rounding, of numbers as large as in those of `size`."""
-    largest = (b if size is None else size).abs().amax(dim=-1)
-    return a.shape == b.shape and bool(((a - b).abs().amax(dim=-1) <= ROUNDING * largest).all())
-
-
 def _is_vectors(given: object) -> TypeGuard[Tensor]:
     return isinstance(given, Tensor) and given.is_floating_point() and given.ndim > 1
 
 
 class _Call(NamedTuple):
-    """What a call of a module read and gave."""
+    """What a call of a module read and gave; whether it read no other tensor."""
 
     read: Tensor
     gave: Tensor
+    is_alone: bool
 
 
 @dataclass(frozen=True)
@@ -171,6 +127,7 @@ class Stream:
         """That of each call of a block."""
         self._blocks = Blocks(self.model)
         self._runs: list[_BlockRun] = []
+        self._without_attention: list[str] = []
         self._record()
         first = self._runs[0].read
         self._parts: list[tuple[Part, Vectors]] = [(Part("embedding"), lambda: first)]
@@ -196,7 +153,9 @@ class Stream:
             read = inputs[0] if inputs else named.get("hidden_states")
             gave = output[0] if isinstance(output, tuple | list) and output else output
             if _is_vectors(read) and _is_vectors(gave):
-                calls.setdefault(module, []).append(_Call(read.clone(), gave.clone()))
+                others = [*inputs[1:], *(one for name, one in named.items() if name != "hidden_states")]
+                is_alone = not any(isinstance(one, Tensor) for one in others)
+                calls.setdefault(module, []).append(_Call(read.clone(), gave.clone(), is_alone))
 
         def begin(*_: Any) -> None:
             captured.clear()
@@ -217,7 +176,11 @@ class Stream:
             run_model(self.model, self.inputs, keep)
         if not self._runs:
             self.refuse("no blocks were found in it")
-        self._behind = {module: own[-1] for module, own in calls.items() if not BLOCK.match(names[module])}
+        lists = {list_of_block(run.name) for run in self._runs}
+        for name in self._without_attention:
+            if list_of_block(name) in lists:
+                self.refuse(f"{name} has no attention")
+        self._blocks.keep_lists(lists)
 
     def _keep(
         self,
@@ -227,6 +190,9 @@ class Stream:
         calls: Mapping[nn.Module, Sequence[_Call]],
     ) -> None:
         """Note what a call of a block did, from the calls of its modules."""
+        if not captured:  # a layer of another kind, or no layer at all: rotary embeddings
+            self._without_attention.append(names[block])
+            return
         if len(captured) != 1 or block not in calls:
             self.refuse(f"{names[block]} has {len(captured)} attentions, not one")
         layer, output = captured[0]
@@ -240,10 +206,15 @@ class Stream:
         norms: dict[nn.Module, Sequence[FrozenNorm]] = {}
         for module in block.modules():
             if module in calls and not any(module.children()):
-                frozen = [frozen_norm(module, call.read, call.gave) for call in calls[module]]
+                frozen = [
+                    frozen_norm(module, call.read, call.gave) if call.is_alone else None
+                    for call in calls[module]
+                ]
                 norms |= {module: [norm for norm in frozen if norm]} if all(frozen) else {}
-        read, gave = (self._by_token(tensor) for tensor in calls[block][-1])
+        read, gave = (self._by_token(tensor) for tensor in calls[block][-1][:2])
         projected = self._by_token(of_projection.gave)
+        if not read.shape == gave.shape == projected.shape:
+            self.refuse(f"{names[block]} reads more than one vector for each token")
         writers = [
             (module, self._by_token(own[-1].gave))
             for module, own in sorted(calls.items(), key=lambda item: -names[item[0]].count("."))
@@ -264,16 +235,28 @@ class Stream:
         """What a block reads."""
         return self._runs[call].read
 
-    def last_norm(self) -> FrozenNorm | None:
-        """What makes of the stream behind the last block what W_U reads; None where that is no norm."""
-        stream = self._runs[-1].gave
-        for module, call in self._behind.items():
-            has_gain = isinstance(getattr(module, "weight", None), Tensor)
-            if has_gain and call.read.numel() == stream.numel() == call.gave.numel():
-                read, gave = self._by_token(call.read), self._by_token(call.gave)
-                if is_close(read, stream):
-                    return frozen_norm(module, read, gave)
-        return None
+    def behind(self) -> Float[Tensor, "token embed"]:
+        """What the last block gives."""
+        return self._runs[-1].gave
+
+    def beginning_behind(
+        self, num_copies: int, vectors: Float[Tensor, "text token embed"] | None
+    ) -> AbstractContextManager[None]:
+        """While the model runs, no block is computed: the last gives what it gave, or these vectors."""
+        return self._blocks.begun_at(len(self._blocks.calls), num_copies, vectors)
+
+    def read_first(self, num_copies: int) -> Float[Tensor, "text token embed"]:
+        """What the first block reads, of copies of the text."""
+        reads: list[Tensor] = []
+
+        def stop(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            reads.append(named["hidden_states"] if "hidden_states" in named else inputs[0])
+            raise StopCapture
+
+        with ExitStack() as hooks:
+            hooks.enter_context(self._blocks.calls[0].register_forward_pre_hook(stop, with_kwargs=True))
+            run_model(self.model, self.repeated(num_copies), output_of)
+        return reads[0].reshape(num_copies, self.num_tokens, -1)
 
     def written(
         self, call: int, vectors: Float[Tensor, "text token embed"]
@@ -401,7 +384,7 @@ class Stream:
             hooks.enter_context(
                 self._blocks.calls[call].register_forward_hook(_at_call(self._turn(call), stop))
             )
-            run_model(self.model, self._repeated(len(reads)), output_of)
+            run_model(self.model, self.repeated(len(reads)), output_of)
         return found[0].reshape(reads.shape)
 
     def attention_on(self, call: int, reads: Float[Tensor, "text token embed"]) -> AttentionLayer:
@@ -415,7 +398,7 @@ class Stream:
             raise StopCapture
 
         with self._frozen(call, reads, {}):
-            run_model(self.model, self._repeated(len(reads)), keep)
+            run_model(self.model, self.repeated(len(reads)), keep)
         return found[0]
 
     def along(
@@ -444,7 +427,8 @@ class Stream:
         constants = [one.flatten(1) @ output.detach().flatten().to(one) for one, output in pairs]
         return torch.cat(gradients).squeeze(1), torch.stack(constants).sum(dim=0)
 
-    def _repeated(self, num_texts: int) -> dict[str, Tensor]:
+    def repeated(self, num_texts: int) -> dict[str, Tensor]:
+        """The model's inputs, that many texts."""
         return {name: tensor.repeat(num_texts, 1) for name, tensor in self.inputs.items()}
 
     def _turn(self, call: int) -> int:
@@ -476,7 +460,7 @@ class Stream:
             for module, vectors in given.items():
                 hooks.enter_context(module.register_forward_hook(give(vectors)))
             hooks.enter_context(self._blocks.begun_at(call, len(reads), reads))
-            norms = {module: _in_turn(frozen) for module, frozen in self._runs[call].norms.items()}
+            norms = {module: in_turn(frozen) for module, frozen in self._runs[call].norms.items()}
             hooks.enter_context(forwards_replaced(norms))
             yield hooks
 
@@ -508,16 +492,26 @@ def _same(vectors: Tensor) -> Tensor:
     return vectors
 
 
-def _in_turn(frozen: Sequence[FrozenNorm]) -> Callable[[Tensor], Tensor]:
-    """A forward that is the first of these norms at its first call, then the next."""
-    turns = iter(frozen)
-    return lambda vectors: next(turns).of(vectors)
-
-
 def _at_call(turn: int, hook: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that does something at one call of its module alone, counted from 0."""
     turns = count()
     return lambda *given: hook(*given) if next(turns) == turn else None
+
+
+def seen_by(
+    attention: AttentionLayer, head: int, queries: Int[Tensor, " query"]
+) -> Bool[Tensor, "query key"]:
+    """Which keys some queries of a head see; a model's own mask may hide more from one head than another."""
+    keys = torch.arange(attention.shape[3], device=queries.device)
+    seen: Tensor = attention.visibility.block(queries, keys)[0]
+    return seen if attention.rules.bias is None else seen & (_bias_of(attention)[head, queries] > HIDES)
+
+
+def _bias_of(attention: AttentionLayer) -> Float[Tensor, "head query key"]:
+    """What is added to the scores of the first text."""
+    bias = attention.rules.bias
+    assert bias is not None
+    return bias[:1].expand(1, attention.num_heads, *attention.shape[2:])[0]
 
 
 class Row:
@@ -526,14 +520,13 @@ class Row:
     def __init__(self, attention: AttentionLayer, head: int, query: int) -> None:
         rules = attention.rules
         device = attention.query.device
-        queries, keys = torch.tensor([query], device=device), torch.arange(attention.shape[3], device=device)
-        self.seen: Bool[Tensor, " key"] = attention.visibility.block(queries, keys)[0, 0]
+        queries = torch.tensor([query], device=device)
+        self.seen: Bool[Tensor, " key"] = seen_by(attention, head, queries)[0]
         self.rules = rules
-        self.position = torch.zeros(len(keys), dtype=torch.float64, device=device)
+        self.position = torch.zeros(attention.shape[3], dtype=torch.float64, device=device)
         """What is added to the scores whatever the tokens are: ALiBi, relative biases."""
         if rules.bias is not None:
-            bias = rules.bias.expand(1, attention.num_heads, *attention.shape[2:])
-            self.position = bias[0, head, query].double()
+            self.position = _bias_of(attention)[head, query].double()
         sink = rules.softmax_sink
         self.sink = None if sink is None else sink.expand(1, attention.num_heads)[0, head].double()
 
@@ -611,7 +604,7 @@ def score_parts(
     call = call_of(stream, layer, head)
     attention = stream.attention[call].attention
     assert isinstance(attention, AttentionLayer)
-    query = range(stream.num_tokens)[query]
+    query = checked_position(query, stream.num_tokens, "query")
     row = Row(attention, head, query)
     own_query, own_keys = (
         attention.query[0, head, query].double(),
@@ -677,7 +670,7 @@ def _key_of(weights: Float[Tensor, " key"], key: int | None, row: Row, query: in
     if key is None:
         beyond = weights[1:] if bool(row.seen[1:].any()) else weights
         return int(beyond.argmax()) + len(weights) - len(beyond)
-    key = range(len(weights))[key]
+    key = checked_position(key, len(weights), "key")
     if not row.seen[key]:
         raise UserError(f"to: must be a key that query {query} sees (got {key})")
     return key

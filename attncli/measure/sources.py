@@ -19,7 +19,7 @@ from attncli.core.formulas import rank_correlation
 from attncli.core.layer import Wanted
 from attncli.core.names import NamedHead, head_range, named_head
 from attncli.errors import UserError
-from attncli.measure.writing import answer_ids
+from attncli.measure.answers import answer_forms, likelier_form
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay, queries_of
@@ -36,12 +36,14 @@ KEEP_SHARE, LASSO_ALPHA = 0.5, 0.01
 
 def given_answer(pretrained: Pretrained, answer: str, reading: SourcedReading) -> "Answer":
     """An answer that is there; UserError for none, an unknown token, and more than the model reads."""
-    ids = answer_ids(pretrained, answer)
+    forms = answer_forms(pretrained, answer)
+    ids = max((form.ids for form in forms), key=len)
     most, num_prompt = pretrained.most_tokens(), len(reading.prompt.ids)
     room = None if most is None else most + 1 - (0 if pretrained.has_decoder else num_prompt)
     if room is not None and len(ids) > room:
         raise UserError(f"answer: must be at most {room} tokens after {num_prompt} (got {len(ids)})")
-    return Answer(ids)
+    chosen = likelier_form(pretrained, forms, reading.prompt.ids)
+    return Answer(chosen.ids, notes=chosen.notes)
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Answer:
 
     ids: list[int]
     cache: DynamicCache | None = None
+    notes: tuple[str, ...] = ()
 
 
 def written_answer(
@@ -232,13 +235,15 @@ MOST_SWEEPS = 10_000
 class AnswerSources:
     """An answer and its sources, as rows of plain values.
 
-    `sources` has one row per source, the first first: by what is lost where each was removed, by the fit, by
-    the weight of the named heads, or of all. A row has its number, text and tokens; `all_heads`, the mean
-    weight of all heads on it, and `retrieving_heads`, that of the named ones; `lost`, by how many nats the
-    answer's log-probability falls without its text, and where sampled `effect` (see `lasso_effects`); of each
-    the rank. `tokens` has one row per token of the answer, with the source that has more than half of its
-    weight on all sources. `rankings` says how well each weight predicts what is lost: Spearman's correlation,
-    and whether the first is the same, among the `removed` sources. `weights` are those of each token on each
+    `sources` has one row per source, the first first: those that were removed by what is lost without them,
+    or all by the fit; behind them the others by the weight of the named heads, or of all (`ranked_by`). A row
+    has its number, text and tokens; `all_heads`, the mean weight of all heads on it, and `retrieving_heads`,
+    that of the named ones; `lost`, by how many nats the answer's log-probability falls without its text, and
+    where sampled `effect` (see `lasso_effects`); of each the rank. `tokens` has one row per token of the
+    answer, with the source that has more than half of its weight on all sources, and `measured_source`,
+    without which it loses more than half of what it loses without each of them (`measured`, in nats; of a fit
+    the effect). `rankings` says how well each weight predicts what is lost: Spearman's correlation, and
+    whether the first is the same, among the `removed` sources. `weights` are those of each token on each
     source, by the named heads or by all; `heads` has each head's weight on all sources.
     """
 
@@ -292,25 +297,28 @@ def answer_sources(
     lost = unknown.clone()
     if method == "sampled":
         masks = sampled_masks(num_runs, num_sources, seed)
-        sums = removals.log_probabilities(masks, progress).sum(dim=1)
-        found["effect"] = lasso_effects(masks, sums, len(ids))
+        given = removals.log_probabilities(masks, progress)
+        found["effect"] = lasso_effects(masks, given.sum(dim=1), len(ids))
+        of_tokens = torch.stack([lasso_effects(masks, of_token, 1) for of_token in given.unbind(dim=1)])
     else:
         order = likeliest(weights).argsort(descending=True, stable=True)
         removed = order[: num_sources if method == "removal" else CHECKED].sort().values
         masks = torch.ones(len(removed), num_sources, dtype=torch.bool)
         masks[torch.arange(len(removed)), removed] = False
-        lost[removed] = expected.sum() - removals.log_probabilities(masks, progress).sum(dim=1)
+        of_tokens = torch.full((len(ids), num_sources), torch.nan, dtype=torch.float64)
+        of_tokens[:, removed] = (expected - removals.log_probabilities(masks, progress)).mT
+        lost = of_tokens.sum(dim=0)
     found["lost"] = lost
     return AnswerSources(
         pretrained.text_of(answer.ids),
         answer.ids,
-        sorted(_source_rows(reading, found), key=lambda row: row[_deciding(found)]),
-        _token_rows(pretrained, answer.ids, reading, shown, expected),
+        _in_order(_source_rows(reading, found)),
+        _token_rows(pretrained, answer.ids, reading, shown, expected, of_tokens),
         _rankings(found),
         shown.float(),
         _head_rows(weights),
         float(expected.sum()),
-        (*replay.way.notes(), *_equal_sources(reading.sourced)),
+        (*answer.notes, *replay.way.notes(), *_equal_sources(reading.sourced)),
     )
 
 
@@ -324,10 +332,21 @@ def _ranks(numbers: Float[Tensor, " source"]) -> list[int | None]:
     return ranks
 
 
-def _deciding(found: Mapping[str, Tensor]) -> str:
-    """The rank that sources are in the order of."""
-    names = ("lost", "effect", "retrieving_heads", "all_heads")
-    return next(f"{name}_rank" for name in names if name in found and not found[name].isnan().any())
+RANKED_BY = ("lost", "effect", "retrieving_heads", "all_heads")
+"""What sources are in the order of: each by the first of these that is known of it."""
+LEAST_LOST = 0.05
+"""Nats that a token loses without a source, below which it is said to come of none."""
+
+
+def _in_order(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of sources by what was measured of them, the others behind them, and what that was."""
+    ranked = []
+    for row in rows:
+        name = next(name for name in RANKED_BY if row.get(name) is not None)
+        ranked.append({**row, "ranked_by": name})
+    return sorted(
+        ranked, key=lambda row: (RANKED_BY.index(row["ranked_by"]), row[f"{row['ranked_by']}_rank"])
+    )
 
 
 def _source_rows(reading: SourcedReading, found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
@@ -352,6 +371,7 @@ def _token_rows(
     reading: SourcedReading,
     weights: Float[Tensor, "token source"],
     expected: Float[Tensor, " token"],
+    measured: Float[Tensor, "token source"],
 ) -> list[dict[str, Any]]:
     rows = []
     first = 0 if pretrained.has_decoder else len(reading.prompt.ids)
@@ -359,6 +379,9 @@ def _token_rows(
     for place, (label, text) in enumerate(zip(labels, texts, strict=True)):
         most, total = weights[place].max(dim=0), float(weights[place].sum())
         is_clear = 2 * float(most.values) > total > 0
+        gains = measured[place].nan_to_num().clamp(min=0)
+        gain = float(gains.max())
+        is_measured = gain >= LEAST_LOST and 2 * gain > float(gains.sum())
         rows.append(
             {
                 "token": label,
@@ -367,6 +390,8 @@ def _token_rows(
                 "source": int(most.indices) + 1 if is_clear else None,
                 "weight": float(most.values),
                 "log_probability": float(expected[place]),
+                "measured_source": int(gains.argmax()) + 1 if is_measured else None,
+                "measured": gain,
             }
         )
     return rows

@@ -127,6 +127,11 @@ SUMMARIES: dict[str, tuple[str, Callable[[np.ndarray], Any]]] = {
 """What a step is told by: a statistic, and which number of all heads is taken."""
 
 
+def count_name(pattern: str) -> str:
+    """What the number of heads of a pattern is called in the row of a step: `previous_token_heads`."""
+    return f"{pattern.replace(' ', '_')}_heads"
+
+
 def step_rows(
     stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None
 ) -> list[dict[str, float | int | None]]:
@@ -146,6 +151,6 @@ def step_rows(
             parts = [over.statistics[name][place].ravel() for over in stacks if name in over.statistics]
             values = np.concatenate([np.empty(0), *parts])
             row[summary] = float(of_heads(values)) if np.isfinite(values).any() else None
-        row |= {f"{name.replace(' ', '_')}_heads": int(numbers[place]) for name, numbers in counts.items()}
+        row |= {count_name(name): int(numbers[place]) for name, numbers in counts.items()}
         rows.append(row)
     return rows

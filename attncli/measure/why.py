@@ -16,18 +16,16 @@ from torch import Tensor, nn
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.errors import UserError
-from attncli.measure.ablate import WHERE, answer_token
-from attncli.measure.heads import WHERE_IT_LOOKS, Survey, found_texts, looked_at
+from attncli.measure.ablate import WHERE
+from attncli.measure.answers import AnswerTokens, one_token_each
+from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
+from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, found_texts, looked_at
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import index_of_head, output_of
-from attncli.measure.scores import frozen_norm
-from attncli.models.architectures import BLOCK, output_projection, projection_of_heads
+from attncli.models.architectures import BLOCK, list_of_block, output_projection, projection_of_heads
 from attncli.models.capture import capture, check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
-
-ROUNDING = 1e-4
-"""By how much two vectors may differ, relative to the largest entry: float32 is far below it."""
 
 
 @dataclass
@@ -72,11 +70,15 @@ def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
 
 @dataclass(frozen=True)
 class Block:
-    """What a layer adds: its heads through W_O, the bias of W_O, and the rest, its MLP."""
+    """What a layer adds: its heads through W_O, the bias of W_O, and the rest, its MLP.
+
+    `factor` is what W_O's output is multiplied by; it is in `heads` and `bias`.
+    """
 
     heads: Float[Tensor, "head embed"]
     bias: Float[Tensor, " embed"]
     mlp: Float[Tensor, " embed"]
+    factor: float
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def residual_of(
     UserError where a block gives something else than its input, what W_O gives, and what one other module in
     it gives.
     """
-    names = [name for name in calls if BLOCK.fullmatch(name)]
+    lists = {list_of_block(module) for module in modules}
+    names = [name for name in calls if BLOCK.fullmatch(name) and list_of_block(name) in lists]
     if len(names) != len(modules) or not all(
         module.startswith(f"{name}.") for name, module in zip(names, modules, strict=True)
     ):
@@ -127,13 +130,34 @@ def _block(
         refuse(pretrained, f"no output projection was found for {module}")
     if not close(of_projection.read, heads.flatten()):
         refuse(pretrained, f"{module} changes the outputs of its heads before W_O")
-    mlp = call.gave - call.read - of_projection.gave
-    if not any(close(one.gave, mlp, call.gave.abs().max()) for one in inside.values()):
+    added = call.gave - call.read
+    factor = _factor(added, of_projection.gave, [one.gave for one in inside.values()], call.gave.abs().max())
+    if factor is None:
         refuse(pretrained, f"the output of {name} is not its input plus the outputs of its heads and its MLP")
-    columns = projection_of_heads(projection, len(heads)).double()
+    columns = factor * projection_of_heads(projection, len(heads)).double()
     bias = getattr(projection, "bias", None)
-    own_bias = torch.zeros_like(mlp) if bias is None else bias.detach().double()
-    return Block((columns @ heads.unsqueeze(-1)).squeeze(-1), own_bias, mlp)
+    own_bias = torch.zeros_like(added) if bias is None else factor * bias.detach().double()
+    mlp = added - factor * of_projection.gave
+    return Block((columns @ heads.unsqueeze(-1)).squeeze(-1), own_bias, mlp, factor)
+
+
+def _factor(added: Tensor, of_heads: Tensor, given: Sequence[Tensor], size: Tensor) -> float | None:
+    """What W_O's output is multiplied by in what a block adds, beside a module's output times another factor.
+
+    1 where it can be; Granite multiplies both by a setting. None where the block adds something else.
+    """
+    given = [one for one in given if one.shape == added.shape == of_heads.shape]
+    if given and any(close(one, added - of_heads, size) for one in given):
+        return 1.0
+    for one in given:
+        columns = torch.stack([of_heads, one], dim=1)
+        factors = torch.linalg.lstsq(columns, added).solution
+        # What differs by a factor alone is no second part.
+        if abs(float(torch.cosine_similarity(of_heads, one, dim=0))) < 1 - ROUNDING and close(
+            columns @ factors, added, size
+        ):
+            return float(factors[0])
+    return None
 
 
 def close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
@@ -183,18 +207,13 @@ def direction_of(
     assert isinstance(unembedding, nn.Linear)
     name = next(name for name, part in pretrained.whole.named_modules() if part is unembedding)
     read = calls[name][-1].read
-    own = list(ids)
-    unembedded = difference(unembedding.weight.detach()[own].double())
-    bias = 0.0 if unembedding.bias is None else float(difference(unembedding.bias[own]))
-    logit = float(difference(logits[own]))
-    if abs(float(unembedded @ read) + bias - logit) > ROUNDING * float(logits.abs().max()):
-        refuse(pretrained, "its logits are scaled or capped after W_U")
+    chosen = list(ids)
+    factor = _factor_of_logits(pretrained, unembedding(read.to(unembedding.weight.dtype)), logits)
+    unembedded = factor * difference(unembedding.weight.detach()[chosen].double())
+    bias = 0.0 if unembedding.bias is None else factor * float(difference(unembedding.bias[chosen]))
     if close(read, stream):
         return Direction(unembedded, bias, 1.0)
-    norm, call = _last_norm(pretrained, calls, stream, read)
-    frozen = frozen_norm(norm, call.read, call.gave)
-    if frozen is None:
-        refuse(pretrained, f"its last norm, {type(norm).__name__}, is neither LayerNorm nor RMSNorm")
+    frozen = _last_norm(pretrained, calls, stream, read)
     vector = unembedded * frozen.gain.double() * frozen.scale
     if frozen.is_centred:
         vector = vector - vector.mean()
@@ -203,15 +222,32 @@ def direction_of(
     return Direction(vector, bias, float(frozen.scale))
 
 
+def _factor_of_logits(
+    pretrained: Pretrained, given: Float[Tensor, " vocabulary"], logits: Float[Tensor, " vocabulary"]
+) -> float:
+    """What the logits are of what W_U gives: 1 mostly, Cohere has a factor. UserError for anything else."""
+    is_masked = logits <= torch.finfo(logits.dtype).min / 2
+    given, logits = given[~is_masked].double(), logits[~is_masked].double()
+    factor = 1.0 if close(given, logits) else float(given @ logits / (given @ given))
+    if not close(factor * given, logits):
+        refuse(pretrained, "its logits are changed after W_U, not by a factor alone")
+    return factor
+
+
 def _last_norm(
     pretrained: Pretrained, calls: Calls, stream: Float[Tensor, " embed"], read: Float[Tensor, " embed"]
-) -> tuple[nn.Module, Call]:
-    """The module outside of blocks that makes of the stream what W_U reads."""
+) -> FrozenNorm:
+    """The module outside of blocks that makes of the stream what W_U reads, its scale frozen."""
+    others: list[str] = []
     for name, module in pretrained.whole.named_modules():
         call = calls[name][-1] if name in calls and not BLOCK.match(name) else None
-        has_gain = isinstance(getattr(module, "weight", None), Tensor)
-        if call is not None and has_gain and close(call.read, stream) and close(call.gave, read):
-            return module, call
+        if call is not None and close(call.read, stream) and close(call.gave, read):
+            frozen = frozen_norm(module, call.read, call.gave)
+            if frozen is not None:
+                return frozen
+            others.append(type(module).__name__)
+    if others:
+        refuse(pretrained, f"its last norm, {others[-1]}, is neither LayerNorm nor RMSNorm")
     refuse(pretrained, "no norm was found between its last block and W_U")
 
 
@@ -285,9 +321,13 @@ def attribution(
 
         with recorded_calls(model, len(reading.text.ids)) as calls:
             logits = run_model(model, inputs, keep)["logits"][0, -1]
-    ids = [int(logits.argmax()) if answer is None else answer_token(pretrained, answer, "answer")]
-    if against is not None:
-        ids.append(answer_token(pretrained, against, "against"))
+    answers = {key: text for key, text in (("answer", answer), ("against", against)) if text is not None}
+    chosen_tokens = AnswerTokens([int(logits.argmax())])
+    if answers:
+        chosen_tokens = one_token_each(
+            pretrained, answers, reading.text.ids, lambda: logits.log_softmax(dim=-1)
+        )
+    ids = chosen_tokens.ids
     residual = residual_of(pretrained, calls, modules, outputs)
     direction = direction_of(pretrained, calls, residual.last, logits, ids)
     vector, blocks = direction.vector, residual.blocks
@@ -295,6 +335,7 @@ def attribution(
     mlps = [float(block.mlp @ vector) for block in blocks]
     numbers = torch.cat(of_heads).tolist()
     looks = looked_at(survey, 0, [len(reading.text.ids) - 1] * len(numbers))
+    compare_distances(survey)
     rows = [
         {name: row[name] for name in (*WHERE, "pattern")} | {"contribution": number, **looks_at}
         for row, number, looks_at in zip(found_texts(survey)[0].rows, numbers, looks, strict=True)
@@ -324,8 +365,10 @@ def attribution(
         parts,
         ids,
         chosen,
-        _key_contributions(pretrained, reading, chosen, vector),
-        tuple(way.notes()),
+        _key_contributions(
+            pretrained, reading, chosen, blocks[layers.index(chosen["layer"])].factor * vector
+        ),
+        (*chosen_tokens.notes, *way.notes()),
     )
 
 

@@ -17,7 +17,8 @@ from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_sc
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.names import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, head_range
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import NO_TEXT, UserError
+from attncli.errors import UserError
+from attncli.measure.answers import AnswerTokens, answer_forms, likelier_form
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
@@ -32,11 +33,13 @@ SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
 class Prompt(Reading):
     """With a decoder the prompt goes to the encoder; `needle` are the places of the needle in the prompt.
 
-    `answer` are the tokens that the model reads after it, where it is not to write.
+    `answer` are the tokens that the model reads after it, where it is not to write; `notes` say what was done
+    to them.
     """
 
     needle: tuple[int, ...] = ()
     answer: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def prompt(self) -> ModelText:
@@ -73,7 +76,8 @@ def read_prompt(
         text = f"{text.rstrip()}\n\n{question}"
     if chat:
         text = in_chat_template(text, pretrained)
-    ids = () if answer is None else tuple(answer_ids(pretrained, answer))
+    forms = [] if answer is None else answer_forms(pretrained, answer)
+    ids = max((form.ids for form in forms), key=len, default=[])
     num_new = 0 if pretrained.has_decoder else (len(ids) or max_new_tokens) - 1
     most = pretrained.most_tokens()
     if ids and most is not None and num_new >= most:
@@ -88,9 +92,11 @@ def read_prompt(
         text, key, truncate=truncate, num_new=num_new, is_whole=chat, with_spans=isinstance(needle, str)
     )
     places = () if needle is None else _needle_places(needle, text, read)
+    chosen = likelier_form(pretrained, forms, read.ids) if forms else AnswerTokens([])
+    prompt = Prompt(read, needle=places, answer=tuple(chosen.ids), notes=chosen.notes)
     if not pretrained.has_decoder:
-        return Prompt(read, needle=places, answer=ids)
-    return Prompt(replace(read, tokens=(), ids=read.ids[:0]), read, needle=places, answer=ids)
+        return prompt
+    return replace(prompt, text=replace(read, tokens=(), ids=read.ids[:0]), context=read)
 
 
 def read_picture_prompt(
@@ -117,24 +123,6 @@ def read_picture_prompt(
         got = f"{count} tokens of the picture and the text, and {max_new_tokens} new ones"
         raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
     return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
-
-
-def answer_ids(pretrained: Pretrained, answer: str) -> list[int]:
-    """The tokens of an answer, special ones as text; UserError for none, and for an unknown one."""
-    ids: list[int] = pretrained.encoded(answer, add_special_tokens=False, split_special_tokens=True)[
-        "input_ids"
-    ]
-    if not ids:
-        raise UserError(f"answer: {NO_TEXT}")
-    unknown = pretrained.tokenizer.unk_token_id
-    if unknown in ids and unknown in pretrained.unknown_ids:
-        word = pretrained.tokenizer.unk_token
-        if pretrained.tokenizer.is_fast:
-            options = {"add_special_tokens": False, "return_offsets_mapping": True}
-            start, end = pretrained.encoded(answer, **options)["offset_mapping"][ids.index(unknown)]
-            word = answer[start:end]
-        raise UserError(f"answer: {word!r} is not in the vocabulary of {pretrained.name}")
-    return ids
 
 
 def _needle_places(sought: str | tuple[int, int], text: str, read: ModelText) -> tuple[int, ...]:

@@ -165,6 +165,13 @@ def layer_number(module: str) -> int:
 
 
 @cache
+def list_of_block(module: str) -> str:
+    """The list of blocks that a module is in: `model.layers` of `model.layers.5.mlp`; empty for none."""
+    block = BLOCK.match(module)
+    return block[0].rpartition(".")[0] if block else ""
+
+
+@cache
 def layer_kind(module: str) -> str:
     """`cross` where the last parts of a module's qualified name say so, else `self`."""
     return "cross" if CROSS.search(".".join(module.split(".")[-2:])) else "self"
@@ -220,3 +227,17 @@ def sees_alone(model: PreTrainedModel) -> bool:
     known = arguments_of(model)
     reads_words = {"input_ids", "decoder_input_ids"} & known
     return not reads_words and bool({*PIXELS, GRID} & known)
+
+
+ATTENTION_CLASS = re.compile(r"attn|attention", re.IGNORECASE)
+"""In the name of the class of a module that computes attention."""
+RECURRENT = re.compile(r"^Rwkv")
+"""Classes that call recurrence attention: there are no weights of queries on keys."""
+
+
+def has_attention(model: PreTrainedModel) -> bool:
+    """Whether any part computes attention, by what its class is called, or the config counts heads of it."""
+    if getattr(model.config, "num_attention_heads", None):
+        return True
+    classes = {type(module).__name__ for module in model.modules()}
+    return any(ATTENTION_CLASS.search(name) and not RECURRENT.match(name) for name in classes)

@@ -4,17 +4,20 @@ Of a model whose weights stay in their files several runs go side by side, block
 """
 
 import random
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import isqrt
+from operator import ge
 from threading import Semaphore, Thread
 from traceback import walk_tb
+from types import FunctionType
 from typing import Any, Generic, Literal, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -34,6 +37,7 @@ from attncli.models.layers import (
     PictureInputs,
     StopCapture,
     run_by_interface,
+    uncompiled,
 )
 from attncli.models.stored import blocks_of, first_blocks, use_of
 
@@ -47,7 +51,7 @@ def with_eager_attention(model: PreTrainedModel) -> Iterator[None]:
 
     Afterwards it is as it was: some models replace parts of themselves by what they read (BigBird).
     """
-    with unchanged(model), torch.compiler.set_stance("force_eager"):
+    with unchanged(model), uncompiled():
         for config in configs_of(model):
             # set_attn_implementation leaves out models (Falcon) that heed their config all the same.
             config._attn_implementation_internal = "eager"
@@ -57,18 +61,28 @@ def with_eager_attention(model: PreTrainedModel) -> Iterator[None]:
 @contextmanager
 def unchanged(model: PreTrainedModel) -> Iterator[None]:
     """Whatever happens to attributes, parts, hooks and configs of a model inside, they are then as before."""
+    give_back = remembered(model)
+    try:
+        yield
+    finally:
+        give_back()
+
+
+def remembered(model: PreTrainedModel) -> Callable[[], None]:
+    """What gives a model back its attributes, parts, hooks and configs as they are now."""
     before = [(vars(module), {**vars(module)}) for module in model.modules()]
     before += [(vars(config), {**vars(config)}) for config in configs_of(model)]
     # torch keeps parts, parameters and hooks in dicts of their own, which handles of hooks refer to.
     before += [
         (table, table.copy()) for _, parts in before for table in parts.values() if isinstance(table, dict)
     ]
-    try:
-        yield
-    finally:
+
+    def give_back() -> None:
         for now, then in before:
             now.clear()
             now.update(then)
+
+    return give_back
 
 
 @contextmanager
@@ -216,29 +230,85 @@ OWN = __name__.partition(".")[0]
 CALL = "torch.nn.modules.module"
 """Where torch calls a model."""
 
-_ways: MutableMapping[PreTrainedModel, dict[tuple[torch.Size, ...], Way]] = WeakKeyDictionary()
+Shapes = tuple[tuple[Any, ...], ...]
+"""The name of each input of a model, and its axes."""
+
+_ways: MutableMapping[PreTrainedModel, dict[Shapes, Way]] = WeakKeyDictionary()
 """How each model's attention comes, by the shapes of the inputs that it was tried on."""
 
 _windows: MutableMapping[PreTrainedModel, set[int]] = WeakKeyDictionary()
 """Numbers of tokens beyond which a model may hide something, as its configs name them."""
 
-_lent: MutableSet[PreTrainedModel] = WeakSet()
-"""Models of a caller, whose hooks and attributes may have changed since they were tried."""
+_lent: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
+"""Models of a caller that are in use, and what each was like."""
+
+_tried_as: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
+"""What a caller's model was like when the ways in `_ways` were found."""
+
+PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device))
+
+
+def _frozen(value: Any) -> Any:
+    """What changes when an attribute does: numbers, text and lists of them by value, anything else itself."""
+    kind = type(value)
+    if kind in PLAIN:
+        return kind, value
+    if isinstance(value, dict):
+        return kind, tuple(value), tuple(map(_frozen, value.values())) if value else ()
+    if isinstance(value, list | tuple | set | frozenset):
+        return kind, tuple(map(_frozen, value))
+    if isinstance(value, Tensor):
+        # By its id, since tensors compare their numbers; `half()` leaves a parameter itself.
+        return kind, id(value), value.dtype, value.device, value.shape, value.requires_grad
+    # A reference, so that no object that comes later is taken for it.
+    return kind, ref(value) if kind.__weakrefoffset__ else id(value)
+
+
+def _code_of(kind: type) -> list[Any]:
+    """What instances of a class compute by: its functions, and those of the modules where they stand."""
+    own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
+    modules = [sys.modules[each.__module__] for each in own if each.__module__ in sys.modules]
+    functions = (part for named in (*own, *modules) for part in vars(named).copy().values())
+    return [part for part in functions if isinstance(part, FunctionType)]
+
+
+def state_of(model: PreTrainedModel) -> Any:
+    """What equals itself until a hook, an adapter, a mode, a part, a setting or code of the model changes.
+
+    Numbers of its parameters do not count.
+    """
+    parts = [*model.modules()]
+    of_all = [vars(nn.modules.module)[name] for name in GLOBAL_HOOKS]
+    of_kinds = [
+        (type(part), type(part).forward, _code_of(type(part)))
+        for part in {type(part): part for part in parts}.values()
+    ]
+    of_parts = [(type(part), vars(part)) for part in parts]
+    return _frozen([of_all, of_kinds, of_parts, [*map(vars, configs_of(model))]])
+
+
+GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
+"""Where torch keeps the hooks of all modules."""
 
 
 @contextmanager
-def tried_on_each_text(*models: PreTrainedModel) -> Iterator[None]:
-    """While it is open, these models are tried anew on each text, and on all of it.
+def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> Iterator[None]:
+    """While it is open, a caller's model, or its body, is tried on all of each text that is longer than what
+    it was tried on before; on each text where it has changed since.
 
-    A caller's model may have changed since, or be one whose rounding grows with the text (int8).
+    Rounding may grow with the text (int8).
     """
+    models, state = (whole, body), state_of(whole)
     for model in models:
-        _lent.add(model)
+        _lent[model] = state
+        if _tried_as.get(model) != state:
+            _tried_as[model] = state
+            _ways.pop(model, None)
     try:
         yield
     finally:
         for model in models:
-            _lent.discard(model)
+            _lent.pop(model, None)
 
 
 # Not in inference mode: nothing could be trained on what a hook or the model itself keeps of it.
@@ -293,7 +363,8 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     """How a model's attention is handed over, tried on the first tokens of the first text.
 
     Where a window is shorter than the text, on some more tokens than the window has; for a caller's model on
-    all texts. Of these as many tokens as eager attention has the memory for.
+    all texts, unless it was tried on as many that were as long. Of these as many tokens as eager attention
+    has the memory for.
     """
     num_texts = max(map(len, inputs.values())) if model in _lent else 1
     num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
@@ -309,14 +380,25 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     most = max(TRIAL_TOKENS, isqrt(TRIAL_SCORES // (heads * num_texts)))
     few = _start(inputs, 1, TRIAL_TOKENS)
     more = _start(inputs, num_texts, min(needed, most))
-    ways = {} if model in _lent else _ways.setdefault(model, {})
-    shapes = tuple(tensor.shape for tensor in more.values())
-    if shapes not in ways:
+    ways = _ways.setdefault(model, {})
+    shapes = tuple((name, *tensor.shape) for name, tensor in more.items())
+    way = ways.get(shapes)
+    if way is None and model in _lent:
+        way = next((ways[tried] for tried in ways if _covers(tried, shapes)), None)
+    if way is None:
         with by_itself():
-            ways[shapes] = _way_on(model, few, more if needed > TRIAL_TOKENS else None)
-    if ways[shapes] == Way("interface") and most < min(needed, num_tokens):
+            way = ways[shapes] = _way_on(model, few, more if needed > TRIAL_TOKENS else None)
+    if way == Way("interface") and most < min(needed, num_tokens):
         return Way("interface", f"{NOT_COMPARED} beyond the first {most:,} tokens.")
-    return ways[shapes]
+    return way
+
+
+def _covers(tried: Shapes, shapes: Shapes) -> bool:
+    """Whether a model was tried on as many texts that were as long."""
+    return len(tried) == len(shapes) and all(
+        (name, len(before)) == (of_now, len(now)) and all(map(ge, before, now))
+        for (name, *before), (of_now, *now) in zip(tried, shapes, strict=True)
+    )
 
 
 def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str, Tensor] | None) -> Way:

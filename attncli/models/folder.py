@@ -1,13 +1,10 @@
-"""What a folder or a GGUF file must hold to be a model, checked before torch is there; digests of files."""
+"""What a folder or a GGUF file must hold to be a model, checked before torch is there."""
 
-import errno
 import io
 import json
 import os
 import re
 import struct
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import (
     AbstractContextManager,
@@ -17,23 +14,36 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from glob import escape
-from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
 from logging import CRITICAL
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
+from threading import get_ident
 from typing import Any, BinaryIO
 
+from attncli.core.process import ALONE, SharedChange
 from attncli.errors import UserError, alike
+from attncli.files import (
+    INDEX_BYTES,
+    MODEL_SETTINGS_BYTES,
+    VOCABULARY_BYTES,
+    check_file,
+    not_a_file,
+    open_file,
+    read_whole,
+)
+from attncli.models.digests import cache_folder, content_digest
+from attncli.models.tokenizer_files import check_tokenizer
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+TOKENIZER = "tokenizer.json"
 TOKENIZER_FILES = (
-    "tokenizer.json",
+    TOKENIZER,
     "vocab.txt",
     "vocab.json",
     "*.model",
@@ -51,12 +61,23 @@ VIRTUAL_TOKENS = (
 READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
 """What transformers reads of a folder. It takes what is no file (a pipe, a folder) for absent, or waits."""
 SHARDED = "model.safetensors.index.json"
+MOST_BYTES = {
+    **dict.fromkeys((TOKENIZER, "tekken.json", "*.model", "*.spm", "*.tiktoken"), VOCABULARY_BYTES),
+    **dict.fromkeys(("vocab*.json", "vocab*.txt", "merges.txt"), VOCABULARY_BYTES),
+    "*.index.json": INDEX_BYTES,
+    **dict.fromkeys(("*config.json", "*_tokens*.json", "chat_template*"), MODEL_SETTINGS_BYTES),
+}
+"""What transformers reads whole of a folder, by its name; of each the most bytes."""
 LFS = b"version https://git-lfs"
 LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
+MOST_COMMAS = 10_000_000
+"""In a header, whose parts become objects that take far more memory than its text."""
 BITS = re.compile("[0-9]+")
 """Of a number, in the name of its type: F32, BF16, F8_E4M3; BOOL has 8."""
 REPEATED = re.compile(r"(^|_)(layers?|depth)$")
 """Settings of so many parts, which are made one by one before any weight is read."""
+HEADS = re.compile(r"^(n|num)_(\w+_)?heads?$|attention_heads$")
+"""Settings of so many heads."""
 FEW_PARTS = 1000
 LABELS, MOST_LABELS = "num_labels", 1_000_000
 """Each is given a name before any weight is read; other labels are sizes of weights."""
@@ -73,8 +94,6 @@ HOLDS_A_MODEL = re.compile(r"\.(gguf|safetensors),")
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
 """The folder of the tiny model that comes with the package; it learned to copy random characters."""
 
-_stderr_lock = threading.RLock()
-
 
 def local_model(model: str) -> Path | None:
     """The folder or GGUF file; None for what could only be a model of the hub.
@@ -82,8 +101,9 @@ def local_model(model: str) -> Path | None:
     ValueError for a package that ships several.
     """
     path = Path(model)
-    if path.is_dir() or (path.suffix.lower() == GGUF and path.is_file()):
-        return path
+    with suppress(OSError):  # a name may be too long for one
+        if path.is_dir() or (path.suffix.lower() == GGUF and path.is_file()):
+            return path
     return None if len(path.parts) > 1 else _of_package(model)
 
 
@@ -124,6 +144,7 @@ def no_such_model(name: str, allow_download: str) -> str:
     """What is wrong with the name of no model here; `allow_download` is what the setting is called."""
     near = alike(name.rpartition("/")[2], models_in_packages())
     meant = f"did you mean {near}? " if near else ""
+    name = f"{name:.200}" if name.isprintable() else repr(name[:200])
     return f"no such folder or installed package: {name} ({meant}a hub id needs {allow_download})"
 
 
@@ -148,25 +169,32 @@ def quiet_transformers() -> None:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-@contextmanager
-def transformers_quiet() -> Iterator[None]:
-    """While it is open transformers is quiet; afterwards it says what its caller had it say."""
+def _said_again() -> Callable[[], None]:
+    """What lets transformers say what it says now."""
     from transformers.utils import logging
 
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    quiet_transformers()
-    try:
-        yield
-    finally:
+
+    def say_again() -> None:
         logging.set_verbosity(level)
         if has_bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call] # as above
+
+    return say_again
+
+
+_quiet = SharedChange(_said_again, quiet_transformers)
+
+
+def transformers_quiet() -> AbstractContextManager[None]:
+    """While it is open transformers is quiet; afterwards it says what its caller had it say."""
+    return _quiet.made()
 
 
 @contextmanager
 def panics_in_one_line() -> Iterator[None]:
     """A panic of the Rust in tokenizers as a ValueError; its stack, hundreds of lines, is not printed."""
-    with _stderr_lock, TemporaryFile() as kept:
+    with ALONE, TemporaryFile() as kept:
         stderr = os.dup(2)
         os.dup2(kept.fileno(), 2)
         try:
@@ -210,14 +238,24 @@ def check_model_folder(folder: Path) -> None:
         _check_shards(folder / SHARDED)
     num_tensors = sum(len(_checked_sizes(path)) for path in weights)
     for key, count in _counts(config):
+        if HEADS.search(key) and count < 1:
+            raise UserError(f"model: {folder / 'config.json'}: {key} must be at least 1 (got {count!s:.20})")
         most = MOST_LABELS if key == LABELS else max(FEW_PARTS, num_tensors)
         if count > most and (key == LABELS or REPEATED.search(key)):
             reason = "" if key == LABELS else f" for weights of {num_tensors} tensors"
             wrong = f"{key} must be at most {most}{reason} (got {count!s:.20})"
             raise UserError(f"model: {folder / 'config.json'}: {wrong}")
     _check_adapter(folder)
+    if folder / TOKENIZER in files:
+        check_tokenizer_file(folder / TOKENIZER)
     if not has_tokenizer(folder) and not any(folder / name in files for name in PROCESSOR_FILES):
         raise UserError(f"model: {folder}: has no tokenizer: tokenizer.json is missing")
+
+
+def check_tokenizer_file(path: Path) -> None:
+    """UserError for a tokenizer.json that is too large, no JSON, or makes too much of a text."""
+    _check_file(path)
+    check_tokenizer(path, partial(read_json, path, VOCABULARY_BYTES))
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -236,23 +274,31 @@ def _check_adapter(folder: Path) -> None:
         raise UserError(
             f"model: {folder}: has no weights of its adapter: adapter_model.safetensors is missing"
         )
-    settings = _read_json(folder / ADAPTER)
+    settings = read_json(folder / ADAPTER)
     if isinstance(settings, dict) and settings.get("num_virtual_tokens"):
         raise UserError(f"model: {folder}: {VIRTUAL_TOKENS}")
 
 
 def _check_file(path: Path) -> None:
-    """UserError for what is not a file that may be read."""
-    if not path.is_file():
-        kind = "a folder" if path.is_dir() else "a pipe or a device" if path.exists() else "a broken link"
-        raise UserError(f"model: {path}: is {kind}, not a file")
+    """UserError for what is not a file that may be read, and for one that is too large to be what it says."""
+    try:
+        if wrong := not_a_file(path.stat().st_mode):
+            raise UserError(f"model: {path}: {wrong}")
+        check_file(path, next((most for name, most in MOST_BYTES.items() if path.match(name)), None))
+    except FileNotFoundError:
+        raise UserError(f"model: {path}: is a broken link, not a file") from None
+    except OSError as error:
+        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
     if not os.access(path, os.R_OK):
         raise UserError(f"model: {path}: cannot be read: Permission denied")
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
+    """What a JSON file of a model says; UserError for one of more than `most` bytes, or that is no JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_whole(path, most))
+    except OSError as error:
+        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
     except RecursionError:
         raise UserError(f"model: {path}: is nested too deeply") from None
     except ValueError as error:  # neither JSON nor UTF-8, or a number of thousands of digits
@@ -261,7 +307,7 @@ def _read_json(path: Path) -> Any:
 
 def read_config(path: Path) -> dict[str, Any]:
     """What a config says; UserError for one that is none of a model."""
-    config = _read_json(path)
+    config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UserError(f"model: {path}: names no model_type: is this a transformers model?")
     return config
@@ -269,7 +315,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _check_shards(path: Path) -> None:
     """UserError for an index that names other files than those of its folder."""
-    index = _read_json(path)
+    index = read_json(path, INDEX_BYTES)
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict) or not shards:
         raise UserError(f"model: {path}: has no weight_map")
@@ -296,10 +342,10 @@ def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(size - 8, LARGEST_HEADER):
         raise EOFError
-    header = json.loads(file.read(length))
-    if not isinstance(header, dict):
-        raise ValueError("no object")
-    return header, 8 + length
+    written = file.read(length)
+    if not written.startswith(b"{") or written.count(b",") > MOST_COMMAS:
+        raise ValueError("no object, or one of too many parts")
+    return json.loads(written), 8 + length
 
 
 @dataclass(frozen=True)
@@ -315,12 +361,12 @@ def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
     """The tensors of a safetensors file, by its header; UserError for a damaged file."""
     size = path.stat().st_size
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             if file.read(len(LFS)) == LFS:
                 raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
             file.seek(0)
             header, begin = safetensors_header(file, size)
-        tensors, end = _tensors_and_end(header, begin)
+        tensors, end = tensors_and_end(header, begin)
     except EOFError:
         raise UserError(f"model: {path}: is not a safetensors file, or is cut off") from None
     except OSError as error:
@@ -337,9 +383,14 @@ def _checked_sizes(path: Path) -> list[int]:
     return [prod(tensor.shape) for tensor in safetensors_tensors(path).values()]
 
 
-def _tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, TensorInFile], int]:
-    """The tensors whose bytes begin there, and where the last ends; ValueError for a damaged header."""
-    tensors, ends = {}, [0]
+def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, TensorInFile], int]:
+    """The tensors whose bytes begin there, and where the last ends; ValueError for a damaged header.
+
+    As the package safetensors has it, every byte is of one tensor: a file whose tensors share bytes would
+    take far more memory than it is long.
+    """
+    tensors: dict[str, TensorInFile] = {}
+    spans: list[tuple[int, int]] = []
     for name, entry in header.items():
         match entry:
             case _ if name == "__metadata__":
@@ -347,16 +398,21 @@ def _tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, T
             case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(end)]} if (
                 0 <= start <= end <= LARGEST_FILE
             ):
-                if not all(isinstance(length, int) and length >= 0 for length in shape):
+                if not all(type(length) is int and 0 <= length <= LARGEST_FILE for length in shape):
                     raise ValueError(name)
                 bits = int(found[0]) if (found := BITS.search(kind)) else 8
                 if prod(shape) * bits != 8 * (end - start):
                     raise ValueError(name)
                 tensors[name] = TensorInFile(kind, tuple(shape), begin + start)
-                ends.append(end)
+                spans.append((start, end))
             case _:
                 raise ValueError(name)
-    return tensors, begin + max(ends)
+    last = 0
+    for start, end in sorted(spans):
+        if start != last:
+            raise ValueError("bytes of two tensors, or of none")
+        last = end
+    return tensors, begin + last
 
 
 def num_parameters(model: Path) -> int:
@@ -399,10 +455,11 @@ def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[N
     most_bytes = SPACIOUS_BYTES + MOST_BYTES_PER_BYTE * size
     most_tensors = SPACIOUS_TENSORS + MOST_PER_TENSOR * num_tensors
     taken = count = 0
+    builder = get_ident()
 
     def add(_module: nn.Module, _name: str, tensor: Tensor | None) -> None:
         nonlocal taken, count
-        if tensor is None or not tensor.is_meta:
+        if tensor is None or not tensor.is_meta or get_ident() != builder:
             return
         taken, count = taken + tensor.nbytes, count + 1
         if taken > most_bytes:
@@ -444,6 +501,8 @@ TEXT, ARRAY = 8, 9
 """The types of values in a GGUF header: numbers as `struct` has them, texts, and arrays of any of them."""
 MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
 """Of a tensor; in all arrays of a header, each of which its reader makes an object; in a file, a bit each."""
+MOST_TENSORS, MOST_VALUES, MOST_TEXT = 1_000_000, 100_000, 2**26
+"""Of a header: tensors, settings, and bytes of all names and texts that are no items of an array."""
 ARCHITECTURE, VOCABULARY = "general.architecture", "tokenizer.ggml.tokens"
 ALIGNMENT, DEFAULT_ALIGNMENT = "general.alignment", 32
 BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
@@ -452,7 +511,7 @@ BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
 def check_gguf(path: Path) -> None:
     """UserError, in one line, for what is not a GGUF file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(len(MAGIC))
     except OSError as error:
         raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
@@ -490,7 +549,7 @@ def gguf_header(path: Path) -> GgufHeader:
 def _gguf_header(path: Path, _state: tuple[int, int]) -> GgufHeader:
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_file(path) as file:
             header = _Header(file, size)
             tensors, settings = header.read()
             num_tokens = header.lengths.get(VOCABULARY, 0)
@@ -526,7 +585,8 @@ class _Header:
     """A GGUF header as it is read; ValueError, KeyError or struct.error where it is damaged."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._size, self._num_items = file, size, 0
+        self._file, self._size = file, size
+        self._num_items = self._text_bytes = 0
         self.lengths: dict[str, int] = {}
         """Of the arrays."""
         version = int.from_bytes(file.read(8)[4:], "little")
@@ -534,7 +594,7 @@ class _Header:
 
     def read(self) -> tuple[dict[str, TensorInFile], dict[str, str | int | float]]:
         """The tensors, and the settings that are no arrays."""
-        num_tensors, num_values = self._numbers("QQ")
+        num_tensors, num_values = self._counts()
         values = [self._value() for _ in range(num_values)]
         settings = {name: value for name, value in values if value is not None}
         tensors = dict(self._tensor() for _ in range(num_tensors))
@@ -546,7 +606,7 @@ class _Header:
 
     def without_long_arrays(self) -> bytes:
         """The header with all its tensors and settings, but for arrays of many items: vocabularies, say."""
-        num_tensors, num_values = self._numbers("QQ")
+        num_tensors, num_values = self._counts()
         kept: list[bytes] = []
         for _ in range(num_values):
             begin = self._file.tell()
@@ -569,6 +629,13 @@ class _Header:
         self._file.seek(max(after, begin + length))
         return found
 
+    def _counts(self) -> tuple[int, int]:
+        """How many tensors there are, and how many settings."""
+        num_tensors, num_values = self._numbers("QQ")
+        if num_tensors > MOST_TENSORS or num_values > MOST_VALUES:
+            raise ValueError("too many parts")
+        return num_tensors, num_values
+
     def _numbers(self, form: str) -> tuple[Any, ...]:
         form = self._order + form
         return struct.unpack(form, self._file.read(struct.calcsize(form)))
@@ -580,8 +647,9 @@ class _Header:
 
     def _text(self) -> str:
         (length,) = self._numbers("Q")
-        if length > self._size - self._file.tell():
-            raise ValueError("beyond the end")
+        self._text_bytes += length
+        if length > self._size - self._file.tell() or self._text_bytes > MOST_TEXT:
+            raise ValueError("beyond the end, or too long")
         return self._file.read(length).decode()
 
     def _value(self) -> tuple[str, str | int | float | None]:
@@ -643,71 +711,3 @@ def converted_gguf(path: Path) -> Path | None:
     except OSError:
         return None
     return folder if folder in folders else None
-
-
-LARGE_BYTES = 8 * 2**20
-"""What is read in 7 ms is not worth a note."""
-BLOCK_BYTES = 2**20
-SETTLED_SECONDS = 2.0
-"""A file that changed so recently may change again within the same tick of its file system's clock."""
-
-
-def cache_folder(name: str) -> Path:
-    """Where the user's programs keep what they can make again; OSError for a user without a home."""
-    caches = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(caches) if caches else Path.home() / ".cache") / "attncli" / name
-    except RuntimeError:
-        raise FileNotFoundError(errno.ENOENT, "no home folder: set XDG_CACHE_HOME") from None
-
-
-def content_digest(path: Path, on_read: Callable[[], None] = lambda: None) -> str:
-    """The SHA-256 of a file, the same on every machine; OSError where it cannot be read.
-
-    That of a large file is noted in the user's cache with the file's state: device, inode, size, time of
-    change, and the time of the last change of its inode, which no program can set back. `on_read` is called
-    after each block that is read.
-    """
-    with path.open("rb") as file:
-        state = _state_of(file)
-        note = None
-        if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
-            with suppress(OSError):
-                note = cache_folder("digests") / sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-        if note is not None and (noted := _noted(note, state)) is not None:
-            return noted
-        digest = sha256()
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-            on_read()
-        settled = time.time() - os.fstat(file.fileno()).st_ctime > SETTLED_SECONDS
-        if note is not None and settled and _state_of(file) == state:
-            _write_note(note, state, digest.hexdigest())
-    return digest.hexdigest()
-
-
-def _state_of(file: BinaryIO) -> list[int]:
-    about = os.fstat(file.fileno())
-    return [about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]
-
-
-def _noted(note: Path, state: list[int]) -> str | None:
-    try:
-        found = json.loads(note.read_bytes())
-    except (OSError, ValueError):
-        return None
-    if isinstance(found, dict) and found.get("state") == state and isinstance(found.get("sha256"), str):
-        return str(found["sha256"])
-    return None
-
-
-def _write_note(note: Path, state: list[int], digest: str) -> None:
-    """The note appears whole; where nothing can be written the file is read again next time."""
-    part = note.with_name(f"{note.name}.{os.getpid()}")
-    with suppress(OSError):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_text(json.dumps({"state": state, "sha256": digest}))
-            part.replace(note)
-        finally:
-            part.unlink(missing_ok=True)

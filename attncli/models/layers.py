@@ -1,10 +1,13 @@
 """What a running model hands over through transformers' interface: one layer's attention at a time."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from math import prod
 from typing import Any
 
 import torch
@@ -16,7 +19,8 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.engines import FusedAttention, attend
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
-from attncli.core.row_tiles import GivenWeights
+from attncli.core.process import SharedChange
+from attncli.core.row_tiles import TILE, GivenWeights
 from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack
 
 
@@ -144,13 +148,18 @@ those of the model, whose parameters pass through the caches meanwhile.
 """
 
 
+MOST_TOGETHER = TILE
+"""Weights of the layers that are handed over together at most."""
+
+
 class DeferredLayers:
     """Takes the layers before `consume`, which gets the short ones, in their order, from `finish`.
 
     Until then the model continues with fused attention. Only queries and keys of a waiting layer are kept.
+    `consume` gets neighbours that are alike together: of the same stack and shape, who see the same keys.
     """
 
-    def __init__(self, consume: Consumer) -> None:
+    def __init__(self, consume: Callable[[Sequence[CapturedLayer]], Tensor | None]) -> None:
         self.consume = consume
         self.waiting: list[CapturedLayer] = []
         self.fused = FusedAttention()
@@ -158,8 +167,7 @@ class DeferredLayers:
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """The output of a layer, where attn computes it."""
         attention = layer.attention
-        num_texts, num_heads, num_queries, num_keys = attention.shape
-        if isinstance(attention, AttentionLayer) and num_texts * num_heads * num_queries * num_keys <= SHORT:
+        if isinstance(attention, AttentionLayer) and prod(attention.shape) <= SHORT:
             # The engines define the output of a query that sees no key.
             output = self.fused.output(attention) if attention.visibility.is_seeing else None
             if output is not None:
@@ -169,14 +177,25 @@ class DeferredLayers:
                 self.waiting.append(replace(layer, attention=waiting))
                 return output
         self.finish()
-        return self.consume(layer)
+        return self.consume([layer])
 
     @torch.no_grad()
     def finish(self) -> None:
         """Hand over the waiting layers."""
         waiting, self.waiting = self.waiting, []
-        for layer in waiting:
-            self.consume(layer)
+        for _, alike in groupby(waiting, _kind_of_layer):
+            layers = list(alike)
+            step = max(1, MOST_TOGETHER // max(1, prod(layers[0].attention.shape)))
+            for start in range(0, len(layers), step):
+                self.consume(layers[start : start + step])
+
+
+def _kind_of_layer(layer: CapturedLayer) -> tuple[Any, ...]:
+    attention = layer.attention
+    assert isinstance(attention, AttentionLayer)
+    tensors = (attention.query, attention.key)
+    numbers = (*(tensor.shape for tensor in tensors), *(tensor.dtype for tensor in tensors), attention.scale)
+    return layer.stack_name, layer.kind, id(attention.visibility), *numbers
 
 
 ROWS = 256
@@ -296,7 +315,10 @@ def visibility_of_mask(
             device=device,
         )
         assert mask is not None
-        return Visibility(q_length, kv_length, key_mask=key_mask, rule=lambda i, j: mask[:, 0][:, i][:, :, j])
+        entries = mask[:, 0]
+        return Visibility(
+            q_length, kv_length, key_mask=key_mask, rule=lambda i, j: entries[:, i][:, :, j], offset=q_offset
+        )
     texts = torch.arange(batch_size, device=device).view(-1, 1, 1)
     no_head = torch.zeros((), dtype=torch.long, device=device)
 
@@ -307,8 +329,9 @@ def visibility_of_mask(
 
     is_causal = mask_function is causal_mask_function and q_offset == kv_length - q_length
     known = (True, None) if is_causal else _recognised(mask_function, rule, q_length, kv_length, device)
-    causal, window = known if known is not None else (False, None)
-    return Visibility(q_length, kv_length, causal, window, key_mask, rule if known is None else None)
+    if known is None:
+        return Visibility(q_length, kv_length, key_mask=key_mask, rule=rule, offset=q_offset)
+    return Visibility(q_length, kv_length, *known, key_mask)
 
 
 def _recognised(
@@ -365,6 +388,9 @@ def _attend_and_hand_over(
             raise CannotShow(f"{name} passes {argument} to its attention, which attn does not know")
     num_queries, num_keys = query.shape[2], key.shape[2]
     bias = position_bias
+    if bias is not None and bool((bias <= HIDES).any()):  # a mask is in it
+        attention_mask = bias if attention_mask is None else _numbers_of_mask(attention_mask) + bias
+        bias = None
     if isinstance(attention_mask, SeenKeys):
         visibility = attention_mask.visibility
     else:
@@ -392,20 +418,33 @@ def _attend_and_hand_over(
     return output.transpose(1, 2).to(query.dtype).contiguous(), None
 
 
+def _numbers_of_mask(mask: Tensor) -> Tensor:
+    """A mask as numbers to add."""
+    if isinstance(mask, SeenKeys):
+        return mask.numbers()
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, HIDDEN_BY_A_HEAD)
+
+
 def _parts_of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
     """A model's own mask, split into what it hides from all heads alike and the numbers to add."""
-    hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+    hidden = ~mask if mask.dtype == torch.bool else mask <= HIDES
     bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
     bias = bias if bias is not None and bias.any() else None
-    if hidden.shape[1] > 1:
-        floor = torch.zeros(hidden.shape, device=mask.device).masked_fill(hidden, HIDDEN_BY_A_HEAD)
-        return Visibility(num_queries, num_keys), floor if bias is None else bias + floor
-    seen = ~hidden[:, 0].expand(-1, num_queries, num_keys)
+    from_all = hidden.all(dim=1)
+    by_a_head = hidden & ~from_all.unsqueeze(1)
+    if by_a_head.any():
+        floor = torch.zeros(hidden.shape, device=mask.device).masked_fill(by_a_head, HIDDEN_BY_A_HEAD)
+        bias = floor if bias is None else bias + floor
+    seen = ~from_all.expand(-1, num_queries, num_keys)
     if seen.all():
         return Visibility(num_queries, num_keys), bias
     return Visibility(num_queries, num_keys, rule=lambda i, j: seen[:, i][:, :, j]), bias
 
 
+HIDES = -1e4
+"""What hides a key where a mask adds it, or less: the smallest of a dtype, -1e9, -10,000."""
 HIDDEN_BY_A_HEAD = -1e30
 """What hides an entry from some heads alone, as a number to add to its score."""
 
@@ -425,6 +464,19 @@ def run_by_interface(
     return outputs
 
 
+_uncompiled = SharedChange(
+    lambda: partial(torch.compiler.set_stance("force_eager").__exit__, None, None, None), lambda: None
+)
+
+
+def uncompiled() -> AbstractContextManager[None]:
+    """While it is open, what a user has compiled runs as it was written.
+
+    Compiled it would not call the attention function.
+    """
+    return _uncompiled.made()
+
+
 @contextmanager
 def handing_over(model: PreTrainedModel, consume: Consumer, numbering: Numbering) -> Iterator[None]:
     """While it is open, each layer of the model goes to `consume`, whatever runs the model."""
@@ -432,8 +484,7 @@ def handing_over(model: PreTrainedModel, consume: Consumer, numbering: Numbering
     names = {module: name for name, module in model.named_modules()}
     token = _receiver.set(_Receiver(consume, names, numbering))
     try:
-        # What a user has compiled runs as it was written: it would not call the attention function.
-        with torch.compiler.set_stance("force_eager"):
+        with uncompiled():
             yield
     finally:
         _receiver.reset(token)

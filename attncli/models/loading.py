@@ -1,9 +1,9 @@
 """A model and its tokenizer: from a folder or the hub (safetensors, no foreign code), or the caller's own."""
 
 import io
-import warnings
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ from inspect import signature
 from multiprocessing import parent_process
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from transformers import (
@@ -25,27 +25,35 @@ from transformers import (
 )
 from transformers.integrations.gguf.utils import is_gguf_arch_supported
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+from transformers.utils.hub import cached_file
 
+from attncli.arguments import by, checked, one_of
+from attncli.core.process import ALONE, quiet_warnings
+from attncli.core.runtime import remove_empty_compiler_folder, threads_that_run, without_autocast
 from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes, reason_of
+from attncli.files import read_whole
 from attncli.models.architectures import (
     PIXELS,
     UNTRAINED_PARTS,
     class_of,
     class_with_head,
+    has_attention,
     predicted_tokens,
     tokenizer_class,
 )
-from attncli.models.capture import tried_on_each_text, unchanged
+from attncli.models.capture import tried_again_when_changed
 from attncli.models.folder import (
     ADAPTER,
     ARCHITECTURE,
     READ_FIRST_BYTES,
     SHIPPED_MODEL,
+    TOKENIZER,
     VIRTUAL_TOKENS,
     building_of,
     check_gguf,
     check_gguf_of_model,
     check_model_folder,
+    check_tokenizer_file,
     converted_gguf,
     gguf_header,
     gguf_settings,
@@ -55,27 +63,32 @@ from attncli.models.folder import (
     no_such_model,
     num_parameters,
     panics_in_one_line,
-    quiet_transformers,
     read_config,
     transformers_quiet,
 )
+from attncli.models.in_turn import nothing_else_measured, one_at_a_time, sole_use
+from attncli.models.layers import uncompiled
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
 
 MOST_REASON = 300
 
+remove_empty_compiler_folder()
+
 
 DTYPES = ("float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
 LOADS = ("auto", "memory", "disk")
 
 
+@checked
 def open_model(
     model: str | PathLike[str] | PreTrainedModel = SHIPPED_MODEL,
     tokenizer: Any = None,
     *,
-    device: str = "auto",
-    dtype: str = "float32",
-    load: str = "auto",
+    device: Annotated[str, by(one_of(DEVICES))] = "auto",
+    dtype: Annotated[str, by(one_of(DTYPES))] = "float32",
+    load: Annotated[str, by(one_of(LOADS))] = "auto",
     allow_download: bool = False,
 ) -> Pretrained:
     """A model to measure, loaded once: a folder, a .gguf file or an installed package that ships one.
@@ -92,18 +105,13 @@ def open_model(
     """
     if not isinstance(model, str | PathLike):
         name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
-        with borrowed(name, model, tokenizer) as pretrained:
+        with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as pretrained:
             return replace(pretrained, lent=model)
     asked = fspath(model)
-    if dtype not in DTYPES:
-        raise UserError(f"dtype: must be one of {', '.join(DTYPES)} (got {dtype})")
-    if load not in LOADS:
-        raise UserError(f"load: must be one of {', '.join(LOADS)} (got {load})")
     source = _checked_source(asked, allow_download=allow_download)
-    with transformers_quiet():
-        pretrained = load_pretrained(
-            source, allow_download=allow_download, device=device, dtype=dtype, load=load, with_head=True
-        )
+    pretrained = load_pretrained(
+        source, allow_download=allow_download, device=device, dtype=dtype, load=load, with_head=True
+    )
     return replace(pretrained, name=short_name(asked))
 
 
@@ -167,34 +175,40 @@ def load_pretrained(
     there: those would be random. A head whose weights are not all there is left out.
     """
     where = _device(device)
-    quiet_transformers()
+    path = Path(id_and_revision(model)[0])
+    with _reading(model, dtype, allow_download=allow_download) as options:
+        stays = _stays_in_its_files(path, load=load, dtype=getattr(torch, dtype), device=where)
+        with _loading(getattr(torch, dtype)):
+            return _loaded_by_transformers(
+                model, path, options, where, getattr(torch, dtype), stays, with_head=with_head
+            )
+
+
+def without_weights(model: str, *, allow_download: bool) -> Pretrained:
+    """A model as its config describes it, with its tokenizer: what reads texts, and computes nothing.
+
+    UserError as by load_pretrained.
+    """
+    path = Path(id_and_revision(model)[0])
+    with _reading(model, "float32", allow_download=allow_download) as options, _loading(torch.float32):
+        tokenizer, config = _described(path, options)
+        with torch.device("meta"), quiet_warnings():
+            build: Callable[..., PreTrainedModel] = AutoModel.from_config
+            body = body_of(build(config))
+    return Pretrained(short_name(model), body, tokenizer, source=model)
+
+
+@contextmanager
+def _reading(model: str, dtype: str, *, allow_download: bool) -> Iterator[dict[str, Any]]:
+    """The options that transformers gets; meanwhile whatever it raises is a UserError in one line."""
     name_or_folder, revision = id_and_revision(model)
     path = Path(name_or_folder)
     if path.is_file() and find_spec("gguf") is None:
         raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
     unheard = unreachable_hub(model) if allow_download and not path.exists() else None
     is_local = not allow_download or unheard is not None
-    options: dict[str, Any] = {
-        **{"trust_remote_code": False, "local_files_only": is_local, "revision": revision}
-    }
-    stays = _stays_in_its_files(path, load=load, dtype=getattr(torch, dtype), device=where)
     try:
-        tokenizer, config = _described(path, options)
-        # As transformers chooses: what a file asks for may be a kernel on the hub, or not installed. The
-        # setters reach the configs in it.
-        config._attn_implementation = config._experts_implementation = None
-        # Some kinds are nothing without it (TrOCR).
-        head = class_with_head(config) if with_head or config.model_type not in MODEL_MAPPING_NAMES else None
-        # Eager from the start: some choose parts as they are built.
-        options |= {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": "eager"}
-        with building_of(path), _without_warnings():
-            loaded, wrong = _loaded(head or AutoModel, path, options, where, stays)
-            if wrong and head is not None and config.model_type in MODEL_MAPPING_NAMES:
-                head = None
-                loaded, wrong = _loaded(AutoModel, path, options, where, stays)
-            elif wrong and head is None and (other := class_with_head(config)) is not None:
-                # One of several models by that name, with weights of its own (BLIP that captions).
-                loaded, wrong = _loaded(other, path, options, where, stays)
+        yield {"trust_remote_code": False, "local_files_only": is_local, "revision": revision}
     except UserError:
         raise
     except Exception as error:  # a damaged config may fail in any way; the reason is given in one line
@@ -210,14 +224,82 @@ def load_pretrained(
             ) from None
         wanted = "read as GGUF" if path.is_file() else "loaded"
         raise UserError(f"model: {model}: cannot be {wanted}: {reason_of(error)[:MOST_REASON]}") from None
+
+
+@contextmanager
+def _loading(dtype: torch.dtype) -> Iterator[None]:
+    """Transformers loads one model at a time, and quietly.
+
+    Meanwhile it replaces functions of torch and, for another dtype than torch's default, that one, too, with
+    which nothing may be measured.
+    """
+    is_default = dtype == torch.get_default_dtype()
+    with (
+        nullcontext() if is_default else nothing_else_measured(),
+        ALONE,
+        transformers_quiet(),
+        torch.inference_mode(False),  # of whose weights there are no gradients
+    ):
+        yield
+
+
+def _loaded_by_transformers(
+    model: str,
+    path: Path,
+    options: dict[str, Any],
+    where: torch.device,
+    dtype: torch.dtype,
+    stays: Use | None,
+    *,
+    with_head: bool,
+) -> Pretrained:
+    """UserError for a model whose weights are not all there, and whatever transformers raises."""
+    if not path.exists():
+        path = _checked_download(path, options)
+    tokenizer, config = _described(path, options)
+    # As transformers chooses: what a file asks for may be a kernel on the hub, or not installed. The
+    # setters reach the configs in it.
+    config._attn_implementation = config._experts_implementation = None
+    # Some kinds are nothing without it (TrOCR).
+    head = class_with_head(config) if with_head or config.model_type not in MODEL_MAPPING_NAMES else None
+    # Eager from the start: some choose parts as they are built.
+    options |= {"config": config, "dtype": dtype, "attn_implementation": "eager"}
+    with building_of(path), quiet_warnings():
+        loaded, wrong = _loaded(head or AutoModel, path, options, where, stays)
+        if wrong and head is not None and config.model_type in MODEL_MAPPING_NAMES:
+            head = None
+            loaded, wrong = _loaded(AutoModel, path, options, where, stays)
+        elif wrong and head is None and (other := class_with_head(config)) is not None:
+            # One of several models by that name, with weights of its own (BLIP that captions).
+            loaded, wrong = _loaded(other, path, options, where, stays)
     if wrong:
         raise UserError(
             f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
         )
     name = short_name(model)
     body = body_of(loaded)
+    check_has_attention(name, loaded)
     check_reads_text(name, body, tokenizer)
     return Pretrained(name, body, tokenizer, None if head is None else loaded, source=model)
+
+
+def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
+    """The folder of a model that was downloaded before and is not looked for again, checked as any other.
+
+    Else the name itself; of what is downloaded, the tokenizer is checked. UserError as `check_model_folder`.
+    """
+    of_hub = {key: options[key] for key in ("revision", "local_files_only")}
+    quietly = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
+    if options["local_files_only"]:
+        config = cached_file(str(name), "config.json", **of_hub, **quietly)
+        if config is None:
+            return name
+        check_model_folder(Path(config).parent)
+        return Path(config).parent
+    tokenizer = cached_file(str(name), TOKENIZER, **of_hub, **quietly)
+    if tokenizer is not None:
+        check_tokenizer_file(Path(tokenizer))
+    return name
 
 
 def _described(
@@ -229,11 +311,11 @@ def _described(
         if not path.is_dir() or has_tokenizer(path):
             with panics_in_one_line():
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
-        with _without_warnings():
+        with quiet_warnings():
             return tokenizer, AutoConfig.from_pretrained(str(path), **options)
     header = gguf_header(path)
     # Its own progress goes nowhere: attn reports one line.
-    with panics_in_one_line(), redirect_stderr(io.StringIO()), _without_warnings():
+    with panics_in_one_line(), redirect_stderr(io.StringIO()), quiet_warnings():
         with gguf_settings(path) as short:
             config = AutoConfig.from_pretrained(short.parent, gguf_file=short.name, **options)
         if f"{header.settings[ARCHITECTURE]}.vocab_size" not in header.settings:
@@ -263,8 +345,10 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
         raise UserError(f"model: {path.name}: {sizes} and {readable_bytes(free)} are free: {instead}")
     if cannot or load == "memory" or needed <= min(free, READ_FIRST_BYTES):
         return None
-    # Workers of a batch have the files' pages together, and would each keep numbers of their own.
-    return Use(device, keeps=needed <= free / 2 and parent_process() is None)
+    # The workers of a batch, about one per core, have those pages together that they need not widen.
+    is_worker = parent_process() is not None
+    num_processes = (os.cpu_count() or 1) if is_worker else 1
+    return Use(device, keeps=needed * num_processes <= free / 2, maps=is_worker)
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -296,6 +380,8 @@ def _needed_memory(path: Path, dtype: str) -> str:
     return f"more than {readable_bytes(size)}, the weights of {path.name} as {dtype}" if size else "more"
 
 
+REVISION_BYTES = 2**16
+"""Of a file that names a commit, in the cache of downloads."""
 HUB_SECONDS = 4
 """How long the hub may take to answer; transformers itself asks for a minute."""
 
@@ -338,15 +424,11 @@ def hub_revisions(name: str) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files:
         raise UserError(f"{name}: {unheard}, and none of its revisions was downloaded before")
-    return {path.relative_to(folder).as_posix(): path.read_text().strip() for path in files}
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Torch and transformers warn of what an old or damaged config makes them build."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    try:
+        commits = {path: read_whole(path, REVISION_BYTES).decode().strip() for path in files}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name}: {folder}: a revision of it cannot be read: {reason_of(error)}") from None
+    return {path.relative_to(folder).as_posix(): commit for path, commit in commits.items()}
 
 
 def _loaded(
@@ -415,6 +497,13 @@ def short_name(model: str) -> str:
     return Path(model).name or model
 
 
+def check_has_attention(name: str, model: PreTrainedModel) -> None:
+    """UserError where tokens are mixed without weights: state spaces, recurrence, convolution, Fourier."""
+    if not has_attention(model):
+        kind = model.config.model_type
+        raise UserError(f"model: {name} ({kind}) has no attention, so there is nothing to show of it")
+
+
 def check_reads_text(name: str, model: PreTrainedModel, tokenizer: object) -> None:
     """UserError for a model of sounds, and for one of text without a tokenizer."""
     if model.main_input_name not in ("input_ids", *PIXELS):
@@ -432,7 +521,8 @@ def kept_pretrained(model: str, **loading: Any) -> Pretrained:
     paths = sorted(path.iterdir()) if path.is_dir() else [path]  # a model of the hub has a version
     files = [file for file in paths if file.is_file()]  # a link may be broken
     state = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-    return _kept(model, state, **loading)
+    with one_at_a_time(_kept):  # of two threads the first loads it for both
+        return _kept(model, state, **loading)
 
 
 @lru_cache(maxsize=1)
@@ -442,24 +532,22 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 
 @contextmanager
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
-    """A loaded transformers model, in evaluation mode; afterwards it is as before.
+    """A loaded transformers model, in evaluation mode: `measuring`, which is open, makes it as before.
 
     `tokenizer` may be a processor, of pictures alone or of both. UserError for what is not a transformers
     model of text or pictures, or not a tokenizer, and for weights that are not there.
     """
-    if not isinstance(model, PreTrainedModel):
-        raise UserError(
-            f"model: must be a folder's name or a transformers PreTrainedModel (got {_kind(model)})"
-        )
+    checked_model(model)
     own_tokenizer, processor = tokenizer, None
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         own_tokenizer, processor = _parts_of_processor(tokenizer)
+    check_has_attention(name, model)
     check_reads_text(name, model, own_tokenizer)
     _check_has_numbers(model)
     # What acts on the whole model at its beginning would not act on its body alone.
     acts = model._forward_pre_hooks or "forward" in vars(model)
     body = model if acts else body_of(model)
-    with transformers_quiet(), unchanged(model), tried_on_each_text(model, body):
+    with tried_again_when_changed(model, body):
         model.train(False)
         head = model if predicted_tokens(model) else None
         yield Pretrained(name, body, own_tokenizer, head, source=processor)
@@ -486,16 +574,34 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
     The name of one is opened; of many calls with the same name the first loads it. A caller's autocast and
     inference mode wait meanwhile: the one gives other numbers, the other no gradients.
     """
+    pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
+    lent = pretrained.lent
+    with measuring(pretrained.name, pretrained.whole if lent is None else lent):
+        if lent is None:
+            yield pretrained
+            return
+        given = pretrained.own_tokenizer if pretrained.source is None else pretrained.source
+        with borrowed(pretrained.name, lent, given) as as_it_is:
+            yield as_it_is
+
+
+@contextmanager
+def measuring(name: str, model: PreTrainedModel) -> Iterator[None]:
+    """While it is open this thread alone measures the model, which is as before afterwards.
+
+    What transformers says, and a caller's autocast and inference mode, wait meanwhile.
+    """
     wants_gradients = torch.is_grad_enabled()
-    with transformers_quiet(), torch.inference_mode(False), torch.set_grad_enabled(wants_gradients):
-        pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
-        with torch.autocast(pretrained.device.type, enabled=False):
-            if pretrained.lent is None:
-                yield pretrained
-                return
-            given = pretrained.own_tokenizer if pretrained.source is None else pretrained.source
-            with borrowed(pretrained.name, pretrained.lent, given) as as_it_is:
-                yield as_it_is
+    with (
+        transformers_quiet(),
+        uncompiled(),
+        threads_that_run(),
+        torch.inference_mode(False),
+        torch.set_grad_enabled(wants_gradients),
+        without_autocast(),
+        sole_use(model, name),
+    ):
+        yield
 
 
 SHARDED = frozenset(("FullyShardedDataParallel", "FSDPModule", "DTensor"))
@@ -533,6 +639,15 @@ def is_sharded(model: torch.nn.Module) -> bool:
     parts = [*model.modules(), *model.parameters()]
     classes = {name for kind in {*map(type, parts)} for name in (each.__name__ for each in kind.__mro__)}
     return bool(classes & SHARDED) or any(hasattr(parameter, "ds_id") for parameter in model.parameters())
+
+
+def checked_model(model: Any) -> PreTrainedModel:
+    """A transformers model; UserError for anything else."""
+    if not isinstance(model, PreTrainedModel):
+        raise UserError(
+            f"model: must be a folder's name or a transformers PreTrainedModel (got {_kind(model)})"
+        )
+    return model
 
 
 def _kind(model: Any) -> str:

@@ -5,19 +5,21 @@ off from what it makes of four others of that size: black, white, and two that b
 from top to bottom.
 """
 
-import warnings
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, reason_of
+from attncli.files import PICTURE_BYTES, open_file
 from attncli.models.architectures import PIXELS
 from attncli.models.folder import PROCESSOR_FILES, id_and_revision
 from attncli.models.pretrained import (
@@ -27,6 +29,14 @@ from attncli.models.text_files import PICTURE_SUFFIXES, TextLine, is_picture
 
 if TYPE_CHECKING:  # an extra
     from PIL.Image import Image
+
+
+FORMATS = ("PNG", "JPEG", "WebP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+"""What is read of pictures: some others Pillow reads by programs that it starts (PostScript)."""
+
+
+COUNTED_BYTES = 2**24
+"""Of a file with several pictures, up to which they are counted."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class OpenedPicture:
 
 
 def open_picture(file: str, key: str = "image") -> OpenedPicture:
-    """A picture of any kind that Pillow reads, its first frame; UserError, at `key`, for anything else.
+    """A picture of one of FORMATS, its first frame; UserError, at `key`, for anything else.
 
     Turned as EXIF says; transparent parts are white; 16 bits become 8.
     """
@@ -49,26 +59,34 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
 
     path, notes = Path(file), list[str]()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as opened:
-                frames = getattr(opened, "n_frames", 1)
-                if frames > 1:
-                    notes.append(f"{path.name}: the first of its {frames:,} pictures.")
-                opened.load()
-                upright = ImageOps.exif_transpose(opened)
+        with (
+            quiet_warnings(Image.DecompressionBombWarning),
+            open_file(path, PICTURE_BYTES) as content,
+            Image.open(content, formats=FORMATS) as opened,
+        ):
+            if getattr(opened, "is_animated", False):
+                notes.append(f"{path.name}: the first of its {_num_frames(opened, content)}pictures.")
+                opened.seek(0)
+            opened.load()
+            upright = ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         most = f"{(Image.MAX_IMAGE_PIXELS or 0) / 1e6:,.0f} million pixels"
         raise UserError(f"{key}: {file}: must be at most {most} in all: make it smaller") from None
     except UnidentifiedImageError:
-        raise UserError(f"{key}: {file}: is not a picture that Pillow reads (PNG, JPEG, WebP, ...)") from None
+        names = ", ".join(FORMATS[:-1])
+        raise UserError(f"{key}: {file}: is not a picture in {names} or {FORMATS[-1]}") from None
     except OSError as error:
         reason = error.strerror or reason_of(error)
         raise UserError(f"{key}: {file}: cannot be read: {reason}") from None
     except (ValueError, SyntaxError, EOFError, IndexError) as error:  # what Pillow's readers raise
         raise UserError(f"{key}: {file}: is damaged: {reason_of(error)}") from None
     return OpenedPicture(_as_rgb(upright, file, key), path.name, tuple(notes))
+
+
+def _num_frames(opened: Any, content: BinaryIO) -> str:
+    """How many pictures a file holds; empty for a large one, which would be read whole to count them."""
+    is_small = os.fstat(content.fileno()).st_size <= COUNTED_BYTES
+    return f"{opened.n_frames:,} " if is_small else ""
 
 
 def _as_rgb(image: "Image", file: str, key: str) -> "Image":
@@ -124,8 +142,7 @@ def _opened_processor(source: str, name: str) -> Any:
     is_here = Path(source).exists()
     source, revision = id_and_revision(source)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet_warnings():
             return opener.from_pretrained(
                 source,
                 backend="pil",
@@ -171,8 +188,7 @@ class Processing:
     def inputs(self, image: "Image") -> dict[str, Tensor]:
         """The tensors that it gives."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with quiet_warnings():
                 found = self.processor(images=[image], return_tensors="pt", **self.beside)
         except Exception as error:  # a processor may fail in any way on a picture that it does not like
             raise UserError(f"image: the processor of {self.name} fails: {reason_of(error):.200}") from None

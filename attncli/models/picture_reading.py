@@ -15,7 +15,9 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from attncli.arguments import FileName, checked
 from attncli.errors import UserError, reason_of
+from attncli.files import MODEL_SETTINGS_BYTES, read_whole
 from attncli.models.architectures import (
     AROUND_PICTURES,
     BLOCK,
@@ -39,6 +41,7 @@ from attncli.models.pretrained import (
     FIRST_WORD_ID,
     OF_GRID,
     ModelText,
+    OpenedModel,
     Pretrained,
     Reading,
     part_that_reads,
@@ -82,9 +85,10 @@ def _accepted(
     return found, pixels
 
 
+@checked
 def read_picture(
-    pretrained: Pretrained,
-    file: str | PathLike[str],
+    pretrained: OpenedModel,
+    file: FileName,
     text: str | None = None,
     *,
     is_whole: bool = False,
@@ -261,8 +265,10 @@ def _stored_template(pretrained: Pretrained) -> str | None:
     """The template of a processor in a folder, as earlier versions of transformers kept it."""
     path = Path(str(pretrained.source)) / "chat_template.json"
     try:
-        stored = json.loads(path.read_bytes()) if path.is_file() else {}
-    except ValueError as error:
+        stored = json.loads(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
+    except OSError as error:
+        raise UserError(f"chat: {path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"chat: {path}: is not JSON: {reason_of(error)}") from None
     template = stored.get("chat_template") if isinstance(stored, dict) else None
     return template if isinstance(template, str) else None
@@ -288,7 +294,7 @@ def _opened_reader(pretrained: Pretrained) -> Any:
         parts = ["image_processor", "tokenizer"]
         reader = type(str(name), (own,), {"get_attributes": classmethod(lambda _: parts)})
         path = Path(source) / PROCESSOR_FILES[1]
-        settings = json.loads(path.read_text()) if path.is_file() else {}
+        settings = json.loads(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
         taken = signature(own.__init__).parameters.keys() - {*parts, "self"}
         given = {key: None for key in ("video_processor",) if key in taken}
         given |= {key: value for key, value in settings.items() if key in taken - given.keys()}

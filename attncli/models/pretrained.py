@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from unicodedata import category
 
 import torch
@@ -13,7 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-from attncli.core.names import the_one_position, token_positions
+from attncli.arguments import Size, by, checked, shown
+from attncli.core.names import position_among, the_one_position, token_positions
+from attncli.core.process import ALONE
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
 from attncli.errors import UserError, nearest, reason_of
@@ -71,6 +73,7 @@ def _is_letter(text: str, place: int) -> bool:
     return not (kind[0] == "P" or kind in ("Sm", "Sc") or char in "^`")
 
 
+@checked
 def words_of_characters(text: str) -> list[int]:
     """The number of the word of each character; a blank belongs to the word after it.
 
@@ -417,7 +420,8 @@ class Pretrained:
 
     def text_of(self, ids: list[int]) -> str:
         """The text that tokens stand for, without special ones."""
-        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        with ALONE:  # a tokenizer that one thread uses cannot be told to cut texts by another
+            text = self.tokenizer.decode(ids, skip_special_tokens=True)
         assert isinstance(text, str)
         return text
 
@@ -544,8 +548,18 @@ WORDS_NOTE = (
 )
 
 
+def _opened(value: Any) -> Any:
+    if not isinstance(value, Pretrained):
+        raise ValueError(f"must be what open_model gives (got {shown(value)})")
+    return value
+
+
+OpenedModel = Annotated[Pretrained, by(_opened)]
+
+
+@checked
 def read_text(
-    pretrained: Pretrained,
+    pretrained: OpenedModel,
     text: str,
     *,
     context: str | None = None,
@@ -570,10 +584,44 @@ def read_text(
     return Reading(pretrained.shifted_right(read), of_encoder)
 
 
-def read_probe(pretrained: Pretrained, num_tokens: int, generator: torch.Generator) -> Reading:
+def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Reading:
+    """The reading; UserError, at `key`, where its tokens are not those of the model."""
+    if reading.inputs is not None:  # of a picture
+        return reading
+    embedding = pretrained.model.get_input_embeddings()
+    vocabulary = getattr(embedding, "num_embeddings", None)
+    for text in (reading.text, reading.context):
+        if (
+            vocabulary is not None
+            and text is not None
+            and len(text.ids)
+            and int(text.ids.max()) >= vocabulary
+        ):
+            raise UserError(f"{key}: was read by another model: {pretrained.name} has {vocabulary} tokens")
+    return reading
+
+
+@checked
+def read_probe(pretrained: OpenedModel, num_tokens: Size, generator: torch.Generator) -> Reading:
     """[BOS] + r + r with `num_tokens` random tokens r, on which induction heads show."""
     probe = repeated_probe(pretrained, num_tokens, generator)
     return Reading(probe, probe if pretrained.has_decoder else None, repeat=num_tokens)
+
+
+def shorter_probe(reading: Reading) -> Reading:
+    """[BOS] + s + s, with s the first two thirds or so of the tokens r of a probe: copies less far apart.
+
+    `repeat` is None: it is no probe to be judged by another one.
+    """
+    assert reading.repeat is not None
+    texts: list[ModelText] = []
+    for text in (reading.text, reading.context):
+        if text is not None:
+            start = len(text.ids) - 2 * reading.repeat
+            end = start + reading.repeat - max(1, reading.repeat // 3)
+            places = [*range(start), *range(start, end), *range(start, end)]
+            texts.append(ModelText(tuple(text.tokens[place] for place in places), text.ids[places]))
+    return Reading(*texts, part=reading.part)
 
 
 def texts_of_stack(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:
@@ -596,6 +644,14 @@ POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
 """A point of a picture: how far across and down it lies, as shares of its width and height."""
 MAX_LISTED = 12
 """Tokens of a text that a message lists."""
+
+
+def checked_position(position: int, num_tokens: int, key: str) -> int:
+    """The position from 0; UserError, at `key`, for one that there is not."""
+    try:
+        return position_among(position, num_tokens)
+    except ValueError as error:
+        raise UserError(f"{key}: {error}") from None
 
 
 def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> dict[int, str]:
@@ -631,12 +687,14 @@ def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str)
     """The position of the one token that a user names; UserError, at `key`, where that is none or several."""
     check_tokens_named([name], [text], pretrained, key=key)
     try:
-        return the_one_position(name, _positions_of(name, text, pretrained))
+        return the_one_position(name, _positions_of(name, text, pretrained), _occurrences(text, pretrained))
     except ValueError as error:
         raise UserError(f"{key}: {error}") from None
 
 
-def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
+def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], list[range]]:
+    """The places of a text among the tokens that a model reads."""
+
     def occurrences(sought: str) -> list[range]:
         """Every token of that text; else every word of it, whose tokens follow one another."""
         written = zip(text.tokens, pretrained.written_tokens(text), strict=True)
@@ -647,13 +705,17 @@ def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[i
         ]
         return alike or (list(_pieces(sought, text, pretrained)) if pretrained.own_tokenizer else [])
 
+    return occurrences
+
+
+def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
     if text.seen is not None and (point := POINT.fullmatch(name)) is not None:
         token = text.seen.at(float(point[1]), float(point[2]))
         if token is None:
             raise ValueError(f"no patch lies there: give shares of the picture, as 0.6,0.4 (got {name:.60})")
         return (token,)
 
-    return token_positions(name, len(text.ids), occurrences)
+    return token_positions(name, len(text.ids), _occurrences(text, pretrained))
 
 
 def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[range]:

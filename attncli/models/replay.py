@@ -16,6 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from attncli.core.layer import AttentionLayer
+from attncli.core.predictions import token_losses
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import refuse_bytes
 from attncli.models.architectures import LOGITS_TO_KEEP
@@ -31,7 +32,7 @@ from attncli.models.writing import (
 )
 
 BYTES_PER_LOGIT = 12
-"""The logits of an answer and their log-probabilities, in float32."""
+"""The logits of an answer in float32, and some of their log-probabilities in float64."""
 
 
 class Replay:
@@ -100,9 +101,7 @@ class Replay:
                 logits = self.model(**self._inputs(prompt), use_cache=False).logits[0, -len(self.answer) :]
             else:
                 logits = self._continued(prompt, name)
-        expected = logits.float().log_softmax(dim=-1)
-        found: Tensor = expected.gather(-1, self.answer.to(logits.device).unsqueeze(-1))[:, 0]
-        return found.double().cpu()
+        return -token_losses(logits, self.answer).cpu()
 
     def _continued(self, prompt: Int[Tensor, " token"], name: str) -> Float[Tensor, "new vocabulary"]:
         """The logits of the answer; what an earlier prompt has in common with this one is not read again."""

@@ -11,19 +11,32 @@ import torch
 from jaxtyping import Bool
 
 from attncli.errors import UserError
+from attncli.models.chat_places import Span, placed_chat
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.writing import in_chat_template
 
 Split = Literal["sentence", "line", "paragraph", "turn"]
 
 
 class Source(NamedTuple):
-    """A part of a text from a character to another: its name, as doc2, and what else it is called."""
+    """A part of a text from a character to another: its name, as doc2, and what else it is called.
+
+    `again` are the other places of it, where a chat template writes it more than once.
+    """
 
     name: str
     start: int
     end: int
     title: str = ""
+    again: tuple[Span, ...] = ()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """All places of it."""
+        return Span(self.start, self.end), *self.again
+
+    def moved_to(self, spans: Sequence[Span]) -> "Source":
+        """The source in other places."""
+        return self._replace(start=spans[0].start, end=spans[0].end, again=tuple(spans[1:]))
 
 
 @dataclass(frozen=True)
@@ -43,30 +56,40 @@ class SourcedText:
 
     def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":
         """The text with some of its sources, without the blanks before the first of them."""
-        pieces, left, end = [self.text[: self.sources[0].start]], list[Source](), self.sources[0].start
+        places = sorted((span, number) for number, one in enumerate(self.sources) for span in one.spans)
+        pieces, end = [self.text[: places[0][0].start]], places[0][0].start
         length, is_first = end, True
-        for source, is_kept in zip(self.sources, kept, strict=True):
-            gap = self.text[end : source.start]
+        spans: dict[int, list[Span]] = {}
+        for span, number in places:
+            gap = self.text[end : span.start]
             if gap.strip():
                 pieces.append(gap)
                 length, gap, is_first = length + len(gap), "", True
-            if is_kept:
+            if kept[number]:
                 gap = "" if is_first else gap
                 start = length + len(gap)
-                length = start + source.end - source.start
-                left.append(source._replace(start=start, end=length))
-                pieces += gap, self.text[source.start : source.end]
+                length = start + span.end - span.start
+                spans.setdefault(number, []).append(Span(start, length))
+                pieces += gap, self.text[span.start : span.end]
                 is_first = False
-            end = source.end
-        return replace(self, text="".join([*pieces, self.text[end:]]), sources=tuple(left))
+            end = span.end
+        left = tuple(self.sources[number].moved_to(spans[number]) for number in sorted(spans))
+        return replace(self, text="".join([*pieces, self.text[end:]]), sources=left)
 
     def in_template(self, pretrained: Pretrained) -> "SourcedText":
         """The text as a user's message, in the model's chat template."""
-        whole = in_chat_template(self.text, pretrained)
-        start = _place(self.text.strip(), whole, 0, pretrained, "the text")
-        moved = start - (len(self.text) - len(self.text.lstrip()))
-        sources = (one._replace(start=one.start + moved, end=one.end + moved) for one in self.sources)
-        return SourcedText(whole, tuple(sources), is_whole=True)
+        messages = [{"role": "user", "content": self.text}]
+        parts = [span for one in self.sources for span in one.spans]
+        placed = placed_chat(messages, pretrained, parts=[sorted(parts)])
+        where = dict(zip(sorted(parts), placed.parts[0], strict=True))
+        if not all(where.values()):
+            raise UserError(
+                f"chat: the chat template of {pretrained.name} leaves out the text, or changes it"
+            )
+        sources = (
+            one.moved_to([moved for span in one.spans for moved in where[span]]) for one in self.sources
+        )
+        return SourcedText(placed.text, tuple(sources), is_whole=True)
 
 
 SENTENCE_END = re.compile(r"[.!?][\"')\]\u2019\u201d]*\s+")
@@ -158,25 +181,39 @@ def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> Source
     UserError, which names `key`, for another text, and for what the template leaves out.
     """
     messages, tools = _messages(text, key)
-    whole = in_chat_template(messages, pretrained, tools)
-    found: list[tuple[int, int, str]] = []
-    end = 0
-    for message in messages:
+    placed = placed_chat(messages, pretrained, tools)
+    found: list[tuple[list[Span], str]] = []
+    for message, (spans,) in zip(messages, placed.parts, strict=True):
         content = (message.get("content") or "").strip()
         if content:
-            start = _place(content, whole, end, pretrained, f"the message {content[:30]!r}")
-            end = start + len(content)
-            found.append((start, end, str(message["role"])))
-    for tool in tools:
+            found.append((_in_chat(spans, pretrained, f"the message {content[:30]!r}"), str(message["role"])))
+    for tool, spans in zip(tools, placed.tools, strict=True):
         name = str(tool.get("function", tool).get("name", "tool"))
-        written = next(filter(whole.__contains__, _written(tool)), None)
-        start = _place(written or name, whole if written else "", 0, pretrained, f"the tool {name}")
-        found.append((start, start + len(written or name), f"tool {name}"))
-    spans = enumerate(sorted(found), start=1)
-    sources = tuple(Source(f"turn{number}", *span) for number, span in spans)
+        whole = [_as_json(tool, span, placed.text) for span in spans]
+        found.append((_in_chat(whole, pretrained, f"the tool {name}"), f"tool {name}"))
+    found.sort()
+    sources = tuple(
+        Source(f"turn{number}", *spans[0], title, tuple(spans[1:]))
+        for number, (spans, title) in enumerate(found, start=1)
+    )
     if not sources:
         raise UserError(f"{key}: must hold a message with a text")
-    return SourcedText(whole, sources, is_whole=True)
+    return SourcedText(placed.text, sources, is_whole=True)
+
+
+def _in_chat(spans: list[Span], pretrained: Pretrained, what: str) -> list[Span]:
+    if not spans:
+        raise UserError(f"chat: the chat template of {pretrained.name} leaves out {what}, or changes it")
+    return spans
+
+
+def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
+    """The tool as JSON where it stands so around a span, else the span."""
+    for written in _written(tool):
+        start = whole.rfind(written, 0, span.start + len(written))
+        if 0 <= start <= span.start and span.end <= start + len(written):
+            return Span(start, start + len(written))
+    return span
 
 
 def _messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -212,13 +249,6 @@ def _written(tool: Mapping[str, Any]) -> Iterator[str]:
                 yield json.dumps(part, ensure_ascii=is_ascii, indent=indent)
 
 
-def _place(part: str, whole: str, start: int, pretrained: Pretrained, what: str) -> int:
-    place = whole.find(part, start)
-    if place < 0:
-        raise UserError(f"chat: the chat template of {pretrained.name} leaves out {what}, or changes it")
-    return place
-
-
 @dataclass(frozen=True, kw_only=True)
 class SourcedReading(Reading):
     """What a model reads; `places` are the tokens of each source in its prompt."""
@@ -244,7 +274,11 @@ def read_sourced(
         raise UserError(f"model: the tokenizer of {pretrained.name} {message}")
     ids, spans = encoded_sources(pretrained, sourced)
     places = tuple(
-        tuple(i for i, (start, end) in enumerate(spans) if max(start, one.start) < min(end, one.end))
+        tuple(
+            i
+            for i, (start, end) in enumerate(spans)
+            if any(max(start, part.start) < min(end, part.end) for part in one.spans)
+        )
         for one in sourced.sources
     )
     most = pretrained.most_tokens()
@@ -274,7 +308,9 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
     inert = [
         mark
         for mark in found
-        if any(mark.start() < one.end and one.start < mark.end() for one in sourced.sources)
+        if any(
+            mark.start() < end and start < mark.end() for one in sourced.sources for start, end in one.spans
+        )
     ]
     if not inert:
         read = pretrained.encoded(text, add_special_tokens=not sourced.is_whole, **options)

@@ -87,6 +87,16 @@ class WeightFile:
         if done < len(buffer) or self._now() != self._state:
             raise UserError(f"model: {self.path}: has changed while it was read: run this again")
 
+    def mapped(self, offset: int, size: int) -> np.ndarray:
+        """The bytes from an offset on, in the pages of the file; what is written there stays in this process.
+
+        UserError where the file has changed.
+        """
+        if self._now() != self._state:
+            raise UserError(f"model: {self.path}: has changed while it was read: run this again")
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            return np.memmap(file, np.uint8, "c", offset, (size,))
+
     def read_ahead(self, offset: int, size: int) -> None:
         """Tell the system that these bytes will be wanted; where it cannot be told they are read later."""
         if hasattr(os, "posix_fadvise"):
@@ -114,6 +124,10 @@ class Source:
         """All numbers, in their shape."""
         raise NotImplementedError
 
+    def mapped(self) -> Tensor | None:
+        """All numbers in the pages of the file; None where it does not hold them as they are."""
+        return None
+
     def will_be_read(self) -> None:
         """Called a little before the numbers are wanted."""
         raise NotImplementedError
@@ -139,6 +153,10 @@ class InSafetensors(Source):
 
     def whole(self) -> Tensor:
         return self._read(torch.empty(self.shape, dtype=self.dtype))
+
+    def mapped(self) -> Tensor | None:
+        pages = self.file.mapped(self.about.begin, self.stored_bytes)
+        return torch.from_numpy(pages).view(self.dtype).view(self.shape)
 
     def _read(self, numbers: Tensor, start: int = 0) -> Tensor:
         begin = self.about.begin + start * prod(self.shape[1:]) * self.dtype.itemsize
@@ -220,6 +238,9 @@ class Cast(Source):
                 widened[start:stop] = self.source.passing(start, stop)
             return widened
         return self.source.whole().to(self.device).to(self.dtype)
+
+    def mapped(self) -> Tensor | None:
+        return self.source.mapped() if self.source.dtype == self.dtype else None
 
     def will_be_read(self) -> None:
         self.source.will_be_read()
@@ -331,12 +352,14 @@ class Whole:
 class Use:
     """How the weights of a model are used: in which order, and what is kept of what was widened.
 
-    Nothing is kept of the first use; of later ones everything where `keeps`. While a model `is_loading`, what
-    is made of its weights is only noted.
+    Nothing is kept of the first use; of later ones everything where `keeps`, in the pages of the file, which
+    other processes share, where it `maps`. While a model `is_loading`, what is made of its weights is only
+    noted.
     """
 
     device: torch.device
     keeps: bool = False
+    maps: bool = False
     is_loading: bool = True
     _order: Sequence["Stored"] = ()
     _places: dict[int, int] = field(default_factory=dict)
@@ -429,16 +452,19 @@ class Stored(Tensor):
         """All numbers."""
         if self.numbers is not None:
             return self.numbers
-        stays = self.use.begin(self)
-        numbers = self.source.whole()
-        if stays:
-            self.numbers = numbers
-        return numbers
+        if not self.use.begin(self):
+            return self.source.whole()
+        self.numbers = self._kept()
+        return self.numbers
+
+    def _kept(self) -> Tensor:
+        mapped = self.source.mapped() if self.use.maps and self.use.device.type == "cpu" else None
+        return self.source.whole() if mapped is None else mapped
 
     def parts(self) -> Iterator[tuple[int, int, Tensor]]:
         """Its rows, some at a time: from where to where, and their numbers."""
         if self.numbers is None and self.use.begin(self):
-            self.numbers = self.source.whole()
+            self.numbers = self._kept()
         if self.numbers is not None:
             yield 0, self.shape[0], self.numbers
             return
@@ -575,31 +601,33 @@ def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: U
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T, with the numbers of W read anew for the gradient of x: they are not kept meanwhile."""
+    """x W^T + b, with the numbers of W read anew for the gradient of x: they are not kept meanwhile."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, holder: list[Stored]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, holder: list[Stored], bias: Tensor | None) -> Tensor:
         ctx.weight = holder[0]
-        return _multiplied(x, holder[0])
+        return _multiplied(x, holder[0], bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         weight: Stored = ctx.weight
         found = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
         for start, stop, rows in weight.parts():
             # Many gradients at once (is_grads_batched) have no slice that is the whole.
             is_whole = stop - start == weight.shape[0]
             found += (gradient if is_whole else gradient.narrow(-1, start, stop - start)) @ rows
-        return found, None
+        return found, None, None
 
 
-def _multiplied(x: Tensor, weight: Stored) -> Tensor:
-    """x W^T, a few rows of W at a time."""
+def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
+    """x W^T + b, a few rows of W at a time: each number is rounded once, as of a weight in memory."""
     output = x.new_empty(*x.shape[:-1], weight.shape[0])
     flat, flat_output = x.reshape(-1, x.shape[-1]), output.view(-1, weight.shape[0])
     with torch_threads(1) if len(flat) <= FEW_ROWS else nullcontext():
         for start, stop, rows in weight.parts():
-            torch.mm(flat, rows.T, out=flat_output[:, start:stop])
+            # Not into a slice (out=), for whose strides another kernel adds up in another order.
+            of_rows = None if bias is None else bias[start:stop]
+            flat_output[:, start:stop] = functional.linear(flat, rows, of_rows)
     return output
 
 
@@ -608,24 +636,12 @@ def _linear(input: Any, weight: Any, bias: Tensor | None = None) -> Tensor | Non
         return None
     if weight.numbers is not None:
         return functional.linear(input, weight.numbers, bias)
+    added = None if bias is None else bias.detach()
     if torch.is_grad_enabled() and input.requires_grad:
         # torch leaves it without types.
-        product: Tensor = _Linear.apply(input, [weight])  # type: ignore[no-untyped-call]
-    else:
-        product = _multiplied(input, weight)
-    return product if bias is None else product + bias
-
-
-def _addmm(bias: Any, input: Any, weight: Any, **others: Any) -> Tensor | None:
-    """b + x W, as Conv1D has it: a few rows of W, and columns of x, at a time."""
-    if others or not isinstance(weight, Stored) or isinstance(input, Stored) or isinstance(bias, Stored):
-        return None
-    if weight.numbers is not None or (torch.is_grad_enabled() and input.requires_grad):
-        return None
-    output: Tensor = bias.expand(len(input), weight.shape[1]).clone()
-    for start, stop, rows in weight.parts():
-        output.addmm_(input[:, start:stop], rows)
-    return output
+        product: Tensor = _Linear.apply(input, [weight], added)  # type: ignore[no-untyped-call]
+        return product
+    return _multiplied(input, weight, added)
 
 
 def _embedding(
@@ -665,7 +681,6 @@ def _item(tensor: Any, index: Any) -> Tensor | None:
 
 COMPUTED: dict[Any, Callable[..., Tensor | None]] = {
     functional.linear: _linear,
-    torch.addmm: _addmm,
     functional.embedding: _embedding,
     Tensor.__getitem__: _item,
 }

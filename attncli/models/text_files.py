@@ -1,25 +1,25 @@
 """Files with a text in each line: each line checked once, then read as needed; texts that run together."""
 
 import csv
+import errno
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from io import TextIOWrapper
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from attncli.errors import NO_TEXT, UserError, nearest
+from attncli.errors import MOST_LINES, NO_TEXT, UserError, hints_for_first_lines, nearest
+from attncli.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, too_large
 from attncli.plain_text import binary_kind
 
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading
 
-MAX_ERRORS = 20
 PICTURE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"),
 )
@@ -51,7 +51,7 @@ class LineFile:
         self.is_csv = False
         try:
             if name != "-" and self._path.is_file():
-                self._path.open("rb").close()
+                open_file(self._path).close()
                 suffix = self._path.suffix.lower()
                 self.is_csv = bool(self.columns) and suffix in DELIMITERS
                 self.is_json = self.is_csv or suffix in (".jsonl", ".ndjson", ".json")
@@ -74,16 +74,26 @@ class LineFile:
             if self.is_csv:
                 yield from self._records(file)
                 return
-            for number, data in enumerate(file, start=1):
-                stripped = data.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else data.strip()
-                if stripped:
+            for number, data in self._numbered_lines(file):
+                if stripped := data.strip():
                     yield number, stripped
+
+    def _numbered_lines(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Every line with its number; UserError at one that is no line: a file without a line end, say."""
+        for number in count(1):
+            try:
+                line = line_of(file)
+            except OSError as error:
+                raise UserError(f"{self.label}:{number}: cannot be read: {error.strerror}") from None
+            if not line:
+                return
+            yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         """Each record of a CSV file as JSON, with the number of its last line; UserError for what is none."""
         with TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
-            reader = csv.DictReader(text, delimiter=DELIMITERS[self._path.suffix.lower()])
+            reader = csv.DictReader(self._csv_lines(text), delimiter=DELIMITERS[self._path.suffix.lower()])
             try:
                 found = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
                 for name in self.columns:
@@ -104,10 +114,21 @@ class LineFile:
             except csv.Error as error:
                 raise UserError(f"{self.label}:{reader.line_num}: is not valid CSV: {error}") from None
 
+    def _csv_lines(self, text: TextIOWrapper) -> Iterator[str]:
+        """Every line as it is written; UserError for one that is longer than a cell may be."""
+        for number in count(1):
+            line = text.readline(MAX_CELL + 1)
+            if len(line) > MAX_CELL:
+                longest = f"a line of it holds more than {MAX_CELL:,} characters"
+                raise UserError(f"{self.label}:{number}: cannot be read: {longest}")
+            if not line:
+                return
+            yield line
+
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
         if self._spool is None:
-            with self._path.open("rb") as file:
+            with open_file(self._path) as file:
                 yield file
         else:
             self._spool.seek(0)
@@ -137,6 +158,7 @@ class LineFile:
             raise UserError(*(f"{where}: {error}" for error in errors))
         return {key: None if value in (None, "") else str(value) for key, value in found.items()}
 
+    @hints_for_first_lines()
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
         """Pass every line to `check`; UserError with the errors of the first lines that it refuses."""
         errors, num_errors = list[str](), 0
@@ -145,7 +167,7 @@ class LineFile:
                 check(number, data)
             except UserError as error:
                 num_errors += len(error.lines)
-                errors += error.lines[: MAX_ERRORS - len(errors)]
+                errors += error.lines[: MOST_LINES - len(errors)]
         if num_errors > len(errors):
             errors.append(f"{self.label}: and {num_errors - len(errors):,} errors more")
         if errors:
@@ -155,9 +177,13 @@ class LineFile:
 def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
     if is_stdin and sys.stdin is None:
         raise UserError(f"{place}: standard input is closed")
-    spool = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the file of lines
-    with nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as pipe:
-        shutil.copyfileobj(pipe, spool)
+    with nullcontext(sys.stdin.buffer) if is_stdin else open_file(path, may_be_pipe=True) as pipe:
+        spool = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the file of lines
+        copied = 0
+        while block := pipe.read(MEBIBYTE):
+            copied += spool.write(block)
+            if copied > PIPE_BYTES:
+                raise OSError(errno.EFBIG, too_large(PIPE_BYTES))
     spool.seek(0)
     return spool
 

@@ -4,19 +4,11 @@ The prompt goes through fused attention, which makes no weights; of each layer t
 its token is chosen. A model that runs only with its own eager attention gives its weights (dense).
 """
 
-import os
-import resource
-import select
-import signal
-import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
-from time import monotonic
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +34,7 @@ from transformers.utils.generic import ModelOutput
 from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError, readable_bytes, reason_of
+from attncli.errors import UserError, reason_of
 from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS
 from attncli.models.capture import (
     Way,
@@ -54,6 +46,8 @@ from attncli.models.capture import (
     way_of,
     with_eager_attention,
 )
+from attncli.models.child import made_in_child
+from attncli.models.in_turn import random_numbers_kept
 from attncli.models.layers import CannotShow, CapturedLayer, Numbering, PictureInputs, handing_over
 from attncli.models.pretrained import Pretrained, decoder_start
 
@@ -172,6 +166,7 @@ def of_queries(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -
         causal=is_self,
         key_mask=None if mask is None else mask[:, :num_keys],
         rule=None if rule is None else lambda queries, keys: rule(queries + first, keys),
+        offset=None,
     )
     if bias is not None and bias.shape[2] > 1:
         bias = bias[:, :, first:stop, :num_keys].clone()
@@ -271,7 +266,7 @@ def write(
             if writer is model:
                 way = way_of(model, _first_inputs(model, inputs))
         cleanup.enter_context(model_errors(kind, "continue a text by transformers' generate"))
-        cleanup.enter_context(torch.random.fork_rng())
+        cleanup.enter_context(random_numbers_kept())
         torch.manual_seed(decoding.seed)
         stop_strings = writer.generation_config.stop_strings or ()
         stop_strings = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
@@ -440,9 +435,7 @@ class _EndOfText(StoppingCriteria):
         return torch.full((len(input_ids),), is_over, device=input_ids.device)
 
 
-RENDERED = "\x02"
-"""Stands before a prompt, since a reason is one line of text."""
-MOST_SECONDS, MOST_MEMORY, MOST_REASON, PIPE_BYTES = 5, 512 * 2**20, 300, 2**20
+MOST_REASON = 300
 MOST_COPIES, MOST_WRITTEN = 4, 10**6
 """How often a template may repeat the text, and how many characters it may add."""
 
@@ -461,50 +454,14 @@ def in_chat_template(
     """
     if not pretrained.tokenizer.chat_template:
         raise UserError(f"chat: {pretrained.name} has no chat template: leave `chat` out")
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        # Of threads that may hold a lock: what follows takes none but Python's own.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process = os.fork()
-    if not process:
-        os.close(reading)
-        _render(messages, tools, pretrained, writing)
-    os.close(writing)
-    answer = _answer(reading, process)
-    if not answer.startswith(RENDERED):
-        raise UserError(f"chat: the chat template of {pretrained.name} fails: {answer}")
-    return answer.removeprefix(RENDERED)
-
-
-def _render(
-    messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained: Pretrained, writing: int
-) -> NoReturn:
-    """Write the whole prompt after a mark, or in one line why there is none, and end this process."""
-    code = 1
     try:
-        _limit_memory()
-        try:
-            written = _rendered(messages, tools, pretrained).encode("utf-8", "surrogatepass")
-        except MemoryError:
-            written = f"it takes more than {readable_bytes(MOST_MEMORY)}".encode()
-        with os.fdopen(writing, "wb") as pipe:
-            pipe.write(written)
-        code = 0
-    except BaseException:  # a mistake of ours: the process that waits says so
-        traceback.print_exc()
-    os._exit(code)
-
-
-def _limit_memory() -> None:
-    """Where the system says how much this process has, it may take but little more."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        most = int(statm.read_text().split()[0]) * resource.getpagesize() + MOST_MEMORY
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+        return made_in_child(lambda: _rendered(messages, tools, pretrained))
+    except ValueError as error:
+        raise UserError(f"chat: the chat template of {pretrained.name} fails: {error}") from None
 
 
 def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained: Pretrained) -> str:
+    """The whole prompt; ValueError, in one line, where there is none."""
     chat: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
     length = sum(len(str(one.get("content"))) for one in chat) + sum(len(str(tool)) for tool in tools)
     try:
@@ -514,28 +471,8 @@ def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained
     except MemoryError:
         raise
     except Exception as error:  # a program of somebody else may fail in any way
-        return reason_of(error)[:MOST_REASON]
+        raise ValueError(reason_of(error)[:MOST_REASON]) from None
     assert isinstance(whole, str)
     if len(whole) > length * MOST_COPIES + MOST_WRITTEN:
-        return f"it makes {len(whole):,} characters of {length:,}"
-    return f"{RENDERED}{whole}"
-
-
-def _answer(reading: int, process: int) -> str:
-    """What a process writes until it ends; it is ended where it takes too long."""
-    parts: list[bytes] = []
-    end = monotonic() + MOST_SECONDS
-    is_done = False
-    with os.fdopen(reading, "rb", buffering=0) as pipe:
-        try:
-            while not is_done and select.select([pipe], [], [], max(0.0, end - monotonic()))[0]:
-                parts.append(pipe.read(PIPE_BYTES))
-                is_done = not parts[-1]
-        finally:
-            if not is_done:
-                os.kill(process, signal.SIGKILL)
-            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    if not is_done:
-        return f"it takes more than {MOST_SECONDS} s"
-    assert code != 1, "rendering failed: its traceback is above"
-    return b"".join(parts).decode("utf-8", "surrogatepass") or f"its process ended with {code}"
+        raise ValueError(f"it makes {len(whole):,} characters of {length:,}")
+    return whole

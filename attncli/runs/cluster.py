@@ -64,12 +64,13 @@ def run_in_cluster(
         with _connecting(scheduler):
             client = distributed.Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False)
         try:
-            if not client.nthreads():
-                on_wait(
-                    f"scheduler: {scheduler} has no workers yet: waiting {SECONDS_FOR_A_WORKER} s for one"
-                )
-            _check_workers(client, scheduler)
-            yield from _results(distributed, client, Queue(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
+            with _staying(scheduler):
+                if not client.nthreads():
+                    on_wait(
+                        f"scheduler: {scheduler} has no workers yet: waiting {SECONDS_FOR_A_WORKER} s for one"
+                    )
+                _check_workers(client, scheduler)
+                yield from _results(distributed, client, Queue(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
         finally:
             client.close()
 
@@ -115,6 +116,23 @@ def _connecting(scheduler: str) -> Iterator[None]:
         raise RunError(f"scheduler: {scheduler} does not answer: {reason_of(error)}") from None
     except (ValueError, TypeError, RuntimeError) as error:  # no address; certificates that are missing
         raise UserError(f"scheduler: {scheduler}: {reason_of(error)}") from None
+
+
+@contextmanager
+def _staying(scheduler: str) -> Iterator[None]:
+    """RunError where the scheduler ends: Dask's errors of connections are OSErrors without a number."""
+    try:
+        yield
+    except CancelledError:
+        raise RunError(_went_away(scheduler)) from None
+    except OSError as error:
+        if error.errno is not None:  # of a file of the plan
+            raise
+        raise RunError(_went_away(scheduler)) from None
+
+
+def _went_away(scheduler: str) -> str:
+    return f"scheduler: {scheduler} went away: rerun the same command to resume once it is back"
 
 
 def _check_workers(client: Any, scheduler: str) -> None:
@@ -180,8 +198,6 @@ def _result(distributed: Any, future: Any, scheduler: str) -> Any:
     except UserError:
         raise
     except CancelledError:
-        raise RunError(
-            f"scheduler: {scheduler} went away: rerun the same command to resume once it is back"
-        ) from None
+        raise RunError(_went_away(scheduler)) from None
     except Exception as error:  # whatever Dask says where its scheduler fails
         raise RunError(f"scheduler: {scheduler}: {reason_of(error)}") from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
-from multiprocessing import Pipe, parent_process
+from multiprocessing import Pipe, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
@@ -121,6 +121,7 @@ class _Process(SpawnProcess):
 
     def start(self) -> None:
         """Ctrl-C is for this process, which ends its workers: it is blocked here, and stays so there."""
+        resource_tracker.ensure_running()  # it starts a process, and unblocks SIGINT then
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attncli.errors import UserError
-from attncli.models.folder import READ_FIRST_BYTES, content_digest, local_model, num_parameters, stored_bytes
+from attncli.models.digests import content_digest
+from attncli.models.folder import READ_FIRST_BYTES, local_model, num_parameters, stored_bytes
 from attncli.models.text_files import PictureList, TextFile, TextLine, is_picture
 from attncli.plain_text import counted
 from attncli.settings import SPECS

@@ -15,7 +15,7 @@ import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST, source_number
 from attncli.errors import UserError, nearest
-from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Statistic, Table, Tensors
 from attncli.settings.fields import SUMMARIES, Spec
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
@@ -170,15 +170,16 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
         statistics, tensors = statistics.whole, tensors.whole
     # A layer or head may also be a word, which is not a place.
     place = [index if isinstance(index, int) else None for index in map(first.spec.get, PLACES)]
+    stacks = _stacks_of(statistics)
     for group, found in statistics.items():
         if group in ("heads", WITHOUT_FIRST) and isinstance(found, Table):
-            yield _survey(found, len(reports), "" if group == "heads" else f"{group}.")
+            yield _survey(found, stacks, len(reports), "" if group == "heads" else f"{group}.")
         elif group == f"{WITHOUT_FIRST}_rows" and isinstance(found, Table):
-            yield from _rows_of_rest(found, first.table("heads"), len(reports))
+            yield from _rows_of_rest(found, stacks, len(reports))
         elif group == "pattern_rows" and isinstance(found, Table):
-            yield from _stacks(found, first.table("heads"), len(reports))
+            yield from _stacks(found, stacks, len(reports))
         elif group == "patterns" and isinstance(found, Table):
-            yield from _rows_of_patterns(found, first.table("heads"), len(reports))
+            yield from _rows_of_patterns(found, stacks, len(reports))
         elif isinstance(found, Tensors):
             for name, tensor in found.items():
                 axes, values = _of_members(tensor, members)
@@ -239,9 +240,9 @@ def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[
     )
 
 
-def _rows_of_patterns(patterns: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
+def _rows_of_patterns(patterns: Table, of_heads: Iterable[str], num_reports: int) -> Iterator[Leaf]:
     """From how many rows of the text the statistic of each pattern comes."""
-    prefixes = _prefixes(heads)
+    prefixes = _prefixes(of_heads)
     for row in patterns:
         if row["statistic"]:
             name = str(row["statistic"]).partition(" ")[0]
@@ -249,23 +250,23 @@ def _rows_of_patterns(patterns: Table, heads: Table, num_reports: int) -> Iterat
             yield shape, np.full((num_reports, 1), row["rows"], dtype=np.float64)
 
 
-def _stacks(stacks: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
+def _stacks(stacks: Table, of_heads: Iterable[str], num_reports: int) -> Iterator[Leaf]:
     """For each stack 1 where the text begins with a special token, else 0; and the rows that a statistic
     comes from that names no head.
     """
-    prefixes = _prefixes(heads)
-    of_heads = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
+    prefixes = _prefixes(of_heads)
+    naming = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
     for row in stacks:
-        numbers = {f"{name}{ROWS}": row.get(name) for name in PATTERNS if name not in of_heads}
+        numbers = {f"{name}{ROWS}": row.get(name) for name in PATTERNS if name not in naming}
         for name, number in {STARTS_SPECIAL: row[STARTS_SPECIAL], **numbers}.items():
             if number is not None:
                 shape = (one_column, f"{prefixes[str(row['stack'])]}{name}", None, None)
                 yield shape, np.full((num_reports, 1), number, dtype=np.float64)
 
 
-def _rows_of_rest(stacks: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
+def _rows_of_rest(stacks: Table, of_heads: Iterable[str], num_reports: int) -> Iterator[Leaf]:
     """The same where the first key is left out, of each statistic that names a pattern."""
-    prefixes = _prefixes(heads)
+    prefixes = _prefixes(of_heads)
     for row in stacks:
         for name, number in row.items():
             if name != "stack" and number is not None:
@@ -274,15 +275,23 @@ def _rows_of_rest(stacks: Table, heads: Table, num_reports: int) -> Iterator[Lea
                 yield shape, np.full((num_reports, 1), number, dtype=np.float64)
 
 
-def _prefixes(heads: Table) -> dict[str, str]:
+def _prefixes(stacks: Iterable[str]) -> dict[str, str]:
     """What the names of each stack begin with."""
-    stacks = {str(row["stack"]) for row in heads}
-    return {stack: STACKS[stack] if len(stacks) > 1 else "" for stack in stacks}
+    names = {*stacks}
+    return {stack: STACKS[stack] if len(names) > 1 else "" for stack in names}
 
 
-def _survey(heads: Table, num_reports: int, before: str) -> Leaf:
+def _stacks_of(statistics: Mapping[str, Statistic]) -> set[str]:
+    """Those of a survey: of the heads that it lists, and of those that were left out (`--top`)."""
+    tables = [statistics[name] for name in ("heads", "pattern_rows") if name in statistics]
+    return {
+        str(row["stack"]) for table in tables if isinstance(table, Table) for row in table if "stack" in row
+    }
+
+
+def _survey(heads: Table, stacks: Iterable[str], num_reports: int, before: str) -> Leaf:
     """The values of a survey of heads, with that before the names of the statistics."""
-    prefixes = {stack: f"{prefix}{before}" for stack, prefix in _prefixes(heads).items()}
+    prefixes = {stack: f"{prefix}{before}" for stack, prefix in _prefixes(stacks).items()}
     shape: list[Any] = []
     numbers: list[Any] = []
     for row in heads:
@@ -290,6 +299,80 @@ def _survey(heads: Table, num_reports: int, before: str) -> Leaf:
         shape.append((row["layer"], row["head"], prefixes[str(row["stack"])], names))
         numbers += [row[name] for name in names]
     return (survey_columns, tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64)
+
+
+class LayerOfHeads(NamedTuple):
+    """The statistics of the heads of a layer on some texts: (text, head, statistic)."""
+
+    stack: str
+    layer: int
+    names: tuple[str, ...]
+    values: np.ndarray
+
+
+def survey_values(
+    heads: Sequence[LayerOfHeads],
+    rest: Sequence[LayerOfHeads],
+    others: Sequence[Mapping[str, Numbers | Table]],
+) -> ValueTable:
+    """The values of the surveys of some texts, as of their reports: of the heads, of the rest beside the
+    first key, and of each text the `others` of its statistics, of these heads.
+    """
+    of_heads = {layer.stack for layer in heads}
+    names = tuple(dict.fromkeys(name for layer in heads for name in layer.names))
+    shapes: list[Shape] = []
+    columns: list[np.ndarray] = []
+
+    def add(leaves: Sequence[Sequence[Leaf]]) -> None:
+        shapes.extend(shape for shape, _ in leaves[0])
+        columns.append(np.array([[float(number[0, 0]) for _, number in of_text] for of_text in leaves]))
+
+    def add_survey(layers: Sequence[LayerOfHeads], before: str) -> None:
+        prefixes = {stack: f"{prefix}{before}" for stack, prefix in _prefixes(of_heads).items()}
+        places = [(layer, head) for layer in layers for head in range(layer.values.shape[1])]
+        shape = [(layer.layer, head, prefixes[layer.stack], layer.names) for layer, head in places]
+        shapes.append((survey_columns, tuple(shape)))
+        columns.extend(layer.values.reshape(len(others), -1) for layer in layers)
+
+    add_survey([_with_names(layer, names) for layer in heads], "")
+    add(
+        [
+            [
+                *_rows_of_patterns(_table(tables, "patterns"), of_heads, 1),
+                *_stacks(_table(tables, "pattern_rows"), of_heads, 1),
+            ]
+            for tables in others
+        ]
+    )
+    if rest:
+        add_survey(rest, f"{WITHOUT_FIRST}.")
+        add([[*_rows_of_rest(_table(tables, f"{WITHOUT_FIRST}_rows"), of_heads, 1)] for tables in others])
+    add([_leaves_of_numbers("model", tables["model"]) for tables in others])
+    values = np.concatenate(columns, axis=1)
+    values[~np.isfinite(values)] = np.nan
+    return ValueTable(columns_of_shapes(tuple(shapes)), [*range(len(others))], values)
+
+
+def _table(tables: Mapping[str, Numbers | Table], name: str) -> Table:
+    table = tables[name]
+    assert isinstance(table, Table)
+    return table
+
+
+def _leaves_of_numbers(group: str, numbers: Numbers | Table) -> list[Leaf]:
+    return [
+        ((one_column, name, None, None), np.full((1, 1), number, dtype=np.float64))
+        for name, number in _single_numbers(group, numbers)
+    ]
+
+
+def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
+    """The same with NaN for what is measured of other layers alone."""
+    if layer.names == names:
+        return layer
+    values = np.full((*layer.values.shape[:2], len(names)), np.nan)
+    values[..., [names.index(name) for name in layer.names]] = layer.values
+    return layer._replace(names=names, values=values)
 
 
 def _summaries(flat: np.ndarray) -> np.ndarray:

@@ -1,13 +1,13 @@
 """Reading a store, even while a batch is still writing it: a summary as a report, and its tidy table."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import product
 from math import sqrt
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +15,12 @@ import numpy as np
 
 from attncli.errors import RunError, UserError, nearest
 from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
+from attncli.runs.connection import Damaged, opened_to_read
 from attncli.runs.report_values import FLOAT, GROUP_SUMMARY, Column, Columns, Condition, listed
-from attncli.runs.store import IS_STEP, check_header, columns_of, connect_to_read
+from attncli.runs.store import IS_STEP, are_values, check_header, columns_of, is_number, kept_of
 from attncli.settings import SPECS
 
-RUNS_AT_ONCE = 1000
+RUNS_AT_ONCE, BYTES_AT_ONCE = 1000, 64 * 2**20
 
 
 def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -65,47 +66,66 @@ class FailedRun(NamedTuple):
     error: str
 
 
-def _stored_object(text: Any, what: str) -> dict[str, Any]:
-    """A JSON object as the store has it; DatabaseError for anything else."""
+def _stored_object(text: Any) -> dict[str, Any] | None:
+    """A JSON object as the store has it; None for anything else."""
     try:
         found = json.loads(text)
     except (TypeError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise sqlite3.DatabaseError(f"the {what} of its runs are damaged")
-    return found
+        return None
+    return found if isinstance(found, dict) and all(map(_is_setting, found.values())) else None
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether tables can hold a value: a number of at most 64 bits, a text, or a list of these."""
+    if isinstance(value, list):
+        return all(map(_is_setting, value))
+    return not isinstance(value, dict) and not (isinstance(value, int) and abs(value) >= 2**63)
 
 
 class Reader:
-    """A store that is open for reading: the runs in the plan of the last batch, or all runs."""
+    """A store that is open for reading: the runs in the plan of the last batch, or all runs.
+
+    Runs that are damaged are left out, and noted in `damaged`.
+    """
 
     def __init__(self, connection: sqlite3.Connection, *, all_runs: bool = False) -> None:
         self._connection = connection
         self.all_runs = all_runs
-        self.keeps_rows, self.plan = connection.execute("SELECT keeps_rows, plan FROM store").fetchone()
+        self.keeps_rows, _, self.plan = kept_of(connection)
         self._chosen = "" if all_runs else " AND plan IS NULL"
+        self.damaged: dict[int | None, str] = {}
+        """What is wrong with a run, by its number; or, by None, with what runs share."""
+        self._num_damaged = dict.fromkeys(("done", "failed"), 0)
         # The settings of every experiment in the store, by their number.
-        self.settings: dict[int, dict[str, Any]] = {
-            number: {"experiment": experiment, **_stored_object(spec, "settings")}
-            for number, experiment, spec in connection.execute(
-                "SELECT settings, experiment, spec FROM settings"
-            )
-        }
-        self._columns: dict[int, Columns] = {}
+        self.settings: dict[int, dict[str, Any]] = {}
+        for number, experiment, spec in connection.execute("SELECT settings, experiment, spec FROM settings"):
+            stored = _stored_object(spec)
+            if stored is not None and isinstance(experiment, str) and is_number(number):
+                self.settings[number] = {"experiment": experiment, **stored}
+            else:
+                self.damaged[None] = "settings are damaged"
+        has_runs = connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()
+        if not self.settings and (self.damaged or has_runs):
+            raise Damaged("the settings of its runs are damaged")
+        self._columns: dict[int, Columns | None] = {}
 
     def counts(self) -> dict[str, int]:
-        """How many runs are done, and how many failed."""
+        """How many runs are done, and how many failed, without those that were read and are damaged."""
         query = f"SELECT status, count(*) FROM runs WHERE true{self._chosen} GROUP BY status"
-        return {"done": 0, "failed": 0} | dict(self._connection.execute(query).fetchall())
+        counts = dict(self._connection.execute(query).fetchall())
+        return {status: counts.get(status, 0) - num for status, num in self._num_damaged.items()}
 
     def settings_in_use(self) -> dict[int, dict[str, Any]]:
         """The settings of the chosen runs, by their number."""
         query = f"SELECT DISTINCT settings FROM runs WHERE true{self._chosen} ORDER BY settings"
-        return {number: self.settings[number] for (number,) in self._connection.execute(query)}
+        numbers = (number for (number,) in self._connection.execute(query))
+        return {number: self.settings[number] for number in numbers if number in self.settings}
 
     def count_earlier(self, settings: int | None = None) -> int:
         """How many runs, all or those with these settings, are not in the plan of the last batch."""
-        query = "SELECT count(*) FROM runs WHERE plan IS NOT NULL AND settings = coalesce(?, settings)"
+        query = (
+            "SELECT count(*) FROM runs WHERE typeof(plan) = 'integer' AND settings = coalesce(?, settings)"
+        )
         (count,) = self._connection.execute(query, (settings,)).fetchone()
         return int(count)
 
@@ -123,12 +143,17 @@ class Reader:
         """The versions that computed the runs."""
         used = f"SELECT environment FROM runs WHERE true{self._chosen}"
         query = f"SELECT versions FROM environments WHERE environment IN ({used}) ORDER BY environment"
-        return [_stored_object(text, "versions") for (text,) in self._connection.execute(query)]
+        stored = [_stored_object(text) for (text,) in self._connection.execute(query)]
+        found = [versions for versions in stored if versions is not None]
+        if len(found) < len(stored):
+            self.damaged[None] = "the versions that computed its runs are damaged"
+        return found
 
     def statistics(self) -> list[str]:
         """The names of all statistics, in the order in which they were stored first."""
         query = "SELECT statistic FROM columns ORDER BY shape, position"
-        return list(dict.fromkeys(name for (name,) in self._connection.execute(query)))
+        names = (name for (name,) in self._connection.execute(query))
+        return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     def has_layers(self) -> bool:
         """Whether a chosen run has a statistic of each head of a model."""
@@ -139,17 +164,28 @@ class Reader:
 
     def failed(self) -> Iterator[FailedRun]:
         """The failed runs in order."""
-        for *run, source, error in self._select("source, error", "failed"):
-            yield FailedRun(RunInfo(*run), source, error)
+        for *about, status, source, error in self._select("source, error", "status = 'failed'"):
+            if run := self._run(about, status, texts=(source, error)):
+                yield FailedRun(run, str(source), str(error))
 
     def done(self) -> Iterator[Runs]:
         """The runs that are done, in order."""
-        cursor = self._select("shape, figures", "done")
-        while rows := cursor.fetchmany(RUNS_AT_ONCE):
-            for shape, alike in groupby(rows, key=itemgetter(-2)):
-                found = list(alike)
-                values = self._values(shape, [row[-1] for row in found])
-                yield Runs(self._columns_of(shape), [RunInfo(*row[:-2]) for row in found], values)
+        runs: list[RunInfo] = []
+        values = bytearray()
+        last: object = None
+        # Of a damaged status, too, so that it is noted.
+        for *about, status, shape, figures in self._select("shape, figures", "status IS NOT 'failed'"):
+            run = self._run(about, status, shape=shape, figures=figures)
+            if run is None:
+                continue
+            if runs and (shape != last or len(runs) == RUNS_AT_ONCE or len(values) > BYTES_AT_ONCE):
+                yield self._neighbours(last, runs, values)
+                runs, values = [], bytearray()
+            last = shape
+            runs.append(run)
+            values += figures
+        if runs:
+            yield self._neighbours(last, runs, values)
 
     def has_steps(self) -> bool:
         """Whether the runs are steps of a training run."""
@@ -159,48 +195,104 @@ class Reader:
     def steps(self) -> Iterator[Step]:
         """The steps of a training run, in their order, each on each of its texts."""
         query = (
-            "SELECT CAST(id AS INTEGER) AS step, settings, sentence, shape, figures FROM runs "
-            f"WHERE {IS_STEP} AND status = 'done' ORDER BY step, run"
+            "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape, figures FROM runs "
+            f"WHERE {IS_STEP} AND status IS NOT 'failed' ORDER BY CAST(id AS INTEGER), run"
         )
-        for step, settings, sentence, shape, figures in self._connection.execute(query):
-            values = self._values(shape, [figures])[0]
-            yield Step(step, settings, sentence, self._columns_of(shape), values)
+        for *about, status, sentence, shape, figures in self._connection.execute(query, (self.plan,)):
+            run = self._run(about, status, texts=(sentence,), shape=shape, figures=figures)
+            if run is None:
+                continue
+            if run.id is None or not (run.id.isascii() and run.id.isdecimal() and is_number(int(run.id))):
+                self.damaged[run.run] = "the number of its step is damaged"
+            elif not isinstance(self.settings[run.settings].get("model"), str):
+                self.damaged[run.run] = "its settings are damaged"
+            else:
+                columns, _, values = self._neighbours(shape, [run], figures)
+                yield Step(int(run.id), run.settings, sentence, columns, values[0])
 
     def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
         """The settings with which the steps of a training run were measured, each with its text."""
         query = f"SELECT DISTINCT settings, sentence FROM runs WHERE {IS_STEP}"
-        return [(self.settings[number], sentence) for number, sentence in self._connection.execute(query)]
+        stored = self._connection.execute(query)
+        return [(self.settings[number], text) for number, text in stored if number in self.settings]
 
-    def _columns_of(self, shape: int) -> Columns:
+    def _columns_of(self, shape: int) -> Columns | None:
+        """None where they are damaged."""
         if shape not in self._columns:
-            self._columns[shape] = columns_of(self._connection, shape)
+            try:
+                self._columns[shape] = columns_of(self._connection, shape)
+            except Damaged:
+                self._columns[shape] = None
         return self._columns[shape]
 
-    def _values(self, shape: int, figures: Sequence[bytes]) -> np.ndarray:
-        """The values of runs of a shape (run, column)."""
-        size, data = (len(figures), len(self._columns_of(shape))), b"".join(figures)
-        if len(data) != size[0] * size[1] * np.dtype(FLOAT).itemsize:
-            raise sqlite3.DatabaseError("the statistics of its runs are damaged")
-        return np.frombuffer(data, FLOAT).reshape(size)
+    def _neighbours(self, shape: Any, runs: list[RunInfo], figures: bytes | bytearray) -> Runs:
+        columns = self._columns_of(shape)
+        assert columns is not None, "a run with values has columns"
+        return Runs(columns, runs, np.frombuffer(figures, FLOAT).reshape(-1, len(columns)))
 
-    def _select(self, columns: str, status: str) -> sqlite3.Cursor:
-        """The runs with that status in order: the fields of RunInfo, then these columns."""
-        about = f"run, id, coalesce(plan, {self.plan}), settings"
-        where = f"status = '{status}'{self._chosen}"
-        return self._connection.execute(f"SELECT {about}, {columns} FROM runs WHERE {where} ORDER BY run")
+    def _run(
+        self,
+        about: Sequence[Any],
+        status: Any,
+        *,
+        texts: Sequence[Any] = (),
+        shape: Any = None,
+        figures: Any = None,
+    ) -> RunInfo | None:
+        """The run with the fields of RunInfo; None, which is noted, where it is damaged."""
+        run, name, plan, settings = about
+        columns = self._columns_of(shape) if status == "done" and is_number(shape) else None
+        if not is_number(run):
+            fault = "its number is"
+        elif status not in ("done", "failed"):
+            fault = "its status is"
+        elif not all(text is None or isinstance(text, str) for text in (name, *texts)):
+            fault = "its texts are"
+        elif not is_number(plan):
+            fault = "its plan is"
+        elif settings not in self.settings:
+            fault = "its settings are"
+        elif status == "done" and (columns is None or not are_values(figures, columns)):
+            fault = "its statistics are"
+        else:
+            return RunInfo(run, name, plan, settings)
+        if run not in self.damaged and status in self._num_damaged:
+            self._num_damaged[status] += 1
+        self.damaged[run] = f"{fault} damaged"
+        return None
+
+    def _select(self, columns: str, where: str) -> sqlite3.Cursor:
+        """The runs that meet a condition in order: the fields of RunInfo, status, then these columns."""
+        about = "run, id, coalesce(plan, ?), settings, status"
+        query = f"SELECT {about}, {columns} FROM runs WHERE {where}{self._chosen} ORDER BY run"
+        return self._connection.execute(query, (self.plan,))
+
+
+MOST_DAMAGED_NAMED = 3
+
+
+def _line_on_damaged(path: Path, damaged: Mapping[int | None, str]) -> str:
+    """That runs were left out, and what can be done."""
+    lines = [what if run is None else f"run {run}: {what}" for run, what in damaged.items()]
+    if len(lines) > MOST_DAMAGED_NAMED:
+        lines[MOST_DAMAGED_NAMED:] = [f"{len(lines) - MOST_DAMAGED_NAMED:,} more"]
+    return f"{path}: {'; '.join(lines)}: left out: restore a copy of the store, or start over with --fresh"
 
 
 @contextmanager
 def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
-    """The store of that name; UserError if there is none, RunError if it cannot be read."""
+    """The store of that name; UserError if there is none, RunError if it cannot be read.
+
+    RunError, too, at the end, where damaged runs were left out.
+    """
     if not path.exists():
         raise UserError(f"{path}: no such file")
     check_header(path)
-    try:
-        with closing(connect_to_read(path)) as connection:
-            yield Reader(connection, all_runs=all_runs)
-    except sqlite3.Error as error:
-        raise RunError(f"{path}: cannot be read: {error}") from None
+    with opened_to_read(path) as connection:
+        reader = Reader(connection, all_runs=all_runs)
+        yield reader
+    if reader.damaged:
+        raise RunError(_line_on_damaged(path, reader.damaged))
 
 
 RUN_NAMES = ("id", "run", "plan")
@@ -408,17 +500,11 @@ def results(
     summary = Summary(reader, where, group_by, statistics)
     named = {*group_by, *(condition.name for condition in where)}
     repeated = [key for key in REPEATED if key in _swept(reader) and key not in named]
-    counts = reader.counts()
     found: dict[str, Statistic] = {}
     all_rows = _ordered(summary.rows(), sort, ascending)
     if rows := all_rows[:top]:
         found["summary"] = Table(rows)
-    failed = Table(
-        {"run": f"run {run.run}", "id": run.id or ""}
-        | ({"plan": run.plan} if reader.all_runs else {})
-        | {"source": source, "error": error}
-        for run, source, error in filter(summary.keeps, reader.failed())
-    )
+    failed = _failed(reader, summary)
     if failed:
         found["failed"] = failed
     asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
@@ -429,22 +515,58 @@ def results(
     columns: tuple[str, ...] = ()
     if drawn and rows and len(group_by) == 2 and len(statistics) == 1 and not is_grid:
         tensors, tokens, columns = _map(rows, statistics[0], group_by)
-    used = ("attncli", "torch")
-    environments = [f"{name} {one[name]}" for one in reader.environments() for name in used if name in one]
-    versions = ", ".join(dict.fromkeys(environments))
-    made_with = f"; made with {versions}" if versions else ""
-    done = "1 run is" if counts["done"] == 1 else f"{counts['done']:,} runs are"
-    notes = [f"{done} done, {counts['failed']:,} failed{made_with}."]
-    if earlier := reader.earlier_runs():
-        notes.append(f"{earlier.capitalize()}.")
+    notes = _notes_on_runs(reader)
     if repeated:
         notes.append(f"A mean is over every {' and '.join(repeated)}.")
+    if _is_of_plain_texts(rows, reader):
+        notes.append(INDUCTION_NOTE)
     if len(rows) < len(all_rows):
         notes.append(f"The first {len(rows):,} of {len(all_rows):,} rows.")
-    if not rows and counts["done"]:
+    if not rows and reader.counts()["done"]:
         notes.append("No value meets these conditions.")
         notes += [f"{name} is {_listed_values(values)}." for name, values in summary.values_there().items()]
     return Report("results", asked, {}, tokens, columns, tensors, found, tuple(notes))
+
+
+def _failed(reader: Reader, summary: Summary) -> Table:
+    """The failed runs that meet the conditions, with their errors."""
+    return Table(
+        {"run": f"run {run.run}", "id": run.id or ""}
+        | ({"plan": run.plan} if reader.all_runs else {})
+        | {"source": source, "error": error}
+        for run, source, error in filter(summary.keeps, reader.failed())
+    )
+
+
+def _notes_on_runs(reader: Reader) -> list[str]:
+    """How many runs are done and failed, what computed them, and which are left out."""
+    counts = reader.counts()
+    done = "1 run is" if counts["done"] == 1 else f"{counts['done']:,} runs are"
+    versions = [
+        f"{name} {environment[name]}"
+        for environment in reader.environments()
+        for name in ("attncli", "torch")
+        if name in environment
+    ]
+    made_with = f"; made with {', '.join(dict.fromkeys(versions))}" if versions else ""
+    notes = [f"{done} done, {counts['failed']:,} failed{made_with}."]
+    if earlier := reader.earlier_runs():
+        notes.append(f"{earlier.capitalize()}.")
+    return notes
+
+
+INDUCTION_NOTE = (
+    "Induction is of texts with repeats, here of the words that happen to come again: attn heads on its "
+    "repeated random tokens tells which heads do it."
+)
+
+
+def _is_of_plain_texts(rows: Sequence[Mapping[str, Any]], reader: Reader) -> bool:
+    """Whether a summary has induction of runs that did not read repeated random tokens."""
+    has_induction = any("induction" in re.split("[._]", str(row["statistic"])) for row in rows)
+    return has_induction and any(
+        settings.get("probe") != "repeated" for settings in reader.settings_in_use().values()
+    )
 
 
 def _map(
@@ -528,7 +650,8 @@ def usual_groups(reader: Reader) -> list[str]:
     used = list(reader.settings_in_use().values())
     names = list(dict.fromkeys(own["experiment"] for own in used))
     groups = ["experiment"] if len(names) > 1 else []
-    fields = {key: field for name in names for key, field in SPECS[name].model_fields.items()}
+    known = [SPECS[name] for name in names if name in SPECS]
+    fields = {key: field for spec in known for key, field in spec.model_fields.items()}
     swept = [key for key in _swept(reader) if key in fields and key not in REPEATED]
     for key in sorted(swept, key=lambda key: fields[key].default_factory is not None):
         if _count_groups(used, [*groups, key]) > _count_groups(used, groups):

@@ -15,7 +15,7 @@ from itertools import accumulate, islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from attncli.core.runtime import one_torch_thread, threads_of_idle_cores
+from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_gguf, check_model_folder, check_packages, local_model
 from attncli.models.text_files import in_batches
@@ -105,6 +105,26 @@ def model_of(
     return found if found.name == short_name(asked) else replace(found, name=short_name(asked))
 
 
+def _check_names(spec: ModelSpec, texts: Texts) -> None:
+    """UserError for a name of one token that means several, by the tokenizer alone: weights may take long."""
+    source, text = spec.model_source(), texts.text
+    if not isinstance(spec, SurveyTextSpec):
+        return
+    names = spec.names_of_tokens()
+    repeated = {key: name for key, name in names.items() if text is not None and text.count(name) > 1}
+    if not repeated or source is None or text is None:
+        return
+    from attncli.models.loading import source_of, without_weights
+    from attncli.models.pretrained import read_text, token_named
+
+    described = without_weights(source_of(source), allow_download=spec.allow_download)
+    if described.has_decoder or described.own_tokenizer is None:
+        return  # of which the names are those of another text
+    read = read_text(described, text, key="file" if spec.file else "sentence", truncate=spec.truncate)
+    for key, name in repeated.items():
+        token_named(name, read.text, described, key=key)
+
+
 def read_survey_text(
     spec: SurveyTextSpec,
     texts: Texts,
@@ -177,10 +197,11 @@ def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
     """The report of one experiment on a transformers model that is already loaded, and left unchanged."""
     from torch import Generator
 
-    from attncli.models.loading import borrowed, short_name
+    from attncli.models.loading import borrowed, checked_model, measuring, short_name
 
     assert spec.model is not None
-    with borrowed(short_name(spec.model), model, tokenizer) as pretrained:
+    name = short_name(spec.model)
+    with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as pretrained:
         return _run_on_model(spec, read_texts(spec), pretrained, Generator().manual_seed(spec.seed))
 
 
@@ -214,13 +235,17 @@ class Session:
         # Without reseed, the report names the seed that the generator started from.
         spec = spec.model_copy(update={"seed": self._seed})
         if isinstance(spec, ModelSpec) and spec.model_source() is not None:
-            pretrained = model_of(spec, self._progress)
-            return _run_on_model(spec, texts, pretrained, self._generator, self._progress)
+            from attncli.models.loading import in_use
+
+            _check_names(spec, texts)
+            with in_use(model_of(spec, self._progress)) as pretrained:
+                return _run_on_model(spec, texts, pretrained, self._generator, self._progress)
         from attncli.toys.attention import Draws
 
         self._draws = self._draws or Draws(self._generator, self._progress)
         self._draws.generator = self._generator
-        return load_experiment(spec)(spec, texts, self._draws)
+        with without_autocast():
+            return load_experiment(spec)(spec, texts, self._draws)
 
 
 MAX_TOGETHER = 32
@@ -229,16 +254,36 @@ MAX_TOKENS_TOGETHER = 512
 OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", "image")
 """The settings that may differ among experiments that run together."""
 
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a report of which nothing else is kept, and what it was made with."""
+
+    columns: Columns
+    numbers: "np.ndarray"
+    environment: Mapping[str, str]
+
+
 Outcome = Report | UserError
 Part = TypeVar("Part")
 
 
 def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
+    """The outcomes of `values_in_buckets`, all as reports."""
+    for outcomes in values_in_buckets(specs, has_reports=True):
+        yield {i: outcome for i, outcome in outcomes.items() if not isinstance(outcome, Values)}
+
+
+def values_in_buckets(
+    specs: Sequence[Spec], *, has_reports: bool = False
+) -> Iterator[dict[int, Outcome | Values]]:
     """The report of each experiment on its own generator, or its error, by its place; one bucket at a time.
 
     The numbers are those of `Session().run(spec, reseed=True)`, within 1e-6 of their size, with the same
     tokens, axes and notes. The reports of a bucket have the same axes and shapes. The fuller the buckets the
     faster: it takes a thousand sentences of 6 to 40 words to fill them.
+
+    Unless `has_reports`, an experiment may give its values without a report.
     """
     by_settings: dict[tuple[Any, ...], dict[int, Spec]] = {}
     for i, spec in enumerate(specs):
@@ -247,9 +292,10 @@ def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
         first = next(iter(group.values()))
         on_model = first.model_source() is not None and not first.reads_many_texts()
         if len(group) > 1 and (on_model or first.can_run_together()):
-            yield from _run_group(group, on_model=on_model)
+            yield from _run_group(group, on_model=on_model, has_reports=has_reports)
         else:
-            yield from ({i: _run_alone(spec)} for i, spec in group.items())
+            for i, spec in group.items():
+                yield {i: _run_alone(spec)}
 
 
 def _shared_settings(spec: Spec) -> tuple[Any, ...]:
@@ -258,7 +304,9 @@ def _shared_settings(spec: Spec) -> tuple[Any, ...]:
     return (spec.experiment, *[tuple(value) if type(value) is list else value for value in shared])
 
 
-def _run_group(specs: Mapping[int, Spec], *, on_model: bool) -> Iterator[dict[int, Outcome]]:
+def _run_group(
+    specs: Mapping[int, Spec], *, on_model: bool, has_reports: bool
+) -> Iterator[dict[int, Outcome | Values]]:
     """The outcomes of experiments with equal settings."""
     texts: dict[int, Texts] = {}
     for i, read in zip(specs, _read(list(specs.values())), strict=True):
@@ -266,17 +314,23 @@ def _run_group(specs: Mapping[int, Spec], *, on_model: bool) -> Iterator[dict[in
             yield {i: read}
         else:
             texts[i] = read
-    if texts:
-        yield from (_run_models if on_model else _run_buckets)(specs, texts)
+    if texts and on_model:
+        yield from _run_models(specs, texts, has_reports=has_reports)
+    elif texts:
+        for outcomes in _run_buckets(specs, texts):
+            yield {**outcomes}
 
 
-def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterator[dict[int, Outcome]]:
+def _run_models(
+    specs: Mapping[int, Spec], texts: Mapping[int, Texts], *, has_reports: bool
+) -> Iterator[dict[int, Outcome | Values]]:
     """The outcomes of texts on one model: each the numbers that it has alone, within 1e-5 of their size."""
     first = cast(ModelSpec, specs[next(iter(texts))])
     module = import_experiment(first)
     from torch import Generator
 
     from attncli.models.capture import in_step, together
+    from attncli.models.loading import in_use
 
     pretrained = _or_error(model_of, first)
     if isinstance(pretrained, UserError):
@@ -288,20 +342,29 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
         reading: Reading = module.read(specs[place], texts[place], pretrained, generator)
         return reading
 
-    def run(some: Mapping[int, "Reading"]) -> list[Report]:
-        return reports_of_texts(module, [specs[place] for place in some], [*some.values()], pretrained, None)
+    def run(some: Mapping[int, "Reading"]) -> Sequence[Report | Values]:
+        own, readings = [specs[place] for place in some], [*some.values()]
+        if not has_reports and hasattr(module, "values_each"):
+            table, environment = module.values_each(own, readings, pretrained)
+            if table is not None:
+                return [Values(table.columns, numbers, environment) for numbers in table.values]
+        return reports_of_texts(module, own, readings, pretrained, None)
 
-    refused: dict[int, Outcome] = {}
-    for batches in together(pretrained.model, in_batches(texts, read, refused.__setitem__)):
-        runs = [partial(_or_error, run, dict(batch)) for batch in batches]
-        for batch, found in zip(batches, in_step(pretrained.model, runs), strict=True):
-            outcomes: Sequence[Outcome]
-            if isinstance(found, UserError):  # running each alone shows which of them is to blame
-                outcomes = [_or_error(lambda one: run(dict([one]))[0], one) for one in batch]
-            else:
-                outcomes = found
-            yield refused | dict(zip(dict(batch), outcomes, strict=True))
-            refused.clear()
+    refused: dict[int, Outcome | Values] = {}
+    with in_use(pretrained):
+        for batches in together(pretrained.model, in_batches(texts, read, refused.__setitem__)):
+            runs = [partial(_or_error, run, dict(batch)) for batch in batches]
+            # What runs the model many times replaces parts of it meanwhile, which are not for other runs.
+            runs_once = hasattr(module, "report_each")
+            each_run = in_step(pretrained.model, runs) if runs_once else (one() for one in runs)
+            for batch, found in zip(batches, each_run, strict=True):
+                outcomes: Sequence[Outcome | Values]
+                if isinstance(found, UserError):  # running each alone shows which of them is to blame
+                    outcomes = [_or_error(lambda one: run(dict([one]))[0], one) for one in batch]
+                else:
+                    outcomes = found
+                yield refused | dict(zip(dict(batch), outcomes, strict=True))
+                refused.clear()
     if refused:
         yield refused
 
@@ -447,7 +510,7 @@ def run_jobs(
         chains = [job.items() for job in window]
         results: dict[int, Outcome] = {}
         if sum(len(chain) == 1 for chain in chains) > 1:
-            for bucket in _alone_in_buckets(chains):
+            for bucket in _alone_in_buckets(chains, run_in_buckets):
                 results |= bucket
         for place, chain in enumerate(chains):
             result = results.pop(place, None)
@@ -463,10 +526,12 @@ def run_jobs(
             return
 
 
-def _alone_in_buckets(chains: Sequence[Chain]) -> Iterator[dict[int, Outcome]]:
+def _alone_in_buckets(
+    chains: Sequence[Chain], run: Callable[[Sequence[Spec]], Iterator[dict[int, Part]]]
+) -> Iterator[dict[int, Part]]:
     """The outcomes of the chains of one run, by their place; only the reports of one bucket are in memory."""
     alone = [place for place, chain in enumerate(chains) if len(chain) == 1]
-    for bucket in run_in_buckets([chains[place][0].spec for place in alone]):
+    for bucket in run([chains[place][0].spec for place in alone]):
         yield {alone[number]: outcome for number, outcome in bucket.items()}
 
 
@@ -555,7 +620,8 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     result, wanted = ChunkResult(), chunk.runs().keys()
     # The start, then the end of each part with the number of runs done by then.
     times = [(time.perf_counter(), 0)]
-    for outcomes in _outcomes([job.items() for job, _ in chunk.jobs]):
+    keeps_more = chunk.rows or chunk.weights
+    for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], has_reports=keeps_more):
         _keep(chunk, {number: found for number, found in outcomes.items() if number in wanted}, result)
         times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
     # Without the first of several parts, which may have imported torch and loaded a model.
@@ -564,10 +630,10 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     return result
 
 
-def _outcomes(chains: Sequence[Chain]) -> Iterator[dict[int, Outcome]]:
+def _outcomes(chains: Sequence[Chain], *, has_reports: bool) -> Iterator[Mapping[int, Outcome | Values]]:
     """The outcome of each run, by its number; of one bucket or chain at a time."""
     firsts = list(accumulate(map(len, chains), initial=0))
-    for bucket in _alone_in_buckets(chains):
+    for bucket in _alone_in_buckets(chains, partial(values_in_buckets, has_reports=has_reports)):
         yield {firsts[place]: outcome for place, outcome in bucket.items()}
     for first, chain in zip(firsts, chains, strict=False):
         if len(chain) > 1:
@@ -581,9 +647,9 @@ def _outcomes_of_chain(chain: Chain) -> list[Outcome]:
     return outcomes
 
 
-def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome], result: ChunkResult) -> None:
+def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkResult) -> None:
     """Add the statistics of reports, and the texts of errors."""
-    reports = {number: found for number, found in outcomes.items() if not isinstance(found, UserError)}
+    reports = {number: outcome for number, outcome in outcomes.items() if isinstance(outcome, Report)}
     numbers = list(reports)
     for columns, places, values in value_tables(list(reports.values()), rows=chunk.rows):
         for place, row in zip(places, values.astype(FLOAT), strict=True):
@@ -591,7 +657,9 @@ def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome], result: ChunkResult) ->
     for number, outcome in outcomes.items():
         if isinstance(outcome, UserError):
             result.errors[number] = "\n".join(outcome.lines)
-        else:
-            result.environment |= outcome.environment
-            if chunk.weights and "weights" in outcome.tensors:
-                result.weights[number] = outcome.tensors["weights"].values
+            continue
+        result.environment |= outcome.environment
+        if isinstance(outcome, Values):
+            result.values[number] = outcome.columns, outcome.numbers.astype(FLOAT).tobytes()
+        elif chunk.weights and "weights" in outcome.tensors:
+            result.weights[number] = outcome.tensors["weights"].values

@@ -9,137 +9,27 @@ from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from attncli.errors import RunError, UserError, WriteError
-from attncli.runs.plan import TEXT_KEYS, Item, Plan, RunKeys, resolved_settings
-from attncli.runs.report_values import Column, Columns
-from attncli.runs.runner import DONE, FAILED, Chunk, ChunkResult, Run
-
-APPLICATION_ID = 0x6174746E  # "attn" in the file's header
-SCHEMA_VERSION = 2
-KNOWN_VERSIONS = (1, SCHEMA_VERSION)
-HEADER_BYTES = 100
-
-# The 256 bytes in order, so that the place of a byte is its number.
-BYTES = f"X'{bytes(range(256)).hex()}'"
-
-TABLES = """
--- One row: what is kept of each run, and the number of the plan of the last batch.
-CREATE TABLE store (
-    keeps_rows INTEGER NOT NULL,
-    keeps_weights INTEGER NOT NULL,
-    plan INTEGER NOT NULL DEFAULT 1
-);
--- The resolved settings of an experiment, as JSON, without its texts.
-CREATE TABLE settings (
-    settings INTEGER PRIMARY KEY,
-    experiment TEXT NOT NULL,
-    seed INTEGER NOT NULL,
-    spec TEXT NOT NULL,
-    UNIQUE (experiment, spec)
-);
--- The versions that runs were made with, as JSON.
-CREATE TABLE environments (environment INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE);
--- What the figures of a run are, by their position; runs of the same shape share these rows.
-CREATE TABLE columns (
-    shape INTEGER NOT NULL,
-    position INTEGER NOT NULL,
-    statistic TEXT NOT NULL,
-    layer INTEGER,
-    head INTEGER,
-    batch INTEGER,
-    token INTEGER,
-    PRIMARY KEY (shape, position)
-) WITHOUT ROWID;
-CREATE TABLE runs (
-    run INTEGER PRIMARY KEY,
-    key BLOB NOT NULL UNIQUE,         -- SHA-256 of settings and texts
-    id TEXT,                          -- the prompt's id, or its line in the last plan that names the run
-    source TEXT NOT NULL,             -- where it was planned
-    settings INTEGER NOT NULL REFERENCES settings,
-    sentence TEXT,
-    context TEXT,
-    status TEXT NOT NULL CHECK (status IN ('done', 'failed')),
-    error TEXT,
-    environment INTEGER REFERENCES environments,
-    plan INTEGER,                     -- the last plan that names it; NULL for that of the last batch
-    shape INTEGER,
-    weights TEXT,                     -- the file beside the store that has this run's weights
-    figures BLOB                      -- float64 numbers, little end first, in the order of their columns
-);
--- Powers of two, to read float64 numbers in SQL: 2^(exponent - 1023); none for infinity and NaN.
-CREATE TABLE powers (exponent INTEGER PRIMARY KEY, power REAL);
-"""
-
-# A float64 is (-1)^sign * (1 + mantissa / 2^52) * 2^(exponent - 1023), or mantissa / 2^52 * 2^-1022 where the
-# exponent is 0. Every step below is exact, so the view gives the very numbers that were stored.
-TIDY = """
-CREATE VIEW tidy AS
-WITH bytes AS (
-    SELECT run, id, layer, head, batch, token, statistic, {bytes}
-    FROM runs JOIN columns USING (shape) WHERE status = 'done' AND plan IS NULL
-),
-parts AS (
-    SELECT *, b7 >> 7 AS negative, ((b7 & 127) << 4) | (b6 >> 4) AS exponent,
-        (((b6 & 15) << 48) + (b5 << 40) + (b4 << 32) + (b3 << 24) + (b2 << 16) + (b1 << 8) + b0)
-            / 4503599627370496.0 AS fraction
-    FROM bytes
+from attncli.errors import RunError, UserError, WriteError, reason_of
+from attncli.runs.connection import (
+    Damaged,
+    advice_on,
+    beside,
+    connect,
+    refuse_special_files,
+    signals_seen,
 )
-SELECT run, id, layer, head, {places}statistic,
-    (1 - 2 * negative) * ((exponent > 0) + fraction) * power AS value
-FROM parts JOIN powers USING (exponent)
-"""
-
-
-# How a store of version 1 is read: its only plan names all its runs.
-READ_VERSION_1 = """
-CREATE TEMP VIEW store AS SELECT *, 1 AS plan FROM main.store;
-CREATE TEMP VIEW runs AS SELECT *, NULL AS plan FROM main.runs;
-"""
-
-
-def _tidy(*, rows: bool) -> str:
-    byte = "instr({alphabet}, substr(figures, 8 * position + {place}, 1)) - 1 AS b{number}"
-    parts = (byte.format(alphabet=BYTES, place=i + 1, number=i) for i in range(8))
-    return TIDY.format(bytes=", ".join(parts), places="batch, token, " if rows else "")
-
-
-def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
-    """An empty store."""
-    connection.executescript(TABLES)
-    connection.execute(_tidy(rows=rows))
-    powers = [(exponent, 2.0 ** (max(exponent, 1) - 1023)) for exponent in range(2047)]
-    connection.executemany("INSERT INTO powers VALUES (?, ?)", [*powers, (2047, None)])
-    connection.execute("INSERT INTO store (keeps_rows, keeps_weights) VALUES (?, ?)", (rows, weights))
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.commit()
-
-
-def version_of(connection: sqlite3.Connection) -> int:
-    """The version of a store, its log included."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return int(version)
-
-
-def migrate(connection: sqlite3.Connection) -> None:
-    """Upgrade a store of version 1 to this version, in one transaction and without loss."""
-    connection.execute("BEGIN IMMEDIATE")
-    (rows,) = connection.execute("SELECT keeps_rows FROM store").fetchone()
-    connection.execute("ALTER TABLE store ADD COLUMN plan INTEGER NOT NULL DEFAULT 1")
-    connection.execute("ALTER TABLE runs ADD COLUMN plan INTEGER")
-    connection.execute("DROP VIEW tidy")
-    connection.execute(_tidy(rows=bool(rows)))
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.commit()
-
+from attncli.runs.plan import TEXT_KEYS, Item, Plan, RunKeys, resolved_settings
+from attncli.runs.report_values import FLOAT, Column, Columns
+from attncli.runs.runner import DONE, FAILED, Chunk, ChunkResult, Run
+from attncli.runs.schema import APPLICATION_ID, KNOWN_VERSIONS, SCHEMA_VERSION, create, migrate, version_of
 
 SUFFIXES = (".db", ".sqlite", ".sqlite3")
 MAGIC = b"SQLite format 3\0"
-CACHE_KIB = 64 * 2**10
-LOG_PAGES = 16 * 2**10
+HEADER_BYTES = 100
 
 
 def is_store_name(path: str) -> bool:
@@ -147,14 +37,9 @@ def is_store_name(path: str) -> bool:
     return Path(path).suffix.lower() in SUFFIXES
 
 
-def beside(path: Path, ending: str) -> Path:
-    """`runs.db-lock` for `runs.db`: files that belong to a store are beside it, not beside a link to it."""
-    file = path.resolve() if path.is_symlink() else path
-    return file.with_name(file.name + ending)
-
-
 def check_header(path: Path, *, any_version: bool = False) -> None:
     """UserError if a file is not a store, or has an unknown version; SQLite does not open it."""
+    refuse_special_files(path)
     try:
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)
@@ -176,7 +61,7 @@ def is_driven(path: Path) -> bool:
     import fcntl
 
     try:
-        descriptor = os.open(beside(path, "-lock"), os.O_RDONLY)
+        descriptor = os.open(beside(path, "-lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -196,7 +81,7 @@ def driving(path: Path) -> Iterator[None]:
     lock = beside(path, "-lock")
     while True:
         try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
         try:
@@ -237,51 +122,6 @@ def remove(path: Path) -> None:
     """Remove a store and its log; the log first, so that what is left is always a complete store."""
     for ending in ("-wal", "-shm", ""):
         beside(path, ending).unlink(missing_ok=True)
-
-
-UNCHANGING = "ro&immutable=1"
-SECONDS_TO_WRITE, SECONDS_TO_READ = 30.0, 5.0
-"""How long another program may lock the store: an editor of tables that has not saved yet."""
-
-
-def _opened(path: Path, mode: str, seconds: float = SECONDS_TO_READ) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=seconds)
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection to an existing store, in WAL mode: others can read while one process writes."""
-    connection = _opened(path, "rw", SECONDS_TO_WRITE)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    # Otherwise, with many runs per chunk, every page is read again and copied from the log after each chunk.
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
-    return connection
-
-
-def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, in which stores of every version have the tables of this version.
-
-    If it may write, it recovers the log that a crash left.
-    """
-    log = beside(path, "-wal")
-    mode = "rw"
-    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        # Without a log nobody is writing, and SQLite does not have to create one, which it could not.
-        mode = "ro" if log.exists() else UNCHANGING
-    connection = _opened(path, mode)
-    try:
-        version_of(connection)
-    except sqlite3.OperationalError as error:
-        # A full disk has no room for the files beside the store; what is in a log needs them.
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR or (log.exists() and log.stat().st_size):
-            raise
-        connection.close()
-        connection = _opened(path, UNCHANGING)
-    if version_of(connection) == 1:
-        connection.executescript(READ_VERSION_1)
-    connection.execute("PRAGMA query_only = ON")
-    return connection
 
 
 ENDING = "-weights"
@@ -444,9 +284,12 @@ class Store:
 
     def values(self, key: bytes) -> tuple[Columns, bytes]:
         """The columns and values of a run that is done."""
-        query = "SELECT shape, figures FROM runs WHERE key = ?"
-        shape, values = self._connection.execute(query, (key,)).fetchone()
-        return columns_of(self._connection, shape), values
+        query = "SELECT run, shape, figures FROM runs WHERE key = ?"
+        run, shape, values = self._connection.execute(query, (key,)).fetchone()
+        columns = columns_of(self._connection, shape)
+        if not are_values(values, columns):
+            raise Damaged(f"run {run}: its statistics are damaged")
+        return columns, values
 
     def steps(self) -> dict[bytes, int]:
         """The step of each run of a training run that is done, by its key."""
@@ -456,6 +299,8 @@ class Store:
     def last_run(self) -> int:
         """The largest number of a run; 0 in an empty store."""
         (number,) = self._connection.execute("SELECT coalesce(max(run), 0) FROM runs").fetchone()
+        if not 0 <= number <= MOST_NUMBER:
+            raise Damaged(f"run {number}: its number is damaged")
         return int(number)
 
     def remove_steps(self, first: int, last: int | None = None) -> None:
@@ -463,6 +308,13 @@ class Store:
         with self._connection:
             query = f"DELETE FROM runs WHERE {IS_STEP} AND CAST(id AS INTEGER) BETWEEN ? AND ?"
             self._connection.execute(query, (first, sys.maxsize if last is None else last))
+
+    def replace_values(self, key: bytes, columns: Columns, values: bytes) -> None:
+        """Give a run that is done other values: one transaction."""
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            query = "UPDATE runs SET shape = ?, figures = ? WHERE key = ?"
+            self._connection.execute(query, (self._shape(columns), values, key))
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
         """Write every run of a chunk in one transaction: all of them are stored when this returns."""
@@ -518,12 +370,16 @@ class Store:
             names, marks = ", ".join(values), ", ".join("?" * len(values))
             self._connection.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", row[1:])
             query = f"SELECT rowid FROM {table} WHERE ({names}) = ({marks})"
-            (self._numbers[row],) = self._connection.execute(query, row[1:]).fetchone()
+            if (number := self._connection.execute(query, row[1:]).fetchone()) is None:
+                raise Damaged(f"the index of its table {table} is damaged")
+            (self._numbers[row],) = number
         return self._numbers[row]
 
     def _shape(self, columns: Columns) -> int:
         if not self._shapes:
             for (shape,) in self._connection.execute("SELECT DISTINCT shape FROM columns").fetchall():
+                if not is_number(shape):
+                    raise Damaged(f"the number of its columns {shape!r:.40} is damaged")
                 self._shapes[columns_of(self._connection, shape)] = shape
         if columns not in self._shapes:
             shape = self._shapes[columns] = max(self._shapes.values(), default=0) + 1
@@ -563,10 +419,58 @@ def count_planned(connection: sqlite3.Connection) -> tuple[int, int]:
     return num_runs, num_done
 
 
-def columns_of(connection: sqlite3.Connection, shape: int) -> Columns:
-    """The columns of a shape, in order."""
-    query = "SELECT statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
-    return tuple(Column(*row) for row in connection.execute(query, (shape,)))
+MOST_NUMBER = 2**53
+"""Of runs, plans, settings and shapes: SQLite adds one to the largest."""
+MOST_PLACE = 2**31
+"""Of layers, heads and tokens."""
+MOST_CELLS = 2**18
+"""Of a grid of layers and heads."""
+
+
+def is_number(value: object, most: int = MOST_NUMBER) -> bool:
+    """Whether a value that was read is a whole number as stores have them."""
+    return type(value) is int and 0 <= value <= most
+
+
+def are_values(values: object, columns: Columns) -> bool:
+    """Whether a value that was read holds one number for each column."""
+    return isinstance(values, bytes) and len(values) == len(columns) * np.dtype(FLOAT).itemsize
+
+
+def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
+    """The columns of a shape, in order; Damaged where they are not as they were written."""
+    query = (
+        "SELECT position, statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
+    )
+    columns = []
+    for place, (position, statistic, *places) in enumerate(connection.execute(query, (shape,))):
+        is_place = [number is None or is_number(number, MOST_PLACE) for number in places]
+        if position != place or not isinstance(statistic, str) or not all(is_place):
+            raise Damaged(f"column {place} of shape {shape} is damaged")
+        columns.append(Column(statistic, *places))
+    num_layers, num_heads = (
+        1 + max((getattr(column, name) or 0 for column in columns), default=0) for name in ("layer", "head")
+    )
+    if num_layers * num_heads > MOST_CELLS:
+        raise Damaged(f"a layer or a head of shape {shape} is damaged")
+    return tuple(columns)
+
+
+class Kept(NamedTuple):
+    """What a store keeps of each run, and the number of the plan of the last batch."""
+
+    rows: bool
+    weights: bool
+    plan: int
+
+
+def kept_of(connection: sqlite3.Connection) -> Kept:
+    """What the one row of the table store says; Damaged where it is not as it was written."""
+    stored = connection.execute("SELECT keeps_rows, keeps_weights, plan FROM store LIMIT 2").fetchall()
+    if len(stored) != 1 or not all(map(is_number, stored[0])):
+        raise Damaged("its table store is damaged")
+    rows, weights, plan = stored[0]
+    return Kept(bool(rows), bool(weights), plan)
 
 
 @contextmanager
@@ -585,19 +489,18 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
         if not path.exists():
             create_file(path, rows=rows, weights=weights)
         check_header(path)
-        with closing(connect(path)) as connection:
+        with closing(connect(path)) as connection, signals_seen(connection):
             if version_of(connection) != SCHEMA_VERSION:
                 migrate(connection)
-            _refuse_other_keeping(path, connection, rows=rows, weights=weights)
+            _refuse_other_keeping(path, kept_of(connection), rows=rows, weights=weights)
             named = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
             WeightFiles(path).remove_others(named)
             yield Store(path, connection, rows=rows, weights=weights)
 
 
-def _refuse_other_keeping(path: Path, connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
-    kept = connection.execute("SELECT keeps_rows, keeps_weights FROM store").fetchone()
+def _refuse_other_keeping(path: Path, kept: Kept, *, rows: bool, weights: bool) -> None:
     errors = []
-    for flag, asked, is_kept in zip(("--rows", "--weights"), (rows, weights), kept, strict=True):
+    for flag, asked, is_kept in (("--rows", rows, kept.rows), ("--weights", weights, kept.weights)):
         if asked and not is_kept:
             errors.append(f"{flag}: {path} was created without it: give another name, or --fresh")
         if is_kept and not asked:
@@ -612,4 +515,5 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise WriteError(f"{path}: cannot be written: {error}: what was finished is kept") from None
+        kept = advice_on(error) or ": what was finished is kept"
+        raise WriteError(f"{path}: cannot be written: {reason_of(error)}{kept}") from None

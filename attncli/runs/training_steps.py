@@ -11,7 +11,7 @@ import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.measure.patterns import Stack
-from attncli.measure.training import HeadsOverSteps
+from attncli.measure.training import SUMMARIES, HeadsOverSteps, count_name, step_rows
 from attncli.report import Report
 from attncli.report_parts import versions
 from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
@@ -68,36 +68,67 @@ def measured_step(
     step: int, spec: HeadsSpec, key: bytes, report: Report, loss: float | None = None
 ) -> MeasuredStep:
     """The values of a survey of heads, and the loss of the step where it is known."""
-    columns, values = values_of(report)
-    if loss is not None:
-        columns, values = _with_loss(columns), np.append(values, loss)
-    return MeasuredStep(step, spec, key, columns, values)
+    measured = MeasuredStep(step, spec, key, *values_of(report))
+    return measured if loss is None else with_loss(measured, loss)
+
+
+def with_loss(measured: MeasuredStep, loss: float) -> MeasuredStep:
+    """The same step with its loss."""
+    columns, values = _with_loss(measured.columns), np.append(measured.values, loss)
+    return measured._replace(columns=columns, values=values)
+
+
+def stored_values(measured: MeasuredStep) -> bytes:
+    """The values of a step as a store has them."""
+    return bytes(measured.values.astype(FLOAT).tobytes())
 
 
 def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:
     """Keep a step, or several, in one transaction."""
     chunk, result = [], ChunkResult(environment=versions())
-    for number, (step, spec, key, columns, values) in enumerate(measured):
-        item = Item(spec, f"{STEP}{step}", id=str(step))
-        chunk.append((Job((item,), None, store.last_run() + 1 + number), (key,)))
-        result.values[number] = columns, values.astype(FLOAT).tobytes()
+    for number, each in enumerate(measured):
+        item = Item(each.spec, f"{STEP}{each.step}", id=str(each.step))
+        chunk.append((Job((item,), None, store.last_run() + 1 + number), (each.key,)))
+        result.values[number] = each.columns, stored_values(each)
     store.write(Chunk(tuple(chunk)), result)
 
 
 def parse_expectations(texts: Sequence[str], specs: Sequence[HeadsSpec], flag: str) -> tuple[Condition, ...]:
-    """The conditions on the statistics of each head, or on the loss; UserError for what is none of these."""
+    """The conditions on the statistics of each head, or on a number of a step; UserError for another name."""
     conditions = parse_conditions(texts, flag, numbers_only=True)
-    of_heads = [condition for condition in conditions if condition.name != LOSS.statistic]
+    of_heads = [condition for condition in conditions if condition.name not in (LOSS.statistic, *OF_A_STEP)]
     refuse_unknown(of_heads, specs, rows=False, flag=flag)
     return conditions
 
 
-def broken_at(expectations: Expectations, measured: Sequence[MeasuredStep]) -> list[str]:
+OF_A_STEP = ("step", *SUMMARIES, *map(count_name, HEAD_PATTERNS))
+"""What a step is told by, of all its heads, beside the loss, which is stored with it."""
+
+
+def broken_expectations(
+    expectations: Expectations, step: int, columns: Columns, values: np.ndarray
+) -> list[str]:
     """A line for each condition that does not hold: `step 300: expected max_score < 100: got 132.4 ...`."""
+    if any(condition.name in OF_A_STEP for condition in expectations.conditions):
+        steps = StoredSteps({})
+        steps.add(Step(step, 0, None, columns, values))
+        (row,) = step_rows(steps.stacks(), None)
+        numbers = [np.nan if number is None else number for number in row.values()]
+        columns, values = _with_row(columns, tuple(row)), np.append(values, numbers)
+    return [f"step {step}: {line}" for line in expectations.broken(columns, values)]
+
+
+@lru_cache(maxsize=64)
+def _with_row(columns: Columns, names: tuple[str, ...]) -> Columns:
+    return (*columns, *map(Column, names))
+
+
+def broken_at(expectations: Expectations, measured: Sequence[MeasuredStep]) -> list[str]:
+    """The same for a step on each of its texts."""
     return [
-        f"step {one.step}: {line}"
-        for one in measured
-        for line in expectations.broken(one.columns, one.values)
+        line
+        for each in measured
+        for line in broken_expectations(expectations, each.step, each.columns, each.values)
     ]
 
 

@@ -5,9 +5,8 @@ import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from numbers import Integral
 from operator import index
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -15,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import torch
 
-from attncli.errors import UserError, WriteError, must_be_one_of
+from attncli.arguments import Conditions, Every, FileName, Seed, Size, checked, conditions
+from attncli.errors import UserError, WriteError
 from attncli.measure.training import step_rows
 from attncli.models.capture import undisturbed
-from attncli.models.loading import borrowed, is_sharded, short_name, unwrapped
+from attncli.models.in_turn import random_numbers_kept
+from attncli.models.loading import borrowed, is_sharded, measuring, short_name, unwrapped
 from attncli.models.pretrained import read_text
 from attncli.report import Report
 from attncli.runs.report_values import Expectations
@@ -26,6 +27,7 @@ from attncli.runs.results import Step, reading
 from attncli.runs.runner import import_experiment
 from attncli.runs.store import Store, check_header, open_store
 from attncli.runs.training_steps import (
+    LOSS,
     MeasuredStep,
     StoredSteps,
     broken_at,
@@ -33,8 +35,10 @@ from attncli.runs.training_steps import (
     measured_step,
     parse_expectations,
     store_step,
+    stored_values,
     text_key,
     text_of,
+    with_loss,
 )
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
@@ -61,39 +65,28 @@ class Watch:
     UserError, at once, for a model that cannot be measured; RunError where another process writes the store.
     """
 
+    @checked
     def __init__(
         self,
         model: Any,
         tokenizer: Any,
         *,
-        every: int = 100,
-        store: str | PathLike[str] | None = None,
+        every: Every = 100,
+        store: FileName | None = None,
         text: str | None = None,
-        num_tokens: int = 24,
-        seed: int = 0,
-        expect: str | Sequence[str] = (),
+        num_tokens: Size = 24,
+        seed: Seed = 0,
+        expect: Conditions = (),
         on_fail: Literal["warn", "raise"] = "warn",
         resume: bool = False,
     ) -> None:
-        conditions = [expect] if isinstance(expect, str) else expect
-        for key, value, what, fits in (
-            ("every", every, "a whole number", isinstance(every, Integral)),
-            ("store", store, "a file's name", store is None or isinstance(store, str | PathLike)),
-            ("text", text, "text", text is None or isinstance(text, str)),
-            ("on_fail", on_fail, "a word", isinstance(on_fail, str)),
-            ("expect", expect, "a condition or a list of them", _are_texts(conditions)),
-        ):
-            if not fits:
-                raise UserError(f"{key}: must be {what} (got {value!r:.40})")
-        if every < 1:
-            raise UserError(f"every: must be at least 1 (got {every})")
-        if on_fail not in ("warn", "raise"):
-            raise UserError(f"on_fail: {must_be_one_of(on_fail, ('warn', 'raise'))}")
         self._model = unwrapped(model)  # in each process: one that fails alone leaves the others waiting
         self.every, self.on_fail = every, on_fail
         self.heads: list[dict[str, Any]] = []
         self.last_step: int | None = None
         self.unwritten: list[MeasuredStep] = []
+        self._last: list[MeasuredStep] = []
+        self._completed: list[MeasuredStep] = []
         self._store: Store | None = None
         self._open = ExitStack()
         self._warned: set[str] = set()
@@ -102,9 +95,9 @@ class Watch:
         self.is_measuring = is_first_process()
         if not self.is_measuring:
             return
-        with undisturbed(self._model):
+        with self._undisturbed():
             self._specs = _specs_of(self._model, text, num_tokens, seed)
-            self._expectations = Expectations(parse_expectations(conditions, self._specs, "expect"))
+            self._expectations = Expectations(parse_expectations(conditions(expect), self._specs, "expect"))
             # All that is tried once for a model is tried now, so that nothing is left to fail as it trains.
             with borrowed(str(self._specs[0].model), self._model, tokenizer) as self._pretrained:
                 self._module = import_experiment(self._specs[0])
@@ -153,26 +146,52 @@ class Watch:
         if not is_later:
             after = f"step {step} after step {self.last_step}"
             self._warn("order", f"{after} is not kept: count the steps of all epochs")
-        with undisturbed(self._model):
+        with self._undisturbed():
             measured = self._measured(step, self._number(loss))
             if measured is None:
                 return None
             self._tell_broken(measured[0])
             if is_later:
-                self.last_step = step
+                self.last_step, self._last = step, measured
                 self._keep(measured)
             lines = broken_at(self._expectations, measured)
             numbers = numbers_of(measured)
+        self._tell_lines(lines)
+        return numbers
+
+    def add_loss(self, step: int, loss: float | torch.Tensor) -> None:
+        """Keep the loss of the step that was measured last, where it is known only after `step`.
+
+        The loss of any other step is not kept, nor is a second one.
+        """
+        if step != self.last_step or not self._last or self._is_closed:
+            return
+        first, *others = self._last
+        if LOSS in first.columns or (number := self._number(loss)) is None:
+            return
+        whole = with_loss(first, number)
+        self._last = [whole, *others]
+        places = [place for place, each in enumerate(self.unwritten) if each is first]
+        for place in places:
+            self.unwritten[place] = whole
+        if self._store is not None and not places:
+            self._completed.append(whole)
+            self._keep([])
+        conditions = self._expectations.conditions
+        on_loss = Expectations([each for each in conditions if each.name == LOSS.statistic])
+        self._tell_lines(broken_at(on_loss, [whole]))
+
+    def _tell_lines(self, lines: Sequence[str]) -> None:
+        """A warning for each condition that does not hold; UserError with on_fail="raise"."""
         if lines and self.on_fail == "raise":
             self.close()
             raise UserError(*lines)
         for line in lines:
-            warnings.warn(f"attn: {line}", RuntimeWarning, stacklevel=2)
-        return numbers
+            warnings.warn(f"attn: {line}", RuntimeWarning, stacklevel=3)
 
     def close(self) -> None:
         """Write what could not be written before, and close the store."""
-        if self._store is not None and self.unwritten:
+        if self._store is not None and (self.unwritten or self._completed):
             self._keep([])
             if self.unwritten:
                 self._warn("left", f"{len(self.unwritten)} runs are not stored; `unwritten` has them")
@@ -183,22 +202,32 @@ class Watch:
         except WriteError as error:
             self._warn("left", str(error))
 
+    @checked
     def callback(self, of: Literal["transformers", "lightning"] = "transformers") -> Any:
         """A callback that calls `step` and, at the end, `close`: for transformers' Trainer, or Lightning's.
 
-        Transformers' last logged loss is kept, Lightning's the one of the batch. UserError where Lightning is
-        not installed.
+        Of transformers the loss that is logged at a step is that step's: a step at which none is logged has
+        none. Of Lightning it is the one of the batch that ended the step. UserError where Lightning is not
+        installed.
         """
-        if of not in ("transformers", "lightning"):
-            raise UserError(f"of: {must_be_one_of(of, ('transformers', 'lightning'))}")
         return (_trainer_callback if of == "transformers" else _lightning_callback)(self)
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """While it is open this thread alone measures the model; it and all generators are then as before."""
+        name = type(self._model).__name__
+        with measuring(name, self._model), random_numbers_kept(), undisturbed(self._model):
+            yield
 
     def _number(self, loss: Any) -> float | None:
         """A loss as one number, the mean of several; None, with a warning, for anything else."""
         if loss is None:
             return None
         try:
-            numbers = torch.as_tensor(loss).detach()
+            if isinstance(loss, torch.Tensor):
+                numbers = loss.detach()
+            else:  # a number of Python has more digits than torch's default
+                numbers = torch.as_tensor(loss, dtype=torch.float64)
             if not numbers.is_complex():
                 return float(numbers.double().mean())
         except (TypeError, ValueError, RuntimeError, OverflowError):  # what torch says of no number
@@ -251,11 +280,14 @@ class Watch:
             if self._removes:
                 self._store.remove_steps(self.unwritten[0].step)
                 self._removes = False
-            store_step(self._store, self.unwritten)
+            if self.unwritten:
+                store_step(self._store, self.unwritten)
+                self.unwritten.clear()
+            for each in self._completed:
+                self._store.replace_values(each.key, each.columns, stored_values(each))
+            self._completed.clear()
         except (sqlite3.Error, OSError) as error:
             self._warn("store", f"{self._store.path}: cannot be written: {error}: steps stay in memory")
-        else:
-            self.unwritten.clear()
 
     def _warn(self, about: str, line: str) -> None:
         if about not in self._warned:
@@ -296,10 +328,6 @@ def _specs_of(model: Any, text: str | None, num_tokens: int, seed: int) -> list[
     ]
 
 
-def _are_texts(conditions: Any) -> bool:
-    return isinstance(conditions, Sequence) and all(isinstance(each, str) for each in conditions)
-
-
 def _generator(spec: HeadsSpec) -> torch.Generator:
     return torch.Generator().manual_seed(spec.seed)
 
@@ -337,22 +365,33 @@ def _trainer_callback(watch: Watch) -> "TrainerCallback":
     from transformers import TrainerCallback
 
     class OfTrainer(TrainerCallback):
-        """Calls `step` at the beginning, after each step, and at the end."""
+        """Calls `step` at the beginning, after each step, and at the end; a loss is logged after its step."""
 
-        loss: float | None = None
+        logged: tuple[int, Any] | None = None
+        """The step of the last logged loss, and the loss."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            watch.step(state.global_step, now=True)
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
-            self.loss = (logs or {}).get("loss", self.loss)
+            earlier = [(row["step"], row["loss"]) for row in state.log_history if "loss" in row]
+            self.logged = earlier[-1] if earlier else None  # of a training that is resumed
+            self._measure(state, now=True)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            watch.step(state.global_step, loss=self.loss)
+            self._measure(state, now=False)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+            if "loss" in (logs or {}):
+                self.logged = state.global_step, logs["loss"]
+                watch.add_loss(*self.logged)
+            if "train_loss" in (logs or {}):  # logged once, before the best checkpoint replaces the weights
+                self._measure(state, now=True)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            watch.step(state.global_step, loss=self.loss, now=True)
+            self._measure(state, now=True)
             watch.close()
+
+        def _measure(self, state: Any, *, now: bool) -> None:
+            step, loss = self.logged or (None, None)
+            watch.step(state.global_step, loss=loss if step == state.global_step else None, now=now)
 
     return OfTrainer()
 
@@ -369,13 +408,20 @@ def _lightning_callback(watch: Watch) -> Any:
     class OfLightning(Callback):  # type: ignore[misc]  # its class is not known here
         """Calls `step` at the beginning, after each batch, and at the end."""
 
+        step: int | None = None
+        """That of the loss."""
         loss: Any = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            watch.step(trainer.global_step, now=True)
+            self.step, self.loss = trainer.global_step, None
+            watch.step(self.step, now=True)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
-            self.loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+            if trainer.global_step != self.step:  # else the batch is one of several of the next step
+                loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+                # Lightning divides the loss of a batch by the number of batches in a step.
+                num_batches = getattr(trainer, "accumulate_grad_batches", 1)
+                self.step, self.loss = trainer.global_step, None if loss is None else loss * num_batches
             watch.step(trainer.global_step, loss=self.loss)
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:

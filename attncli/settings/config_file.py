@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from attncli.errors import UserError, nearest
+from attncli.errors import UserError, hints_for_first_lines, nearest
+from attncli.files import SETTINGS_BYTES, read_whole
 from attncli.plain_text import binary_kind
 from attncli.settings import SPECS
 from attncli.settings.fields import (
@@ -69,7 +70,7 @@ def read_yaml(path: Path) -> Node:
     make a small file expand without bound or construct objects.
     """
     try:
-        content = path.read_bytes()
+        content = read_whole(path, SETTINGS_BYTES, may_be_pipe=True)
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
@@ -79,7 +80,7 @@ def read_yaml(path: Path) -> Node:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        return _document(path, yaml.parse(text, Loader=yaml.SafeLoader))
+        return _document(path, yaml.parse(text, Loader=_loader(len(text))))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
@@ -87,6 +88,15 @@ def read_yaml(path: Path) -> Node:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UserError(f"{path}:{line}: character U+{error.character:04X} is not allowed in YAML") from None
+
+
+LONG = 2**16
+"""Characters of a file that takes a second to parse in Python."""
+
+
+def _loader(length: int) -> Any:
+    """Python's parser, whose words for what is wrong are the better ones; for long files that in C."""
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader) if length > LONG else yaml.SafeLoader
 
 
 def _document(path: Path, events: Iterator[yaml.Event]) -> Node:
@@ -316,6 +326,7 @@ class ConfigFile:
         self.reader.raise_errors()
         return given
 
+    @hints_for_first_lines()
     def entries(self) -> list[Entry]:
         """Every experiment of the file and its grid, validated; UserError with all that is wrong in it."""
         defaults = self._defaults() if self.has_steps else {}

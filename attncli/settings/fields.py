@@ -4,23 +4,30 @@ All that is wrong with them is said at once, each mistake with the place that it
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from itertools import combinations
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
+from attncli.arguments import MAX_SIZE as MAX_SIZE
+from attncli.arguments import Count as Count
+from attncli.arguments import Seed, error_message, is_unicode, plain_number, shown, token_names
+from attncli.arguments import Size as Size
 from attncli.core.names import POSITION
-from attncli.errors import UserError, nearest
+from attncli.errors import UserError, hints_for_first_lines, nearest
 from attncli.plain_text import note
-
-MAX_SIZE = 10**9
-"""What any size or count may be: sums and products of some of them still fit into 64 bits."""
-
-Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
-Count = Annotated[int, Field(ge=0, le=MAX_SIZE)]
 
 BYTES_PER_WEIGHT = 80
 BYTES_PER_VECTOR_ENTRY = 80
@@ -75,7 +82,12 @@ def in_words_of(text: str, *, flags: bool) -> str:
     return KEY.sub(lambda key: flag_name(key[1]) if flags else key[1], text)
 
 
-TokenName = Annotated[str, BeforeValidator(str), WithJsonSchema({"type": ["string", "integer"]})]
+def _token_name(value: Any) -> str:
+    (name,) = token_names([value])
+    return name
+
+
+TokenName = Annotated[str, BeforeValidator(_token_name), WithJsonSchema({"type": ["string", "integer"]})]
 """The name of a token; see `attncli.core.names`."""
 
 
@@ -137,6 +149,22 @@ def in_group(group: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{group}.{name}" for name in names)
 
 
+def leaves_of(annotation: Any) -> Iterator[Any]:
+    """The types and words of which an annotation is made."""
+    parts = get_args(annotation)
+    if not parts:
+        yield annotation
+    for part in parts:
+        yield from leaves_of(part)
+
+
+@cache
+def takes_numbers(annotation: Any) -> bool:
+    """Whether a setting is a number, or may be one, and is never a truth value."""
+    leaves = [*leaves_of(annotation)]
+    return (int in leaves or float in leaves) and bool not in leaves
+
+
 class TextSource(NamedTuple):
     """Where a text comes from: the setting `key` itself, a file, or that many random vectors."""
 
@@ -176,8 +204,18 @@ class Spec(BaseModel):
     # The maps that a view that draws asks for, where it is a setting which are kept.
     drawn_maps: ClassVar[str | None] = None
 
-    seed: Annotated[int, Everyday()] = Field(0, ge=0, lt=2**63, description="the generator's seed")
+    seed: Annotated[Seed, Everyday()] = Field(0, description="the generator's seed")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it is computed")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Where a number is meant, numpy's as Python's, and no truth value, which Python counts as 0 or 1."""
+        annotation: Any = cls.model_fields[str(info.field_name)].annotation
+        if not takes_numbers(annotation):
+            return value
+        is_list = isinstance(value, list | tuple)
+        return [plain_number(item) for item in value] if is_list else plain_number(value)
 
     @classmethod
     def group_of(cls, key: str) -> str:
@@ -198,8 +236,13 @@ class Spec(BaseModel):
 
     @classmethod
     def reads_key(cls, key: str) -> bool:
-        """Whether it is one of the settings, or was called so."""
-        return key in cls.model_fields or key in cls.former_keys
+        """Whether it is one of the settings, is also called so, or was."""
+        return key in cls.model_fields or key in cls.former_keys or key in cls.other_names()
+
+    @classmethod
+    def other_names(cls) -> dict[str, str]:
+        """What its settings may be called, too, by that name."""
+        return other_names(cls.model_fields)
 
     @classmethod
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
@@ -329,7 +372,8 @@ class ExplainRowSpec(ExplainSpec):
         yield from super().contradictions()
         if not self.explain:
             for key in self.given(*sorted(self.explained_keys)):
-                yield contradiction(key, "needs `explain`: it chooses what is explained", "explain")
+                counts = "; `num_heads` is how many there are" if key == "head" else ""
+                yield contradiction(key, f"needs `explain`: it chooses what is explained{counts}", "explain")
 
 
 ALTERNATIVES = (
@@ -376,62 +420,8 @@ def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
     name = key.replace("-", "_")
     if name not in OTHER_FLAGS:
         return f"unknown key{nearest(key, known)}"
-    argument = "" if str(value) in ("true", "false") else f" {_shown(value)}"
+    argument = "" if str(value) in ("true", "false") else f" {shown(value)}"
     return f"is a flag of the command, not a setting: give it as --{name.replace('_', '-')}{argument}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        value = f"[{', '.join(map(str, value))}]"
-    text = value if isinstance(value, str) and value.strip() else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-MESSAGES = {
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
-    "too_short": "must hold at least {min_length}",
-    "literal_error": "must be one of {expected}",
-    "int_parsing_size": "must be a smaller whole number",
-    "finite_number": "must be a finite number",
-    "string_type": "must be text",
-    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must be a whole number"),
-    **dict.fromkeys(("float_parsing", "float_type"), "must be a number"),
-    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
-    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
-    **dict.fromkeys(("dict_type", "mapping_type", "dataclass_type"), "must be an object"),
-}
-
-
-def _choices(context: dict[str, Any]) -> str:
-    return str(context["expected"]).replace("'", "")
-
-
-def expectation(error: ErrorDetails) -> str:
-    """In our own words what pydantic wanted of a value."""
-    context = error.get("ctx", {})
-    if error["type"] == "value_error":
-        return str(context["error"])
-    if error["type"] not in MESSAGES:
-        return error["msg"]
-    words = {key: f"{value:g}" if isinstance(value, float) else value for key, value in context.items()}
-    if "expected" in context:
-        words["expected"] = _choices(context)
-    return MESSAGES[error["type"]].format(**words)
-
-
-def error_message(error: ErrorDetails) -> str:
-    """One line for an error of pydantic's: what the value must be, and what it is."""
-    if error["type"] == "value_error":
-        return expectation(error)
-    wanted, got = expectation(error), f"got {_shown(error['input'])}"
-    if error["type"] == "literal_error" and isinstance(error["input"], str):
-        known = _choices(error["ctx"]).replace(" or ", ", ").split(", ")
-        if hint := nearest(error["input"], known):
-            return f"{got}{hint}: {wanted}"
-    return f"{wanted} ({got})"
 
 
 def _field_errors(
@@ -443,18 +433,30 @@ def _field_errors(
         # A default that depends on a bad value is no error of its own.
         errors = [e for e in failure.errors() if e["type"] != "default_factory_not_called"]
         found = {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
+    except UnicodeEncodeError:  # pydantic writes no message with half a surrogate pair
+        found = {key: "must be valid UTF-8 text" for key, value in values.items() if not is_unicode(value)}
     fields = spec_class.model_fields
     for key, value in values.items():
-        if value and isinstance(value, list) and get_origin(fields[key].annotation) is not list:
-            shown = _shown(value)
-            found[key] = f"takes one value (got {shown}): to run each, write {key}: {shown} below sweep:"
+        if isinstance(value, list) and value and get_origin(fields[key].annotation) is not list:
+            items = shown(value)
+            found[key] = f"takes one value (got {items}): to run each, write {key}: {items} below sweep:"
     return None, found
+
+
+OTHER_NAMES = {"head": "heads", "heads": "head", "text": "sentence"}
+"""Names that are read as another one where they are no names themselves: nobody need know which it is."""
+
+
+def other_names(names: Collection[str]) -> dict[str, str]:
+    """Which of these names are also called how."""
+    return {other: name for other, name in OTHER_NAMES.items() if name in names and other not in names}
 
 
 def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Given]:
     """The settings as they are called now, each by itself: `head: 24:4` is a layer and a head.
 
-    A former name is read with a note on standard error. A head whose layer is given otherwise stays whole,
+    A former name is read with a note on standard error, one of OTHER_NAMES without; UserError where a setting
+    is given by both its names. A head whose layer is given otherwise stays whole,
     which is an error of its own.
     """
     found: dict[str, Given] = {}
@@ -462,9 +464,16 @@ def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Giv
         name = spec_class.former_keys.get(key, key)
         if name != key:
             note(value.line(key, f"is now called {name}"))
+        elif key in (others := spec_class.other_names()):
+            name = others[key]
+            if name in given:
+                raise UserError(value.line(key, f"is the same as {name}: give one of them"))
+            is_single = isinstance(value.value, list) and len(value.value) == 1
+            if is_single and get_origin(spec_class.model_fields[name].annotation) is not list:
+                value = value._replace(value=value.value[0])
         parts = spec_class.parts_of(name, value.value)
         differ = [
-            part for part in parts.keys() & given.keys() - {key} if str(given[part].value) != parts[part]
+            part for part in parts if part != key and part in given and str(given[part].value) != parts[part]
         ]
         parts = {name: value.value} if differ else parts
         found |= {part: value._replace(value=of_part) for part, of_part in parts.items()}
@@ -483,6 +492,7 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
     return [value.line(name, message) for name, message in errors.items()]
 
 
+@hints_for_first_lines()
 def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
     """The validated settings of an experiment; UserError with one line for each thing that is wrong.
 

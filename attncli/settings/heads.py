@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
+from attncli.arguments import head_name_without_stack
 from attncli.core.names import (
     HEAD_PATTERNS,
     HEAD_STATISTICS,
@@ -33,15 +34,22 @@ from attncli.settings.models import (
     RelationsSpec,
     SurveyTextSpec,
     WordsSpec,
-    check_head_of_model,
 )
 
 if TYPE_CHECKING:
     HeadStatistic = str
+    PatternName = str
 else:
     HeadStatistic = Literal[HEAD_STATISTICS]
+    PatternName = Literal[tuple(HEAD_PATTERNS)]
 
-Head = Annotated[str, AfterValidator(check_head_of_model)]
+
+def _in_words(name: object) -> object:
+    """`previous token` of `previous_token` or `previous-token`, as a shell takes it without quotes."""
+    return name.replace("_", " ").replace("-", " ") if isinstance(name, str) else name
+
+
+Head = Annotated[str, BeforeValidator(head_name_without_stack)]
 
 if TYPE_CHECKING:
 
@@ -94,7 +102,18 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
     )
     off_keys = frozenset(
-        {"texts", "text_group", "relations", "from", "to", "ascending", "table", "head", "num_examples"}
+        {
+            "texts",
+            "text_group",
+            "relations",
+            "from",
+            "to",
+            "ascending",
+            "table",
+            "head",
+            "num_examples",
+            "pattern",
+        }
     )
     next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
     group = "Output"
@@ -115,14 +134,25 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     full: Annotated[list[Head], AfterValidator(lambda names: list(dict.fromkeys(names)))] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
+    pattern: Annotated[
+        PatternName | None,
+        BeforeValidator(_in_words),
+        Everyday("the heads of one pattern: induction, previous-token, ..."),
+    ] = Field(None, description="show only the heads of this pattern, the strongest first")
     sort: Annotated[
         HeadStatistic | None, Everyday("the largest first: induction, entropy, distance, ...")
     ] = Field(
-        default_factory=lambda data: "from_to_weight" if data["to"] else None,
+        default_factory=lambda data: (
+            "from_to_weight"
+            if data["to"]
+            else HEAD_PATTERNS[data["pattern"]].statistic
+            if data["pattern"]
+            else None
+        ),
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
     ascending: bool = Field(False, description="with `sort`: the smallest first")
-    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
+    top: Size | None = Field(None, description="show only the first N heads")
     table: Annotated[bool, Everyday("every statistic of every head")] = Field(
         False, description="show every statistic of every head"
     )
@@ -225,7 +255,13 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             yield contradiction("ascending", "needs `sort`", "sort")
         if self.sought()["from"] and not self.sought()["to"] and self.image is None:
             yield contradiction("from", "needs `to`: without it every query's weights sum to 1", "to")
-        for key in ("sort", "top", "ascending", "table"):
+        if self.pattern and self.relations:
+            yield contradiction("pattern", "is of statistics: leave `relations` out", "relations")
+        if self.pattern == "adjacent patches" and not self.image:
+            yield contradiction("pattern", "adjacent patches are of pictures: it needs `image`", "image")
+        elif self.pattern and HEAD_PATTERNS[self.pattern].statistic not in self._of_heads():
+            yield contradiction("pattern", f"{self.pattern} is of texts, not of pictures", "image")
+        for key in ("pattern", "sort", "top", "ascending", "table"):
             if self.statistic and self.given(key):
                 yield contradiction(
                     key, "cannot be combined with `statistic`, a grid of all heads", "statistic"
@@ -234,7 +270,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             name = str(getattr(self, key))
             if self.image and getattr(self, key) and name not in self._of_heads():
                 yield contradiction(key, f"{name} is of texts: it compares what stands before", "image")
-            elif not self.image and name in ("neighbour", "high_norm_mass"):
+            elif not self.image and name in ("neighbour", "high_norm_mass") and self.given(key):
                 yield contradiction(key, f"{name} needs `image`", "image")
             if getattr(self, key) == "induction_stripe" and not self.probe:
                 yield contradiction(key, "induction_stripe needs `probe` repeated", "sentence", "file")
@@ -265,5 +301,5 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
                 )
             elif self.sort not in (*ROW_STATISTICS, *PATTERNS):
                 yield contradiction("sort", f"{self.sort} is not a statistic of a row", "num_examples")
-            for key in self.given("weighted", "ascending", "top", "table", "statistic"):
+            for key in self.given("weighted", "ascending", "top", "table", "statistic", "pattern"):
                 yield contradiction(key, "cannot be combined with examples of one head", "num_examples")

@@ -13,7 +13,7 @@ from pydantic import (
     create_model,
 )
 
-from attncli.core.names import named_head
+from attncli.arguments import file_name, head_name, head_names, is_pair
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.settings.fields import (
     MAX_SIZE,
@@ -39,9 +39,12 @@ def check_model(value: str) -> str:
     """The setting as it is; ValueError for what is neither a model here nor could be a hub id."""
     if not value.strip():
         raise ValueError("must name a model (got an empty text)")
-    if local_model(value) is None and Path(value).is_file():
+    if local_model(value) is not None:
+        return value
+    file_name(value)
+    if Path(value).is_file():
         raise ValueError(f"must be the model's folder or a .gguf file (got the file {value})")
-    if local_model(value) is None and _looks_like_path(value):
+    if _looks_like_path(value):
         raise ValueError(f"no such folder: {value}")
     return value
 
@@ -107,7 +110,8 @@ class ModelSpec(ModelNameSpec):
     @classmethod
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
         """`24:4` is a layer and a head, where these are two settings."""
-        found = LAYER_AND_HEAD.fullmatch(value) if isinstance(value, str) else None
+        name = head_name(value) if is_pair(value) else value
+        found = LAYER_AND_HEAD.fullmatch(name) if isinstance(name, str) else None
         if key == "head" and found and "layer" in cls.model_fields:
             return {"layer": found[1], "head": found[2]}
         return super().parts_of(key, value)
@@ -128,8 +132,8 @@ class ModelSpec(ModelNameSpec):
 
 
 PICTURE_HELP = (
-    "a picture that the model reads: PNG, JPEG, WebP or whatever Pillow reads; for heads also a folder of "
-    "them, or a list (.txt)"
+    "a picture that the model reads: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF; for heads also a folder "
+    "of them, or a list (.txt)"
 )
 
 
@@ -174,24 +178,6 @@ class WordsSpec(ModelSpec):
     )
 
 
-def check_head(name: str) -> str:
-    """The name of a head in any stack; ValueError for what is none."""
-    named_head(name)
-    return name
-
-
-def check_head_of_model(name: str) -> str:
-    """The name of a head as LAYER:HEAD, without a stack; ValueError for what is none."""
-    if named_head(name).stack:
-        raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
-    return name
-
-
-def check_heads(names: list[str]) -> list[str]:
-    """The names of heads in any stack without repeats; ValueError for what is none."""
-    return list(dict.fromkeys(map(check_head, names)))
-
-
 def split_names(value: object) -> object:
     """A text as the list of names that it holds, between commas."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
@@ -199,8 +185,7 @@ def split_names(value: object) -> object:
 
 HeadNames = Annotated[
     list[str],
-    BeforeValidator(split_names, json_schema_input_type=list[str] | str),
-    AfterValidator(check_heads),
+    BeforeValidator(head_names, json_schema_input_type=list[str] | str),
 ]
 
 
@@ -275,6 +260,10 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     context: Text | None = Field(
         None, description="the text for the encoder, where there is a decoder (default: the sentence)"
     )
+
+    def names_of_tokens(self) -> dict[str, str]:
+        """The settings that name one token of the text."""
+        return {}
 
     def text_sources(self) -> tuple[TextSource, ...]:
         return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)

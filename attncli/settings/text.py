@@ -1,15 +1,16 @@
 """The settings of a text, and its tokens and word vectors, read before torch is needed."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeGuard
+from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeGuard
 
 from pydantic import AfterValidator, Field
 
+from attncli.arguments import NonBlankText
 from attncli.core.names import occurrences_among, the_one_position, token_positions
 from attncli.errors import NO_TEXT, UserError, nearest
+from attncli.files import MEBIBYTE, TEXT_BYTES, line_of, open_file, read_whole
 from attncli.plain_text import binary_kind
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
 
@@ -24,16 +25,6 @@ SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 MAX_NAME = 1000
 SAMPLED_LINES = 20
 """How many lines of a vector file say what size its vectors have."""
-
-
-def check_text(value: str) -> str:
-    if not value.strip():
-        raise ValueError(NO_TEXT)
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError("must be valid UTF-8 text") from None
-    return value
 
 
 def check_file(value: str) -> str:
@@ -58,7 +49,7 @@ def check_embedding(value: str) -> str:
     return value
 
 
-Text = Annotated[str, AfterValidator(check_text)]
+Text = NonBlankText
 FileName = Annotated[str, AfterValidator(check_file)]
 """The name of a text file, or - for stdin."""
 PictureName = Annotated[str, AfterValidator(check_picture)]
@@ -94,8 +85,10 @@ def vector_file_dim(path: Path) -> int:
     if not path.is_file():
         raise ValueError(f"must be a word-vector file (got {path}, which is not one)")
     try:
-        with path.open(encoding="utf-8-sig") as lines:
-            fields = [line.rstrip().split(" ") for line in islice(lines, SAMPLED_LINES) if line.strip()]
+        with open_file(path) as file:
+            sample = b"".join(line_of(file, MEBIBYTE) for _ in range(SAMPLED_LINES))
+            lines = sample.decode("utf-8-sig").split("\n")
+            fields = [line.rstrip().split(" ") for line in lines if line.strip()]
     except UnicodeDecodeError as error:
         raise ValueError(f"must be UTF-8 text (got {path}, byte {error.start} is not)") from None
     except OSError as error:
@@ -219,7 +212,7 @@ def read_text(file: str, key: str = "file") -> str:
     try:
         if file == "-" and sys.stdin is None:
             raise UserError(f"{key}: standard input is closed")
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = read_whole(file, TEXT_BYTES, may_be_pipe=True)
         return data.decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{key}: cannot be read: {file}: {error.strerror}") from None
@@ -296,6 +289,17 @@ def _vector(
     return word, vector
 
 
+def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """Every line; UserError for one that is too long to be a word and its vector."""
+    number = 1
+    try:
+        while line := line_of(file, MEBIBYTE):
+            yield line
+            number += 1
+    except OSError as error:
+        raise UserError(f"{path}:{number}: cannot be read: {error.strerror}") from None
+
+
 def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, np.ndarray]":
     """The vectors of the words that are in the file; UserError where one of them is damaged.
 
@@ -303,8 +307,8 @@ def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, 
     """
     missing = {word.encode() for word in words}
     found: dict[str, np.ndarray] = {}
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+    with open_file(path) as lines:
+        for number, line in enumerate(_vector_lines(lines, path), 1):
             line = line.removeprefix(BOM) if number == 1 else line
             if line.partition(b" ")[0] in missing:
                 read = _vector(path, number, line.rstrip(), missing, dim)
@@ -370,7 +374,7 @@ def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | Non
     try:
         positions = token_positions(name, len(tokens), occurrences_among(tokens))
         if positions:
-            return the_one_position(name, positions)
+            return the_one_position(name, positions, occurrences_among(tokens))
     except ValueError as error:
         raise UserError(f"token: {error}") from None
     raise UserError(f"token: no token of the text (got {name:.60}){nearest(name, tokens)}")

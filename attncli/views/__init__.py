@@ -1,6 +1,9 @@
 """Views write Reports to a stream and compute nothing."""
 
-from collections.abc import Callable, Iterable
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from logging import ERROR, getLogger
@@ -55,9 +58,9 @@ VIEWS = {
     "md": View("tables:write_markdown", (".md", ".markdown"), has_steps=True),
     "heatmap": View("heatmap", draws=True, has_title=True),
     "html": View("page", (".html", ".htm"), draws=True, whole=True, has_title=True),
-    "png": View("pictures:write_png", (".png",), PLOT, True, True, True, True, has_title=True),
-    "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, True, has_title=True),
-    "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, True, has_title=True),
+    "png": View("pictures:write_png", (".png",), PLOT, True, True, True, has_title=True),
+    "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, has_title=True),
+    "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, has_title=True),
     "dot": View("graphs:write_dot", (".dot", ".gv"), draws=True, has_title=True, for_other_programs=True),
 }
 VIEWS |= {
@@ -70,7 +73,7 @@ SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suff
 TEXT_WIDTH = 80
 # What a terminal can show, from nothing to 24 bits per colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
-# What --show takes; views/matrices.py says what belongs to each.
+# What can be shown alone; views/matrices.py says what belongs to each.
 PARTS = ("weights", "scores", "rows", "output", "statistics", "all")
 # How the colours of a heatmap spread over its numbers.
 SCALES = ("linear", "log", "row")
@@ -127,6 +130,19 @@ class NoSuchTable(LookupError):
 Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 
+@contextmanager
+def _any_backend() -> Iterator[None]:
+    """While matplotlib is imported: what MPLBACKEND names is for windows, and a file needs none."""
+    backend = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
+    try:
+        yield
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+            with suppress(ValueError):  # a backend that matplotlib does not know
+                sys.modules["matplotlib"].rcParams["backend"] = backend
+
+
 def load_view(name: str) -> Write:
     """The function of a view, imported when it is used; it gets readable tokens unless it `spells_tokens`."""
     module, _, function = VIEWS[name].module.partition(":")
@@ -135,7 +151,8 @@ def load_view(name: str) -> Write:
         getLogger("matplotlib").setLevel(ERROR)
     write: Write
     if (plugin := VIEWS[name].plugin) is None:
-        write = getattr(import_module(f"{__name__}.{module}"), function or "write")
+        with _any_backend() if VIEWS[name].extra == PLOT else nullcontext():
+            write = getattr(import_module(f"{__name__}.{module}"), function or "write")
     else:
         write = _of_plugin(plugin)
     if VIEWS[name].spells_tokens:

@@ -32,7 +32,7 @@ from attncli.views.sections import (
     text_line,
     title_line,
 )
-from attncli.views.texts import NO_CELL, fixed, heading, shortened, wrap_cells
+from attncli.views.texts import fixed, heading, shortened, wrap_cells
 
 NOTES, NOTES_OF_SURVEYS = 1, 3
 # Of the matrix of a diff, where it says all, and where the rows or heads that changed follow.
@@ -215,10 +215,13 @@ SHARES = (*PATTERNS, "sink_mass", "local_mass", "max_weight", "normalized_entrop
 """The ends of names of statistics that are shares of one."""
 
 
+GAP_CELL = " "
+
+
 def sparkline(
     values: Sequence[float], cells: int, *, keeps_least: bool = False, is_share: bool = False
 ) -> str:
-    """One character for each number, or for several the largest (the least) of them; / for no number.
+    """One character for each number, or for several the largest (the least) of them; a gap for no number.
 
     The lowest block is 0, or what is less, the highest the largest number, of shares 1: small changes of a
     number stay small.
@@ -229,12 +232,12 @@ def sparkline(
     ends = [(part.min() if keeps_least else part.max()) if part.size else np.nan for part in finite]
     known = [end for end in ends if np.isfinite(end)]
     if not known:
-        return NO_CELL * len(ends)
+        return GAP_CELL * len(ends)
     low = min(0.0, *known)
     span = max(float(is_share), *known) - low
     places = [0 if span == 0 else (end - low) / span for end in ends]
     return "".join(
-        NO_CELL if np.isnan(place) else LEVELS[min(int(place * len(LEVELS)), len(LEVELS) - 1)]
+        GAP_CELL if np.isnan(place) else LEVELS[min(int(place * len(LEVELS)), len(LEVELS) - 1)]
         for place in places
     )
 

@@ -535,15 +535,18 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     width = display.width or TEXT_WIDTH
     title = heading(report) if display.title is None else plain_text(display.title)
     yield from wrapped(title, width, BOLD, display.has_color)
+    drawn = pictured(report)
+    if drawn and not display.show:  # what looks at a picture is shown on it, and nothing else
+        report = replace(report, tensors={name: report.tensors[name] for name in drawn})
     found = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
     pictures: list[list[ScreenLine]] = [
         [*wrapped(title, width, BOLD, display.has_color), *map(plain_line, lines)]
-        for name in pictured(report)
-        for title, lines in whole_lines(report, name, display)
+        for name in drawn
+        for title, lines in whole_lines(report, name, display, has_list=False)
     ]
     incomplete: TokenTexts = {}
     for name, group in found.items():
-        if name in pictured(report):
+        if name in drawn:
             continue
         compared = [matrix for other in compared_names(report, name) for matrix in found[other]]
         figure = draw(report, group, display, compared)

@@ -255,31 +255,46 @@ def _part_of_statistic(statistic: Statistic) -> str:
     return "rows" if isinstance(statistic, Tensors) else "statistics"
 
 
+OF_REPORTS = ("weights", "scores", "rows", "output", "statistics")
+"""The parts that a report may have."""
+
+
 def parts_of(report: Report) -> list[str]:
     """The parts that a report has."""
     found = {_part_of_tensor(name, tensor) for name, tensor in report.tensors.items()}
     found |= {_part_of_statistic(statistic) for statistic in report.statistics.values()}
-    return [part for part in ("weights", "scores", "rows", "output", "statistics") if part in found]
+    return [part for part in OF_REPORTS if part in found]
+
+
+def named_parts(report: Report) -> set[str]:
+    """What can be shown by name: tensors, tables, numbers. Statistics of rows stand beside a tensor."""
+    beside = {name for name, statistic in report.statistics.items() if isinstance(statistic, Tensors)}
+    return {*report.tensors, *report.statistics} - beside
 
 
 def missing_parts(parts: Sequence[str], found: Sequence[str]) -> list[str]:
-    """A message for each part that was asked for and is not there."""
+    """A message for each part or name that was asked for and is not there."""
     has = ", ".join(found) or "no part of its own: --show all"
     missing = [part for part in parts if part not in (*found, "all")]
     return [f"there is no part {part} in this report; it has {has}" for part in missing]
 
 
 def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
-    """The report with the tensors and statistics of these parts alone."""
+    """The report with the tensors and statistics of these parts alone; what is no part is a name of one."""
     if "all" in parts:
         return report
+    names = {*parts}.difference(OF_REPORTS) & named_parts(report)
     return replace(
         report,
-        tensors={name: t for name, t in report.tensors.items() if _part_of_tensor(name, t) in parts},
+        tensors={
+            name: tensor
+            for name, tensor in report.tensors.items()
+            if name in names or _part_of_tensor(name, tensor) in parts
+        },
         statistics={
             name: statistic
             for name, statistic in report.statistics.items()
-            if _part_of_statistic(statistic) in parts
+            if name in names or _part_of_statistic(statistic) in parts
         },
     )
 
@@ -307,10 +322,9 @@ def curves_of(report: Report) -> Iterator[Curves]:
     x_name = next(iter(points), "")
     for name in list(points)[1:]:
         if points[name].shape == points[x_name].shape:
-            known = np.isfinite(points[name])
-            if not known.any():
+            if not np.isfinite(points[name]).any():
                 continue
-            curve = Curve("", points[x_name][known], points[name][known])
+            curve = Curve("", points[x_name], points[name])
             yield Curves(f"{name} over {x_name}", x_name, [curve], is_of_rows=False)
     for name, table in report.statistics.items():
         if isinstance(table, Table) and table:
@@ -321,11 +335,15 @@ ACROSS = ("budget", "step")
 """A list of numbers in a table over which its other lists stand, where there is one."""
 
 
+POSITIONS = frozenset({"keys", "top_keys"})
+"""A list of positions ranks what is there: neither it nor the lists beside it are curves."""
+
+
 def _of_rows(name: str, table: Table) -> Iterator[Curves]:
     first = next(iter(table[0]))
     lists = [column for column, cell in table[0].items() if isinstance(cell, list)]
     x_name = next((name for name in ACROSS if name in lists), "place")
-    for column in (column for column in lists if column != x_name):
+    for column in (column for column in lists if column != x_name and not POSITIONS & {*lists}):
         curves = []
         for row in table:
             y = np.array(row[column], dtype=np.float64)

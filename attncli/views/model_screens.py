@@ -144,11 +144,25 @@ def pattern_grid(
         header = f"{'statistic':<{longest}}strongest (layer:head)"
     taken = label.width + sum(GAP + column.width for column in columns) + GAP + len(starts[0])
     room = None if width is None else width - taken
-    cells = [
-        _too_few(row, report) if row["heads"] is None else start + _strongest(row, report, labels, room)
-        for start, row in zip(starts, patterns, strict=True)
+    cells: list[list[str]] = []
+    for start, row in zip(starts, patterns, strict=True):
+        if row["heads"] is None:
+            cells.append([_too_few(row, report)])
+        else:
+            first, *more = _named(row, report, labels, room)
+            cells.append([start + first, *(" " * len(start) + names for names in more)])
+    heights = [len(lines) for lines in cells]
+    columns = [replace(column, cells=_with_blanks(column.cells, heights)) for column in columns]
+    label = replace(label, cells=_with_blanks(label.cells, heights))
+    strongest = Column(("", header), [line for lines in cells for line in lines], left=True)
+    return Grid(plain_text(title), label, [*columns, strongest])
+
+
+def _with_blanks(cells: Sequence[str], heights: Sequence[int]) -> list[str]:
+    """The cells, each above as many empty ones as its row has more lines."""
+    return [
+        line for cell, height in zip(cells, heights, strict=True) for line in (cell, *[""] * (height - 1))
     ]
-    return Grid(plain_text(title), label, [*columns, Column(("", header), cells, left=True)])
 
 
 def _head_count(row: Row) -> str:
@@ -163,11 +177,65 @@ def _whole(count: Any) -> str:
     return f"{count:,}" if isinstance(count, int) else NO_NUMBER
 
 
-def _strongest(row: Row, report: Report, labels: TableLabels, room: int | None) -> str:
-    """The strongest heads as far as they fit, with half of their intervals or the keys that they look at."""
+MOST_NAMED = 10
+"""Heads of a pattern up to which each is named."""
+
+
+def _named(row: Row, report: Report, labels: TableLabels, room: int | None) -> list[str]:
+    """The strongest heads as far as they fit, with their numbers; where the heads of a pattern are few the
+    names of the others, too, in a line with as many numbers as leave room for them, else in several.
+    """
+    strongest = list(_strongest(row, report, labels))
+    names = _heads_of(row, report)
+    fitting = [count for count in range(len(strongest), 0, -1) if _fits(_padded(strongest[:count]), room)]
+    for count in fitting:
+        shown = {text.partition(" ")[0] for text in strongest[:count]}
+        others = [name for name in names if name not in shown]
+        line = "  ".join(filter(None, (_padded(strongest[:count]), " ".join(others))))
+        if _fits(line, room):
+            return [line]
+    first = _padded(strongest[: fitting[0] if fitting else 1])
+    shown = {text.partition(" ")[0] for text in strongest[: fitting[0] if fitting else 1]}
+    more = " ".join(name for name in names if name not in shown)
+    return [first, *(wrap_cells(more, room or TEXT_WIDTH) if more else ())]
+
+
+def _fits(line: str, room: int | None) -> bool:
+    return room is None or cell_len(line) <= room
+
+
+def _padded(texts: Sequence[str]) -> str:
+    """Heads with their numbers side by side, in columns where they are short."""
+    least_width = len("29:8 0.90 ±0.01" if any("±" in text for text in texts) else "29:8 0.90")
+    return "  ".join(f"{text:<{least_width}}" for text in texts).rstrip()
+
+
+def _heads_of(row: Row, report: Report) -> list[str]:
+    """The heads that show a pattern, the strongest first; none where they are many, or not all known."""
+    statistic, threshold = str(row["statistic"]), row["threshold"]
+    heads = [head for head in report.table("heads") if head["stack"] == row["stack"]]
+    lower = {
+        (each["layer"], each["head"]): each.get("lower")
+        for each in report.table("intervals")
+        if each["stack"] == row["stack"] and each["statistic"] == statistic
+    }
+    found: list[tuple[float, Row]] = []
+    for head in heads:
+        names = statistic.split(" - ")  # as special_mass - sink_mass
+        numbers = [head.get(name) for name in names]
+        if not isinstance(threshold, float) or not all(isinstance(number, float) for number in numbers):
+            return []
+        value = float(str(numbers[0])) - sum(float(str(number)) for number in numbers[1:])
+        least = lower.get((head["layer"], head["head"]), value)
+        if isinstance(least, float) and least > threshold:
+            found.append((value, head))
+    is_whole = len(found) <= MOST_NAMED and len(found) == row["heads"]
+    return [head_name(head) for _, head in sorted(found, key=lambda each: -each[0])] if is_whole else []
+
+
+def _strongest(row: Row, report: Report, labels: TableLabels) -> Iterator[str]:
+    """The strongest heads, each with half of its interval or the key that it looks at."""
     is_survey = bool(report.table("intervals"))
-    least_width = len("29:8 0.90 ±0.01" if is_survey else "29:8 0.90")
-    line = ""
     for head in report.table("strongest"):
         value, key = head["value"], head.get("key")
         is_seen = isinstance(value, float) and value >= 0.5 * 10**-DECIMALS
@@ -178,11 +246,7 @@ def _strongest(row: Row, report: Report, labels: TableLabels, room: int | None) 
             text += f" {half_width(value, head['upper'])}".rstrip()
         elif isinstance(key, int):
             text += f" → {_key(key, str(row['stack']), report, labels)}"
-        longer = f"{line}  {text:<{least_width}}" if line else f"{text:<{least_width}}"
-        if line and room is not None and cell_len(longer.rstrip()) > room:
-            break
-        line = longer
-    return line.rstrip()
+        yield text
 
 
 def half_width(mean: Any, upper: Any, precision: int = DECIMALS) -> str:
@@ -232,8 +296,8 @@ class HeadGrid(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Of each part."""
-        return -(-len(self.down) // self.num_parts)
+        """Of each part, with the numbers above it, but one."""
+        return -(-len(self.down) // self.num_parts) + len(_column_numbers(self.across, self.cell)) - 1
 
     def fits(self, width: int, most_lines: int | None) -> bool:
         """Whether it fits that many columns of a terminal, and lines."""
@@ -248,10 +312,14 @@ class HeadGrid(NamedTuple):
     def lines(self, cells: HeadCells, dim: Collection[tuple[int, int]]) -> list[ScreenLine]:
         """The characters under the numbers of their columns, some of them dim."""
         corner = f"{'layer' if self.is_wide and self.num_parts == 1 else '':<{len(self.name(0))}}"
-        header = plain_line(corner + _column_numbers(self.across, self.cell))
+        blank = " " * len(corner)
+        *above, last = _column_numbers(self.across, self.cell)
+        header = [plain_line(f"{blank}{line}") for line in above] + [plain_line(f"{corner}{last}")]
         rows = [joined([plain_line(self.name(row)), *self._row(row, cells, dim)]) for row in self.down]
-        starts = range(0, len(rows), self.num_rows)
-        return beside([[header, *rows[start : start + self.num_rows]] for start in starts], GAP)
+        in_part = -(-len(self.down) // self.num_parts)
+        return beside(
+            [[*header, *rows[start : start + in_part]] for start in range(0, len(rows), in_part)], GAP
+        )
 
     def _row(self, row: int, cells: HeadCells, dim: Collection[tuple[int, int]]) -> Iterator[ScreenLine]:
         for column in self.across:
@@ -291,15 +359,13 @@ def _ways(layers: Sequence[int], heads: Sequence[int]) -> Iterator[HeadGrid]:
                 yield HeadGrid(down, across, side, cell, num_parts)
 
 
-def _column_numbers(columns: Sequence[int], cell: int) -> str:
-    """The number of each column above its end; only some where all would touch."""
-    step = next(step for step in (1, 2, 5, 10, 50) if step * cell > len(str(columns[-1])))
-    line = [" "] * len(columns) * cell
-    for place, column in enumerate(columns):
-        if column % step == 0:
-            end, number = (place + 1) * cell, str(column)
-            line[max(0, end - len(number)) : end] = number
-    return "".join(line)
+def _column_numbers(columns: Sequence[int], cell: int) -> list[str]:
+    """The number of each column above its end; with a line for each digit where they would touch."""
+    longest = len(str(columns[-1]))
+    if longest < cell or longest == cell == 1:
+        return ["".join(f"{column:>{cell}}" for column in columns)]
+    numbers = [f"{column:>{longest}}" for column in columns]
+    return ["".join(f"{number[place]:>{cell}}" for number in numbers) for place in range(longest)]
 
 
 def head_letters(heads: Mapping[str, Sequence[Row]], display: Display) -> Elastic:
@@ -526,7 +592,7 @@ def _size(stack: str, rows: Sequence[Row]) -> str:
 
 def _is_cut(report: Report) -> bool:
     """Whether the report holds only some of the heads, or has them in another order."""
-    return bool(report.spec.get("top") or report.spec.get("sort"))
+    return bool(report.spec.get("top") or report.spec.get("sort") or report.spec.get("pattern"))
 
 
 def _sorted_heads(report: Report, heads: Table, display: Display) -> Elastic:
@@ -535,13 +601,21 @@ def _sorted_heads(report: Report, heads: Table, display: Display) -> Elastic:
     is_whole = bool(spec.get("table")) or not _is_cut(report)
 
     def of(count: int) -> list[Section]:
-        shown = heads if is_whole else heads[:count]
+        shown = heads if is_whole else [_known_well(head, sort) for head in heads[:count]]
         halves = _half_widths(report, shown, sort, display.precision)
         title = f"{some_of(len(shown), len(heads), 'head')}{_order(report)}"
         grid = heads_grid(title, shown, display.precision, first=sort, halves=halves)
         return [grid if is_whole else grid.first_group(display.width)]
 
     return Elastic(of, spec.get("top") or MOST_HEADS, LEAST_ROWS, len(heads))
+
+
+LITTLE_KNOWN = ("participation", "local_mass")
+"""Statistics that a first screen leaves to the table, unless heads are sorted by them."""
+
+
+def _known_well(head: Row, sort: object) -> Row:
+    return {name: cell for name, cell in head.items() if name not in LITTLE_KNOWN or name == sort}
 
 
 def some_of(count: int, total: int, name: str) -> str:
@@ -760,7 +834,8 @@ def _head_names(rows: Sequence[Row]) -> Column:
 
 
 def _patterns(rows: Sequence[Row]) -> Column:
-    return Column(("", "pattern"), [plain_text(str(row["pattern"])) for row in rows], left=True)
+    """What each head does over the whole text, beside what it looks at from one token."""
+    return Column(("pattern,", "on average"), [plain_text(str(row["pattern"])) for row in rows], left=True)
 
 
 def looked_at_columns(rows: Sequence[Row], display: Display, does: str = "looks at") -> list[Column]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 EVERY_QUERY = "the mean of all tokens"
 # How much of a colour covers the picture: where a weight is 0, and where it is largest.
-FAINT, STRONG = 0.35, 0.9
+FAINT, STRONG = 0.0, 0.9
 LARGEST_SIDE, MOST_FINE = 4096, 16
 BOX_FILTER = 4  # Pillow's: the mean over what a pixel covers
 
@@ -278,9 +278,15 @@ def size_of(picture: Picture) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=8)
-def grey(picture: Picture, width: int, height: int) -> np.ndarray:
-    """The picture in that size, from 0 (black) to 255; UserError where it is damaged, or without Pillow."""
+def in_colour(picture: Picture, width: int, height: int) -> np.ndarray:
+    """Red, green and blue of the picture in that size; UserError where it is damaged, or without Pillow."""
     return np.asarray(_decoded(picture).resize((width, height), BOX_FILTER), dtype=np.uint8)
+
+
+@lru_cache(maxsize=8)
+def grey(picture: Picture, width: int, height: int) -> np.ndarray:
+    """The picture in that size, from 0 (black) to 255."""
+    return np.asarray(_decoded(picture).convert("L").resize((width, height), BOX_FILTER), dtype=np.uint8)
 
 
 @lru_cache(maxsize=8)
@@ -292,7 +298,7 @@ def _decoded(picture: Picture) -> "Image.Image":
     size_of(picture)
     try:
         with Image.open(BytesIO(picture.png), formats=["PNG"]) as opened:
-            return opened.convert("L")
+            return opened.convert("RGB")
     except (
         UnidentifiedImageError,
         OSError,
@@ -343,12 +349,12 @@ def shaded(look: Look, width: int, height: int, scale: str | None) -> Shading:
 
 
 def painted(picture: Picture, shade: Shading) -> np.ndarray:
-    """Red, green and blue from 0 to 255: the picture in grey, and each place's colour above it.
+    """Red, green and blue from 0 to 255: the picture in its own colours, and each place's colour above it.
 
-    The larger the weight, the less of the picture is seen through it.
+    The larger the weight, the less of the picture is seen through it; where it is 0, the picture alone.
     """
     height, width = shade.places.shape
-    back = np.repeat(grey(picture, width, height)[..., np.newaxis].astype(np.float64), 3, axis=-1)
+    back = in_colour(picture, width, height).astype(np.float64)
     places = np.nan_to_num(shade.places)
     colours = colour_map(shade.is_diverging)[
         np.minimum(np.rint(places * (LEVELS - 1)), LEVELS - 1).astype(int)
@@ -386,6 +392,16 @@ def overlay_lines(look: Look, size: Size, display: Display) -> list[ScreenLine]:
         return map_lines(shade.places, display, is_diverging=shade.is_diverging, rows_per_line=2)
     texts = half_block_lines(*picture_palette(painted(look.picture, shade), display.colors))
     return [ScreenLine(text, columns) for text in texts]
+
+
+def lines_with_range(look: Look, display: Display, most_lines: int) -> list[ScreenLine]:
+    """The overlay in at most so many lines, without colour the picture beside it, and the range above."""
+    room = display.width or TEXT_WIDTH
+    size = fitted_size(look.picture, room if display.has_color else room // 2 - GAP, most_lines)
+    blocks = [overlay_lines(look, size, display)]
+    if not display.has_color:
+        blocks.append(_picture_lines(look.picture, size))
+    return [_range(look, display), *beside(blocks, GAP)]
 
 
 def lines_with_list(look: Look, display: Display, most_lines: int) -> list[ScreenLine]:
@@ -494,12 +510,18 @@ def rows_of(groups: Tiles, columns: int, display: Display) -> list[list[Tile]]:
     return rows
 
 
-def whole_lines(report: Report, name: str, display: Display) -> Iterator[tuple[str, Sequence[str]]]:
-    """A title and lines for each picture, with all looks of a tensor: one large, several as tiles."""
+def whole_lines(
+    report: Report, name: str, display: Display, *, has_list: bool = True
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """A title and lines for each picture, with all looks of a tensor: one large, several as tiles.
+
+    Beside a large one stand the strongest patches, or where there is no list the range of its colours below.
+    """
     for picture, found in groupby(looks_of(report, name), key=lambda look: look.picture):
         looks = list(found)
         if len(looks) == 1:
-            lines = lines_with_list(looks[0], display, LINES)
+            draw_one = lines_with_list if has_list else lines_with_range
+            lines = draw_one(looks[0], display, LINES)
             yield (looks[0].title, [line.text.rstrip() for line in lines])
             continue
         by_layer = with_picture(layers_of(looks), display)

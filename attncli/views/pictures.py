@@ -1,7 +1,6 @@
 """A report as a PNG, SVG or PDF picture, drawn by matplotlib, as large as its numbers need."""
 
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, cycle, islice
 from typing import IO, Any, NamedTuple
@@ -20,9 +19,11 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from rich.cells import cell_len
 
+from attncli.core.process import quiet_warnings
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Box, NamedTensor, Report, Table
 from attncli.views import Display, NothingToDraw, Write
+from attncli.views.arrangement import NARROWEST, Block, Rigid, arranged
 from attncli.views.colours import VIRIDIS, Shading, colour_map, colours, shading
 from attncli.views.graphs import Graph, graph_of
 from attncli.views.matrices import (
@@ -31,6 +32,7 @@ from attncli.views.matrices import (
     Curves,
     Matrix,
     axes_in_words,
+    chosen_parts,
     compared_names,
     curves_of,
     in_words,
@@ -39,7 +41,17 @@ from attncli.views.matrices import (
     scale_of,
     unit_of,
 )
-from attncli.views.overlays import Look, Overlays, overlays_of, painted, shaded, size_of
+from attncli.views.overlays import (
+    ROLLOUT,
+    Look,
+    Overlays,
+    Tile,
+    in_colour,
+    overlays_of,
+    painted,
+    shaded,
+    size_of,
+)
 from attncli.views.texts import (
     LabelledAxis,
     fixed,
@@ -137,29 +149,30 @@ class Spreads(NamedTuple):
 Part = Maps | Curves | Spreads | Graph | Overlays
 
 
-def parts_of(report: Report) -> Iterator[list[Part]]:
+def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Part]]:
     """The edges between heads alone, or what looks at a picture; else the maps of a report, compared ones
-    together, or the statistics of heads; means; and curves.
+    together, or the statistics of heads; means; and curves. With `show` those of these parts.
     """
-    if graph := graph_of(report):
+    chosen = chosen_parts(report, show or ("all",))
+    if graph := graph_of(chosen):
         yield [graph]
         return
-    if overlays := list(overlays_of(report)):
+    if overlays := list(overlays_of(chosen)):
         for each in overlays:
             yield [each]
         return
-    maps = {name: tensor for name, tensor in report.tensors.items() if _is_drawn(name, tensor, report)}
-    maps = maps or dict(_of_heads(report.table("heads")))
+    maps = {name: tensor for name, tensor in chosen.tensors.items() if _is_drawn(name, tensor, chosen)}
+    maps = maps or dict(_of_heads(chosen.table("heads")))
     while maps:
         first = next(iter(maps))
         names = [first, *(other for other in compared_names(report, first) if other in maps)]
         yield [_maps(report, name, maps) for name in names]
         maps = {name: tensor for name, tensor in maps.items() if name not in names}
-    for spreads in _spreads(report):
+    for spreads in _spreads(chosen):
         yield [spreads]
-    for curves in curves_of(report):
+    for curves in curves_of(chosen):
         yield [curves]
-    if sharpness := report.table("sharpness"):
+    if sharpness := chosen.table("sharpness"):
         factors = np.array([row["factor"] for row in sharpness], dtype=np.float64)
         norms = np.array([row["gradient_norm"] for row in sharpness], dtype=np.float64)
         yield [Curves("gradient norm by factor", "factor", [Curve("", factors, norms)], is_of_rows=True)]
@@ -206,7 +219,7 @@ def _of_heads(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
                     yield f"{name} {stack}".strip(), grid
 
 
-NO_NUMBER = (190, 190, 190)
+NO_NUMBER = (232, 232, 232)
 # The font size of numbers in cells; inches of a character, of the gap beside it, and of its height.
 NUMBER_SIZE, NUMBER_CHARACTER, NUMBER_GAP, NUMBER_HEIGHT = 6, 0.053, 0.03, 0.12
 # How light red, green and blue are; above it black is easier to read than white.
@@ -286,7 +299,9 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 BAR_GAP, BAR_WIDTH, BAR_LABELS = 0.12, 0.12, 0.7
-LARGEST_CELL, LEAST_MAP = 0.36, 0.4
+LARGEST_CELL, LARGEST_CELL_ALONE, LEAST_MAP, LEAST_SHAPE = 0.36, 0.5, 0.4, 0.3
+STRETCH = 2.5
+"""How much wider or taller than usual a block may become where room is left."""
 # The size of a panel by how many there are: few are read, many are compared.
 PANEL_SIZES = {1: 4.2, 4: 2.6, 9: 2.1, 16: 1.7}
 SMALLEST_PANEL, LARGEST_PANEL, WIDEST_ATLAS, TALLEST_ATLAS = 0.25, 1.1, 13.0, 26.0
@@ -314,12 +329,29 @@ class MapsBlock:
         self.panel_title = TITLE_HEIGHT if len(self.matrices) > 1 and not self.is_atlas else 0.0
         self.left = longest(self.row_labels) + (0.0 if self.is_atlas else 0.15)
         self.above = TITLE_HEIGHT * (2 if self.is_atlas else 1)
-        below = LABEL_HEIGHT if self.is_atlas else longest(self.column_labels) + 0.15
+        self.below = LABEL_HEIGHT if self.is_atlas else longest(self.column_labels) + 0.15
+        self._measure()
+
+    def _measure(self) -> None:
+        """The size of all panels with their labels, from that of one."""
         self.across = self.columns * (self.panel_width + self.gap) - self.gap
         map_width = self.left + self.across + BAR_GAP + BAR_WIDTH + BAR_LABELS
-        self.width = max(map_width, TITLE_CHARACTER * len(self.title))
+        self.width = max(map_width, TITLE_CHARACTER * cell_len(self.title))
         self.grid_height = self.rows * (self.panel_height + self.gap + self.panel_title) - self.gap
-        self.height = self.above + self.grid_height + below
+        self.height = self.above + self.grid_height + self.below
+
+    @property
+    def largest(self) -> tuple[float, float]:
+        """A map of vectors alone can be stretched: its sides count different things."""
+        if len(self.matrices) > 1 or self.matrices[0].axes[1] != "dim":
+            return self.width, self.height
+        return STRETCH * self.width, STRETCH * self.height
+
+    def stretch(self, width: float, height: float) -> None:
+        """Take that width and height."""
+        self.panel_width += width - self.width
+        self.panel_height += height - self.height
+        self._measure()
 
     @property
     def title(self) -> str:
@@ -365,9 +397,19 @@ class MapsBlock:
             return size * max(0.2, num_columns / most), size * max(0.2, num_rows / most)
         size = next(size for count, size in PANEL_SIZES.items() if len(self.matrices) <= count)
         is_of_vectors = first.axes[1] == "dim"
-        cell = min(LARGEST_CELL, size / (num_rows if is_of_vectors else most))
-        width = min(size, LARGEST_CELL * num_columns) if is_of_vectors else max(LEAST_MAP, cell * num_columns)
-        return width, max(LEAST_MAP, cell * num_rows)
+        largest = LARGEST_CELL if len(self.matrices) > 1 else LARGEST_CELL_ALONE
+        cell = min(largest, size / (num_rows if is_of_vectors else most))
+        # Few keys beside many queries, or the other way round, are drawn wider than their cells are tall.
+        width, height = (
+            max(LEAST_MAP, cell * count, min(largest * count, LEAST_SHAPE * cell * most))
+            for count in (num_columns, num_rows)
+        )
+        if is_of_vectors:
+            width = min(size, largest * num_columns)
+        if len(self.matrices) > 1:
+            titles = (cell_len(_panel_name(matrix)) for matrix in self.matrices)
+            width = max(width, TITLE_CHARACTER * max(titles))
+        return width, height
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
         """The title, the panels, and the colour bar beside them, from that place in inches."""
@@ -391,7 +433,7 @@ class MapsBlock:
             draw_image(axes, rgb, is_fine=max(rgb.shape) > 100 * self.panel_height)
             draw_numbers(axes, matrix, rgb, size, self.precision)
             if num_panels > 1:
-                axes.set_title(", ".join(place_names(matrix.place)), loc="left", pad=3)
+                axes.set_title(_panel_name(matrix), loc="left", pad=3)
             is_lowest = number + self.columns >= num_panels
             set_labels(axes.yaxis, matrix.axes[0], self.row_labels if column == 0 else [], self.panel_height)
             set_labels(axes.xaxis, matrix.axes[1], self.column_labels if is_lowest else [], self.panel_width)
@@ -416,6 +458,11 @@ class MapsBlock:
         axes.tick_params(length=0, labeltop=True, labelbottom=False)
 
 
+def _panel_name(matrix: Matrix) -> str:
+    """`head 3`: what one of several panels shows."""
+    return ", ".join(place_names(matrix.place))
+
+
 CHART_WIDTH, CHART_HEIGHT = 4.2, 3.0
 
 
@@ -424,7 +471,7 @@ ROW_HEIGHT, NODE_WIDTH, LEAST_GRAPH, ROW_LABEL = 0.62, 0.62, 4.0, 0.75
 THINNEST, THICKEST = 0.4, 3.0
 
 
-class GraphBlock:
+class GraphBlock(Rigid):
     """Heads in rows of layers, the lowest below, and an arrow for each edge: the stronger, the thicker."""
 
     def __init__(self, graph: Graph) -> None:
@@ -481,7 +528,17 @@ LEAST_CAPTION = 12
 """Characters that a caption has room for, as `17:13 95%` or `rollout 8%`, however narrow its picture is."""
 
 
-class OverlayBlock:
+def with_original(groups: Sequence[Sequence[Tile]]) -> list[list[Tile]]:
+    """The groups after the picture as it is: in the row of the only group, else in one with the rollout."""
+    first = [Tile("picture", groups[0][0].look, is_picture=True)]
+    if len(groups) == 1:
+        return [[*first, *groups[0]]]
+    *others, last = groups
+    rollout = [tile for tile in last if tile.name == ROLLOUT]
+    return [[*first, *rollout], *map(list, others), [tile for tile in last if tile.name != ROLLOUT]]
+
+
+class OverlayBlock(Rigid):
     """One look over its picture with what lies outside beside it, or a small picture for each of many."""
 
     def __init__(self, overlays: Overlays, display: Display) -> None:
@@ -492,7 +549,7 @@ class OverlayBlock:
         across = SINGLE if self.is_single else FEW if len(tiles) <= MOST_FEW else TILE
         self.rows = [
             group[start : start + MOST_ACROSS]
-            for group in overlays.groups
+            for group in with_original(overlays.groups)
             for start in range(0, len(group), MOST_ACROSS)
         ]
         width, height = size_of(overlays.picture)
@@ -506,7 +563,8 @@ class OverlayBlock:
         longest = max(map(len, self.rows))
         in_row = longest * (self.across + self.gap) - self.gap
         self.width = max(
-            in_row + (OUTSIDE_WIDTH + BAR_LABELS if self.is_single else 0), TITLE_CHARACTER * len(self.title)
+            in_row + (OUTSIDE_WIDTH + BAR_LABELS if self.is_single else 0),
+            TITLE_CHARACTER * cell_len(self.title),
         )
         self.height = TITLE_HEIGHT + len(self.rows) * (self.size[1] + self.caption + self.gap)
 
@@ -520,20 +578,31 @@ class OverlayBlock:
             y = top + TITLE_HEIGHT + row * (height + self.caption + self.gap) + self.caption
             for column, tile in enumerate(tiles):
                 axes = axes_at(figure, left + column * (self.across + self.gap), y, width, height)
-                shade = shaded(tile.look, *self.pixels, self.scale)
-                axes.imshow(painted(tile.look.picture, shade), aspect="auto", interpolation="antialiased")
-                axes.set_axis_off()
-                draw_frame(axes, tile.look.query_box, self.pixels)
+                self._draw_tile(axes, tile)
                 if not self.is_single:
-                    axes.set_title(shortened(tile.caption, longest), loc="left", pad=2, fontsize=7)
+                    name = tile.name if tile.is_picture else tile.caption
+                    axes.set_title(shortened(name, longest), loc="left", pad=2, fontsize=7)
         if self.is_single:
+            left += width + self.gap
             place = (left + width + BAR_GAP, top + TITLE_HEIGHT, BAR_WIDTH, height)
-            draw_bar(figure, shade, "weight", place)
+            draw_bar(figure, shaded(tiles[-1].look, *self.pixels, self.scale), "weight", place)
             x = left + width + BAR_GAP + BAR_WIDTH + BAR_LABELS
-            pairs = list(self._weights(tiles[0].look))
+            pairs = list(self._weights(tiles[-1].look))
             for texts, right in zip(zip(*pairs, strict=True), (0, OUTSIDE_NUMBER), strict=True):
                 corner = (x + right) / total_width, 1 - (top + TITLE_HEIGHT) / total_height
                 figure.text(*corner, "\n".join(texts), va="top", fontsize=7)
+
+    def _draw_tile(self, axes: Axes, tile: Tile) -> None:
+        """The picture as it is, or with the weights above it."""
+        look = tile.look
+        pixels = (
+            in_colour(look.picture, *self.pixels)
+            if tile.is_picture
+            else painted(look.picture, shaded(look, *self.pixels, self.scale))
+        )
+        axes.imshow(pixels, aspect="auto", interpolation="antialiased")
+        axes.set_axis_off()
+        draw_frame(axes, look.query_box, self.pixels)
 
     def _weights(self, look: Look) -> Iterator[tuple[str, str]]:
         """The strongest patches, and what is outside of the picture."""
@@ -561,16 +630,24 @@ def draw_frame(axes: Axes, box: Box | None, pixels: tuple[int, int]) -> None:
 
 
 class ChartBlock:
-    """A chart of curves, or of means with their standard deviations; all charts have one size."""
-
-    width, height = CHART_WIDTH + 0.5, CHART_HEIGHT + TITLE_HEIGHT + 0.45
+    """A chart of curves, or of means with their standard deviations; all charts have one size at first."""
 
     def __init__(self, part: Curves | Spreads) -> None:
         self.part = part
+        title = f"mean ± standard deviation of {part.title}" if isinstance(part, Spreads) else part.title
+        self.width = max(CHART_WIDTH, TITLE_CHARACTER * cell_len(title)) + 0.5
+        self.height = CHART_HEIGHT + TITLE_HEIGHT + 0.45
+        self.largest = STRETCH * self.width, STRETCH * self.height
+
+    def stretch(self, width: float, height: float) -> None:
+        """Take that width and height."""
+        self.width, self.height = width, height
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
         """The chart, its upper left corner at that place in inches."""
-        axes = axes_at(figure, left + 0.5, top + TITLE_HEIGHT, CHART_WIDTH, CHART_HEIGHT)
+        axes = axes_at(
+            figure, left + 0.5, top + TITLE_HEIGHT, self.width - 0.5, self.height - TITLE_HEIGHT - 0.45
+        )
         if isinstance(self.part, Curves):
             _draw_curves(axes, self.part)
         else:
@@ -590,8 +667,10 @@ def _draw_curves(axes: Axes, part: Curves) -> None:
     steps = colours(VIRIDIS)[np.linspace(0, 215, max(2, len(curves))).astype(int)] / 255
     styles = cycle(("-",) if len(curves) <= MOST_COLOURS else ("-", "--", ":"))
     for (label, x, y), colour, style in zip(curves, steps, styles, strict=False):
-        marker = "o" if is_marked else None
-        axes.plot(x, y, style, color=tuple(colour), label=label, marker=marker, markersize=3, lw=1.2)
+        marked = slice(None) if is_marked else np.flatnonzero(_stand_alone(y)).tolist()
+        axes.plot(
+            x, y, style, color=tuple(colour), label=label, marker="o", markevery=marked, markersize=3, lw=1.2
+        )
     axes.set_xlabel(x_name.replace("_", " "))
     axes.set_ylim(bottom=min([0.0, *(np.nanmin(y) for _, _, y in curves if np.isfinite(y).any())]))
     if is_marked and len(curves[0].x) <= FEW_PLACES:
@@ -602,6 +681,13 @@ def _draw_curves(axes: Axes, part: Curves) -> None:
     axes.set_axisbelow(True)
     if len(curves) > 1:
         axes.legend(frameon=False)
+
+
+def _stand_alone(numbers: np.ndarray) -> np.ndarray:
+    """Which numbers have none before and none after them, so that no line shows them."""
+    known: np.ndarray = np.pad(np.isfinite(numbers), 1)
+    alone: np.ndarray = known[1:-1] & ~known[:-2] & ~known[2:]
+    return alone
 
 
 def _draw_spreads(axes: Axes, part: Spreads) -> None:
@@ -619,8 +705,6 @@ def _draw_spreads(axes: Axes, part: Spreads) -> None:
     axes.set_xlim(-0.5, len(names) - 0.5)
 
 
-WIDEST = 15.0  # inches, from which on parts go to the next row
-NARROWEST = 4.0
 GAP, MARGIN = 0.25, 0.15
 # Points of a character, inches of a line, and the most lines, of the title and of the settings below it.
 TITLE_SIZE, TITLE_LINE, TITLE_LINES = 12, 0.24, 3
@@ -656,9 +740,6 @@ def settings() -> Any:
     }
 
 
-Block = MapsBlock | ChartBlock | GraphBlock | OverlayBlock
-
-
 def block_of(part: Part, display: Display) -> Block:
     """What draws a part."""
     if isinstance(part, Graph):
@@ -668,36 +749,20 @@ def block_of(part: Part, display: Display) -> Block:
     return MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part)
 
 
-def _rows(groups: Iterable[list[Block]]) -> list[list[Block]]:
-    """The blocks from left to right; in a new row where a block, or its whole group, does not fit."""
-    rows: list[list[Block]] = []
-    width = WIDEST
-    for group in groups:
-        together = sum(GAP + block.width for block in group)
-        for number, block in enumerate(group):
-            if width + GAP + block.width > WIDEST or (not number and width + together > WIDEST):
-                rows.append([])
-                width = 0.0
-            rows[-1].append(block)
-            width += GAP + block.width
-    return rows
-
-
 def draw(report: Report, display: Display) -> Figure:
     """The figure of a report: its title and settings, then its parts; NothingToDraw where it has none."""
-    rows = _rows(
-        [block_of(part, display) for part in group] for group in islice(parts_of(report), MOST_PARTS)
-    )
-    if not rows:
+    parts = islice(parts_of(report, display.show), MOST_PARTS)
+    groups = [[block_of(part, display) for part in group] for group in parts]
+    if not groups:
         raise NothingToDraw(nothing_to_draw(report))
-    width = max([NARROWEST, *(sum(GAP + block.width for block in row) - GAP for row in rows)]) + 2 * MARGIN
+    blocks = arranged(groups)
+    width = max(NARROWEST, blocks.width) + 2 * MARGIN
     own_title = title(report) if display.title is None else plain_text(display.title)
     title_lines = fitted_lines(own_title, width - 2 * MARGIN, TITLE_SIZE, TITLE_LINES)
     settings_lines = fitted_lines(subtitle(report), width - 2 * MARGIN, SETTINGS_SIZE, SETTINGS_LINES)
-    heights = [max(block.height for block in row) for row in rows]
     below_title = MARGIN + TITLE_LINE * len(title_lines)
     top = below_title + SETTINGS_LINE * len(settings_lines) + GAP
-    height = top + sum(heights) + GAP * (len(rows) - 1) + MARGIN
+    height = top + blocks.height + MARGIN
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     for lines, above, style in (
@@ -705,12 +770,8 @@ def draw(report: Report, display: Display) -> Figure:
         (settings_lines, below_title, {"fontsize": SETTINGS_SIZE, "color": "0.4"}),
     ):
         figure.text(MARGIN / width, 1 - above / height, "\n".join(lines), va="top", ha="left", **style)
-    for row, row_height in zip(rows, heights, strict=True):
-        left = MARGIN
-        for block in row:
-            block.draw(figure, left, top)
-            left += block.width + GAP
-        top += row_height + GAP
+    for block, left, above in blocks.placed:
+        block.draw(figure, (width - blocks.width) / 2 + left, top + above)
     return figure
 
 
@@ -720,8 +781,7 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
     def write(reports: Iterable[Report], stream: IO[Any], display: Display) -> None:
         """A character that no font has is an empty box, without a warning."""
         for report in reports:
-            with matplotlib.rc_context(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with quiet_warnings(), matplotlib.rc_context():
                 matplotlib.rcParams.update(settings())
                 figure = draw(report, display)
                 figure.savefig(stream, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)

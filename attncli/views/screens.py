@@ -575,7 +575,8 @@ def _telling_rows(summary: Table, spec: Mapping[str, Any], most: int) -> tuple[s
         and f"{WITHOUT_FIRST}." not in str(rows[0]["statistic"])
     ]
     if len(ranked) == 1:
-        return f"the {STRONGEST} heads with the largest mean", list(map(_of_head, ranked[0][:STRONGEST]))
+        count = min(STRONGEST, most)
+        return f"the {count} heads with the largest mean", list(map(_of_head, ranked[0][:count]))
     return "the head with the largest mean of each statistic", [_of_head(rows[0]) for rows in ranked[:most]]
 
 

@@ -23,7 +23,7 @@ from attncli.views import TEXT_WIDTH, Display
 from attncli.views.comparisons import comparison_screen, watch_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
-from attncli.views.matrices import chosen_parts, head_name, missing_parts, parts_of, pictured
+from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
 from attncli.views.model_screens import (
     ablate_screen,
     heads_screen,
@@ -312,6 +312,15 @@ NEEDS: dict[str, Needs] = {
 }
 
 
+def shown_names() -> set[str]:
+    """The names of the tables, numbers and tensors that first screens are made of."""
+    return {
+        name
+        for needs in NEEDS.values()
+        for name in (*needs.must, *needs.tables, *needs.numbers, *needs.tensors)
+    }
+
+
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
     name = report.experiment
@@ -459,7 +468,8 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
     """The parts that --show asks for, the explanation, or the first screen; else everything."""
     if display.show:
         yield from _parts(chosen_parts(report, display.show), display)
-        for sentence in missing_parts(display.show, parts_of(report)):
+        names = [name for name in display.show if name not in named_parts(report)]
+        for sentence in missing_parts(names, parts_of(report)):
             yield Paragraph(f"T{sentence[1:]}.", "dim")
         if display.height is not None:  # on a terminal, where the first lines may be gone
             yield from next_steps(report, display, display.show)

@@ -150,8 +150,8 @@ class AxisRange(NamedTuple):
 
 
 def axis_range(numbers: np.ndarray) -> AxisRange:
-    """The least and the greatest of the numbers."""
-    return AxisRange(float(numbers.min()), float(numbers.max()))
+    """The least and the greatest of the numbers; NaN is none."""
+    return AxisRange(float(np.nanmin(numbers)), float(np.nanmax(numbers)))
 
 
 def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
@@ -216,15 +216,19 @@ def chart(curve: Curve, ends: AxisRange, columns: int, rows: int, display: Displ
 
 
 def dotted_lines(x: np.ndarray, y: np.ndarray, columns: int, rows: int) -> list[str]:
-    """The polyline through points with places from 0 to 1, in that many characters."""
+    """The polyline through points with places from 0 to 1, in that many characters.
+
+    It ends before a point whose place is NaN, and begins anew behind it.
+    """
     grid = np.zeros((rows * DOWN, columns * ACROSS), dtype=bool)
     size = max(grid.shape)
     along, up = x * (grid.shape[1] - 1), y * (grid.shape[0] - 1)
     # Steps of less than a dot between each point and the next.
     parts = np.concatenate([np.linspace(i, i + 1, 2 * size) for i in range(len(x) - 1)] or [np.zeros(1)])
     positions = np.arange(len(x))
-    dots_along = np.rint(np.interp(parts, positions, along)).astype(int)
-    dots_up = np.rint(np.interp(parts, positions, up)).astype(int)
+    lines = np.stack([np.interp(parts, positions, places) for places in (along, up)])
+    places = np.concatenate([lines, [along, up]], axis=1)  # the points, too: some stand alone
+    dots_along, dots_up = np.rint(places[:, np.isfinite(places).all(axis=0)]).astype(int)
     grid[grid.shape[0] - 1 - dots_up, dots_along] = True
     cells = grid.reshape(rows, DOWN, columns, ACROSS).transpose(0, 2, 1, 3)
     codes = BRAILLE + (cells * DOTS).sum(axis=(2, 3))

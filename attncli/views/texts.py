@@ -374,9 +374,30 @@ def place_text(spec: Mapping[str, Any]) -> str:
 def is_in_heading(spec: Mapping[str, Any], key: str) -> bool:
     """Whether a setting is there, and is not a switch in its usual position."""
     value = spec.get(key)
+    if key == "seed" and not is_sampled(spec):
+        return False
     if key == "head" and spec.get("layer") is not None:  # the two are one name
         return False
     return value is not None and (key, value) not in (("causal", False), ("softmax", True))
+
+
+SAMPLED = (
+    "probe",
+    "num_tokens",
+    "batch_size",
+    "sampling_temperature",
+    "top_p",
+    "needle",
+    "document",
+    "split",
+)
+"""Settings of a trained model's report that make its numbers depend on the seed."""
+
+
+def is_sampled(spec: Mapping[str, Any]) -> bool:
+    """Whether the seed matters: of a trained model on a text that was given, it does not."""
+    is_trained = "allow_download" in spec and spec.get("projection") is None
+    return not is_trained or any(spec.get(key) not in (None, False) for key in SAMPLED)
 
 
 def setting(value: Any) -> str:

@@ -330,7 +330,7 @@ def source_screen(report: Report, display: Display) -> ScreenParts:
         lambda count: _sources(rows, count, display), usual, min(LEAST_SOURCES, usual), len(rows), rank=1
     )
     lines = _answer_lines(report, display)
-    title = "the answer, each part with the source that has most of its weight"
+    title = f"the answer, each part with the source {_coloured_by(report)}"
 
     def answer(count: int) -> Iterator[Section]:
         shown = lines if count >= len(lines) else [*lines[: max(count - 1, 0)], plain_line("…")]
@@ -391,6 +391,14 @@ def _source_name(row: Row) -> str:
     return plain_text(f"{row['name']} {shortened(str(row['title']), 16)}".strip())
 
 
+def _coloured_by(report: Report) -> str:
+    """What tells of which source a part of the answer is; in reports of before the weight did."""
+    if "measured_source" not in report.table("answer")[0]:
+        return "that has most of its weight"
+    is_fit = report.table("sources")[0]["ranked_by"] == "effect"
+    return "that adds most to it" if is_fit else "without which it loses most"
+
+
 def _rankings(rows: Sequence[Row], num_sources: int) -> str:
     """`Against what is lost without 5 of 21 sources: all heads Spearman 0.10, first wrong; ...`"""
     removed = rows[0]["removed"]
@@ -404,12 +412,16 @@ def _rankings(rows: Sequence[Row], num_sources: int) -> str:
     return plain_text(f"Against {what}: {'; '.join(said)}.")
 
 
+def _measured_source(row: Row) -> object:
+    return row["measured_source"] if "measured_source" in row else row["source"]
+
+
 def _answer_lines(report: Report, display: Display) -> list[ScreenLine]:
     """The answer in lines: behind each part the number of its source; the first sources have colours, too."""
     numbers = [row["source"] for row in report.table("sources")]
     colours: Mapping[object, str] = dict(zip(numbers, COLOURS, strict=False)) if display.has_color else {}
     words: list[list[ScreenLine]] = [[]]
-    for source, tokens in groupby(report.table("answer"), key=lambda row: row["source"]):
+    for source, tokens in groupby(report.table("answer"), key=_measured_source):
         text = "".join(str(row["text"]) for row in tokens)
         colour = colours.get(source, "")
         end = f"[{source}]" if source is not None and text.strip() else ""

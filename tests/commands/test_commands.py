@@ -91,7 +91,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--sentence", " "], "--sentence: must hold at least one token (got an empty text)"),
         (["self", "--sentence", ".,;"], "--sentence: no tokens left after punctuation was removed (--tokenizer whitespace keeps it)"),
         (["self", "--file", "nowhere"], "--file: no such file: nowhere"),
-        (["self", "--file", os.devnull], "--file: must hold at least one token (got an empty text)"),
+        (["self", "--file", os.devnull], "--file: cannot be read: /dev/null: it is a device, not a file"),
         (["self", "--model", "", "the cat"], "--model: must name a model (got an empty text)"),
         (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["self", "--format", "jsn"], f"--format: got jsn (did you mean 'json'?): must be one of {', '.join(VIEWS)}"),
@@ -189,6 +189,24 @@ def test_batch_prints_each_report_and_says_what_failed(attn: Attn, tmp_path: Pat
     assert [json.loads(line)["spec"]["seed"] for line in ended.out.splitlines()] == [0, 1]
     first, last = ended.err.splitlines()
     assert first.startswith(f"{path}:1:30: self: the scores overflow") and last == "1 of 3 experiments failed"
+
+
+@pytest.mark.parametrize("num_failing", [3, 20, 21, 22, 40])
+@pytest.mark.parametrize("kept", [True, False])
+def test_of_many_failed_runs_the_first_lines_are_shown(
+    attn: Attn, tmp_path: Path, num_failing: int, kept: bool
+) -> None:
+    path, store = tmp_path / "x.yaml", tmp_path / "x.db"
+    scales = [1e38 - 1e35 * i for i in range(num_failing)]
+    path.write_text(f"experiment: self\nsentence: a b c d\nseed: 1\nsweep: {{scale: {scales}}}\n")
+    ended = attn(["batch", str(path), *(["-o", str(store)] if kept else [])])
+    *lines, summary = ended.err.splitlines()
+    assert ended.code == 3 and f"{num_failing} " in summary and "failed" in summary
+    named = [line for line in lines if "the scores overflow" in line]
+    if num_failing <= 21:
+        assert lines == named and len(named) == num_failing
+    else:
+        assert lines == [*named, f"and {num_failing - 20} more"] and len(named) == 20
 
 
 def test_a_single_command_and_a_batch_of_one_give_the_same_report(attn: Attn) -> None:
@@ -309,7 +327,10 @@ def test_a_name_that_cannot_be_looked_for_is_no_failure_to_write(
     config = tmp_path / "self.yaml"
     config.write_text("experiment: self\n")
     ended = attn(["batch", str(config), "--set", f"file={name}"] if "batch" in command else [*command, name])
-    assert (ended.code, ended.err) == (2, f"{name}: cannot be read: File name too long\n")
+    expected = f"{name}: cannot be read: File name too long\n"
+    if "--model" in command:  # it may be the name of a package, too
+        expected = f"--model: must be at most 255 bytes between slashes (got {name[:57]}...)\n"
+    assert (ended.code, ended.err) == (2, expected)
 
 
 @pytest.mark.parametrize(
@@ -461,6 +482,8 @@ def test_a_colour_variable_colours_no_file(
         ("self >&-", 4, "cannot write: standard output is closed\n"),
         ("self 2>&- >&-", 1, ""),
         ("self --file - <&-", 2, "--file: standard input is closed\n"),
+        ("show - <&-", 2, "standard input is closed: name a file\n"),
+        ("show - <&- 2>&-", 1, ""),
         ("--help | true", 0, ""),
         ("self --show-config | true", 0, ""),
     ],

@@ -34,6 +34,8 @@ TOYS = [
 ]  # fmt: skip
 OF_FILES = [
     ["results", "sweep.db"],
+    ["results", "sweep.db", "--group-by", "num_heads"],
+    ["results", "sweep.db", "--statistic", "entropy.mean"],
     ["results", "survey.db"],
     ["heads", "--store", "survey.db"],
     ["show", "report.json"],
@@ -80,7 +82,6 @@ PARTS = [
     ("why", ["why", "--show", "all"]),
     ("diff", ["diff", "self", "--set", "causal=true", "--show", "weights"]),
     ("self", ["self", LONG, "--show", "weights"]),
-    ("results", ["results", "sweep.db", "--group-by", "num_heads"]),
 ]
 MAKES = {
     "sweep.db": ["batch", "sweep.yaml", "-o"],

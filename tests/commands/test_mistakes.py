@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attncli.errors import available_bytes, out_of_memory
+from attncli.errors import available_bytes, is_about_memory, out_of_memory
 from attncli.runs.driver import Died
 from attncli.views import VIEWS
 from tests.conftest import Attn
@@ -26,7 +26,7 @@ MISTAKES = [
     ("./my-model", "./my-model: is not a command: attn heads --model ./my-model reads it"),
     ("self --mask causal", "--mask: is not a flag of attn self: did you mean --causal, without a value?"),
     ("self --n-heads 4", "--n-heads: is not a flag of attn self: attn multihead, attn pitfalls have --num-heads"),
-    ("multihead --heads 4", "--heads: is not a flag of attn multihead: did you mean --num-heads?"),
+    ("multihead --heads 4", "--head: needs --explain: it chooses what is explained; --num-heads is how many there are"),
     ("multihead --d-model 64", "--d-model: is not a flag of attn multihead: did you mean --embed-dim?"),
     ("self --save x.png", "--save: is not a flag of attn self: did you mean --output?"),
     ("self --quiet", "--quiet: is not a flag of attn self: progress and notes are on standard error: 2>/dev/null leaves them out"),
@@ -37,7 +37,7 @@ MISTAKES = [
     ("heads -m gpt2", "-m: is not a flag of attn heads: did you mean --model?"),
     ("heads --trust-remote-code", "--trust-remote-code: is not a flag of attn heads: leave it out, no code that comes with a model is run"),
     ("why --to was", "--to: needs --head, whose query or key it is"),
-    ("ablate --head 5:11", "--head: is not a flag of attn ablate: did you mean --heads?"),
+    ("ablate --head 5:11", "--heads: must be from 0:0 to 1:3 in tiny-induction (got 5:11)"),
     ('generate --prompt "the cat"', "--prompt: is not a flag of attn generate: did you mean --sentence?"),
     ("generate -n 20", "-n: is not a flag of attn generate: did you mean --max-new-tokens?"),
     ("generate --temp 0.7", "--temp: is not a flag of attn generate: did you mean --sampling-temperature?"),
@@ -85,6 +85,9 @@ MISTAKES = [
         "--sentence: cannot be combined with --probe: give one of them",
     ),
     ("heads " + "a" * 300, "--sentence: must be at most 128 tokens for tiny-induction (got 301): --truncate cuts it"),
+    ("heads --stream", "--stream: is not a flag of attn heads: --load disk reads weights as they are used"),
+    ("cache --low_cpu_mem_usage", "--low_cpu_mem_usage: is not a flag of attn cache: --load disk reads weights as they are used"),
+    ("self --head_dim=x", "--head-dim: must be a whole number (got x)"),
     ("self --layer 0", "--layer: needs --model"),
     ("self --token 1", "--token: needs --explain: it chooses what is explained"),
     ("self --device mps", "--device: got mps (did you mean 'cpu'?): must be one of auto, cpu or cuda"),
@@ -138,6 +141,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("line", "message"), MISTAKES)
 def test_a_mistake_is_answered_with_what_would_work(attn: Attn, line: str, message: str) -> None:
     assert attn(shlex.split(line)) == (2, "", f"{message}\n")
+
+
+def test_flags_with_underscores_are_those_with_hyphens(attn: Attn) -> None:
+    assert "head_dim 8" in attn(["self", "--head_dim", "8", "--color=never"]).out
+    behind = attn(["self", "--head_dim=8", "--color=never", "--", "--x_y b"])  # behind -- is a text
+    assert behind.code == 0 and "--x_y b" in behind.out
 
 
 def test_mistakes_are_many() -> None:
@@ -194,6 +203,37 @@ def test_a_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (0, 0))
     assert available_bytes() < 0
     assert ", and 0 B are free: " in out_of_memory(MemoryError())
+
+
+def test_too_little_memory_for_torch_is_one_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its libraries would end the process in words of their own."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr("attncli.errors.resource.getrlimit", lambda _: (3 * 10**8, 3 * 10**8))
+    monkeypatch.setattr("attncli.errors.available_bytes", lambda: 2 * 10**8)
+    line = "memory: torch needs 600 MB and 200 MB are free: raise the limit (ulimit -v)\n"
+    assert attn(["self", "cat"]) == (2, "", line)
+    error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    assert is_about_memory(error) and out_of_memory(error).endswith("raise the limit (ulimit -v)")
+
+
+@pytest.mark.parametrize("words", [[], ["self", "cat"], ["self", "cat", "-o", "x.json"], ["batch", "x.yaml"]])
+def test_a_deleted_working_folder_is_one_line(
+    words: list[str], attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MKL ends the process there, and says that a library cannot be loaded."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    line = "the working folder is not there (No such file or directory): cd to another one\n"
+    assert attn(words) == (2, "", line)
+    assert attn(["self", "--help"]).code == 0
+
+
+def test_a_backend_that_matplotlib_does_not_know_is_no_harm(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "attncli", "self", "a cat", "-o", str(tmp_path / "x.png")]
+    environment = {**os.environ, "MPLBACKEND": "evil"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "x.png").read_bytes()[1:4] == b"PNG"
 
 
 @pytest.mark.parametrize("is_offline", [False, True])

@@ -1,16 +1,18 @@
 """Texts that run through a model together have the report that each has alone."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
 from attncli.errors import UserError
+from attncli.models import stored
 from attncli.models.capture import Way, capture
 from attncli.models.layers import Consumer
 from attncli.report import Report
-from tests.model_folders import save_model
+from tests.model_folders import save_model, save_writer
 from tests.running import run_together
 from tests.toys.test_together import alone, assert_same, spec_of
 
@@ -137,3 +139,36 @@ def test_one_text_that_does_not_fit_spoils_no_other(tmp_path: Path) -> None:
         assert_same(got, alone(spec), tolerance=1e-5)
     assert "sentence: must be at most 512 tokens" in found[1].lines[0]
     assert "skip_sink: must be below 3" in found[3].lines[0]
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    ["generate max_new_tokens=2", "ablate method=mean", "ablate method=zero", "why"],
+)
+def test_texts_on_a_model_whose_weights_stay_in_its_files(
+    experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What replaces parts of the model between two runs is not for the texts that are read meanwhile."""
+    monkeypatch.setattr(stored, "SMALL_NUMBERS", 200)
+    name, *flags = experiment.split()
+    settings: dict[str, object] = dict(flag.split("=") for flag in flags)
+    folder = save_writer(tmp_path, "Llama")
+    specs = [
+        spec_of(name, model=str(folder), sentence=text, load="disk", seed=7, **settings)
+        for text in SENTENCES[:5]
+    ]
+    expected = [alone(spec) for spec in specs]
+    module, num_reports = import_module(f"attncli.commands.{name}"), 0
+    report = module.report
+
+    def counted(*given: object) -> Report:
+        nonlocal num_reports
+        num_reports += 1
+        made: Report = report(*given)
+        return made
+
+    monkeypatch.setattr(module, "report", counted)
+    for got, one in zip(run_together(specs), expected, strict=True):
+        assert isinstance(got, Report)
+        assert_same(got, one, tolerance=1e-5)
+    assert num_reports == len(specs), "none has failed beside the others"

@@ -148,6 +148,19 @@ def test_what_is_typed_after_q_is_for_the_shell(explained: Path) -> None:
         assert seen.left() == "attn lesson 2\n"
 
 
+def test_keys_pressed_before_the_first_prompt_skip_no_step(explained: Path) -> None:
+    """While torch is imported a reader presses Enter, maybe q: nothing is asked yet."""
+    seen = Terminal([*ATTN, "show", explained.name], explained.parent)
+    try:
+        seen.press("\n\n7\n q")
+        assert seen.read() and "Enter: 2 of 8" in seen.screen and "══ 2 of 8" not in seen.screen
+        seen.press("\n")
+        while "══ 2 of 8" not in seen.screen:
+            assert seen.read()
+    finally:
+        seen.close()
+
+
 @pytest.mark.parametrize("forward", ["\n", " ", "n", "\x1b[B", "\x1bOB", "\x1b[6~"])
 @pytest.mark.parametrize("back", ["b", "\x1b[A", "\x1b[5~"])
 def test_single_keys_go_on_and_back(explained: Path, forward: str, back: str) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -15,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,10 +25,13 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from attncli.commands import watch as page
 from attncli.models.folder import SHIPPED_MODEL
+from attncli.report import NamedTensor, Report, Table
 from attncli.runs.runner import Session
 from attncli.runs.watching import Watch
 from attncli.views import Display, load_view
 from attncli.views.comparisons import sparkline
+from attncli.views.matrices import curves_of
+from attncli.views.terminal import dotted_lines
 from tests.conftest import Attn
 
 PROBE = ["--num-tokens", "6"]
@@ -178,7 +182,6 @@ REFUSED = [
     (["--checkpoints", "owner/tiny@step*"],
      "--checkpoints: no such folder: owner/tiny@step* (a hub id needs --allow-download)"),
     (["--follow"], "--follow: needs --checkpoints"),
-    (["--expect", "entropy < 1"], "--expect: needs --checkpoints"),
 ]  # fmt: skip
 
 
@@ -278,6 +281,25 @@ def _commit(revision: str) -> str:
     return sha256(revision.encode()).hexdigest()[:40]
 
 
+def test_a_log_that_cannot_be_read_is_one_without_losses(tmp_path: Path) -> None:
+    log = tmp_path / "trainer_state.json"
+    log.write_text('{"log_history": [{"step": 5, "loss": 1.5}]}')
+    assert page.logged_loss(tmp_path, 5) == 1.5
+    for written in (
+        *("", "[]", "[" * 100_000, '{"log_history": 5}', '{"log_history": [5]}', "\ud800"),
+        f'{{"log_history": [{{"step": 5, "loss": {"9" * 400}}}]}}',
+    ):
+        log.write_bytes(written.encode("utf-8", "surrogatepass"))
+        assert page.logged_loss(tmp_path, 5) is None
+    os.truncate(log, 2**33)
+    tracemalloc.start()
+    try:
+        assert page.logged_loss(tmp_path, 5) is None
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
 def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_cache(
     checkpoints: Path, tmp_path: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,7 +345,13 @@ def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_c
             "--checkpoints: owner/other: HF_HUB_OFFLINE is set, "
             "and none of its revisions was downloaded before\n"
         )
-        shutil.rmtree(tmp_path / "hub" / "models--owner--tiny" / "refs")
+        refs = tmp_path / "hub" / "models--owner--tiny" / "refs"
+        (refs / "stepX").write_bytes(b"\xff")
+        assert (
+            "a revision of it cannot be read: 'utf-8' codec"
+            in attn([*asked[:2], "owner/tiny@*", "--allow-download"]).err
+        )
+        shutil.rmtree(refs)
         one = attn(["heads", "--model", "owner/tiny@step9-tokens1B", *PROBE, "--allow-download"])
         assert one.code == 2 and one.err.endswith(
             "give a folder: hf download owner/tiny --revision step9-tokens1B "
@@ -403,8 +431,8 @@ LINES: list[tuple[Callable[[], str], str]] = [
     (lambda: sparkline([5.1, 4.9, 5.0], 8), "███"),
     (lambda: sparkline([0.05, 0.01, 0.09], 8, is_share=True), "▁▁▁"),
     (lambda: sparkline([0.05, 0.5, 1.0], 8, is_share=True), "▁▅█"),
-    (lambda: sparkline([np.nan, 0, np.inf, 1], 8), "/▁/█"),
-    (lambda: sparkline([np.nan, np.nan], 8), "//"),
+    (lambda: sparkline([np.nan, 0, np.inf, 1], 8), " ▁ █"),
+    (lambda: sparkline([np.nan, np.nan], 8), "  "),
     (lambda: sparkline([0, 9, 0, 0, 0, 0], 3), "█▁▁"),
     (lambda: sparkline([9, 0, 9, 9, 9, 9], 3, keeps_least=True), "▁██"),
     (lambda: sparkline([4], 8), "█"),
@@ -456,3 +484,79 @@ def test_statistics_and_a_head_that_is_none(watched: Path, attn: Attn) -> None:
 def test_the_shipped_store_is_read_by_every_command_of_stores(attn: Attn) -> None:
     for command in (["watch"], ["results", "--statistic", "loss"], ["export", "--format", "csv"]):
         assert attn([command[0], "lessons/learning-to-copy.db", *command[1:]]).code == 0, command
+
+
+LEARNED = "lessons/learning-to-copy.db"
+
+
+def test_every_column_of_its_tables_can_be_expected(attn: Attn) -> None:
+    report = json.loads(attn(["watch", LEARNED, "--format", "json"]).out)
+    of_head = json.loads(attn(["watch", LEARNED, "--head", "1:1", "--format", "json"]).out)
+    for statistics, flags in ((report["statistics"], []), (of_head["statistics"], ["--head", "1:1"])):
+        for table in statistics.values():
+            for column, cell in table[-1].items():
+                if not isinstance(cell, list):
+                    impossible = f"{column} = -7"  # of every head or step, or of none: no name is unknown
+                    ended = attn(["watch", LEARNED, *flags, "--expect", impossible])
+                    assert ended.code == 1 and f"expected {impossible}: got" in ended.err, column
+
+
+def test_counts_of_heads_are_expected_of_every_step(attn: Attn) -> None:
+    ended = attn(["watch", LEARNED, "--expect", "induction_heads > 0"])
+    rows = json.loads(attn(["watch", LEARNED, "--format", "json"]).out)["statistics"]["steps"]
+    without = [row["step"] for row in rows if not row["induction_heads"]]
+    lines = [f"step {step}: expected induction_heads > 0: got 0.0" for step in without]
+    assert (ended.code, ended.err.splitlines()) == (1, lines) and 0 < len(without) < len(rows)
+    held = ["induction_heads < 5", "largest_induction < 1", "first_step < 301", "pattern != first token"]
+    assert attn(["watch", LEARNED, *(word for each in held for word in ("--expect", each))]).code == 0
+    assert attn(["watch", LEARNED, "--expect", "entropy = high"]).code == 2
+
+
+@pytest.mark.parametrize("format", ["table", "md"])
+def test_a_table_is_shown_by_its_name(format: str, attn: Attn) -> None:
+    ended = attn(["watch", LEARNED, "--show", "changes", "--format", format])
+    assert ended.code == 0 and "previous token" in ended.out and "loss" not in ended.out
+    unknown = attn(["watch", LEARNED, "--show", "change", "--format", format])
+    assert unknown.code == 2 and "must be one of weights" in unknown.err
+    missing = attn(["watch", LEARNED, "--show", "edges", "--format", format])
+    assert missing.code == 2 and "there is no part edges in this report" in missing.err
+
+
+def test_steps_without_a_loss_are_gaps_in_charts() -> None:
+    from matplotlib.axes import Axes
+
+    losses = [None, 4.0, None, 3.0, 2.5, None]
+    report = Report(
+        "watch",
+        {"store": "run.db", "model": "small"},
+        {},
+        tensors={
+            "step": NamedTensor(("point",), np.arange(6.0)),
+            "loss": NamedTensor(("point",), np.array(losses, dtype=np.float64)),
+        },
+        statistics={"steps": Table({"step": i, "loss": loss} for i, loss in enumerate(losses))},
+        about="small, 1 head: 6 steps from 0 to 5.",
+    )
+    ((curve,),) = (group.curves for group in curves_of(report))
+    across, up = curve.x / 5, (curve.y - 2.5) / 1.5
+    for line in dotted_lines(across, up, 60, 1):
+        dotted = [place for place, cell in enumerate(line) if cell != " "]
+        assert dotted[0] == 12 and dotted[1:] == [*range(35, 48)], "one dot, and one line, in sixty columns"
+    drawn: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Axes, "plot", lambda _self, *of, **how: drawn.append((of, how)))
+        load_view("svg")([report], StringIO(), Display())
+    ((x, y, *_), how) = drawn[0]
+    assert list(x) == [*range(6)] and list(np.isnan(y)) == [loss is None for loss in losses]
+    assert how["markevery"] == [1], "only what stands alone is marked"
+
+
+@pytest.mark.parametrize(("command", "name"), [("results", "x.md"), ("export", "x.csv"), ("watch", "x.svg")])
+def test_a_store_and_the_file_that_is_written_are_named_meanwhile(
+    command: str, name: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the line that counts the seconds: reading a large store and drawing many charts takes some."""
+    said: list[str] = []
+    monkeypatch.setattr("attncli.commands.output.ProgressLine.begin", lambda _line, text: said.append(text))
+    assert attn([command, LEARNED, "-o", str(tmp_path / name)]).err == ""
+    assert said[0] == "reading learning-to-copy.db" and f"writing {name}" in said

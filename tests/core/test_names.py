@@ -69,6 +69,13 @@ def test_a_word_of_several_tokens_is_one_of_its_kind() -> None:
 
 
 def test_one_token_is_asked_for() -> None:
-    assert the_one_position("be", (1,)) == 1
-    with pytest.raises(ValueError, match=r"must be one token: to is at 0, 5: give a position"):
-        the_one_position("to", (0, 5))
+    def words(text: str) -> list[range]:
+        return {"to": [range(0, 1), range(5, 6)], "lizard": [range(2, 4)]}.get(text, [])
+
+    assert the_one_position("be", (1,), words) == 1
+    with pytest.raises(
+        ValueError, match=r"must be one token: to is at 0, 5: give to#1 to to#2, or a position"
+    ):
+        the_one_position("to", (0, 5), words)
+    with pytest.raises(ValueError, match=r"must be one token: lizard is at 2, 3: give a position"):
+        the_one_position("lizard", (2, 3), words)

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from attncli.core.names import CACHE_POLICIES
 from attncli.errors import UserError
 from attncli.measure import cache_policies
-from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged
+from attncli.measure.cache import Judge, Judged, judged_reading, limited_heads, read_judged
 from attncli.measure.cache_policies import (
     PromptCache,
     PromptLayer,
@@ -28,7 +28,7 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from tests.model_folders import save_tokenizer, save_writer
 from tools.kvpress_kept_keys import BUDGET, NUM_PROMPT, SHOWN, tiny_llama, tokens
-from tools.tiny_architectures import USUAL
+from tools.tiny_architectures import GROUPED, USUAL
 
 SINK, WINDOW = 2, 3
 ATTENTIONS = {"GPT-2": "attn"}
@@ -54,7 +54,8 @@ def masked_by_hand(model: PreTrainedModel, hidden: dict[int, Tensor]) -> Iterato
     name = ATTENTIONS.get("GPT-2" if model.config.model_type == "gpt2" else "", "self_attn")
     modules = [module for path, module in model.named_modules() if path.endswith(f".{name}")]
     hooks = []
-    for layer, module in enumerate(modules):
+    for module in modules:
+        layer = module.layer_idx
 
         def hide(_module: nn.Module, inputs: Any, named: dict[str, Any], layer: int = layer) -> Any:
             mask = named["attention_mask"]
@@ -185,6 +186,92 @@ def test_a_limited_head_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path
             assert (row["kl"], row["loss"]) == pytest.approx(lost(whole, logits, ids), abs=1e-4)
     assert len(found.heads) == len({*order}) and found.curve[-1]["limited"] == len(order)
     assert any(row["kl"] > 1e-3 for row in found.heads), "something is lost"
+
+
+CHUNKED: dict[str, Any] = {
+    **{**GROUPED, "num_hidden_layers": 4, "intermediate_size_mlp": 40, "num_local_experts": 2},
+    **{"interleave_moe_layer_step": 2, "no_rope_layers": [1, 1, 1, 0], "attention_chunk_size": 8},
+}
+CONVOLVED: dict[str, Any] = {
+    **{**GROUPED, "num_hidden_layers": 3, "block_multiple_of": 8},
+    "layer_types": ["conv", "full_attention", "full_attention"],
+}
+MIXED: dict[str, dict[str, Any]] = {
+    "Llama4ForCausalLM": CHUNKED,
+    "Lfm2ForCausalLM": CONVOLVED,
+    "GraniteMoeHybridForCausalLM": {
+        **{**GROUPED, "num_local_experts": 0, "shared_intermediate_size": 40},
+        **{"layer_types": ["mamba", "attention"], "mamba_n_heads": 4, "mamba_d_head": 16},
+        **{"mamba_d_state": 8, "mamba_n_groups": 1, "position_embedding_type": "rope"},
+    },
+}
+"""Layers that see chunks of the text, and blocks without attention before the first that has it."""
+WINDOWS: dict[str, dict[str, Any]] = {
+    "Gemma2ForCausalLM": {**GROUPED, "sliding_window": 7, "query_pre_attn_scalar": 4},
+    "MistralForCausalLM": {**GROUPED, "sliding_window": 9},
+}
+HELD_FROM = {
+    "Llama4ForCausalLM": [24, 24, 24, 0],
+    "Gemma2ForCausalLM": [23, 0],
+    "MistralForCausalLM": [21, 21],
+}
+"""The first of 30 keys that each layer still sees."""
+
+
+def wild(name: str) -> PreTrainedModel:
+    """A tiny model whose attention is far from uniform."""
+    kind: Any = getattr(transformers, name)
+    torch.manual_seed(3)
+    model: PreTrainedModel = (
+        kind(kind.config_class(**{**MIXED, **WINDOWS}[name])).eval().requires_grad_(False)
+    )
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter.mul_(8)
+    return model
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize(("num_tokens", "sink", "window"), [(23, 2, 3), (40, 1, 4)])
+def test_limited_heads_of_mixed_layers_are_runs_with_masks_by_hand(
+    name: str, num_tokens: int, sink: int, window: int, tmp_path: Path
+) -> None:
+    save_tokenizer(tmp_path)
+    with in_use(open_model(wild(name), AutoTokenizer.from_pretrained(tmp_path))) as pretrained:
+        reading = judged(pretrained, num_tokens)
+        found = limited_heads(pretrained, reading, sink=sink, window=window, budget=0.6)
+    model, ids = wild(name).double(), reading.text.ids
+
+    def check(row: dict[str, Any], limited: set[tuple[int, int]]) -> None:
+        logits = by_hand(model, ids, limited, sink, window)
+        assert (row["kl"], row["loss"]) == pytest.approx(lost(whole, logits, ids), abs=2e-6)
+
+    whole = by_hand(model, ids, set(), sink, window)
+    order = [(row["layer"], row["head"]) for row in reversed(found.heads)]
+    for row in found.heads:
+        check(row, {(row["layer"], row["head"])})
+    for row in found.curve:
+        check(row, {*order[: row["limited"]]})
+    check(found.at_budget, {*order} - {(row["layer"], row["head"]) for row in found.full})
+    assert max(row["kl"] for row in found.heads) > 1e-2, "something is lost"
+
+
+@pytest.mark.parametrize("num_tokens", [49_152, 262_144])
+def test_what_is_lost_is_that_of_float64_on_large_vocabularies(num_tokens: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    whole = 4 * torch.randn(7, num_tokens, generator=generator) + 20
+    logits = whole + 0.05 * torch.randn(7, num_tokens, generator=generator)
+    ids = torch.randint(num_tokens, (8,), generator=generator)
+    reading = Judged(ModelText(("",) * 8, ids), places=torch.arange(7), targets=ids[1:], needle=(2, 5))
+    p, q = (each.double().log_softmax(-1) for each in (whole, logits))
+    kl, losses = (p.exp() * (p - q)).sum(-1), (p - q).gather(-1, ids[1:, None])[:, 0]
+    for same in (0, 3):  # the first places, which are left out of the runs, are alike
+        kl[:same], losses[:same] = 0, 0
+        found = Judge(whole, reading, same).lost(logits[same:])
+        expected = (kl.mean(), losses.mean(), losses[[2, 5]].mean(), kl.max())
+        numbers = [found[name] for name in ("kl", "loss", "needle", "worst")]
+        assert numbers == pytest.approx([float(number) for number in expected], abs=1e-8)
+    assert Judge(whole, reading).lost(whole)["kl"] == 0
 
 
 def test_bytes_and_weights_are_those_of_the_keys_that_stay(tmp_path: Path) -> None:
@@ -353,6 +440,45 @@ def test_a_policy_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path
                     logits = model(ids.unsqueeze(0)).logits[0].double()
             expected = lost(whole[start:], logits[start:], ids[start:])
             assert (row["kl"], row["loss"]) == pytest.approx(expected, abs=1e-4), row["policy"]
+
+
+@pytest.mark.parametrize("policy", ["window", "sinks", "h2o", "pyramidkv", "heads", "random"])
+@pytest.mark.parametrize("name", ["Llama4ForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM"])
+@torch.no_grad()
+def test_a_budget_of_a_policy_is_a_share_of_what_each_layer_holds(
+    name: str, policy: str, tmp_path: Path
+) -> None:
+    """What the prompt's last token sees: its window, or the part of its chunk that was read."""
+    save_tokenizer(tmp_path)
+    start, num_tokens = 30, 34
+    with in_use(open_model(wild(name), AutoTokenizer.from_pretrained(tmp_path))) as pretrained:
+        reading = judged(pretrained, num_tokens)
+        kept = PromptCache(pretrained, reading, start, [policy]).kept(policy, 0.5)
+        rows = policy_costs(pretrained, [reading], policies=[policy], budgets=[0.5, 1.0]).policies
+        model = pretrained.whole
+        group = model.config.num_attention_heads // model.config.num_key_value_heads
+        firsts = HELD_FROM[name]
+        held = [range(firsts[layer], start) for layer in range(len(kept))]
+        hidden = {}
+        for layer, of_layer in enumerate(kept):
+            gone = torch.zeros(len(of_layer), num_tokens, num_tokens, dtype=torch.bool)
+            for head, keys in enumerate(of_layer):
+                assert {*keys.tolist()} <= {*held[layer]}
+                assert policy == "heads" or abs(len(keys) - len(held[layer]) / 2) <= 0.5
+                gone[head, start:, :start] = True
+                gone[head, start:, keys] = False
+            hidden[layer] = gone.repeat_interleave(group, dim=0)
+        model.set_attn_implementation("eager")
+        ids = reading.text.ids
+        whole = model(ids.unsqueeze(0)).logits[0].double()
+        with masked_by_hand(model, hidden):
+            logits = model(ids.unsqueeze(0)).logits[0].double()
+    expected = lost(whole[start:], logits[start:], ids[start:])
+    assert (rows[0]["kl"], rows[0]["loss"]) == pytest.approx(expected, abs=1e-5)
+    num_kept = sum(len(keys) for of_layer in kept for keys in of_layer)
+    share = num_kept / sum(len(keys) * 2 for keys in held)
+    assert rows[0]["cache"] == pytest.approx(share) and share <= 0.5 + 0.1 * (policy == "pyramidkv")
+    assert rows[1]["cache"] == 1 and rows[1]["kl"] == pytest.approx(0, abs=1e-6)
 
 
 def test_a_budget_is_a_share_of_the_cache_whatever_the_policy(llama: Pretrained) -> None:

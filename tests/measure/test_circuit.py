@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from attncli.errors import UserError
+from attncli.measure import circuit
 from attncli.measure.circuit import Compositions, HeadEdges, compositions, head_edges, heads_with_pattern
 from attncli.measure.scores import score_parts
 from attncli.models.capture import with_eager_attention
 from attncli.models.loading import in_use, open_model
-from attncli.models.pretrained import Reading, read_probe, read_text
+from attncli.models.pretrained import Pretrained, Reading, read_probe, read_text
 from tests.measure.test_scores import LENS, OTHERS, SHIPPED, TOKENS, eager_weights, reading, tiny
+from tools.tiny_architectures import GROUPED, HIDDEN, SEQ2SEQ, USUAL
 
 
 def shares(edges: HeadEdges, layer: int | None, head: int | None, side: str) -> dict[Any, float]:
@@ -149,6 +153,89 @@ def test_of_the_logits_a_head_has_what_it_adds_above_the_mean_of_all_tokens() ->
             normed = hooked.normed(hooked.model.transformer.ln_f, hooked.wrote(layer, head))
             adds = (normed[:-1] * directions).sum()
             assert own["head", layer, head] == pytest.approx(float(adds / total), abs=1e-4)
+
+
+def with_head(name: str, settings: dict[str, Any]) -> Pretrained:
+    """A random model with its head, whose norms and biases are not 1 and 0."""
+    kind = getattr(transformers, name)
+    torch.manual_seed(5)
+    model = kind(kind.config_class(**settings)).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else 0.1))
+    return Pretrained(name, model.base_model, AutoTokenizer.from_pretrained(SHIPPED), with_head=model)
+
+
+NARROW = {**HIDDEN, "ffn_dim": 40, "word_embed_proj_dim": 12}
+TO_LOGITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a projection before W_U": ("OPTForCausalLM", NARROW),
+    "and no last norm": ("OPTForCausalLM", {**NARROW, "do_layer_norm_before": False}),
+    "a norm without a gain": ("OlmoForCausalLM", GROUPED),
+    "the same norm before the blocks": ("NanoChatForCausalLM", {**GROUPED, "final_logit_softcapping": None}),
+    "factors": ("GraniteForCausalLM", {**GROUPED, "residual_multiplier": 0.5}),
+    "rotations in a list": ("GraniteSWAForCausalLM", {**GROUPED, "sliding_window": 5}),
+    "no norm": ("BartForCausalLM", SEQ2SEQ),
+}
+
+
+@pytest.mark.parametrize("case", TO_LOGITS)
+def test_shares_of_the_logits_are_of_the_logits_of_the_model(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum of what the parts add is how far transformers' logits are above their means."""
+    sums: list[float] = []
+    inner = circuit._added_to_logits
+
+    def summed(*given: Any) -> Any:
+        found = inner(*given)
+        assert found is not None
+        sums.append(float(found[1].sum()))
+        return found
+
+    monkeypatch.setattr(circuit, "_added_to_logits", summed)
+    pretrained = with_head(*TO_LOGITS[case])
+    edges = head_edges(pretrained, [reading()])
+    assert sum(shares(edges, None, None, "logit").values()) == pytest.approx(1, abs=1e-4)
+    pretrained.whole.set_attn_implementation("eager")
+    with torch.no_grad():
+        logits = pretrained.whole(input_ids=TOKENS.unsqueeze(0), use_cache=False).logits[0, :-1].double()
+    total = (logits.gather(1, TOKENS[1:].unsqueeze(1)) - logits.mean(dim=1, keepdim=True)).sum()
+    assert sums == [pytest.approx(float(total), rel=1e-3)]
+
+
+TRANSFORMED = {
+    "ModernBertDecoderForCausalLM": {**USUAL, "layer_types": ["full_attention"] * 2, "pad_token_id": 0},
+    "RobertaPreLayerNormForCausalLM": {**USUAL, "is_decoder": True},
+    "XLMRobertaXLForCausalLM": {**USUAL, "is_decoder": True},
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_logits_of_a_transformed_stream_are_no_sum(name: str) -> None:
+    """A product, an activation and a norm stand before W_U: no share of theirs, and no copying score."""
+    pretrained = with_head(name, TRANSFORMED[name])
+    edges, found = head_edges(pretrained, [reading()]), compositions(pretrained)
+    reason = "between its last block and W_U it does more than a norm and products of matrices"
+    assert edges.rows and not [row for row in edges.rows if row["side"] == "logit"]
+    assert edges.notes == (f"No shares of the logits of {name}: {reason}.",)
+    assert found.rows and not found.copying
+    assert found.notes == (f"No copying scores of {name}: {reason}.",)
+
+
+def test_heads_copy_through_projections_beside_the_tables() -> None:
+    """Of W_U P_out W_OV P_in W_E, as many tokens by as many."""
+    pretrained = with_head("OPTForCausalLM", NARROW)
+    copying = compositions(pretrained).copying
+    assert len(copying) == 2 * 4
+    model: Any = pretrained.whole.double()
+    body = model.model.decoder
+    for row in copying:
+        block, own = body.layers[row["layer"]], slice(8 * row["head"], 8 * row["head"] + 8)
+        read = body.project_in.weight @ body.embed_tokens.weight.mT  # (stream, token)
+        read = (read - read.mean(dim=0)) * block.self_attn_layer_norm.weight.unsqueeze(1)
+        wrote = block.self_attn.out_proj.weight[:, own] @ block.self_attn.v_proj.weight[own] @ read
+        wrote = (wrote - wrote.mean(dim=0)) * body.final_layer_norm.weight.unsqueeze(1)
+        values = torch.linalg.eigvals(model.lm_head.weight @ body.project_out.weight @ wrote)
+        assert row["score"] == pytest.approx(float(values.real.sum() / values.abs().sum()), abs=1e-4)
 
 
 def test_without_its_ten_strongest_edges_a_head_looks_as_is_said() -> None:

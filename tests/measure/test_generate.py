@@ -21,7 +21,7 @@ from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
 from attncli.measure import writing as rows
 from attncli.measure.writing import WrittenRows
-from attncli.models import writing
+from attncli.models import child, writing
 from attncli.report import Report
 from tests.conftest import Attn
 from tests.model_folders import GEMMAS, save_gemma, save_tokenizer, save_writer
@@ -195,7 +195,7 @@ def test_sampled_tokens_are_those_of_transformers_with_that_seed(tmp_path: Path)
     ("architecture", "reason"),
     [
         ("BERT", "looks at later tokens"),
-        ("Mamba", "it has none"),
+        ("Mamba", "has no attention, so there is nothing to show of it"),
         ("XLM", "transformer.attentions.0 has 13 keys where there are 12 tokens"),
     ],
 )
@@ -516,7 +516,7 @@ TEMPLATES = {
 def test_a_chat_template_that_fails_is_one_line(
     template: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "MOST_SECONDS", 2)
+    monkeypatch.setattr(child, "MOST_SECONDS", 2)
     folder = save_writer(tmp_path, "GPT-2")
     (folder / "chat_template.jinja").write_text(template)
     ended = attn(["generate", "--model", str(folder), "--sentence", "the cat", "--chat"])

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AddedToken, AutoTokenizer
+import torch
+from transformers import AddedToken, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+import attncli
 from attncli.core.names import UNNAMED
 from attncli.measure.patterns import Stack, pattern_of, pattern_rows, strongest_rows
+from attncli.models.folder import SHIPPED_MODEL
 from tests.conftest import Attn
 from tests.model_folders import save_model
 from tests.running import run
@@ -194,3 +197,59 @@ def test_the_screen_has_both_texts_and_one_blank_line_before_what_to_type_next(
         assert shown[-1].startswith("Next, ") and shown[-2] == "" != shown[-3]
     (note,) = [line for line in attn([*command, "--skip-sink", "1"]).out.splitlines() if "Without" in line]
     assert note == "Without the first key, the other weights renormalised."
+
+
+def looking_back(folder: Path, *distances: int) -> GPT2LMHeadModel:
+    """A model of one layer whose heads look back by these distances, whatever the tokens are."""
+    places, count = 64, len(distances)
+    config = GPT2Config(
+        vocab_size=64, n_positions=places, n_embd=places * count, n_layer=1, n_head=count, bos_token_id=0,
+        eos_token_id=0,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
+    attention = model.transformer.h[0].attn.c_attn
+    with torch.no_grad():
+        model.transformer.wte.weight.mul_(0.01)
+        model.transformer.wpe.weight.copy_(torch.eye(places, places * count))
+        attention.weight.zero_()
+        for head, distance in enumerate(distances):
+            query = attention.weight[:places, head * places : (head + 1) * places]
+            query.copy_(5 * torch.eye(places).roll(-distance, dims=1).tril())
+            start = places * (count + head)
+            attention.weight[:places, start : start + places] = torch.eye(places)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(SHIPPED_MODEL).save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("num_tokens", [24, 10, 5])
+def test_a_head_that_looks_back_by_the_distance_of_the_copies_is_no_induction_head(
+    num_tokens: int, tmp_path: Path, attn: Attn
+) -> None:
+    model = looking_back(tmp_path, num_tokens - 1, num_tokens, 1)
+    flags = ["--model", str(tmp_path), "--num-tokens", str(num_tokens), "--seed", str(num_tokens)]
+    names = {"induction", "duplicate token"}
+    for command in ("heads", "ablate"):
+        report = json.loads(attn([command, *flags, "--format", "json"]).out)
+        patterns = {row["head"]: row["pattern"] for row in report["statistics"]["heads"]}
+        assert names.isdisjoint(patterns.values()) and patterns[2] == "previous token", command
+    report = json.loads(attn(["heads", *flags, "--format", "json"]).out)
+    counts = {row["pattern"]: row["heads"] for row in report["statistics"]["patterns"]}
+    assert {name: counts[name] for name in names} == dict.fromkeys(names, 0)
+    assert names.isdisjoint(row.get("rest_pattern") for row in report["statistics"]["heads"])
+    rows = {row["head"]: row for row in report["statistics"]["heads"]}
+    assert rows[0]["induction_stripe"] > 0.9 > 0.1 > rows[0]["induction"]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    with attncli.Watch(model, tokenizer, every=1, num_tokens=num_tokens) as watch:
+        numbers = watch.step(1)
+    assert names.isdisjoint(row["pattern"] for row in watch.heads)
+    assert numbers is not None and numbers["attn/induction_heads"] == 0
+
+
+def test_heads_that_read_tokens_are_induction_heads_with_the_same_numbers_at_any_distance() -> None:
+    for num_tokens in (5, 9, 24):
+        survey = attncli.heads(str(SHIPPED_MODEL), num_tokens=num_tokens)
+        heads = [row for row in survey.table("heads") if row["layer"] == 1]
+        assert [row["pattern"] for row in heads] == ["induction"] * 4
+        largest = max(row["induction"] for row in heads)
+        assert largest == max(row["induction_stripe"] for row in heads), "as the longer probe has it"

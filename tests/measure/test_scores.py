@@ -38,6 +38,14 @@ OTHERS = {
     "Phi": Architecture("PhiModel", {**USUAL, "pad_token_id": 0}, "partial rotation"),
     "Mixtral": Architecture("MixtralModel", {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "Qwen 2": Architecture("Qwen2Model", GROUPED, "biases of query and key"),
+    "Cohere, norms of heads": Architecture("CohereModel", {**GROUPED, "use_qk_norm": True}),
+    "Granite-SWA": Architecture(
+        "GraniteSWAModel",
+        {**GROUPED, "residual_multiplier": 0.5, "sliding_window": 5},
+        "sinks, rotations in a list",
+    ),
+    "Doge": Architecture("DogeModel", GROUPED, "a mask of its own, other for each head"),
+    "Doge, few keys": Architecture("DogeModel", {**GROUPED, "keep_window_size": 4}),
 }
 SUMS = [
     *(
@@ -94,8 +102,15 @@ def test_parts_add_up_to_the_score_that_gives_the_weight(name: str) -> None:
                 assert min(scores) > 1e-7 * largest, part
         assert float(found.pairs.sum()) == pytest.approx(found.above_mean, abs=1e-4 * largest)
         assert len(found.parts) == 1 + 2 * (4 + 1) + 1
-        weight = eager_weights(pretrained.model, 2, head)[QUERY, found.key]
-        assert found.weight == pytest.approx(float(weight), abs=1e-5)
+        weights = eager_weights(pretrained.model, 2, head)[QUERY]
+        # Eager attention of Granite-SWA returns rows without their sink.
+        total = float(found.weights.sum()) if name == "Granite-SWA" else 1.0
+        assert found.weight == pytest.approx(float(weights[found.key]) * total, abs=1e-5)
+        adds, _ = found.of_keys["key"]
+        hidden = adds.isnan()[0]
+        assert (weights[hidden] == 0).all() and abs(found.position) < 100
+        if name.startswith("Doge"):
+            assert torch.equal(hidden, weights == 0)
 
 
 @pytest.mark.parametrize("name", NO_SUMS)

@@ -1,7 +1,9 @@
 """Where an answer came from: weights and removals against transformers alone, the Lasso by its conditions."""
 
+import html
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +258,107 @@ def test_the_turns_and_tools_of_a_chat_are_sources(talker: Pretrained) -> None:
         chat_text(json.dumps({"messages": messages, "tools": [tool]}), talker)
 
 
+EACH = "{% for m in messages %}"
+Pieces = list[str | tuple[str]]
+"""What a template writes of a message; its content in a tuple."""
+TEMPLATES: dict[str, tuple[str, Callable[[str, str], Pieces]]] = {
+    "as roles": ("<{{ m.role }}> {{ m.content | trim }}\n", lambda role, text: [f"<{role}> ", (text,), "\n"]),
+    "with blanks": ("{{ m.role }}:{{ m.content }}\n", lambda role, text: [f"{role}:", (text,), "\n"]),
+    "twice": ("{{ m.content }} ({{ m.content }})\n", lambda _, text: [(text,), " (", (text,), ")\n"]),
+    "escaped": (
+        "{{ m.content | e }}\n",
+        lambda _, text: [(html.escape(text).replace("&quot;", "&#34;"),), "\n"],
+    ),
+    "as JSON": (
+        "{{ m | tojson }}\n",
+        lambda role, text: [f'{{"role": "{role}", "content": "', (text,), '"}\n'],
+    ),
+    "by how it begins": (
+        "{% if m.content.startswith('a') %}A {% endif %}{{ m.content }}|",
+        lambda _, text: ["A " if text[0] == "a" else "", (text,), "|"],
+    ),
+    "cut": (
+        "{{ m.role }} {{ m.content.split('</think>')[-1].lstrip() }}\n",
+        lambda role, text: [f"{role} ", (text.split("</think>")[-1].lstrip(),), "\n"],
+    ),
+}
+TURNS = (("system", "user"), ("user", "a"), ("assistant", "s"), ("user", "user"), ("assistant", "user & <b>"))
+TURNS += (("user", "aa"), ("assistant", "<think>user</think> user"))
+
+
+@pytest.mark.parametrize("case", TEMPLATES)
+def test_a_message_is_where_the_template_writes_it(case: str, talker: Pretrained) -> None:
+    """Not where its words are first: in marks of roles, in other messages, in what the template adds."""
+    template, write = TEMPLATES[case]
+    talker.tokenizer.chat_template = f"{EACH}{template}{{% endfor %}}"
+    whole, expected = "", []
+    for role, content in TURNS:
+        spans = []
+        for piece in write(role, content):
+            text = piece if isinstance(piece, str) else piece[0]
+            spans += [] if isinstance(piece, str) else [(len(whole), len(whole) + len(text))]
+            whole += text
+        expected.append((role, tuple(spans)))
+    blank = " " if case in ("as roles", "with blanks") else ""
+    messages = [{"role": role, "content": f"{content}{blank}"} for role, content in TURNS]
+    found = chat_text(json.dumps(messages), talker)
+    if case == "with blanks":
+        assert found.texts() == [content for _, content in TURNS]
+        return
+    assert found.text == whole
+    assert [(one.title, one.spans) for one in found.sources] == expected
+    # Without all but the second, all places of the others are gone.
+    left = found.with_only([number == 1 for number in range(len(TURNS))])
+    assert [left.text[start:end] for start, end in left.sources[0].spans] == ["a"] * len(expected[1][1])
+
+
+def test_messages_in_another_order_are_where_they_are(talker: Pretrained) -> None:
+    others = (
+        "{% for m in messages[1:] %}{% if loop.last %}[{{ messages[0].content }}]{% endif %}{{ m.content }},"
+    )
+    talker.tokenizer.chat_template = f"{others}{{% endfor %}}"
+    messages = [{"role": role, "content": content} for role, content in TURNS[:4]]
+    found = chat_text(json.dumps(messages), talker)
+    assert found.text == "a,s,[user]user,"
+    assert [(one.title, one.start) for one in found.sources] == [
+        ("user", 0),
+        ("assistant", 2),
+        ("system", 5),
+        ("user", 10),
+    ]
+
+
+def test_documents_are_placed_by_the_template_and_not_by_their_words(talker: Pretrained) -> None:
+    talker.tokenizer.chat_template = f"{EACH}{TEMPLATES['as roles'][0]}{{% endfor %}}"
+    found = with_documents([("a", "user"), ("b", "s & user")], "r").in_template(talker)
+    assert [one.start for one in found.sources] == [len("<user> "), len("<user> user\n\n")]
+    talker.tokenizer.chat_template = f"{EACH}{TEMPLATES['escaped'][0]}{{% endfor %}}"
+    found = with_documents([("a", "user"), ("b", "s & <user>")], "r").in_template(talker)
+    assert found.texts() == ["user", "s &amp; &lt;user&gt;"]
+    talker.tokenizer.chat_template = EACH + "{{ m.role }}{% endfor %}"
+    with pytest.raises(UserError, match="leaves out the text, or changes it"):
+        with_documents([("a", "1")], "r").in_template(talker)
+
+
+def test_a_tool_is_not_looked_for_in_what_is_said_of_it(talker: Pretrained) -> None:
+    function = {"name": "look", "description": "look at it"}
+    messages = [{"role": "user", "content": f"look: {json.dumps(function)}"}]
+    chat = json.dumps({"messages": messages, "tools": [{"type": "function", "function": function}]})
+    found = chat_text(chat, talker)
+    assert [
+        (one.title, text.startswith("look: ")) for one, text in zip(found.sources, found.texts(), strict=True)
+    ] == [
+        ("user", True),
+        ("tool look", False),
+    ]
+    talker.tokenizer.chat_template = (
+        EACH + "{{ m.content }}{% endfor %}{% for t in tools %}\n- "
+        "{{ t.function.name }}: {{ t.function.description | upper }} "
+        "({{ t.function.description }}){% endfor %}"
+    )
+    assert chat_text(chat, talker).texts()[1].startswith("look: LOOK AT IT")
+
+
 def test_markup_in_a_source_is_text_and_the_templates_own_is_not(talker: Pretrained) -> None:
     text = "the cat [SEP] walks"
     plain = with_documents([("a", text)], "it was").in_template(talker)
@@ -446,3 +549,37 @@ def test_many_prompts_go_into_a_store_and_are_expected_to_come_from_a_source(
     assert broken.code == 1 and "expected source.first == line1: got 2.0" in broken.err
     wrong = attn([*command, "--expect", "entropy.mean == line1"])
     assert wrong.code == 2 and "must end in a number (got line1)" in wrong.err
+
+
+def test_sources_are_in_the_order_of_what_was_measured(talker: Pretrained) -> None:
+    """Those that were removed first, by what is lost; the others by the heads that are named, or by all."""
+    parts = (*PARTS, "die katze", "w30 w31", "the dog", "w24 w25")
+    reading = sourced_reading(talker, parts)
+    answer = given_answer(talker, f" {ANSWER}", reading)
+    for heads, rest in (((), "all_heads"), (("1:1",), "retrieving_heads")):
+        found = answer_sources(talker, reading, answer, heads=heads)
+        assert [row["ranked_by"] for row in found.sources] == ["lost"] * 5 + [rest] * 4
+        lost = [row["lost"] for row in found.sources[:5]]
+        weights = [row[rest] for row in found.sources[5:]]
+        assert lost == sorted(lost, reverse=True) and weights == sorted(weights, reverse=True)
+        assert found.first == found.sources[0]["source"]
+    sampled = answer_sources(talker, reading, answer, method="sampled", num_runs=8)
+    effects = [row["effect"] for row in sampled.sources]
+    assert effects == sorted(effects, reverse=True)
+    assert {row["ranked_by"] for row in sampled.sources} == {"effect"}
+
+
+def test_a_token_of_the_answer_is_of_the_source_without_which_it_loses_most(talker: Pretrained) -> None:
+    reading = sourced_reading(talker)
+    answer = given_answer(talker, f" {ANSWER}", reading)
+    found = answer_sources(talker, reading, answer, method="removal")
+    removals = Removals(talker, reading, Replay(talker.whole, reading.prompt.ids, torch.tensor(answer.ids)))
+    count = len(reading.places)
+    whole = removals.log_probabilities(torch.ones(1, count, dtype=torch.bool))
+    lost = whole - removals.log_probabilities(~torch.eye(count, dtype=torch.bool))
+    for place, row in enumerate(found.tokens):
+        gains = lost[:, place].clamp(min=0)
+        largest = float(gains.max())
+        is_clear = largest >= 0.05 and 2 * largest > float(gains.sum())
+        assert row["measured"] == pytest.approx(largest, abs=1e-4)
+        assert row["measured_source"] == (int(gains.argmax()) + 1 if is_clear else None)

@@ -34,8 +34,16 @@ PRE_NORM = {
     "GPTNeoXForCausalLM": NEOX,
     "OPTForCausalLM": OPT,
     "PhiForCausalLM": {**USUAL, "pad_token_id": 0},
+    "OlmoForCausalLM": GROUPED,
 }
 FULL, SLIDING = "full_attention", "sliding_attention"
+GRANITE = {**GROUPED, "residual_multiplier": 0.5, "embedding_multiplier": 3.0, "logits_scaling": 4.0}
+WITH_FACTORS: dict[str, tuple[dict[str, Any], float]] = {
+    "CohereForCausalLM": ({**GROUPED, "logit_scale": 0.5, "use_qk_norm": True}, 0.5),
+    "GraniteForCausalLM": (GRANITE, 0.5 / 4),
+    "GraniteSWAForCausalLM": ({**GRANITE, "layer_types": [FULL, SLIDING], "sliding_window": 5}, 0.5 / 4),
+}
+"""Of each what a head's output is multiplied by until it is in a logit, beside the norm."""
 MIMO: dict[str, Any] = {
     **GROUPED,
     "v_head_dim": 6,
@@ -49,8 +57,7 @@ NO_SUM = {
         "is not its input plus the outputs of its heads and its MLP",
     ),
     "Gemma2ForCausalLM": ({**GROUPED, "query_pre_attn_scalar": 4}, "is not its input plus"),
-    "CohereForCausalLM": ({**GROUPED, "logit_scale": 0.5}, "are scaled or capped after W_U"),
-    "GraniteForCausalLM": ({**GROUPED, "residual_multiplier": 0.5}, "is not its input plus"),
+    "NanoChatForCausalLM": (GROUPED, "are changed after W_U, not by a factor alone"),
 }
 
 
@@ -90,9 +97,9 @@ def by_formula(model: Any, ids: Tensor, token: int, against: int) -> tuple[Tenso
         matrix = (module.weight if is_gpt2 else module.weight.mT).double()  # (heads x value_dim, embed)
         heads = read[module].view(4, -1)
         results = torch.einsum("hv,hve->he", heads, matrix.view(4, heads.shape[-1], -1))
-        if is_gpt2:
+        if is_gpt2 or "Cohere" in type(model).__name__:
             centered = results - results.mean(dim=-1, keepdim=True)
-            size = (stream.var(unbiased=False) + norm.eps).sqrt()
+            size = (stream.var(unbiased=False) + (norm.eps if is_gpt2 else norm.variance_epsilon)).sqrt()
         else:
             centered, size = results, (stream.square().mean() + norm.variance_epsilon).sqrt()
         found.append(centered / size * gain @ column)
@@ -119,6 +126,27 @@ def test_heads_add_what_the_formula_says(name: str, tmp_path: Path) -> None:
         assert row["query"] == len(ids) - 1 and row["key_token"] == report.tokens[row["key"]]
         assert row["key_weight"] == pytest.approx(float(of_last.max()), abs=1e-5)
         assert of_last[row["key"]] == pytest.approx(float(of_last.max()), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", WITH_FACTORS)
+def test_factors_of_the_stream_and_of_the_logits_are_in_what_heads_add(name: str, tmp_path: Path) -> None:
+    """Granite multiplies what its heads and MLPs write, and divides its logits, as Cohere does.
+
+    Granite-SWA has a list of rotary embeddings beside that of its blocks.
+    """
+    settings, factor = WITH_FACTORS[name]
+    model = save(tmp_path, name, settings)
+    report = attncli.run("why", model=tmp_path, sentence=SENTENCE, answer="cat", against="street")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    ids = torch.tensor(tokenizer(SENTENCE)["input_ids"])
+    expected, difference = by_formula(model, ids, *tokenizer.convert_tokens_to_ids(["cat", "street"]))
+    torch.testing.assert_close(contributions(report), expected * factor, atol=1e-4, rtol=1e-4)
+    parts = report.numbers("parts")
+    assert parts["logit"] == pytest.approx(difference, abs=1e-4)
+    assert parts["sum"] == pytest.approx(difference, abs=1e-4)
+    assert report.tensors_of("keys")["contribution"].values.sum() == pytest.approx(
+        report.table("heads")[0]["contribution"], abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("kinds", [[FULL, SLIDING, FULL], [SLIDING, FULL, SLIDING], [FULL, FULL, SLIDING]])
@@ -219,3 +247,34 @@ def test_a_screen_and_a_page(attn: Attn, tmp_path: Path) -> None:
 def test_what_cannot_be_is_said_in_a_line(attn: Attn, flags: list[str], line: str) -> None:
     ended = attn(["why", *flags])
     assert ended.code == 2 and ended.out == "" and line in ended.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["why", "a bc a bd a", "--head", "1:0", "--from", "b"],
+        ["why", "a bc a bd a", "--head", "1:0", "--to", "b"],
+        [
+            "ablate",
+            "a bc a bd a",
+            "--method",
+            "swap",
+            "--other",
+            "a cb a bd a",
+            "--answer",
+            "c",
+            "--token",
+            "b",
+        ],
+    ],
+)
+def test_a_name_of_several_tokens_is_told_their_names_before_weights_are_read(
+    command: list[str], attn: Attn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr("attncli.models.loading.load_pretrained", read)
+    flag = command[-2]
+    message = f"{flag}: must be one token: b is at 3, 8: give b#1 to b#2, or a position\n"
+    assert attn(command) == (2, "", message)

@@ -1,6 +1,7 @@
 """Model files that somebody damaged or made to do harm: one line, soon, and without much memory."""
 
 import json
+import os
 import random
 import resource
 import signal
@@ -14,12 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFWriter
+from safetensors import SafetensorError, safe_open
 from transformers import AlbertConfig, AlbertModel
 
 from attncli.cli import run
 from attncli.errors import UserError
+from attncli.models import child, tokenizer_files
 from attncli.models.folder import check_gguf, check_model_folder
 from attncli.models.loading import load_pretrained
+from attncli.models.tokenizer_files import check_tokenizer
+from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer
 
 WIDTH, HIDDEN, BLOCKS = 16, 24, 2
@@ -282,7 +287,7 @@ BOMB = '{"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}'
 DEEP = nested('{"type": "Whitespace"}', "pretokenizers", 10_000)
 TOKENIZERS = {
     "normalizer": (BOMB, "retry-limit-in-match over"),
-    "pre_tokenizer": (DEEP, "cannot be loaded: maximum recursion"),
+    "pre_tokenizer": (DEEP, "tokenizer.json: is nested too deeply"),
 }
 
 
@@ -298,3 +303,162 @@ def test_a_tokenizer_that_would_take_forever_is_one_line(
         assert run(["heads", "--model", str(tmp_path), "--sentence", "a" * 5000 + "b"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert said in line
+
+
+def replacing(old: dict[str, str], new: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": old, "content": new}
+
+
+def in_order(*normalizers: dict[str, Any]) -> dict[str, Any]:
+    return {"normalizer": {"type": "Sequence", "normalizers": normalizers}}
+
+
+SPECIAL = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+A_TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+
+
+def template(pieces: list[Any], num_ids: int = 1) -> dict[str, Any]:
+    token = {"id": "[CLS]", "ids": [2] * num_ids, "tokens": ["[CLS]"] * num_ids}
+    what = {"single": pieces, "pair": pieces, "special_tokens": {"[CLS]": token}}
+    return {"post_processor": {"type": "TemplateProcessing", **what}}
+
+
+TOO_MUCH = "makes too much of a short text: it takes more than"
+GROWING: dict[str, tuple[dict[str, Any], str]] = {
+    "doubled": (in_order(*[replacing({"String": "a"}, "aa")] * 40), TOO_MUCH),
+    "of-a-rare-letter": (in_order(*[replacing({"String": "Ω"}, "ΩΩ")] * 40), TOO_MUCH),
+    "by-a-pattern": (in_order(*[replacing({"Regex": "."}, "a" * 16)] * 12), TOO_MUCH),
+    "long-template": (template([SPECIAL] * 200_000 + [A_TEXT]), "adds 200,000 tokens to every text"),
+    "long-token": (template([SPECIAL, A_TEXT], 30_000), "adds 30,000 tokens to every text"),
+    "decoder": (
+        {"decoder": {"type": "Sequence", "decoders": [replacing({"String": "t"}, "tt")] * 40}},
+        TOO_MUCH,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_tokenizer_that_makes_a_long_text_of_a_short_one_is_one_line(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "MOST_SECONDS", 1)
+    parts, said = GROWING[name]
+    changed_json(save_model(tmp_path, "BERT") / "tokenizer.json", **parts)
+    assert run(["heads", "--model", str(tmp_path), "--sentence", "the cat"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"{tmp_path / 'tokenizer.json'}: {said}" in line
+
+
+def test_a_tokenizer_of_many_small_changes_is_tried_and_read(tmp_path: Path) -> None:
+    """Their product alone would be a trillion."""
+    many = in_order(*(replacing({"String": chr(0x2460 + i)}, f"({i})") for i in range(40)))
+    changed_json(save_model(tmp_path, "BERT") / "tokenizer.json", **many)
+    check_model_folder(tmp_path)
+
+
+def test_what_was_judged_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tokenizer_files, "SMALL_BYTES", 0)
+    path, reads = tmp_path / "tokenizer.json", list[int]()
+    for number, text in enumerate(('{"normalizer": null}', '{"normalizer": null}', '{"decoder": null}')):
+        path.write_text(text)
+        check_tokenizer(path, lambda number=number: reads.append(number) or json.loads(path.read_bytes()))
+    assert reads == [0, 2]
+
+
+def header_of(folder: Path) -> tuple[dict[str, Any], bytes]:
+    content = (folder / "model.safetensors").read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:begin]), content[begin:]
+
+
+def with_header(folder: Path, header: dict[str, Any], numbers: bytes) -> None:
+    written = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(written).to_bytes(8, "little") + written + numbers)
+
+
+def test_bytes_of_two_tensors_or_of_none_are_refused(tmp_path: Path) -> None:
+    """As the package safetensors does: 60,000 names of the same bytes would be gigabytes."""
+    folder = save_model(tmp_path, "BERT")
+    header, numbers = header_of(folder)
+    name = next(name for name in header if name != "__metadata__")
+    same = header | {f"more.{i}": header[name] for i in range(60_000)}
+    hole = {key: entry for key, entry in header.items() if key != name}
+    shifted = json.loads(json.dumps(header))
+    shifted[name]["data_offsets"] = [place - 4 for place in shifted[name]["data_offsets"]]
+    for changed in (same, hole, shifted):
+        with_header(folder, changed, numbers)
+        with pytest.raises(SafetensorError), safe_open(folder / "model.safetensors", "pt"):
+            pass
+        with pytest.raises(UserError, match="is not a safetensors file: its header is damaged"):
+            check_model_folder(folder)
+
+
+@pytest.fixture
+def downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of `owner/NAME`, of the test's name, in the cache of a machine without a network."""
+    of_model = tmp_path / "hub" / f"models--owner--{tmp_path.name}"
+    folder = save_model(of_model / "snapshots" / ("5" * 40), "BERT")
+    (of_model / "refs").mkdir()
+    (of_model / "refs" / "main").write_text("5" * 40)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for module in ("huggingface_hub.constants", "transformers.utils.hub.constants"):
+        monkeypatch.setattr(f"{module}.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return folder
+
+
+@pytest.mark.usefixtures("downloaded")
+def test_a_model_that_was_downloaded_is_read_without_a_network(tmp_path: Path, attn: Attn) -> None:
+    ended = attn(["heads", "--model", f"owner/{tmp_path.name}", "--allow-download", "the cat sat"])
+    assert (ended.code, ended.err) == (0, "") and ended.out.startswith(f"heads: {tmp_path.name}")
+
+
+def damaged_tokenizer(folder: Path) -> None:
+    changed_json(folder / "tokenizer.json", post_processor={
+        "type": "TemplateProcessing", "pair": [], "special_tokens": {"x": {"id": "x", "ids": [1] * 200_000}},
+        "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (damaged_tokenizer, "tokenizer.json: adds 200,000 tokens to every text"),
+        (lambda folder: changed_json(folder / "config.json", num_hidden_layers=10**9), "must be at most"),
+        (lambda folder: os.truncate(folder / "tokenizer_config.json", SPARSE_BYTES), "holds more than"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99), "is not a safetensors file"),
+    ],
+    ids=["tokenizer", "layers", "hole", "weights"],
+)
+def test_a_model_that_was_downloaded_is_checked_as_a_folder(
+    damage: Callable[[Path], object], said: str, downloaded: Path, tmp_path: Path, attn: Attn
+) -> None:
+    damage(downloaded)
+    ended = attn(["heads", "--model", f"owner/{tmp_path.name}", "--allow-download", "the cat sat"])
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert ended.err.startswith(f"--model: {downloaded}") and said in ended.err
+
+
+SPARSE_BYTES = 2**33
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"],
+)
+def test_a_file_of_a_hole_is_one_line(name: str, tmp_path: Path) -> None:
+    """Eight gigabytes that take no space on the disk, and would take them in memory."""
+    folder = save_model(tmp_path, "BERT")
+    with (folder / name).open("wb") as file:
+        file.truncate(SPARSE_BYTES)
+    said = "holds more than|is not a safetensors file"
+    with bounded(seconds=10, num_bytes=2**28), pytest.raises(UserError, match=rf"{name}: .*({said})"):
+        check_model_folder(folder)
+
+
+@pytest.mark.parametrize("count", [-1, 0])
+def test_a_model_has_heads(count: int, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, "GPT-2")
+    changed_json(folder / "config.json", n_head=count)
+    with pytest.raises(UserError, match=rf"config.json: n_head must be at least 1 \(got {count}\)"):
+        check_model_folder(folder)

@@ -37,7 +37,7 @@ def layer(number: int, visibility: Visibility) -> CapturedLayer:
 def test_layers_come_in_their_order_and_long_ones_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deferred_layers, "SHORT", 2 * 7 * 7)
     taken: list[int] = []
-    waits = deferred_layers.DeferredLayers(lambda one: taken.append(one.layer))
+    waits = deferred_layers.DeferredLayers(lambda layers: taken.extend(layer.layer for layer in layers))
     short, long = Visibility(7, 7, causal=True), Visibility(11, 11)
     kept = layer(0, short)
     assert isinstance(kept.attention, AttentionLayer)
@@ -55,7 +55,7 @@ def test_layers_come_in_their_order_and_long_ones_at_once(monkeypatch: pytest.Mo
 
 def test_what_may_see_no_key_does_not_wait() -> None:
     taken: list[int] = []
-    waits = deferred_layers.DeferredLayers(lambda one: taken.append(one.layer))
+    waits = deferred_layers.DeferredLayers(lambda layers: taken.extend(layer.layer for layer in layers))
     waits.take(layer(0, Visibility(7, 5, causal=True)))
     waits.take(layer(1, Visibility(5, 5, key_mask=torch.zeros(1, 5, dtype=torch.bool))))
     assert taken == [0, 1] and not waits.waiting

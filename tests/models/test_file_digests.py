@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attncli.models import folder
-from attncli.models.folder import content_digest
+from attncli.models import digests
+from attncli.models.digests import content_digest
 
 
 class Reads:
@@ -25,9 +25,9 @@ class Reads:
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is noted, as soon as it has been read."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(folder, "LARGE_BYTES", 1000)
-    monkeypatch.setattr(folder, "BLOCK_BYTES", 700)
-    monkeypatch.setattr(folder, "SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(digests, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(digests, "BLOCK_BYTES", 700)
+    monkeypatch.setattr(digests, "SETTLED_SECONDS", -1.0)
     path = tmp_path / "large.bin"
     path.write_bytes(os.urandom(2003))
     return path
@@ -73,7 +73,7 @@ def test_a_change_is_noticed_whatever_its_time_says(large: Path, byte: int) -> N
 
 def test_what_has_just_changed_is_not_noted(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another change within the same tick of the file system's clock would not be seen."""
-    monkeypatch.setattr(folder, "SETTLED_SECONDS", 3600.0)
+    monkeypatch.setattr(digests, "SETTLED_SECONDS", 3600.0)
     digest(large, 3)
     digest(large, 3)
 

@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedConfig
 
 import attncli
@@ -114,14 +116,47 @@ def test_of_several_pictures_the_first_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is not a picture that Pillow reads"),
+        (b"", "is not a picture in PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF"),
         (b"\x89PNG\r\n\x1a\n" + bytes(20), "cannot be read|is damaged|is not a picture"),
-        (b"<svg/>", "is not a picture that Pillow reads"),
+        (b"<svg/>", "is not a picture in PNG, "),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n", "is not a picture in PNG, "),
+        (b"\xc5\xd0\xd3\xc6" + bytes(26) + b"%!PS-Adobe-3.0\n", "is not a picture in PNG, "),
+        (b"8BPS\0\1" + bytes(100), "is not a picture in PNG, "),
     ],
 )
 def test_what_is_no_picture_is_one_line(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "a.png").write_bytes(data)
     with pytest.raises(UserError, match=rf"image: .*a\.png: ({said})"):
+        open_picture(str(tmp_path / "a.png"))
+
+
+def test_postscript_in_a_picture_s_name_starts_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **_: started.append(given))
+    header = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n"
+    (tmp_path / "a.png").write_bytes(header + b"showpage\n%%EOF\n")
+    with pytest.raises(UserError, match=r"a\.png: is not a picture in PNG"):
+        open_picture(str(tmp_path / "a.png"))
+    assert started == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (os.mkfifo, "it is a pipe, not a file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 2**33), "more than 1,024 MiB"),
+    ],
+    ids=["pipe", "device", "folder", "sparse"],
+)
+def test_what_is_no_file_or_endless_is_no_picture(
+    change: Callable[[Path], object], said: str, tmp_path: Path
+) -> None:
+    change(tmp_path / "a.png")
+    with pytest.raises(UserError, match=rf"a\.png: cannot be read: .*{said}"):
         open_picture(str(tmp_path / "a.png"))
 
 
@@ -187,7 +222,7 @@ def test_architectures_are_right(model_type: str, tmp_path: Path) -> None:
     [
         ("swin", "attends within windows"),
         ("maskformer-swin", "NoneType"),  # its own eager attention fails as well
-        ("convnext", "computes its attention itself"),
+        ("convnext", "has no attention, so there is nothing to show of it"),
     ],
 )
 def test_architectures_without_tokens_for_patches_are_refused(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attncli.errors import UserError
+from attncli.errors import MOST_LINES, UserError
 from attncli.models import text_files
-from attncli.models.text_files import MAX_ERRORS, TextFile, TextLine
+from attncli.models.text_files import TextFile, TextLine
 
 
 def test_a_line_each_and_json_lines(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_no_more_errors_than_a_screen_takes(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\n" * 100)
     with pytest.raises(UserError) as caught:
         TextFile(str(path)).count()
-    assert len(caught.value.lines) == MAX_ERRORS + 1
+    assert len(caught.value.lines) == MOST_LINES + 1
     path.write_text("\n \n")
     with pytest.raises(UserError, match="holds no text"):
         TextFile(str(path)).count()

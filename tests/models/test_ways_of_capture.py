@@ -1,5 +1,7 @@
 """The interface where it gives what eager attention gives, else that, checked."""
 
+import copy
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -18,7 +20,14 @@ from attncli.errors import UserError
 from attncli.models import capture as capture_module
 from attncli.models import layers as attention_interface
 from attncli.models.architectures import layer_stack
-from attncli.models.capture import Way, capture, run_model, with_eager_attention
+from attncli.models.capture import (
+    Way,
+    capture,
+    run_model,
+    tried_again_when_changed,
+    unchanged,
+    with_eager_attention,
+)
 from attncli.models.layers import NAME, CapturedLayer
 from tests.eager import captured_layers, eager_weights, whole_weights
 from tests.model_folders import save_writer
@@ -118,6 +127,56 @@ def test_a_way_is_tried_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(tried) == 1
     capture(model, random_inputs(model, 2), nothing)
     assert len(tried) == 2, "of fewer tokens all are tried"
+
+
+def test_a_callers_model_is_tried_again_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def counted(model: PreTrainedModel) -> AbstractContextManager[None]:
+        tried.append(model)
+        return with_eager_attention(model)
+
+    def num_trials(num_tokens: int) -> int:
+        tried.clear()
+        inputs = random_inputs(model, num_tokens)
+        with unchanged(model), tried_again_when_changed(model, model):
+            capture(model, inputs, nothing)
+        return len(tried)
+
+    monkeypatch.setattr("attncli.models.capture.with_eager_attention", counted)
+    model = ARCHITECTURES["Llama"].build()
+    old = type(model.get_submodule("layers.1.self_attn")).forward
+    part = model.get_submodule("layers.1.self_attn")
+    llama = sys.modules[type(part).__module__]
+    eager, rotated = llama.eager_attention_forward, llama.rotate_half
+    assert num_trials(13) == 2, "some tokens and all of them"
+    assert num_trials(13) == num_trials(11) == 0
+    assert num_trials(14) == 2, "a longer text"
+    for _ in range(2):  # another hook in the place of the first
+        hook = part.register_forward_hook(lambda *_: None)
+        assert num_trials(13) > 0
+        assert num_trials(13) == 0
+        hook.remove()
+    for change in (
+        lambda: model.train(),
+        lambda: setattr(part, "scaling", 0.3),
+        lambda: setattr(part, "forward", part.forward),
+        lambda: setattr(part, "q_proj", copy.deepcopy(part.q_proj)),
+        lambda: setattr(part.config, "rope_theta", 7.0),
+        lambda: setattr(part, "active_adapters", ["default"]),
+        lambda: part.active_adapters.append("second"),
+        lambda: model.half(),
+        lambda: model.float().requires_grad_(False),
+        lambda: monkeypatch.setattr(
+            llama, "eager_attention_forward", lambda *given, **named: eager(*given, **named)
+        ),
+        lambda: monkeypatch.setattr(llama, "rotate_half", lambda vectors: rotated(vectors)),
+    ):
+        change()
+        assert num_trials(13) > 0
+        assert num_trials(13) == 0
+    monkeypatch.setattr(type(part), "forward", lambda *given, **named: old(*given, **named))
+    assert num_trials(13) > 0
 
 
 @pytest.mark.parametrize("architecture", [ARCHITECTURES["T5"], ARCHITECTURES["BLOOM"], BIG_BIRD])

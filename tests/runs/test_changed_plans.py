@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from attncli.runs import store as schema
+from attncli.runs import schema
 from tests.conftest import Attn
 from tests.runs.stores import ROOT, done_runs
 

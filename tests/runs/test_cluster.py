@@ -18,7 +18,7 @@ from tests.conftest import Attn
 from tests.runs.stores import write_batch
 
 dask = pytest.importorskip("dask")
-pytest.importorskip("distributed")
+distributed = pytest.importorskip("distributed")
 
 
 def local_cluster(**options: object):
@@ -159,3 +159,27 @@ def test_certificates_come_from_dasks_configuration(tmp_path: Path) -> None:
             assert by_number(run_cluster(chunk_work.squares, chunks_of(9, 2), address)) == {
                 i: i**2 for i in range(9)
             }
+
+
+@pytest.mark.parametrize("call", ["nthreads", "wait_for_workers", "run"])
+def test_a_scheduler_that_ends_after_connecting_is_one_line(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask raises an OSError without a number, which would be taken for one of writing."""
+
+    class Client:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> object:
+            def answer(*_: object, **__: object) -> dict[str, object]:
+                if name == call:
+                    raise distributed.comm.CommClosedError("in <TCP>: Stream is closed")
+                return {}
+
+            return answer
+
+    monkeypatch.setattr(distributed, "Client", Client)
+    monkeypatch.setattr(cluster, "check_scheduler", lambda scheduler: None)
+    with pytest.raises(RunError, match=r"tcp://a:1 went away: rerun the same command to resume"):
+        list(cluster.run_in_cluster(iter([]), chunk_work.squares, scheduler="tcp://a:1"))

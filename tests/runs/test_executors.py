@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing import active_children, set_executable, spawn
+from multiprocessing import active_children, resource_tracker, set_executable, spawn
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -147,6 +147,13 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop() -> None:
             run_workers(chunk_work.squares, chunks_of(3, 1))
     finally:
         set_executable(executable)
+
+
+def test_ctrl_c_is_blocked_in_the_first_worker() -> None:
+    """As it starts, so does the tracker of resources, which unblocks it."""
+    resource_tracker._resource_tracker._stop()
+    (blocked,) = by_number(run_workers(chunk_work.blocked_signals, chunks_of(1, 1), 1)).values()
+    assert signal.SIGINT in blocked
 
 
 def test_workers_import_nothing_from_the_folder_where_they_start(

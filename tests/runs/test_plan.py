@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attncli.errors import UserError
-from attncli.models.text_files import MAX_ERRORS, TextLine
+from attncli.errors import MOST_LINES, UserError
+from attncli.models.text_files import TextLine
 from attncli.runs.plan import Plan, PromptFile, RunKeys, chains, make_plan, plan_files
 from attncli.settings.fields import parse_overrides
 from tests.checkpoints import package_folder
@@ -187,7 +187,7 @@ def test_bad_lines_of_a_text_file(tmp_path: Path) -> None:
 def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         plan_of(tmp_path, "experiment: self", "...\n" * 5000)
-    assert len(caught.value.lines) == MAX_ERRORS + 1
+    assert len(caught.value.lines) == MOST_LINES + 1
     assert caught.value.lines[-1].endswith("and 4,980 errors more")
 
 

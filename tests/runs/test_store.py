@@ -12,12 +12,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
 
 from attncli.report import Report, Table
-from attncli.runs.store import SCHEMA_VERSION, connect, driving, open_store
+from attncli.runs.schema import SCHEMA_VERSION
+from attncli.runs.store import driving, open_store
 from attncli.views import SUFFIXES, Display, load_view
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb
@@ -37,27 +39,6 @@ def test_a_batch_is_kept_and_nothing_is_repeated(attn: Attn, tmp_path: Path) -> 
     dry = attn([*arguments, "-o", str(store), "--dry-run"])
     assert dry.out.endswith(f"= 40 runs\n{store} has 40 of them, 0 are left\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("damage", "what"),
-    [
-        ("UPDATE settings SET spec = '{' WHERE settings = 1", "settings"),
-        ("UPDATE settings SET spec = '[1]' WHERE settings = 1", "settings"),
-        ("UPDATE settings SET spec = x'ff' WHERE settings = 1", "settings"),
-        ("UPDATE runs SET figures = x'00'", "statistics"),
-        ("UPDATE runs SET figures = x'0000000000000000'", "statistics"),
-    ],
-)
-def test_a_damaged_store_is_one_line(damage: str, what: str, attn: Attn, tmp_path: Path) -> None:
-    store = tmp_path / "runs.db"
-    attn([*write_batch(tmp_path, 2), "-o", str(store)])
-    with sqlite3.connect(store) as connection:
-        connection.execute(damage)
-    connection.close()
-    assert attn(["results", str(store)]) == (
-        1, "", f"{store}: cannot be read: the {what} of its runs are damaged\n"
-    )  # fmt: skip
 
 
 def test_the_view_has_the_figures_of_single_runs(attn: Attn, tmp_path: Path) -> None:
@@ -259,8 +240,12 @@ def test_a_link_is_the_store_that_it_names(attn: Attn, tmp_path: Path) -> None:
 def test_a_program_that_writes_the_store_is_waited_for(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 2), tmp_path / "runs.db"
     assert attn([*arguments, "-o", str(store)]).code == 0
-    with closing(connect(store)) as connection:
-        assert connection.execute("PRAGMA busy_timeout").fetchone() == (30_000,)
+    with closing(sqlite3.connect(store, isolation_level=None, check_same_thread=False)) as editor:
+        editor.execute("BEGIN EXCLUSIVE")
+        saved = Timer(0.3, editor.execute, ["COMMIT"])
+        saved.start()
+        assert "nothing was left to do" in attn([*arguments, "-o", str(store)]).err
+        saved.join()
 
 
 def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(

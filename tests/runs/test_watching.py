@@ -7,7 +7,7 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +263,7 @@ WRONG = {
     "text: must hold at least one token (got an empty text)": {"text": ""},
     "expect: must be a condition or a list of them (got None)": {"expect": None},
     "expect: must be a condition or a list of them (got [5])": {"expect": [5]},
-    "on_fail: must be a word (got 3)": {"on_fail": 3},
+    "on_fail: must be one of warn or raise (got 3)": {"on_fail": 3},
 }
 
 
@@ -482,23 +482,118 @@ class Examples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def test_the_trainer_of_transformers_calls_it(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+def train(
+    watches: Sequence[Watch],
+    folder: Path,
+    *,
+    resume: Path | None = None,
+    others: Sequence[Any] = (),
+    **settings: Any,
+) -> dict[int, float]:
+    """Trains the model that they watch; the losses that transformers logs, by step."""
     from transformers import Trainer, TrainingArguments
 
-    model = small_model()
-    watch = attncli.Watch(model, tokenizer, every=2, store=tmp_path / "run.db", **FEW)
+    usual = {"max_steps": 7, "save_strategy": "no", "per_device_train_batch_size": 2}
     how = TrainingArguments(
-        output_dir=str(tmp_path), max_steps=5, logging_steps=1, save_strategy="no", report_to=[],
-        per_device_train_batch_size=2, disable_tqdm=True, use_cpu=True,
-    )  # fmt: skip
+        output_dir=str(folder), report_to=[], disable_tqdm=True, use_cpu=True, **{**usual, **settings}
+    )
+    callbacks = [*(watch.callback() for watch in watches), *others]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = Trainer(model, how, train_dataset=Examples(), callbacks=[watch.callback()])
-        trainer.train()
-    logged = {row["step"]: row["loss"] for row in trainer.state.log_history if "loss" in row}
-    stored = steps_in(tmp_path / "run.db")
-    assert stored.steps == [0, 2, 4, 5]
-    assert stored.losses() == [None, logged[1], logged[3], logged[5]]
+        examples = Examples()
+        model = watches[0]._model
+        trainer = Trainer(model, how, train_dataset=examples, eval_dataset=examples, callbacks=callbacks)
+        trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    return {row["step"]: row["loss"] for row in trainer.state.log_history if "loss" in row}
+
+
+LOGGED = {
+    "at every step": {"logging_steps": 1},
+    "now and then": {"logging_steps": 3},
+    "never": {"logging_strategy": "no"},
+    "after epochs": {"logging_strategy": "epoch"},
+    "with evaluations": {"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 1},
+    "of several batches": {"logging_steps": 2, "gradient_accumulation_steps": 2},
+}
+
+
+@pytest.mark.parametrize("settings", LOGGED.values(), ids=LOGGED)
+def test_losses_of_the_trainer_of_transformers_belong_to_their_steps(
+    settings: dict[str, Any], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    model = small_model()
+    watches = [Watch(model, tokenizer, every=n, store=tmp_path / f"{n}.db", **FEW) for n in (2, 3)]
+    logged = train(watches, tmp_path, **settings)
+    for every, steps in ((2, [0, 2, 4, 6, 7]), (3, [0, 3, 6, 7])):
+        stored = steps_in(tmp_path / f"{every}.db")
+        losses = [logged.get(step) for step in steps]
+        assert stored.steps == steps
+        assert stored.losses() == (losses if any(losses) else None)
+
+
+def test_a_resumed_trainer_keeps_the_loss_of_the_step_it_goes_on_from(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    store, settings = tmp_path / "run.db", {"logging_steps": 2, "save_strategy": "steps", "save_steps": 4}
+    train([Watch(small_model(), tokenizer, every=2, store=store, **FEW)], tmp_path, **settings)
+    losses = steps_in(store).losses()
+    again = Watch(small_model(), tokenizer, every=2, store=store, resume=True, **FEW)
+    logged = train([again], tmp_path, resume=tmp_path / "checkpoint-4", **settings)
+    assert steps_in(store).steps == [0, 2, 4, 6, 7]
+    assert steps_in(store).losses() == [None, logged[2], logged[4], logged[6], None]
+    assert losses is not None and losses[:3] == [None, logged[2], logged[4]]
+
+
+def test_the_last_step_is_of_the_last_weights_not_of_the_best(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    from transformers import TrainerCallback
+
+    class Spoiled(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            if state.global_step == 1:  # from here on the loss is larger
+                with torch.no_grad():
+                    model.lm_head.weight.mul_(20)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            norms.append(model.lm_head.weight.norm().item())
+
+    model, norms = small_model(), []
+    watch = Watch(model, tokenizer, every=10, **FEW)
+    settings = {"load_best_model_at_end": True, "save_strategy": "steps", "eval_strategy": "steps"}
+    train([watch], tmp_path, others=[Spoiled()], max_steps=3, save_steps=1, eval_steps=1, **settings)
+    assert model.lm_head.weight.norm().item() < norms[-1] / 2, "the best weights are there at the end"
+    best = attncli.heads(model, tokenizer, num_tokens=TOKENS).table("heads")
+    assert watch.last_step == 3
+    assert [row["max_score"] for row in watch.heads] != [row["max_score"] for row in best]
+
+
+def test_a_loss_that_comes_later_is_expected_and_kept_when_the_disk_is_full(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    with Watch(
+        small_model(), tokenizer, every=1, store=tmp_path / "run.db", text="abc", expect="loss < 2", **FEW
+    ) as watch:
+        watch.step(1)
+        with pytest.warns(RuntimeWarning, match=r"attn: step 1: expected loss < 2: got 3\.5"):
+            watch.add_loss(1, 3.5)
+        watch.add_loss(1, 1.0)
+        disk = watch._store._connection
+        disk.execute("PRAGMA query_only = ON")
+        with pytest.warns(RuntimeWarning, match="cannot be written"):
+            watch.step(2)
+        watch.add_loss(2, 1.25)
+        watch.add_loss(1, 9.0)
+        assert watch.unwritten[0].values[-1] == 1.25
+        disk.execute("PRAGMA query_only = OFF")
+        watch.step(3)
+        disk.execute("PRAGMA query_only = ON")
+        watch.add_loss(3, 1.5)
+        disk.execute("PRAGMA query_only = OFF")
+    assert steps_in(tmp_path / "run.db").losses() == [3.5, 1.25, 1.5]
+    with reading(tmp_path / "run.db") as reader:
+        of_probe, of_text = stored_steps(reader)
+    assert of_probe.settings["sentence"] is None and of_text.losses() is None
 
 
 @pytest.fixture
@@ -531,6 +626,23 @@ def test_lightning_calls_it(tokenizer: PreTrainedTokenizerBase, tmp_path: Path, 
     callback.on_train_end(trainer, None)
     stored = steps_in(tmp_path / "run.db")
     assert stored.steps == [0, 2, 3] and stored.losses() == [None, 3.0, 5.0]
+
+
+def test_lightning_losses_belong_to_the_batch_that_ended_the_step(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, lightning: type
+) -> None:
+    watch = Watch(small_model(), tokenizer, every=2, store=tmp_path / "run.db", **FEW)
+    callback = watch.callback("lightning")
+    trainer = types.SimpleNamespace(global_step=4, accumulate_grad_batches=2)
+    callback.on_train_start(trainer, None)
+    for batch, (step, loss) in enumerate([(4, 1.0), (5, 2.0), (5, 3.0), (6, 4.0), (6, None), (7, None)]):
+        trainer.global_step = step
+        outputs = None if loss is None else {"loss": torch.tensor(loss / 2)}  # as Lightning hands it over
+        callback.on_train_batch_end(trainer, None, outputs, None, batch)
+    callback.on_train_batch_end(trainer, None, {"loss": torch.tensor(9.0)}, None, 6)
+    callback.on_train_end(trainer, None)
+    stored = steps_in(tmp_path / "run.db")
+    assert stored.steps == [4, 6, 7] and stored.losses() == [None, 4.0, None]
 
 
 def test_lightning_that_is_not_installed_is_one_line(

@@ -13,6 +13,7 @@ from PIL import Image
 from attncli.commands.diff import compare
 from attncli.errors import UserError
 from attncli.report import Box, NamedTensor
+from attncli.views import Display, load_view
 from attncli.views.overlays import (
     EVERY_QUERY,
     FAINT,
@@ -71,13 +72,27 @@ def test_the_larger_a_weight_the_more_of_its_colour() -> None:
     report = one_head(3, 5)
     (look,) = looks_of(report, "weights")
     rgb = painted(look.picture, shaded(look, 70, 42, None))
-    below = np.asarray(Image.open(io.BytesIO(look.picture.png)).convert("L"))
-    assert (grey(look.picture, 70, 42) == below).all()
+    image = Image.open(io.BytesIO(look.picture.png))
+    assert (grey(look.picture, 70, 42) == np.asarray(image.convert("L"))).all()
+    below = np.asarray(image.convert("RGB"))
     weights = report.tensors["weights"].values[0, 1:].reshape(3, 5)
     places = np.kron(weights / weights.max(), np.ones((14, 14)))[..., np.newaxis]
     colours = matplotlib.colormaps["viridis"](places[..., 0], bytes=True)[..., :3]
     cover = FAINT + (STRONG - FAINT) * places
-    assert np.abs((1 - cover) * below[..., np.newaxis] + cover * colours - rgb).max() < 4
+    assert np.abs((1 - cover) * below + cover * colours - rgb).max() < 4
+
+
+def test_the_picture_has_its_own_colours_where_no_weight_is() -> None:
+    report = one_head(3, 5)
+    weights = np.zeros_like(report.tensors["weights"].values)
+    weights[:, 1] = 1  # all on the first patch
+    report = replace(report, tensors={"weights": NamedTensor(("query", "key"), weights)})
+    (look,) = looks_of(report, "weights")
+    rgb = painted(look.picture, shaded(look, 70, 42, None))
+    below = np.asarray(Image.open(io.BytesIO(look.picture.png)).convert("RGB"))
+    is_first = np.zeros((42, 70), dtype=bool)
+    is_first[:14, :14] = True
+    assert (rgb[~is_first] == below[~is_first]).all() and (rgb[is_first] != below[is_first]).any()
 
 
 def test_no_weight_is_lost_beside_the_picture() -> None:
@@ -183,3 +198,19 @@ def test_without_pillow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UserError, match=r'^pictures: needs: pip install "attncli\[images\]"$'):
         grey(picture, 4, 3)
+
+
+def test_a_heatmap_of_a_picture_is_its_maps_alone() -> None:
+    """No table of patches beside them, and no map of scores that are of no picture; --show asks for more."""
+    report = one_head(3, 5)
+    scores = NamedTensor(("query", "key"), np.zeros((16, 16)))
+    report = replace(report, tensors={**report.tensors, "scores": scores})
+
+    def lines(*show: str) -> str:
+        stream = io.StringIO()
+        load_view("heatmap")([report], stream, Display(show=show))
+        return stream.getvalue()
+
+    assert "where [CLS] looks" in lines() and "scores" not in lines() and "strongest" not in lines()
+    assert "r1c1" not in lines() and lines().count("\n") < 25
+    assert "scores (query × key)" in lines("scores")

@@ -292,7 +292,7 @@ class Predicting:
         contributions = answer.tensor("contribution")
         assert contributions is not None
         compare("sum of the heads", np.nansum(contributions), parts["heads"])
-        direction = _direction(model, calls, ids, signs)
+        direction = _direction(model, calls, logits, ids, signs)
         for layer in layers:
             expected = [float(part @ direction) for part in _of_heads(model, layer, calls)]
             own = contributions[layer.number]
@@ -351,17 +351,20 @@ def _matrix(module: nn.Module) -> Tensor:
 
 
 def _of_heads(model: PreTrainedModel, layer: Layer, calls: Calls) -> Iterator[Tensor]:
-    """What W_O makes of each head at the last token."""
+    """What W_O makes of each head at the last token, as the block adds it to the stream."""
     name = output_projection(model, layer, calls)
     if name is None:
         raise NotTestable(f"no W_O was found for {layer.module}")
+    block = model.get_submodule(layer.module.rpartition(".")[0])
+    # Granite's blocks multiply what they add by the first of these, MiniCPM3's by the second.
+    factor = getattr(block, "residual_multiplier", getattr(block, "residual_scale", 1.0))
     read = calls.read[name][layer.call].flatten(0, -2)[-1].double()
     columns = _matrix(model.get_submodule(name)).chunk(len(layer.weights), dim=-1)
     for matrix, part in zip(columns, read.chunk(len(layer.weights)), strict=True):
-        yield matrix @ part
+        yield factor * (matrix @ part)
 
 
-def _direction(model: PreTrainedModel, calls: Calls, ids: list[int], signs: Tensor) -> Tensor:
+def _direction(model: PreTrainedModel, calls: Calls, logits: Tensor, ids: list[int], signs: Tensor) -> Tensor:
     """What the stream before the last norm is multiplied with, its scale frozen, for the logit of a token.
 
     Of a norm without a mean each entry of the stream is multiplied by what its output is of its input; of one
@@ -371,7 +374,10 @@ def _direction(model: PreTrainedModel, calls: Calls, ids: list[int], signs: Tens
     unembedding = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     names = {module: name for name, module in model.named_modules()}
     read = calls.read[names[unembedding]][-1][0, -1]
-    vector = signs @ _matrix(unembedding)[ids]
+    # Cohere multiplies its logits by a setting, Granite divides them by one, Cohere2Vision ignores its own.
+    given = calls.outputs[names[unembedding]][-1][0][0, -1].double()
+    largest = int(given.abs().argmax())
+    vector: torch.Tensor = logits[largest] / given[largest] * (signs @ _matrix(unembedding)[ids])
     norms = [
         (module, calls.read[name][-1][0, -1].double(), calls.outputs[name][-1][0][0, -1].double())
         for name, module in model.named_modules()

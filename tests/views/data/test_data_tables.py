@@ -255,7 +255,8 @@ def test_no_table_of_that_name_is_one_line(attn: Attn, tmp_path: Path) -> None:
         "--show: a csv file is one table: give one name (got rows, keys)\n"
     )
     assert not list(tmp_path.iterdir())
-    assert attn(["self", "--show", "keys"]).code == 2  # a table of a file, and no part of a screen
+    beside = attn(["self", "--show", "keys"])  # a table of a file, and on a screen beside the weights alone
+    assert beside.code == 2 and "--show: there is no part keys in this report" in beside.err
 
 
 def test_parquet_says_what_it_needs(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,9 @@ def test_one_head_is_large_with_its_numbers_beside_it() -> None:
     report = one_head(3, 5, ("[CLS]", "reg1"))
     (look,) = looks_of(report, "weights")
     figure = draw(report, Display())
-    (image,) = (axes.images[0] for axes in figure.axes if axes.images)
-    assert (np.asarray(image.get_array()) == painted(look.picture, shaded(look, 70, 42, None))).all()
+    original, image = (np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images)
+    assert (original == np.asarray(Image.open(io.BytesIO(look.picture.png)).convert("RGB"))).all()
+    assert (image == painted(look.picture, shaded(look, 70, 42, None))).all()
     texts = "\n".join(text.get_text() for text in figure.texts)
     assert "where [CLS] looks" in texts and look.strongest[0][0] in texts and "reg1" in texts
 
@@ -30,10 +31,10 @@ def test_every_head_has_a_small_picture_and_each_layer_its_mean() -> None:
     figure = draw(survey(layers=2, heads=3), Display())
     captions = [axes.get_title(loc="left") for axes in figure.axes]
     assert [caption.split()[0] for caption in captions] == [
-        *("0:0", "0:1", "0:2", "mean", "1:0", "1:1", "1:2", "mean", "rollout")
+        *("picture", "rollout", "0:0", "0:1", "0:2", "mean", "1:0", "1:1", "1:2", "mean")
     ]
     lefts = [axes.get_position().x0 for axes in figure.axes]
-    assert lefts[:4] == lefts[4:8]
+    assert lefts[2:6] == lefts[6:]
 
 
 def test_the_files_open_and_a_name_is_no_markup() -> None:
@@ -53,7 +54,7 @@ def test_the_patch_that_looks_has_a_frame() -> None:
         return [tuple(round(edge, 6) for edge in box.extents) for box in boxes if box.width > 1]
 
     assert frames(one_head(3, 5)) == []
-    assert frames(one_head(3, 5, **{"from": "r2c4"})) == [(41.5, 13.5, 55.5, 27.5)] * 2
+    assert frames(one_head(3, 5, **{"from": "r2c4"})) == [(41.5, 13.5, 55.5, 27.5)] * 4
 
 
 def test_captions_of_narrow_pictures_are_whole_and_apart() -> None:

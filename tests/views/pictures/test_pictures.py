@@ -3,6 +3,7 @@
 import io
 import logging
 import warnings
+from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,9 +15,10 @@ from matplotlib.image import AxesImage, imread
 
 from attncli.commands.diff import compare
 from attncli.report import NamedTensor, Report
-from attncli.views import Display, load_view, pictures
+from attncli.views import VIEWS, Display, load_view, pictures
 from attncli.views.colours import COOLWARM, VIRIDIS, colours
 from attncli.views.pictures import NO_NUMBER, draw, settings
+from attncli.views.texts import subtitle
 from tests.running import ROOT, run
 from tests.test_saved import ALL_CASES
 from tests.views.test_views import HOSTILE, LESSON
@@ -307,10 +309,90 @@ def test_pictures_and_pages_say_once_that_weights_are_random(given: dict[str, An
     report = run("self", sentence="a b", seed=7, **given)
     settings_line = texts(figure_of(report))[1].replace("\n", " ")
     assert settings_line.startswith(f"{warning}{len(report.tokens)} tokens, ")
-    assert settings_line.count("UNTRAINED") == bool(warning) and settings_line.count("seed 7") == 1
+    assert settings_line.count("UNTRAINED") == settings_line.count("seed 7") == bool(warning)
     stream = io.StringIO()
     load_view("html")([report], stream, Display())
     assert f'"subtitle":"{settings_line}"' in stream.getvalue()
+
+
+def test_a_seed_stands_where_a_model_reads_random_tokens_and_nowhere_else() -> None:
+    for experiment, given, has_seed in (
+        ("heads", {}, True),
+        ("heads", {"sentence": "ab"}, False),
+        ("generate", {"sentence": "ab", "sampling_temperature": 1.0}, True),
+        ("generate", {"sentence": "ab"}, False),
+        ("self", {"sentence": "ab"}, True),
+    ):
+        assert ("seed 3" in subtitle(run(experiment, seed=3, **given))) is has_seed, (experiment, given)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_the_parts_that_are_asked_for_are_drawn_and_no_others(kind: str) -> None:
+    """A part by itself is what a paper prints; the view takes --show, and the same gives the same bytes."""
+    assert not VIEWS[kind].whole
+    report = run("self", sentence="a b c", causal=True)
+    for show, names in (
+        (("weights",), ["weights"]),
+        (("scores",), ["scores"]),
+        (("output", "weights"), ["weights", "output"]),
+    ):
+        figure = figure_of(report, show=show)
+        assert [text.split(" (")[0] for text in texts(figure)[2:]] == names
+    assert pictured(kind, report, show=("weights",)) == pictured(kind, report, show=("weights",))
+    assert pictured(kind, report, show=("weights",)) != pictured(kind, report)
+
+
+def test_keys_that_are_hidden_stay_so_without_the_scores_beside_them() -> None:
+    """A window hides keys before and after a query, which no triangle of zeros tells."""
+    figure = figure_of(run("self", num_tokens=7, embed_dim=4, causal=True, window=2), show=("weights",))
+    shown = np.asarray(images(figure)[0].get_array())
+    distance = np.arange(7)[:, None] - np.arange(7)
+    np.testing.assert_array_equal((shown == NO_NUMBER).all(axis=-1), (distance < 0) | (distance > 1))
+
+
+def test_quotes_stay_in_titles_and_in_text_that_can_be_selected() -> None:
+    typed = """He said “hi”, "it's" «da»"""
+    report = run("self", sentence=typed, tokenizer="whitespace")
+    assert texts(figure_of(report))[0] == f"Self-attention: {typed}"
+    assert [label.split(" ", 1)[1] for label in labels(figure_of(report), 0)[0]] == typed.split()
+    assert typed in "\n".join(ElementTree.fromstring(pictured("svg", report)).itertext())
+
+
+def white_share(figure: Figure) -> float:
+    """The largest white rectangle as a share of the canvas."""
+    figure.set_dpi(20)
+    figure.canvas.draw()
+    is_white = (np.asarray(figure.canvas.buffer_rgba())[..., :3] >= 250).all(axis=-1)  # type: ignore[attr-defined]
+    heights, largest = np.zeros(is_white.shape[1], dtype=int), 0
+    for row in is_white:
+        heights = np.where(row, heights + 1, 0)
+        for height in {*heights.tolist()} - {0}:
+            fits = np.concatenate([[0], heights >= height, [0]])
+            ends = np.flatnonzero(np.diff(fits))
+            largest = max(largest, height * int((ends[1::2] - ends[::2]).max()))
+    return largest / is_white.size
+
+
+@pytest.mark.parametrize("show", [(), ("weights",)])
+@pytest.mark.parametrize("num_tokens", [3, 40])
+@pytest.mark.parametrize(
+    ("experiment", "given"),
+    [
+        ("self", {}),
+        ("multihead", {"num_heads": 4}),
+        ("cross", {"context": "a b c d e f g h i j k"}),
+        ("multihead", {"model": MODEL, "layer": 1}),
+    ],
+)
+def test_no_quarter_of_a_picture_is_blank_and_no_texts_touch(
+    experiment: str, given: dict[str, Any], num_tokens: int, show: tuple[str, ...]
+) -> None:
+    sentence = " ".join(f"word{place}" for place in range(num_tokens // (4 if "model" in given else 1) or 1))
+    figure = figure_of(run(experiment, sentence=sentence, **given), show=show)
+    written = [*figure.texts, *(axes.title for axes in figure.axes), *(a._left_title for a in figure.axes)]
+    boxes = [text.get_window_extent() for text in written if text.get_text()]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert white_share(figure) < 0.25
 
 
 def test_a_long_sentence_is_cut_to_three_lines() -> None:

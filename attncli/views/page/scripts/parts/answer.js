@@ -1,5 +1,5 @@
 // An answer beside its sources: a token that is looked at shades them by its weight on each, a source that is
-// looked at shades the tokens; while neither is, the bars are the means over the answer.
+// looked at shades the tokens; while neither is, by what was measured without each source.
 
 import { make, makeToken, moved } from "./elements.js";
 import { fixed } from "../values/numbers.js";
@@ -33,26 +33,41 @@ export function showAnswer(container, { statistics }, weights) {
     element.style.setProperty("--share", `${Math.round(STRENGTH * share)}%`);
   }
 
-  function fill(weightOf) {
+  function fill(valueOf, most) {
     for (const [source, { item, bar, number }] of bars) {
-      const weight = weightOf(source);
-      bar.style.width = `${(100 * weight) / (largest || 1)}%`;
-      number.textContent = fixed(weight, 2);
-      shade(item, weight / (largest || 1));
+      const value = valueOf(source);
+      const share = Math.max(value, 0) / (most || 1);
+      bar.style.width = `${100 * share}%`;
+      number.textContent = value === null ? "" : fixed(value, 2);
+      shade(item, share);
     }
   }
 
+  // What was measured by removal, or by the fit: sources are in its order. Reports of before have weights alone.
+  const isMeasured = "measured_source" in answer[0] && "ranked_by" in sources[0];
+  const by = isMeasured ? sources[0].ranked_by : "";
+  const measured = new Map(sources.map((row) => [row.source, row.ranked_by === by ? row[by] : null]));
+  const mostOfSources = Math.max(...measured.values(), 0); // null counts as 0
+  const mostOfTokens = Math.max(...answer.map((row) => row.measured), 0);
+
   function rest() {
-    fill(mean);
-    tokens.forEach((token, i) => shade(token, answer[i].source === null ? 0 : answer[i].weight / (largest || 1)));
+    if (!isMeasured) {
+      fill(mean, largest);
+      tokens.forEach((token, i) => shade(token, answer[i].source === null ? 0 : answer[i].weight / (largest || 1)));
+      return;
+    }
+    fill((source) => measured.get(source), mostOfSources);
+    tokens.forEach((token, i) =>
+      shade(token, answer[i].measured_source === null ? 0 : answer[i].measured / (mostOfTokens || 1)),
+    );
   }
 
   const lookAt = (i) => {
-    fill((source) => at(i, source));
+    fill((source) => at(i, source), largest);
     tokens.forEach((token, other) => shade(token, other === i ? 1 : 0));
   };
   const lookAtSource = (source) => {
-    fill((other) => (other === source ? mean(other) : 0));
+    fill((other) => (other === source ? mean(other) : 0), largest);
     tokens.forEach((token, i) => shade(token, at(i, source) / (largest || 1)));
   };
   tokens.forEach((token, i) => {
@@ -76,11 +91,15 @@ export function showAnswer(container, { statistics }, weights) {
     part.addEventListener("focusout", rest);
   }
   container.replaceChildren(
-    make("div", {}, make("h2", { text: "answer" }), written, make("p", { class: "quiet", text: HINT })),
+    make("div", {}, make("h2", { text: "answer" }), written, make("p", { class: "quiet", text: `${isMeasured ? SHADED[by] ?? "" : ""}${HINT}` })),
     make("div", {}, make("h2", { text: "sources" }), list),
   );
   container.hidden = false;
   rest();
 }
 
+const SHADED = {
+  lost: "Shaded by what is lost, in nats, without each source. ",
+  effect: "Shaded by the effect of each source. ",
+};
 const HINT = "Point at a token, or focus it, to see its weight on each source; at a source to see its tokens.";

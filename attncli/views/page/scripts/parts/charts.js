@@ -35,10 +35,12 @@ export function chartOf(title, lines, { name, places, labels, isCounted }) {
     svg.append(makeSvg("line", { class: "grid", x1: 0, x2: CHART_WIDTH, y1: y(tick), y2: y(tick) }));
   lines.forEach(({ numbers }, k) => {
     for (const part of withoutGaps(numbers)) {
-      const points = thinned(part, numbers)
+      const isAlone = part.length === 1;
+      // A line from a point to itself is a dot, as its ends are round.
+      const points = thinned(isAlone ? [part[0], part[0]] : part, numbers)
         .map((i) => `${x(places[i]).toFixed(2)},${y(numbers[i]).toFixed(2)}`)
         .join(" ");
-      svg.append(makeSvg("polyline", { points, class: `curve ${strokeOf(k)}` }));
+      svg.append(makeSvg("polyline", { points, class: `curve ${strokeOf(k)}${isAlone ? " alone" : ""}` }));
     }
   });
   const said = readerOf(svg, lines, labels, Array.from(places, x));

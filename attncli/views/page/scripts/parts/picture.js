@@ -30,7 +30,7 @@ function coverOf(boxes, width, height) {
   return layers;
 }
 
-// A picture of a report, its pixels in grey and its cover in each size that is painted.
+// A picture of a report, its pixels and its cover in each size that is painted.
 export class Picture {
   constructor(data) {
     Object.assign(this, data);
@@ -53,23 +53,19 @@ export class Picture {
     const key = `${width}x${height}`;
     if (!this.sizes.has(key)) {
       const cover = coverOf(this.boxes, width, height);
-      this.sizes.set(key, { width, height, cover, grey: this.greyIn(width, height) });
+      this.sizes.set(key, { width, height, cover, pixels: this.pixelsIn(width, height) });
     }
     return this.sizes.get(key);
   }
 
-  greyIn(width, height) {
-    const grey = new Uint8Array(width * height).fill(128);
-    if (!this.bitmap) return grey;
+  // Red, green, blue and opacity of each pixel.
+  pixelsIn(width, height) {
+    if (!this.bitmap) return new Uint8ClampedArray(4 * width * height).fill(128);
     const canvas = make("canvas", { width, height });
     const context = canvas.getContext("2d", { willReadFrequently: true });
     context.imageSmoothingQuality = "high";
     context.drawImage(this.bitmap, 0, 0, width, height);
-    const { data } = context.getImageData(0, 0, width, height);
-    for (let i = 0; i < grey.length; i++) {
-      grey[i] = Math.round(0.299 * data[4 * i] + 0.587 * data[4 * i + 1] + 0.114 * data[4 * i + 2]);
-    }
-    return grey;
+    return context.getImageData(0, 0, width, height).data;
   }
 
   // Least, most, and least above zero of the weights on the picture.
@@ -84,13 +80,13 @@ export class Picture {
     return { low, high, above };
   }
 
-  // The picture in grey, and above it the colours of the weights, as attn's other views paint them.
+  // The picture in its own colours, and above it those of the weights, as attn's other views paint them.
   paint(canvas, weights, shading, most, [faint, strong]) {
-    const { width, height, cover, grey } = this.inSize(most);
+    const { width, height, cover, pixels } = this.inSize(most);
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
     const image = new ImageData(width, height);
     const { data } = image;
-    for (let at = 0; at < grey.length; at++) {
+    for (let at = 0; at < width * height; at++) {
       let value = NaN;
       for (let depth = 0; depth < cover.length && cover[depth][at] >= 0; depth++) {
         const weight = weights[cover[depth][at]];
@@ -102,10 +98,10 @@ export class Picture {
         colour = shading.map[Math.round(place * 255)];
         share = faint + (strong - faint) * (shading.isDiverging ? Math.abs(2 * place - 1) : place);
       }
-      const under = (1 - share) * grey[at];
-      data[4 * at] = under + share * (colour & 255);
-      data[4 * at + 1] = under + share * ((colour >> 8) & 255);
-      data[4 * at + 2] = under + share * ((colour >> 16) & 255);
+      for (let band = 0; band < 3; band++) {
+        const above = (colour >> (8 * band)) & 255;
+        data[4 * at + band] = (1 - share) * pixels[4 * at + band] + share * above;
+      }
       data[4 * at + 3] = 255;
     }
     canvas.getContext("2d", { willReadFrequently: true }).putImageData(image, 0, 0);

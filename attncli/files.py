@@ -1,0 +1,126 @@
+"""Files from elsewhere: which may be read, and how much of each kind."""
+
+import errno
+import os
+import stat
+import sys
+from pathlib import Path
+from select import select
+from typing import IO, BinaryIO
+
+STDIN = "-"
+MEBIBYTE = 2**20
+SETTINGS_BYTES = 16 * MEBIBYTE
+"""Of a YAML file."""
+MODEL_SETTINGS_BYTES = 16 * MEBIBYTE
+"""Of a model's config, chat template, and the like."""
+INDEX_BYTES = 64 * MEBIBYTE
+"""Of the index of a model's weights: 100 bytes or so for each tensor."""
+VOCABULARY_BYTES = 128 * MEBIBYTE
+"""Of a tokenizer; the largest that are known take 35 MB."""
+TEXT_BYTES = 256 * MEBIBYTE
+"""Of a text that is read whole, and of a log."""
+LOG_BYTES = 64 * MEBIBYTE
+"""Of the log that a training keeps in JSON: 100 bytes or so for each of its lines."""
+LINE_BYTES = 64 * MEBIBYTE
+"""Of a line, or a sentence, in a file that is read by them."""
+PICTURE_BYTES = 1024 * MEBIBYTE
+PIPE_BYTES = 4096 * MEBIBYTE
+"""Of what comes through a pipe and is kept in a file meanwhile."""
+BLOCK_BYTES = 2**16
+SECONDS_FOR_WRITER = 5
+"""How long a named pipe is waited for to which nobody writes."""
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+"""What is not a file, by the type in its mode."""
+
+
+def not_a_file(mode: int, *, may_be_pipe: bool = False) -> str | None:
+    """What stands in the place of a file, by its mode: `is a device, not a file`; None for a file."""
+    kind = KINDS.get(stat.S_IFMT(mode))
+    is_welcome = kind is None or (may_be_pipe and stat.S_ISFIFO(mode))
+    return None if is_welcome else f"is {kind}, not a file"
+
+
+def too_large(most: int) -> str:
+    """That a file has more bytes than are read of its kind."""
+    return f"it holds more than {most // MEBIBYTE:,} MiB, the most that is read of such a file"
+
+
+def check_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = False) -> os.stat_result:
+    """What the system says of a file. OSError for what is not one, and for one of more than `most` bytes.
+
+    Nothing is opened: to open a pipe would wait for who writes to it.
+    """
+    about = Path(path).stat()
+    if stat.S_ISDIR(about.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if wrong := not_a_file(about.st_mode, may_be_pipe=may_be_pipe):
+        raise OSError(errno.EINVAL, f"it {wrong}", str(path))
+    if most is not None and about.st_size > most:
+        raise OSError(errno.EFBIG, too_large(most), str(path))
+    return about
+
+
+def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = False) -> BinaryIO:
+    """A file that is open for reading; OSError as `check_file`, and for a pipe to which nobody writes."""
+    check_file(path, most, may_be_pipe=may_be_pipe)
+    # Without waiting: since it was looked at, it may have become a pipe.
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    try:
+        mode = os.fstat(file.fileno()).st_mode
+        if wrong := not_a_file(mode, may_be_pipe=may_be_pipe):
+            raise OSError(errno.EINVAL, f"it {wrong}", str(path))
+        if stat.S_ISFIFO(mode) and _has_a_name(path):
+            _wait_for_writer(file, path)
+        os.set_blocking(file.fileno(), True)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _has_a_name(pipe: str | Path) -> bool:
+    """Whether a pipe is one of the file system's: what a shell has for `<(...)` is open already."""
+    resolved = os.path.realpath(pipe)
+    return os.path.lexists(resolved) and not resolved.startswith("/dev/fd/")
+
+
+def _wait_for_writer(pipe: BinaryIO, path: str | Path) -> None:
+    """Until the first byte or the end is there; OSError where neither comes soon."""
+    if not select([pipe], [], [], SECONDS_FOR_WRITER)[0]:
+        raise OSError(errno.ETIMEDOUT, "it is a pipe to which nobody writes", str(path))
+
+
+def read_whole(path: str | Path, most: int, *, may_be_pipe: bool = False) -> bytes:
+    """The bytes of a file, or of standard input for `-`; OSError as `open_file`, and for more than `most`."""
+    if path == STDIN:
+        return _at_most(sys.stdin.buffer, most, path)
+    with open_file(path, most, may_be_pipe=may_be_pipe) as file:
+        return _at_most(file, most, path)
+
+
+def _at_most(file: IO[bytes], most: int, path: str | Path) -> bytes:
+    # A pipe, and a file of the system's own, has no size before it is read; and each read takes as much
+    # memory as it is asked for, however little there is.
+    blocks: list[bytes] = []
+    length = 0
+    while length <= most and (block := file.read(min(BLOCK_BYTES, most + 1 - length))):
+        blocks.append(block)
+        length += len(block)
+    if length > most:
+        raise OSError(errno.EFBIG, too_large(most), str(path))
+    return b"".join(blocks)
+
+
+def line_of(file: IO[bytes], most: int = LINE_BYTES) -> bytes:
+    """The next line, empty at the end; OSError for one of more than `most` bytes."""
+    line = file.readline(most + 1)
+    if len(line) > most:
+        raise OSError(errno.EFBIG, f"a line of it holds more than {most // MEBIBYTE} MiB")
+    return line

@@ -1,0 +1,174 @@
+"""An answer as tokens: as it was typed, or with a blank before it where the text needs one.
+
+`Mary gave the book to` goes on with ` John`, not with `John`: of the two the likelier is taken. What begins
+with a blank stands as it is, and so does what is in double quotes: `"John"`.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attncli.errors import NO_TEXT, UserError
+from attncli.models.architectures import LOGITS_TO_KEEP
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.replay import Replay
+
+LAST_TOKENS = 8
+"""Those that say how a text ends."""
+
+
+class AnswerTokens(NamedTuple):
+    """The tokens of an answer, or of an answer and what it is compared with, and what was done to them."""
+
+    ids: list[int]
+    notes: tuple[str, ...] = ()
+
+
+class _Typed(NamedTuple):
+    """A text without its quotes; whether it stands as it is."""
+
+    text: str
+    is_exact: bool
+
+    @property
+    def with_blank(self) -> str:
+        return self.text if self.is_exact else f" {self.text}"
+
+
+def _typed(text: str) -> _Typed:
+    inner = text[1:-1]
+    if text[:1] == text[-1:] == '"' and inner and '"' not in inner:
+        return _Typed(inner, True)
+    return _Typed(text, not text or text[0].isspace())
+
+
+def ends_in_blank(pretrained: Pretrained, ids: Int[Tensor, " token"]) -> bool:
+    """Whether the text of these tokens ends in a blank, or in the end of a line."""
+    return pretrained.text_of(ids[-LAST_TOKENS:].tolist())[-1:].isspace()
+
+
+def _ids(pretrained: Pretrained, text: str) -> list[int]:
+    ids: list[int] = pretrained.encoded(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def one_token_each(
+    pretrained: Pretrained,
+    texts: Mapping[str, str],
+    before: Int[Tensor, " token"] | None,
+    log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
+) -> AnswerTokens:
+    """The one token that each text is, by the setting that it is of; all of them with a blank, or none.
+
+    `before` are the tokens of the text that they come after, None where they replace a mask;
+    `log_probabilities` is asked for those of the tokens there, where both forms could be meant. UserError, at
+    the setting, for a text of several tokens.
+    """
+    typed = {key: _typed(text) for key, text in texts.items()}
+    plain = {key: _ids(pretrained, one.text) for key, one in typed.items()}
+    blank = {key: _ids(pretrained, one.with_blank) for key, one in typed.items()}
+    unknown = pretrained.tokenizer.unk_token_id
+    may_be_blank = all(len(ids) == 1 and ids[0] != unknown for ids in blank.values()) and plain != blank
+    if before is not None and ends_in_blank(pretrained, before):
+        may_be_blank = False
+    is_only_way = not all(len(ids) == 1 for ids in plain.values())
+    if not may_be_blank or not (is_only_way or _are_likelier(blank, plain, log_probabilities())):
+        return AnswerTokens([_the_one(pretrained, key, typed[key], ids) for key, ids in plain.items()])
+    changed = [one.with_blank for key, one in typed.items() if plain[key] != blank[key]]
+    why = "only so one token" if is_only_way else "which is likelier here"
+    return AnswerTokens([ids[0] for ids in blank.values()], (_note(changed, why),))
+
+
+def _are_likelier(
+    blank: Mapping[str, list[int]], plain: Mapping[str, list[int]], found: Float[Tensor, " vocabulary"]
+) -> bool:
+    """Whether the model expects the tokens with a blank, together, rather than those without."""
+    sums = [found[[ids[0] for ids in form.values()]].double().logsumexp(dim=0) for form in (blank, plain)]
+    return bool(sums[0] > sums[1])
+
+
+def _the_one(pretrained: Pretrained, key: str, typed: _Typed, ids: Sequence[int]) -> int:
+    if len(ids) != 1:
+        parts = ", ".join(repr(token) for token in pretrained.labels([*ids])) or "none"
+        is_one = len(_ids(pretrained, f" {typed.text}")) == 1
+        hint = f": ' {typed.text}', with a blank before it, is one" if is_one else ""
+        raise UserError(f"{key}: must be one token for {pretrained.name} (got {parts}){hint}")
+    return ids[0]
+
+
+def _note(texts: Sequence[str], why: str) -> str:
+    it = "each" if len(texts) > 1 else "it"
+    taken = " and ".join(map(repr, texts))
+    plain = f'"{texts[0].strip()}"'
+    return (
+        f"Taken with a blank before {it}, {why}: {taken}. In double quotes, {plain}, a text stands as it is."
+    )
+
+
+@torch.no_grad()
+def log_probabilities_at(
+    pretrained: Pretrained, reading: Reading, place: int
+) -> Float[Tensor, " vocabulary"]:
+    """ln p of every token at a place of what is read. UserError where the model fails; MemoryError."""
+    model, inputs = pretrained.whole, pretrained.inputs([reading])
+    check_computed_here(model, inputs)
+    if keeps := LOGITS_TO_KEEP in inspect.signature(model.forward).parameters:
+        inputs = copy(inputs)
+        inputs[LOGITS_TO_KEEP] = torch.tensor([place], device=pretrained.device)
+    logits: Tensor = run_model(model, inputs, lambda _layer: None)[0]
+    return logits[0, 0 if keeps else place].double().log_softmax(dim=-1)
+
+
+def answer_forms(pretrained: Pretrained, answer: str) -> list[AnswerTokens]:
+    """The tokens of an answer as it was typed and, where these are others, with a blank before it.
+
+    Special ones are text. UserError for none, and for an unknown one.
+    """
+    typed = _typed(answer)
+    forms = [AnswerTokens(_known_ids(pretrained, typed.text))]
+    if not typed.is_exact:
+        ids = _text_ids(pretrained, typed.with_blank)
+        unknown = pretrained.tokenizer.unk_token_id
+        if ids != forms[0].ids and unknown not in ids:
+            forms.append(AnswerTokens(ids, (_note([typed.with_blank], "which is likelier here"),)))
+    return forms
+
+
+def likelier_form(
+    pretrained: Pretrained, forms: Sequence[AnswerTokens], prompt: Int[Tensor, " token"]
+) -> AnswerTokens:
+    """The form of an answer that the model expects after a prompt; as typed behind a blank. MemoryError."""
+    if len(forms) == 1 or (not pretrained.has_decoder and ends_in_blank(pretrained, prompt)):
+        return forms[0]
+    expected = [
+        float(Replay(pretrained.whole, prompt, torch.tensor(form.ids)).log_probabilities(prompt).sum())
+        for form in forms
+    ]
+    return forms[expected.index(max(expected))]
+
+
+def _text_ids(pretrained: Pretrained, text: str) -> list[int]:
+    options = {"add_special_tokens": False, "split_special_tokens": True}
+    ids: list[int] = pretrained.encoded(text, **options)["input_ids"]
+    return ids
+
+
+def _known_ids(pretrained: Pretrained, answer: str) -> list[int]:
+    ids = _text_ids(pretrained, answer)
+    if not ids:
+        raise UserError(f"answer: {NO_TEXT}")
+    unknown = pretrained.tokenizer.unk_token_id
+    if unknown in ids and unknown in pretrained.unknown_ids:
+        word = pretrained.tokenizer.unk_token
+        if pretrained.tokenizer.is_fast:
+            options = {"add_special_tokens": False, "return_offsets_mapping": True}
+            start, end = pretrained.encoded(answer, **options)["offset_mapping"][ids.index(unknown)]
+            word = answer[start:end]
+        raise UserError(f"answer: {word!r} is not in the vocabulary of {pretrained.name}")
+    return ids

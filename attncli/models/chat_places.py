@@ -1,0 +1,216 @@
+"""Where the parts of a chat stand in the prompt that a model's template makes of it.
+
+A template is a program: it may strip what it is given, escape it, put it twice or in another order. So
+nothing is looked for by its text: the chat is rendered once more with marks around each part, which are taken
+out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from attncli.models.pretrained import Pretrained
+from attncli.models.writing import in_chat_template
+
+Chat = Sequence[Mapping[str, Any]]
+"""Messages, each with its role and content."""
+Tools = Sequence[Mapping[str, Any]]
+FIRST_MARK = 0xF0000
+"""The first character of a plane for private use: no text has a meaning for it."""
+LEAVES = ("name", "description")
+"""The texts in a tool that templates show and do not look into."""
+
+
+class Span(NamedTuple):
+    """Characters from one to another."""
+
+    start: int
+    end: int
+
+
+class PlacedChat(NamedTuple):
+    """The prompt, where the marked parts of each message stand in it, and each tool.
+
+    One list of spans per part: none where the template leaves it out, several where it puts it again.
+    """
+
+    text: str
+    parts: list[list[list[Span]]]
+    tools: list[list[Span]]
+
+
+def placed_chat(
+    messages: Chat, pretrained: Pretrained, tools: Tools = (), parts: Sequence[Sequence[Span]] | None = None
+) -> PlacedChat:
+    """A chat in its template; `parts` are those of each message's content, by default all of it but blanks.
+
+    UserError where the template fails.
+    """
+    whole = in_chat_template(messages, pretrained, tools)
+    parts = [[core(_content(message))] for message in messages] if parts is None else parts
+    marks = _Marks(whole, messages, tools)
+    marked = [_with_marks(message, own, marks) for message, own in zip(messages, parts, strict=True)]
+    pairs = [found for _, found in marked]
+    plain, spans = marks.taken_out(in_chat_template([message for message, _ in marked], pretrained, tools))
+    placed = [[spans.get(pair, []) for pair in found] for found in pairs]
+    for number, own in enumerate(parts):
+        # A template may look into what it is given.
+        if plain != whole or not _are_placed(own, placed[number]):
+            placed[number] = _alone(number, own, messages, pretrained, tools, whole)
+    return PlacedChat(whole, placed, [*_of_tools(messages, pretrained, tools, whole)])
+
+
+def _are_placed(parts: Sequence[Span], placed: Sequence[Sequence[Span]]) -> bool:
+    """Whether each part that is not empty is somewhere."""
+    return all(spans or part.start == part.end for part, spans in zip(parts, placed, strict=True))
+
+
+def core(content: str) -> Span:
+    """All of a text but the blanks around it."""
+    start = len(content) - len(content.lstrip())
+    return Span(start, max(start, len(content.rstrip())))
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    return message.get("content") or ""
+
+
+class _Marks:
+    """Characters that are nowhere in a chat, two for each part."""
+
+    def __init__(self, *used: Any) -> None:
+        text = "".join(map(str, used))
+        self._characters = (chr(one) for one in count(FIRST_MARK) if chr(one) not in text)
+        self.pair_of: dict[str, int] = {}
+
+    def new(self) -> tuple[int, str, str]:
+        """A number, and the marks before and after its part."""
+        number = len(self.pair_of) // 2
+        before, after = next(self._characters), next(self._characters)
+        self.pair_of |= {before: number, after: number}
+        return number, before, after
+
+    def taken_out(self, text: str) -> tuple[str, dict[int, list[Span]]]:
+        """A text without the marks, and what stood between each two."""
+        pieces: list[str] = []
+        opened: dict[int, int] = {}
+        spans: dict[int, list[Span]] = {}
+        length = begin = 0
+        for place, character in enumerate(text):
+            number = self.pair_of.get(character)
+            if number is None:
+                continue
+            pieces.append(text[begin:place])
+            length += place - begin
+            begin = place + 1
+            if number in opened:
+                spans.setdefault(number, []).append(Span(opened.pop(number), length))
+            else:
+                opened[number] = length
+        return "".join([*pieces, text[begin:]]), spans
+
+
+def _with_marks(
+    message: Mapping[str, Any], parts: Sequence[Span], marks: _Marks
+) -> tuple[dict[str, Any], list[int]]:
+    """A message with marks in its content, and their numbers; an empty part has none."""
+    content, found, pieces, end = _content(message), list[int](), list[str](), 0
+    for part in parts:
+        number, before, after = marks.new()
+        found.append(number)
+        if part.start < part.end:
+            pieces += content[end : part.start], before, content[part.start : part.end], after
+            end = part.end
+    return {**message, "content": "".join([*pieces, content[end:]])} if pieces else {**message}, found
+
+
+def _alone(
+    number: int, parts: Sequence[Span], messages: Chat, pretrained: Pretrained, tools: Tools, whole: str
+) -> list[list[Span]]:
+    """The spans of the parts of one message, the others as they are."""
+    marks = _Marks(whole, messages, tools)
+    marked, pairs = _with_marks(messages[number], parts, marks)
+    changed = [marked if place == number else message for place, message in enumerate(messages)]
+    plain, spans = marks.taken_out(in_chat_template(changed, pretrained, tools))
+    placed = [spans.get(pair, []) for pair in pairs]
+    if plain == whole and _are_placed(parts, placed):
+        return placed
+    return [_by_a_letter(number, part, messages, pretrained, tools, whole) for part in parts]
+
+
+def _by_a_letter(
+    number: int, part: Span, messages: Chat, pretrained: Pretrained, tools: Tools, whole: str
+) -> list[Span]:
+    """What is as in a part around a letter of it that is changed: in templates that look at how a content
+    begins or ends, or that cut it.
+    """
+    content = _content(messages[number])
+    _, mark, _ = _Marks(whole, messages, tools).new()
+    for place in dict.fromkeys((part.end - 1, (part.start + part.end) // 2, part.start)):
+        changed = [*messages]
+        changed[number] = {**messages[number], "content": content[:place] + mark + content[place + 1 :]}
+        other = in_chat_template(changed, pretrained, tools)
+        spans = [
+            _around(where, whole, place, part, content)
+            for where in _places_of(mark, other, whole)
+            if whole[where] == content[place]
+        ]
+        if spans:
+            return spans
+    return []
+
+
+def _places_of(mark: str, other: str, whole: str) -> list[int]:
+    """Where in the prompt the letter is that a mark stands for in another, which differs in length at most
+    before or after it.
+    """
+    found = []
+    longer = len(whole) - len(other)
+    for place in (i for i, character in enumerate(other) if character == mark):
+        if not longer or other[:place] == whole[:place]:
+            found.append(place)
+        if longer and other[place + 1 :] == whole[place + longer + 1 :]:
+            found.append(place + longer)
+    return found
+
+
+def _around(where: int, whole: str, place: int, part: Span, content: str) -> Span:
+    """The characters around one of a prompt that are those around a place of a part, without outer blanks."""
+    start, end = where, where
+    before = after = place
+    while start and before > part.start and whole[start - 1] == content[before - 1]:
+        start, before = start - 1, before - 1
+    while end < len(whole) and after < part.end and whole[end] == content[after]:
+        end, after = end + 1, after + 1
+    inner = core(whole[start:end])
+    return Span(start + inner.start, start + inner.end)
+
+
+def _of_tools(messages: Chat, pretrained: Pretrained, tools: Tools, whole: str) -> Iterator[list[Span]]:
+    """Of each tool what stands from its first name or description to its last."""
+    marks = _Marks(whole, messages, tools)
+    numbers: list[list[int]] = []
+    marked = []
+    for tool in tools:
+        numbers.append([])
+        marked.append(_marked_tool(tool, marks, numbers[-1]))
+    spans: dict[int, list[Span]] = {}
+    if tools:
+        plain, spans = marks.taken_out(in_chat_template(messages, pretrained, marked))
+        spans = spans if plain == whole else {}
+    for own in numbers:
+        found = [spans[number][0] for number in own if number in spans]
+        ends = [span.start for span in found], [span.end for span in found]
+        yield [Span(min(ends[0]), max(ends[1]))] if found else []
+
+
+def _marked_tool(part: Any, marks: _Marks, numbers: list[int], key: str = "") -> Any:
+    if isinstance(part, Mapping):
+        return {name: _marked_tool(inner, marks, numbers, name) for name, inner in part.items()}
+    if isinstance(part, list):
+        return [_marked_tool(inner, marks, numbers) for inner in part]
+    if key in LEAVES and isinstance(part, str) and part:
+        number, before, after = marks.new()
+        numbers.append(number)
+        return f"{before}{part}{after}"
+    return part

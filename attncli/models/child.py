@@ -1,0 +1,97 @@
+"""What others wrote and attn runs (templates, tokenizers) is run in a process of its own, with limits."""
+
+import faulthandler
+import os
+import resource
+import select
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import NoReturn
+
+from attncli.core.process import quiet_warnings
+from attncli.errors import readable_bytes
+
+MADE = "\x02"
+"""Stands before what was made, since a reason is one line of text."""
+MOST_SECONDS, MOST_MEMORY, PIPE_BYTES = 5, 512 * 2**20, 2**20
+
+
+def made_in_child(make: Callable[[], str], *, most_memory: int = MOST_MEMORY, is_quiet: bool = False) -> str:
+    """What a function makes in a process of its own, which ends where it takes too long or too much.
+
+    ValueError, with the reason in one line, where it does so, and where the function raises one. A quiet one
+    writes nothing on standard error, as Rust does when it ends for want of memory.
+    """
+    reading, writing = os.pipe()
+    with quiet_warnings():  # of threads that may hold a lock: what follows takes none but Python's own
+        process = os.fork()
+    if not process:
+        os.close(reading)
+        _make(make, writing, most_memory, is_quiet=is_quiet)
+    os.close(writing)
+    answer = _answer(reading, process, most_memory)
+    if not answer.startswith(MADE):
+        raise ValueError(answer)
+    return answer.removeprefix(MADE)
+
+
+def _make(make: Callable[[], str], writing: int, most_memory: int, *, is_quiet: bool) -> NoReturn:
+    """Write what is made after a mark, or in one line why there is nothing, and end this process."""
+    code = 1
+    try:
+        if is_quiet:
+            faulthandler.disable()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        _limit_memory(most_memory)
+        try:
+            written = f"{MADE}{make()}".encode("utf-8", "surrogatepass")
+        except MemoryError:
+            written = _too_much(most_memory).encode()
+        except ValueError as error:
+            written = str(error).encode("utf-8", "surrogatepass")
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(written)
+        code = 0
+    except BaseException:  # a mistake of ours: the process that waits says so
+        traceback.print_exc()
+    os._exit(code)
+
+
+def _too_much(most_memory: int) -> str:
+    return f"it takes more than {readable_bytes(most_memory)}"
+
+
+def _limit_memory(most_memory: int) -> None:
+    """Where the system says how much this process has, it may take but little more."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        most = int(statm.read_text().split()[0]) * resource.getpagesize() + most_memory
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+    # An abort for want of memory leaves no file behind.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _answer(reading: int, process: int, most_memory: int) -> str:
+    """What a process writes until it ends; it is ended where it takes too long."""
+    parts: list[bytes] = []
+    end = monotonic() + MOST_SECONDS
+    is_done = False
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        try:
+            while not is_done and select.select([pipe], [], [], max(0.0, end - monotonic()))[0]:
+                parts.append(pipe.read(PIPE_BYTES))
+                is_done = not parts[-1]
+        finally:
+            if not is_done:
+                os.kill(process, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if not is_done:
+        return f"it takes more than {MOST_SECONDS} s"
+    if code == -signal.SIGABRT:
+        return _too_much(most_memory)
+    assert code != 1, "it failed: its traceback is above"
+    return b"".join(parts).decode("utf-8", "surrogatepass") or f"its process ended with {code}"

@@ -1,0 +1,78 @@
+"""Digests of files, and the user's cache, where those of large ones are noted."""
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+LARGE_BYTES = 8 * 2**20
+"""What is read in 7 ms is not worth a note."""
+BLOCK_BYTES = 2**20
+SETTLED_SECONDS = 2.0
+"""A file that changed so recently may change again within the same tick of its file system's clock."""
+
+
+def cache_folder(name: str) -> Path:
+    """Where the user's programs keep what they can make again; OSError for a user without a home."""
+    caches = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(caches) if caches else Path.home() / ".cache") / "attncli" / name
+    except RuntimeError:
+        raise FileNotFoundError(errno.ENOENT, "no home folder: set XDG_CACHE_HOME") from None
+
+
+def content_digest(path: Path, on_read: Callable[[], None] = lambda: None) -> str:
+    """The SHA-256 of a file, the same on every machine; OSError where it cannot be read.
+
+    That of a large file is noted in the user's cache with the file's state: device, inode, size, time of
+    change, and the time of the last change of its inode, which no program can set back. `on_read` is called
+    after each block that is read.
+    """
+    with path.open("rb") as file:
+        state = _state_of(file)
+        note = None
+        if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
+            with suppress(OSError):
+                note = cache_folder("digests") / sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+        if note is not None and (noted := _noted(note, state)) is not None:
+            return noted
+        digest = sha256()
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+            on_read()
+        settled = time.time() - os.fstat(file.fileno()).st_ctime > SETTLED_SECONDS
+        if note is not None and settled and _state_of(file) == state:
+            _write_note(note, state, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def _state_of(file: BinaryIO) -> list[int]:
+    about = os.fstat(file.fileno())
+    return [about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+
+
+def _noted(note: Path, state: list[int]) -> str | None:
+    try:
+        found = json.loads(note.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if isinstance(found, dict) and found.get("state") == state and isinstance(found.get("sha256"), str):
+        return str(found["sha256"])
+    return None
+
+
+def _write_note(note: Path, state: list[int], digest: str) -> None:
+    """The note appears whole; where nothing can be written the file is read again next time."""
+    part = note.with_name(f"{note.name}.{os.getpid()}")
+    with suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            part.write_text(json.dumps({"state": state, "sha256": digest}))
+            part.replace(note)
+        finally:
+            part.unlink(missing_ok=True)

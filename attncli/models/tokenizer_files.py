@@ -1,0 +1,172 @@
+"""How much a tokenizer.json makes of a short text, judged before it is used: it is somebody's program.
+
+Its normalizers may double a text forty times, and its post-processor add a million tokens to each. What its
+parts do is known, and how far each lengthens a text; where they could go too far in all, the tokenizer is
+tried in a process of its own.
+"""
+
+import string
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from math import inf, prod
+from pathlib import Path
+from typing import Any
+
+from attncli.errors import UserError, reason_of
+from attncli.files import MEBIBYTE
+from attncli.models.child import MOST_MEMORY, made_in_child
+from attncli.models.digests import cache_folder, content_digest
+
+PARTS = ("normalizer", "pre_tokenizer", "decoder")
+"""Of a tokenizer, each of which makes another text of one."""
+SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
+"""What a sequence of parts calls them."""
+GROWTH = {
+    **dict.fromkeys(("NFC", "NFD", "StripAccents", "Strip", "Lowercase", "Nmt", "Punctuation", "Digits"), 4),
+    **dict.fromkeys(("NFKC", "NFKD"), 11),
+    **dict.fromkeys(("BertNormalizer", "BertPreTokenizer", "ByteLevel", "Metaspace"), 4),
+    **dict.fromkeys(("Whitespace", "WhitespaceSplit", "CharDelimiterSplit", "UnicodeScripts", "Split"), 1),
+    **dict.fromkeys(("FixedLength", "ByteFallback", "Fuse", "WordPiece", "BPEDecoder", "CTC"), 4),
+}
+"""By how much parts of these types lengthen a text, in bytes, at most."""
+MOST_GROWTH, MOST_ADDED = 1000, 1000
+"""Bytes for each byte of a text, beyond which a tokenizer is tried; tokens that it adds to every text."""
+SMALL_BYTES = MEBIBYTE
+"""What is judged in a few ms is not noted."""
+MOST_TRIED, LONGEST_TRIED, MOST_DECODED = 20_000, 200, 1000
+"""Characters of the text on which a tokenizer is tried; of each text in its file; tokens it makes text of."""
+MEMORY_PER_BYTE = 40
+"""What a tokenizer takes of memory for each byte of its file."""
+
+
+def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
+    """UserError for a tokenizer.json that makes far more of a text than its length lets expect.
+
+    `read` reads it; one that was found harmless is noted by its digest, and not read again.
+    """
+    note = None
+    size = path.stat().st_size
+    if size > SMALL_BYTES:
+        with suppress(OSError):
+            note = cache_folder("tokenizers") / content_digest(path)[:32]
+            if note.exists():
+                return
+    written = read()
+    if not isinstance(written, dict):
+        return  # its own reader says what is wrong
+    added = _added(written.get("post_processor"))
+    if MOST_ADDED < added < inf:
+        raise UserError(f"model: {path}: adds {added:,.0f} tokens to every text (at most {MOST_ADDED:,})")
+    if added == inf or prod(_growth(written.get(name)) for name in PARTS) > MOST_GROWTH:
+        memory = max(MOST_MEMORY, MEMORY_PER_BYTE * size)
+        try:
+            made_in_child(partial(_tried, path, written), most_memory=memory, is_quiet=True)
+        except ValueError as error:
+            raise UserError(f"model: {path}: makes too much of a short text: {error}") from None
+    if note is not None:
+        with suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
+
+
+def _growth(part: Any) -> float:
+    """Bytes that a part makes of one at most; infinite for a part of a type that is not known."""
+    match part:
+        case None:
+            return 1.0
+        case {"type": "Sequence"}:
+            return float(prod(_growth(inner) for inner in _inner(part)))
+        case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
+            return max(1.0, len(new.encode("utf-8", "replace")) / len(old.encode("utf-8", "replace")))
+        case {"type": "Replace", "content": str(text)} | {"type": "Prepend", "prepend": str(text)}:
+            return 1.0 + len(text.encode("utf-8", "replace"))
+        case {"type": "Precompiled", "precompiled_charsmap": str(characters)}:
+            return _longest_replacement(characters)
+        case {"type": str(kind)}:
+            return float(GROWTH.get(kind, inf))
+    return inf
+
+
+def _inner(sequence: dict[str, Any]) -> list[Any]:
+    """The parts of a sequence; a part of no type where they are not listed."""
+    listed = next((sequence[name] for name in SEQUENCES if name in sequence), None)
+    return listed if isinstance(listed, list) else [{}]
+
+
+def _longest_replacement(characters: str) -> float:
+    """Of SentencePiece's table of characters: its replacements end the file, each closed by a zero byte."""
+    try:
+        table = b64decode(characters)
+    except ValueError:
+        return inf
+    after_index = 4 + int.from_bytes(table[:4], "little")
+    return float(max(1, *map(len, table[after_index:].split(b"\0"))))
+
+
+def _added(part: Any) -> float:
+    """How many tokens a post-processor adds to a text; infinite where that is not known, or it copies it."""
+    match part:
+        case None | {"type": "ByteLevel"}:
+            return 0.0
+        case {"type": "BertProcessing" | "RobertaProcessing"}:
+            return 4.0
+        case {"type": "Sequence"}:
+            return float(sum(map(_added, _inner(part))))
+        case {"type": "TemplateProcessing", "single": [*single], "pair": [*pair]}:
+            return max(_added_by_template(pieces, part) for pieces in (single, pair))
+    return inf
+
+
+def _added_by_template(pieces: list[Any], part: dict[str, Any]) -> float:
+    special = part.get("special_tokens")
+    texts: list[str] = []
+    added = 0.0
+    for piece in pieces:
+        match piece:
+            case {"Sequence": {"id": str(name)}} if name not in texts:
+                texts.append(name)
+            case {"SpecialToken": {"id": str(name)}} if isinstance(special, dict):
+                match special.get(name):
+                    case {"ids": [*ids]}:
+                        added += len(ids)
+                    case _:
+                        return inf
+            case _:
+                return inf
+    return added
+
+
+def _texts_in(part: Any) -> Iterator[str]:
+    """Every text in a part of a tokenizer: patterns, and what they are replaced by."""
+    if isinstance(part, str):
+        yield part[:LONGEST_TRIED]
+    elif isinstance(part, dict | list):
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from _texts_in(inner)
+
+
+def _tried(path: Path, written: dict[str, Any]) -> str:
+    """Tokens of a text with everything in it that a part could take up; ValueError for far too many."""
+    from tokenizers import Tokenizer
+
+    parts = [text for name in PARTS for text in _texts_in(written.get(name)) if text]
+    text = f"{string.printable} {' '.join(dict.fromkeys(parts))}"[:MOST_TRIED]
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        ids = tokenizer.encode(text).ids
+        if len(ids) > MOST_GROWTH * len(text):
+            raise ValueError(f"{len(ids):,} tokens of {len(text):,} characters")
+        touched = (i for token, i in tokenizer.get_vocab().items() if any(part in token for part in parts))
+        tokenizer.decode([*ids, *islice(touched, MOST_DECODED)])
+    except (MemoryError, ValueError):
+        raise
+    except BaseException as error:  # also a panic of Rust's, which is no Exception
+        if type(error).__module__ == "pyo3_runtime":
+            raise ValueError(reason_of(error)[:300]) from None
+        return ""  # a damaged file fails when it is loaded, and is told about there
+    return ""

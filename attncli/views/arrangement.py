@@ -1,0 +1,170 @@
+"""Blocks of a picture in rows and columns, so that little of the canvas stays blank."""
+
+from collections.abc import Sequence
+from math import log
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GAP = 0.25
+"""Inches between two blocks."""
+WIDEST, NARROWEST = 20.0, 4.0
+USUAL_SHAPE, SHAPE_COST = 1.6, 0.05
+"""Width by height that a canvas likes to have, and the blank share that is as bad as e times another one."""
+WIDTHS_TRIED = 24
+
+
+class Block(Protocol):
+    """What is drawn at one place, its size in inches, and the size that it can be stretched to."""
+
+    width: float
+    height: float
+
+    @property
+    def largest(self) -> tuple[float, float]:
+        """The width and the height up to which it can be stretched: its own where it cannot."""
+        ...
+
+    def stretch(self, width: float, height: float) -> None:
+        """Take that width and height."""
+        ...
+
+    def draw(self, figure: "Figure", left: float, top: float) -> None:
+        """Draw it, its upper left corner at that place of the figure."""
+        ...
+
+
+class Rigid:
+    """A block of one size."""
+
+    width: float
+    height: float
+
+    @property
+    def largest(self) -> tuple[float, float]:
+        """Its own size."""
+        return self.width, self.height
+
+    def stretch(self, width: float, height: float) -> None:
+        """Nothing becomes larger."""
+
+
+Column = list[Block]
+Row = list[Column]
+
+
+class Placed(NamedTuple):
+    """A block and its upper left corner, in inches from that of all blocks."""
+
+    block: Block
+    left: float
+    top: float
+
+
+class Arrangement(NamedTuple):
+    """Where each block stands, and the room that all take."""
+
+    placed: list[Placed]
+    width: float
+    height: float
+
+
+def arranged(groups: Sequence[Sequence[Block]]) -> Arrangement:
+    """The blocks from left to right in rows with little blank room; some are stretched into what is left.
+
+    The blocks of a group stay in one row where they fit. A small block may stand below another one beside a
+    taller one.
+    """
+    blocks = [block for group in groups for block in group]
+    least = max(block.width for block in blocks)
+    most = max(least, min(WIDEST, sum(block.width + GAP for block in blocks)))
+    limits = [least + (most - least) * step / WIDTHS_TRIED for step in range(WIDTHS_TRIED + 1)]
+    rows = min((rows_within(groups, limit) for limit in limits), key=_cost)
+    return _placed(rows)
+
+
+def rows_within(groups: Sequence[Sequence[Block]], limit: float) -> list[Row]:
+    """Rows of at most that width; a group that does not fit beside what is there begins a new one."""
+    rows: list[Row] = []
+    for group in groups:
+        together = sum(block.width + GAP for block in group) - GAP
+        for number, block in enumerate(group):
+            row = rows[-1] if rows else []
+            if len(group) == 1 and _fits_below(block, row):
+                row[-1].append(block)
+                continue
+            needed = block.width if number else together
+            if not row or (_width(row) + GAP + needed > limit + 1e-9 and (not number or len(row) > 0)):
+                rows.append([[block]])
+            else:
+                row.append([block])
+    return rows
+
+
+def _fits_below(block: Block, row: Row) -> bool:
+    """Whether it can stand below the last column of a row without making the row taller or wider."""
+    return (
+        len(row) > 1
+        and block.width <= _column_width(row[-1])
+        and _column_height(row[-1]) + GAP + block.height <= _height(row)
+    )
+
+
+def _column_width(column: Column) -> float:
+    return max(block.width for block in column)
+
+
+def _column_height(column: Column) -> float:
+    return sum(block.height + GAP for block in column) - GAP
+
+
+def _width(row: Row) -> float:
+    return sum(_column_width(column) + GAP for column in row) - GAP
+
+
+def _height(row: Row) -> float:
+    return max(map(_column_height, row))
+
+
+def _cost(rows: Sequence[Row]) -> float:
+    """The blank share of the canvas after stretching, and how far it is from the usual shape."""
+    width = max(NARROWEST, *map(_width, rows))
+    height = sum(_height(row) + GAP for row in rows) - GAP
+    used = 0.0
+    for row in rows:
+        sizes = _stretched(row, width)
+        used += sum(across * down for column in sizes for across, down in column)
+        used += GAP * (len(row) - 1) * _height(row)
+    used += GAP * (len(rows) - 1) * width
+    return 1 - used / (width * height) + SHAPE_COST * abs(log(width / height / USUAL_SHAPE))
+
+
+def _stretched(row: Row, width: float) -> list[list[tuple[float, float]]]:
+    """The sizes of a row's blocks: those alone in their column take its height, the last such the rest."""
+    sizes = [[(block.width, block.height) for block in column] for column in row]
+    left, height = width - _width(row), _height(row)
+    for number in reversed(range(len(row))):
+        if len(row[number]) == 1:
+            (block,) = row[number]
+            across = min(max(block.width, block.largest[0]), block.width + left)
+            sizes[number] = [(across, min(max(block.height, block.largest[1]), height))]
+            left -= across - block.width
+    return sizes
+
+
+def _placed(rows: Sequence[Row]) -> Arrangement:
+    width = max(map(_width, rows))
+    placed, top = [], 0.0
+    for row in rows:
+        left, height = 0.0, _height(row)
+        for column, sizes in zip(row, _stretched(row, width), strict=True):
+            y = top
+            for block, size in zip(column, sizes, strict=True):
+                if size != (block.width, block.height):
+                    block.stretch(*size)
+                placed.append(Placed(block, left, y))
+                y += size[1] + GAP
+            left += max(across for across, _ in sizes) + GAP
+        top += height + GAP
+    return Arrangement(placed, width, top - GAP)

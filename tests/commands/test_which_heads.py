@@ -1,0 +1,80 @@
+"""How heads and texts are named on the command line and in files, and which heads a first screen names."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Attn
+
+TEXT = "abcabcabc"
+
+
+def test_a_setting_is_read_by_both_its_names(attn: Attn, tmp_path: Path) -> None:
+    for command, names in (("ablate", ("--heads", "--head")), ("why", ("--head", "--heads"))):
+        usual, other = (attn([command, TEXT, name, "1:0", "--format", "json"]) for name in names)
+        assert usual.code == 0 and other.out == usual.out and not other.err, command
+    both = attn(["why", TEXT, "--head", "1:0", "--heads", "1:1"])
+    assert both.code == 2 and "takes one value (got 1:0, 1:1)" in both.err
+    several = json.loads(
+        attn(["ablate", TEXT, "--head", "1:0", "--heads", "1:1,0:1", "--format", "json"]).out
+    )
+    assert sorted(several["spec"]["heads"]) == ["0:1", "1:0", "1:1"]
+    watched = attn(["watch", "lessons/learning-to-copy.db", "--heads", "1:1"])
+    assert watched.code == 0 and "head 1:1" in watched.out
+    assert "--heads" not in attn(["why", "--help-all"]).out
+
+
+@pytest.mark.parametrize(
+    ("yaml", "flags"),
+    [
+        ("experiment: why\ntext: abcabcabc\nheads: [1:0]\n", ["--head", "1:0"]),
+        ("experiment: why\ntext: abcabcabc\nheads: 1:0\n", ["--head", "1:0"]),
+        ("experiment: ablate\ntext: abcabcabc\nhead: 1:0\n", ["--heads", "1:0"]),
+        ("experiment: heads\ntext: abcabcabc\n", []),
+    ],
+)
+def test_a_file_takes_both_names(yaml: str, flags: list[str], attn: Attn, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml)
+    command = yaml.split()[1]
+    from_file = attn([command, "--config", str(file), "--format", "json"])
+    assert from_file.code == 0, from_file.err
+    assert from_file.out == attn([command, TEXT, *flags, "--format", "json"]).out
+
+
+def test_a_setting_by_both_its_names_is_an_error_of_the_file(attn: Attn, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("experiment: heads\ntext: abc\nsentence: abc\n")
+    ended = attn(["heads", "--config", str(file)])
+    assert ended.code == 2 and "text: is the same as sentence: give one of them" in ended.err
+
+
+@pytest.mark.parametrize(
+    "name", ["induction", "previous token", "previous_token", "previous-token", "uniform"]
+)
+def test_heads_of_a_pattern_are_the_strongest_first(name: str, attn: Attn) -> None:
+    every = json.loads(attn(["heads", "--format", "json"]).out)["statistics"]
+    found = json.loads(attn(["heads", "--pattern", name, "--format", "json"]).out)["statistics"]
+    (pattern,) = [row for row in every["patterns"] if row["pattern"] == re.sub("[-_]", " ", name)]
+    statistic = pattern["statistic"]
+    above = [row for row in every["heads"] if row[statistic] > pattern["threshold"]]
+    assert found["heads"] == sorted(above, key=lambda row: -row[statistic]) and len(above) == pattern["heads"]
+    assert found["patterns"] == every["patterns"]
+
+
+def test_a_pattern_of_no_head_is_said_and_one_that_is_not_known_refused(attn: Attn) -> None:
+    none = attn(["heads", "--pattern", "next token"])
+    assert none.code == 0 and "No head of this pattern, next token: none is above 0.4." in none.out
+    assert attn(["heads", "--pattern", "next token", "--format", "csv"]).code == 0
+    unknown = attn(["heads", "--pattern", "inductoin"])
+    assert unknown.code == 2 and "did you mean 'induction'" in unknown.err
+    for flags in (["--statistic", "entropy"], ["--pattern", "adjacent patches"]):
+        assert attn(["heads", "--pattern", "induction", *flags]).code == 2
+
+
+def test_the_first_screen_names_all_heads_of_a_pattern(attn: Attn) -> None:
+    lines = attn(["heads"]).out.splitlines()
+    (line,) = [line for line in lines if line.startswith("I induction")]
+    assert re.findall(r"\d:\d", line) == ["1:2", "1:3", "1:0", "1:1"]

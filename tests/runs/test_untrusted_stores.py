@@ -1,0 +1,223 @@
+"""A store is a file from anywhere: what is not as attn writes it is refused or left out, in one line."""
+
+import gzip
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from attncli.runs.connection import END_OF_NAME, connect_to_read
+from tests.conftest import Attn
+from tests.runs.stores import write_batch
+
+ENDLESS = "WITH RECURSIVE e(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM e) SELECT x FROM e"
+RELEASES = Path(__file__).parent.parent / "releases"
+
+
+@pytest.fixture(scope="module")
+def bytes_of_store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Of a batch of two sentences with two settings."""
+    from attncli.cli import run
+
+    folder = tmp_path_factory.mktemp("batch")
+    assert run([*write_batch(folder, 2), "-o", str(folder / "runs.db")]) == 0
+    return (folder / "runs.db").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def bytes_of_survey(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Of the heads of the shipped model on two texts."""
+    from attncli.cli import run
+
+    folder = tmp_path_factory.mktemp("survey")
+    (folder / "texts.txt").write_text("the cat\nsat on the mat\n")
+    assert run(["heads", "--texts", str(folder / "texts.txt"), "-o", str(folder / "survey.db")]) == 0
+    return (folder / "survey.db").read_bytes()
+
+
+@pytest.fixture
+def store(tmp_path: Path, bytes_of_store: bytes) -> Path:
+    path = tmp_path / "runs.db"
+    path.write_bytes(bytes_of_store)
+    return path
+
+
+def change(store: Path, *statements: str) -> None:
+    """Run SQL, and leave out what a table says about its values."""
+    with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        for statement in statements:
+            connection.execute(statement)
+
+
+def of_store(tmp_path: Path, store: Path) -> list[list[str]]:
+    """The command lines that read or write a store."""
+    return [
+        ["results", str(store)],
+        ["export", str(store)],
+        ["watch", str(store)],
+        ["heads", "--store", str(store)],
+        [*write_batch(tmp_path, 3), "-o", str(store)],
+        [*write_batch(tmp_path, 3), "-o", str(store), "--dry-run"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["ALTER TABLE runs RENAME TO r", f"CREATE VIEW runs AS SELECT r.* FROM r, ({ENDLESS})"],
+        ["ALTER TABLE columns RENAME TO c", f"CREATE VIEW columns AS SELECT c.* FROM c, ({ENDLESS})"],
+        ["DROP TABLE store", "CREATE VIEW store AS SELECT 0 AS keeps_rows, 0 AS keeps_weights, ')' AS plan"],
+        ["CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM runs; END"],
+        [f"CREATE TRIGGER t AFTER INSERT ON runs BEGIN UPDATE store SET plan = ({ENDLESS}); END"],
+        ["CREATE INDEX i ON runs (abs(run))"],
+        ["ALTER TABLE runs ADD COLUMN more AS (abs(run))"],
+        ["DROP TABLE store", "CREATE TABLE store (keeps_rows, keeps_weights, plan DEFAULT (abs(1)))"],
+        ["DROP VIEW tidy", f"CREATE VIEW tidy AS {ENDLESS}"],
+        ["CREATE VIRTUAL TABLE v USING fts5(x)"],
+        ["CREATE TABLE precious (data)"],
+        ["DROP TABLE environments"],
+        ["PRAGMA user_version = 1"],
+    ],
+)
+def test_what_attn_does_not_create_is_refused(
+    attn: Attn, tmp_path: Path, store: Path, statements: list[str]
+) -> None:
+    change(store, *statements)
+    before = store.read_bytes()
+    for command in of_store(tmp_path, store):
+        ended = attn(command)
+        assert (ended.code, ended.err.count("\n")) == (2, 1), ended
+        assert ended.err.startswith(f"{store}: has ") and "left unchanged" in ended.err
+    assert store.read_bytes() == before
+
+
+def test_what_analyze_and_vacuum_leave_is_read(attn: Attn, store: Path) -> None:
+    before = attn(["export", str(store)])
+    change(store, "ANALYZE", "VACUUM", "PRAGMA journal_mode = delete")
+    assert attn(["export", str(store)]) == before and before.code == 0
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_stores_of_releases_are_read(attn: Attn, tmp_path: Path, version: str) -> None:
+    store = tmp_path / "runs.db"
+    store.write_bytes(gzip.decompress((RELEASES / f"{version}.db.gz").read_bytes()))
+    assert attn(["export", str(store)]).code == 0
+
+
+DAMAGED_RUNS = [
+    ("UPDATE runs SET figures = x'00' WHERE run = 2", "its statistics are"),
+    ("UPDATE runs SET figures = NULL WHERE run = 2", "its statistics are"),
+    ("UPDATE runs SET figures = 'text' WHERE run = 2", "its statistics are"),
+    ("UPDATE runs SET shape = 99 WHERE run = 2", "its statistics are"),
+    ("UPDATE runs SET shape = 'a' WHERE run = 2", "its statistics are"),
+    ("UPDATE runs SET settings = 99 WHERE run = 2", "its settings are"),
+    ("UPDATE runs SET settings = x'00' WHERE run = 2", "its settings are"),
+    ("UPDATE runs SET status = 'gone' WHERE run = 2", "its status is"),
+    ("UPDATE runs SET id = x'ff' WHERE run = 2", "its texts are"),
+]
+
+
+@pytest.mark.parametrize(("statement", "what"), DAMAGED_RUNS)
+def test_a_damaged_run_is_left_out_in_a_line(attn: Attn, store: Path, statement: str, what: str) -> None:
+    whole = attn(["export", str(store)]).out.splitlines()
+    change(store, statement)
+    advice = "restore a copy of the store, or start over with --fresh"
+    for command in (["export", str(store)], ["results", str(store)]):
+        ended = attn(command)
+        assert (ended.code, ended.err) == (1, f"{store}: run 2: {what} damaged: left out: {advice}\n")
+        if command[0] == "export":
+            assert ended.out.splitlines() == [line for line in whole if not line.startswith("2,")]
+        else:
+            assert "\n3 runs are done, 0 failed" in ended.out
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE settings SET spec = '{' WHERE settings = 1",
+        "UPDATE settings SET spec = '[1]' WHERE settings = 1",
+        "UPDATE settings SET spec = x'ff' WHERE settings = 1",
+        """UPDATE settings SET spec = '{"num_heads": {}}' WHERE settings = 1""",
+        f"""UPDATE settings SET spec = '{{"num_heads": {10**30}}}' WHERE settings = 1""",
+        "UPDATE environments SET versions = '[]'",
+        "DELETE FROM settings WHERE settings = 1",
+        "DELETE FROM settings",
+        "DELETE FROM columns WHERE position = 3",
+        "UPDATE columns SET statistic = x'00' WHERE position = 3",
+        "UPDATE columns SET layer = 1000000000, head = 1000000000 WHERE position = 3",
+        "UPDATE columns SET head = -1 WHERE position = 3",
+        "DELETE FROM store",
+        "INSERT INTO store VALUES (0, 0, 1)",
+        "UPDATE store SET plan = 9223372036854775807",
+        "UPDATE store SET plan = '1) FROM runs; --'",
+        "UPDATE runs SET plan = 'x' WHERE run = 2",
+        "UPDATE runs SET run = -5 WHERE run = 2",
+    ],
+)
+def test_damaged_rows_are_one_line(attn: Attn, tmp_path: Path, store: Path, statement: str) -> None:
+    change(store, statement)
+    results = ["results", str(store), "--all"]
+    assert attn(results).code == 1
+    for command in [results, *of_store(tmp_path, store)]:
+        ended = attn(command)
+        assert ended.err.count("\n") <= 1 and "internal error" not in ended.err, ended
+        assert ended.code == 0 or ended.err.startswith(f"{store}: ") or "--store: " in ended.err, ended
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-journal", "-lock"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/null")])
+def test_special_files_are_refused(
+    attn: Attn, tmp_path: Path, store: Path, ending: str, make: Callable[[Path], None]
+) -> None:
+    file = tmp_path / f"runs.db{ending}"
+    file.unlink(missing_ok=True)
+    make(file)
+    for command in of_store(tmp_path, store):
+        ended = attn(command)
+        assert (ended.code, ended.err.count("\n")) == (2, 1) and str(tmp_path) in ended.err, ended
+    assert os.path.lexists(file)
+
+
+def test_a_journal_that_names_another_file_is_refused(attn: Attn, tmp_path: Path, store: Path) -> None:
+    (tmp_path / "runs.db-journal").write_bytes(END_OF_NAME + bytes(600) + END_OF_NAME)
+    assert "names another file" in attn(["results", str(store)]).err
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_ends_a_query(store: Path, number: int, raised: type[BaseException]) -> None:
+    def stop(*_: object) -> None:
+        raise SystemExit(143)
+
+    handlers = signal.signal(signal.SIGTERM, stop), signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with closing(connect_to_read(store)) as connection, pytest.raises(raised):
+            threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
+            connection.execute(f"SELECT max(x) FROM ({ENDLESS})")
+    finally:
+        signal.signal(signal.SIGTERM, handlers[0])
+        signal.signal(signal.SIGINT, handlers[1])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("skip_sink", '"x"'), ("to", "1e400"), ("model", "0.5"), ("full", "[1]")]
+)
+def test_a_survey_with_settings_of_other_types_is_refused(
+    attn: Attn, tmp_path: Path, bytes_of_survey: bytes, key: str, value: str
+) -> None:
+    store = tmp_path / "survey.db"
+    store.write_bytes(bytes_of_survey)
+    change(store, f"UPDATE settings SET spec = json_set(spec, '$.{key}', json('{value}'))")
+    ended = attn(["heads", "--store", str(store)])
+    assert (ended.code, ended.err) == (
+        1,
+        f"{store}: cannot be read: the settings of its survey are damaged: "
+        "restore a copy of it, or start over with --fresh\n",
+    )

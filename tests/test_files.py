@@ -1,0 +1,130 @@
+"""What is no file, and what is too large, is refused before a byte is read; pipes of a shell are read."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attncli import files
+from attncli.errors import UserError
+from attncli.files import open_file, read_whole
+from attncli.measure.relations import SentenceFile
+from attncli.models.text_files import TextFile
+from attncli.saved import read_reports
+from attncli.settings.config_file import read_yaml
+from attncli.settings.text import find_word_vectors, read_text, vector_file_dim
+from tests.conftest import Attn
+
+SPARSE_BYTES = 2**33
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(SPARSE_BYTES)
+
+
+def listening(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as bound:  # whose names are short
+        bound.bind(f"/proc/self/fd/{folder}/{path.name}")
+    os.close(folder)
+
+
+KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "device": (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
+    "socket": (listening, "it is a socket, not a file"),
+    "folder": (lambda path: path.mkdir(), "Is a directory"),
+    "pipe": (os.mkfifo, "it is a pipe to which nobody writes"),
+    "sparse": (sparse, "holds more than"),
+}
+READERS: dict[str, Callable[[str], object]] = {
+    "text": read_text,
+    "yaml": lambda file: read_yaml(Path(file)),
+    "texts": lambda file: TextFile(file).count(),
+    "csv": lambda file: TextFile(file).count(),
+    "conllu": lambda file: SentenceFile(file).count(),
+    "vectors": lambda file: find_word_vectors(Path(file), ["cat"], 3),
+    "json": lambda file: read_reports(file, most_bytes=2**28),
+    "npy": lambda file: read_reports(file, most_bytes=2**28),
+}
+
+
+def test_a_short_file_takes_no_more_memory_than_it_holds(tmp_path: Path) -> None:
+    """However much may be read of its kind: under a limit of memory a short text is read, too."""
+    (tmp_path / "short").write_bytes(b"a b")
+    tracemalloc.start()
+    try:
+        assert read_whole(tmp_path / "short", files.TEXT_BYTES) == b"a b"
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_reader_refuses_what_is_no_file_or_endless(
+    kind: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "SECONDS_FOR_WRITER", 0.05)
+    make, _ = KINDS[kind]
+    make(tmp_path / f"a.{suffix}")
+    with pytest.raises((UserError, OSError)) as raised:
+        READERS[suffix](str(tmp_path / f"a.{suffix}"))
+    assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_line_says_what_stands_there(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "SECONDS_FOR_WRITER", 0.05)
+    make, said = KINDS[kind]
+    make(tmp_path / "a.txt")
+    with pytest.raises(UserError, match=said):
+        read_text(str(tmp_path / "a.txt"))
+
+
+def test_a_vector_file_without_lines_is_one_line(tmp_path: Path) -> None:
+    sparse(tmp_path / "a.txt")
+    with pytest.raises(ValueError, match="a line of it holds more than 1 MiB"):
+        vector_file_dim(tmp_path / "a.txt")
+
+
+def test_standard_input_has_a_limit() -> None:
+    program = (
+        "import attncli.files as f\ntry: f.read_whole('-', 1000)\nexcept OSError as e: print(e.strerror)"
+    )
+    with Path("/dev/zero").open("rb") as endless:
+        done = subprocess.run([sys.executable, "-c", program], stdin=endless, capture_output=True, text=True)
+    assert "holds more than 0 MiB" in done.stdout
+
+
+def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "named")
+    writer = threading.Thread(target=(tmp_path / "named").write_bytes, args=(b"the cat",))
+    writer.start()
+    assert read_whole(tmp_path / "named", 100, may_be_pipe=True) == b"the cat"
+    writer.join()
+    reading, writing = os.pipe()
+    os.write(writing, b"sat")
+    os.close(writing)
+    assert read_whole(f"/dev/fd/{reading}", 100, may_be_pipe=True) == b"sat"
+    with pytest.raises(OSError, match="it is a pipe, not a file"):
+        open_file(f"/dev/fd/{reading}")
+    os.close(reading)
+
+
+def test_more_than_the_limit_is_refused_from_a_pipe(tmp_path: Path, attn: Attn) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * 101)
+    os.close(writing)
+    with pytest.raises(OSError, match="holds more than"):
+        read_whole(f"/dev/fd/{reading}", 100, may_be_pipe=True)
+    os.close(reading)
+    (tmp_path / "a.txt").symlink_to("/dev/zero")
+    ended = attn(["self", "--file", str(tmp_path / "a.txt")])
+    assert (ended.code, ended.out) == (2, "") and "it is a device, not a file" in ended.err
