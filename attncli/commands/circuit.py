@@ -25,8 +25,8 @@ else:
 LEAST_SHARE = 0.01
 """Edges with a smaller share are left out of a report: they are most."""
 SHARE_NOTE = (
-    "K, Q: the share of a head's score, above the mean key, that an earlier head wrote on the key (query); "
-    "V: of its output. strength: times the head's mean weight beyond the first key."
+    "K, Q: the share of a head's score, beyond that of an average key, that an earlier head wrote on the key "
+    "(query); V: of its output. strength: times the head's mean weight beyond the first key."
 )
 WEIGHTS_NOTE = (
     "K-, Q- and V-composition, ||W1 W2|| / (||W1|| ||W2||): Elhage et al. 2021. Norms' gains belong to W2, "

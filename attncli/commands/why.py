@@ -199,7 +199,7 @@ def _how_to_read(found: "LogitAttribution", pretrained: "Pretrained") -> str:
     labels = pretrained.labels(found.ids)
     shown = [pretrained.text_of([token]) or label for token, label in zip(found.ids, labels, strict=True)]
     what = f"the logit of {shown[0]!r}" + (f" minus that of {shown[1]!r}" if len(shown) > 1 else "")
-    return f"What each part adds to {what} at the last token, with the scale of the last norm frozen."
+    return f"What each part adds to {what} at the last token; the last norm divides all parts by one number."
 
 
 def _notes(spec: WhySpec, found: "LogitAttribution", reading: "Reading") -> list[str]:
@@ -270,7 +270,7 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
 
 
 SCORE_NOTE = (
-    "The score, above the mean of the keys that the query sees, is a sum over what each part wrote there; "
+    "The score, beyond that of an average key that the query sees, is a sum over what each part wrote there; "
     "behind each part stands the weight as it would be without it."
 )
 

@@ -965,7 +965,7 @@ def _score_screen(report: Report, display: Display) -> ScreenParts:
     yield text_line(report, display)
     weight, above = weight_text(score["weight"], precision), fixed(score["above_mean"], precision)
     total = fixed(score["score"], precision)
-    line = f"from {query} to {key}: weight {weight}, score {total}, {above} above the mean key"
+    line = f"from {query} to {key}: weight {weight}, score {total}, {above} above an average key"
     if score["position"]:
         line += f"; positions add {fixed(score['position'], precision)}"
     weights = report.tensors_of("keys")["weight"].values

@@ -172,8 +172,9 @@ def _strongest_heads(report: Report, display: Display, count: int) -> Grid:
 MOST_LIMITED, LEAST_LIMITED = 10, 3
 LOST = ("kl", "loss", "needle")
 SIGNED = ("loss", "needle")
+READ_LOST = "kl: how far predictions move, nats per token; worst: where they move most."
 MEANS = {
-    "kl": "kl, in nats per token",
+    "kl": "kl (how far predictions move), in nats per token",
     "loss": "loss, in nats per token more",
     "needle": "loss of the needle, in nats per token more",
 }
@@ -198,7 +199,7 @@ def _baseline(report: Report, precision: int) -> str:
 def _limited_heads(report: Report, display: Display) -> ScreenParts:
     heads, curve, baseline = report.table("heads"), report.table("curve"), report.numbers("baseline")
     size = readable_bytes(int(float(str(baseline["bytes"]))))
-    kept = f"a limited head keeps {baseline['sink']} + {baseline['window']} keys"
+    kept = f"limited: the first {baseline['sink']} and last {baseline['window']} keys"
     yield Paragraph(f"{_baseline(report, display.precision)}, {size}; {kept}", "")
     need = "needle" if "needle" in heads[0] else "worst"
     usual = min(MOST_LIMITED, len(heads))
@@ -209,6 +210,7 @@ def _limited_heads(report: Report, display: Display) -> ScreenParts:
         len(heads),
         rank=1,
     )
+    yield Paragraph(READ_LOST, "dim")
     for name, tensor in report.tensors.items():
         if tensor.axes == PLACES:
             yield tenths(name, tensor, need, display)
@@ -223,7 +225,7 @@ def _needed(rows: Sequence[Row], count: int, need: str, display: Display) -> Gri
     lost = [Column(("", name), [_lost(name, row[name], display.precision) for row in rows]) for name in names]
     kept = Column(("weight", "kept"), [fixed(row["kept_weight"], display.precision) for row in rows])
     columns = [*lost, kept, *looked_at_columns(rows, display, "forgets")]
-    title = f"{some_of(len(rows), count, 'key/value head')} by {need}, largest first"
+    title = f"{some_of(len(rows), count, 'key/value head')}, largest {need} first"
     return Grid(title, Column(("", "head"), [head_name(row) for row in rows]), columns).first_group(
         display.width
     )
@@ -400,16 +402,16 @@ def _coloured_by(report: Report) -> str:
 
 
 def _rankings(rows: Sequence[Row], num_sources: int) -> str:
-    """`Against what is lost without 5 of 21 sources: all heads Spearman 0.10, first wrong; ...`"""
+    """`Weights beside what is lost without 5 of 21 sources: all heads, rank correlation 0.10, first wrong`"""
     removed = rows[0]["removed"]
     sources = "each source" if removed == num_sources else f"{removed} of {num_sources} sources"
     what = f"what is lost without {sources}" if rows[0]["predicts"] == "lost" else "the effect of each source"
     said = []
     for row in rows:
-        spearman = "" if row["spearman"] is None else f"Spearman {fixed(row['spearman'], 2)}, "
+        spearman = "" if row["spearman"] is None else f"rank correlation {fixed(row['spearman'], 2)}, "
         first = "first right" if row["first_right"] else "first wrong"
-        said.append(f"{str(row['ranking']).replace('_', ' ')} {spearman}{first}")
-    return plain_text(f"Against {what}: {'; '.join(said)}.")
+        said.append(f"{str(row['ranking']).replace('_', ' ')}, {spearman}{first}")
+    return plain_text(f"Weights beside {what}: {'; '.join(said)}.")
 
 
 def _measured_source(row: Row) -> object:
