@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 # What the axes of tensors may be called.
 AXES = (
     "batch", "layer", "head", "query", "key", "token", "dim", "embed", "rank", "query_block", "key_block",
-    "point", "bucket", "vector", "row", "column", "part", "source", "step",
+    "point", "bucket", "vector", "row", "column", "part", "source", "step", "map",
 )  # fmt: skip
 PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""
@@ -196,6 +196,48 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class PictureRow:
+    """One of several pictures that a model read, and the maps over it.
+
+    `tokens` are those that the boxes of the picture and the keys of `weights` (map, key) are of; `queries`
+    are the tokens that look, none for the mean over all.
+    """
+
+    picture: Picture
+    tokens: tuple[str, ...]
+    queries: tuple[str, ...]
+    weights: NamedTensor
+
+    def fields(self) -> dict[str, Any]:
+        """The row as its JSON form names it, with arrays still in it."""
+        return {
+            "picture": self.picture.fields(),
+            "tokens": self.tokens,
+            "queries": self.queries,
+            "weights": {"axes": self.weights.axes, "values": self.weights},
+        }
+
+
+@dataclass(frozen=True)
+class PictureMaps:
+    """Several pictures, a row for each, with the same maps over every one of them.
+
+    `names` are the columns: heads as 11:4, `mean` of a layer, `rollout`. `about` says in words which these
+    are. Of `num_pictures` that were read the first ones have a row.
+    """
+
+    names: tuple[str, ...]
+    about: str
+    num_pictures: Count
+    rows: tuple[PictureRow, ...]
+
+    def fields(self) -> dict[str, Any]:
+        """The maps as their JSON form names them, with arrays still in it."""
+        rows = [row.fields() for row in self.rows]
+        return {"names": self.names, "about": self.about, "num_pictures": self.num_pictures, "rows": rows}
+
+
+@dataclass(frozen=True)
 class Report:
     """What one experiment found. `steps` are there where asked to explain.
 
@@ -203,7 +245,8 @@ class Report:
     `metaspace`.
     `first_query` is the position of the first query among the tokens: where a model writes, the last of the
     prompt. `is_unfinished` tells that Ctrl-C ended it: it holds what there was until then.
-    `pictures` are those that a model read, and where its tokens lie on them.
+    `pictures` are those that a model read, and where its tokens lie on them; `picture_maps` are maps over
+    several that were read one by one.
     `about` says in a sentence what was measured of what, `how_to_read` what the numbers mean; `written` is
     the text that a model wrote. `notes` are whatever else one has to know.
     `id` is that of its sentence in a batch, which is no part of what was found: the JSON form is without it.
@@ -222,6 +265,7 @@ class Report:
     first_query: Count = 0
     is_unfinished: bool = False
     pictures: tuple[Picture, ...] = ()
+    picture_maps: PictureMaps | None = None
     about: str = ""
     how_to_read: str = ""
     written: str | None = None
@@ -253,6 +297,7 @@ class Report:
         spelling = {"token_spelling": self.token_spelling} if self.token_spelling else {}
         more = {name: getattr(self, name) for name in ("first_query", "is_unfinished") if getattr(self, name)}
         pictures = {"pictures": [picture.fields() for picture in self.pictures]} if self.pictures else {}
+        maps = {} if self.picture_maps is None else {"picture_maps": self.picture_maps.fields()}
         said = {name: getattr(self, name) for name in ("about", "how_to_read") if getattr(self, name)}
         said |= {} if self.written is None else {"written": self.written}
         return {
@@ -265,6 +310,7 @@ class Report:
             **spelling,
             **more,
             **pictures,
+            **maps,
             "tensors": {
                 name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
             },

@@ -16,7 +16,7 @@ from attncli.core.layer import Computed, Wanted
 from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
-from attncli.report import NamedTensor, Picture, Report, Statistic, Table, Tensors
+from attncli.report import NamedTensor, Picture, PictureMaps, Report, Statistic, Table, Tensors
 from attncli.settings import load
 from attncli.settings.fields import ExplainRowSpec, Spec
 from attncli.settings.models import ModelSpec
@@ -49,6 +49,7 @@ def build_report(
     how_to_read: str = "",
     written: str | None = None,
     pictures: tuple[Picture, ...] = (),
+    picture_maps: PictureMaps | None = None,
 ) -> Report:
     """A report with the settings and versions that it came from, and its steps where asked to explain."""
     if isinstance(spec, ExplainRowSpec):
@@ -68,6 +69,7 @@ def build_report(
         how_to_read=how_to_read,
         written=written,
         pictures=pictures,
+        picture_maps=picture_maps,
     )
     explanation = spec.explanation()
     return replace(report, steps=load(explanation, "steps")(spec, report)) if explanation else report

@@ -39,6 +39,8 @@ from attncli.report import (
     NamedTensor,
     Numbers,
     Picture,
+    PictureMaps,
+    PictureRow,
     Report,
     Statistic,
     Table,
@@ -228,6 +230,8 @@ def check_sizes(report: Report) -> None:
         count = len(getattr(report, picture.axis))
         if len(picture.boxes) != count:
             raise ValueError(f"pictures[{number}].boxes: must be {count}, one for each of {picture.axis}")
+    if report.picture_maps is not None:
+        _check_picture_maps(report.picture_maps)
     for place, tensor in tensors.items():
         for axis, size in zip(tensor.axes, tensor.values.shape, strict=True):
             if tokens.get(axis, 0) not in (0, size):
@@ -249,6 +253,20 @@ def check_sizes(report: Report) -> None:
                 )
     if any(name in groups["rows"] for name in RANKED):
         _check_ranks(groups["rows"], num_keys if weights is None else weights.values.shape[-1])
+
+
+def _check_picture_maps(maps: PictureMaps) -> None:
+    """Every row must have a map for each name, and a weight and a box for each of its tokens."""
+    if not maps.rows or not maps.names:
+        raise ValueError("picture_maps: must have a row and a name at least")
+    if maps.num_pictures < len(maps.rows):
+        raise ValueError(f"picture_maps.num_pictures: must be {len(maps.rows)} or more, as there are rows")
+    for number, row in enumerate(maps.rows):
+        place, wanted = f"picture_maps.rows[{number}]", (len(maps.names), len(row.tokens))
+        if len(row.picture.boxes) != len(row.tokens):
+            raise ValueError(f"{place}.picture.boxes: must be {len(row.tokens)}, one for each of tokens")
+        if row.weights.axes != ("map", "key") or row.weights.values.shape != wanted:
+            raise ValueError(f"{place}.weights: must have the axes map {wanted[0]}, key {wanted[1]}")
 
 
 def _sizes(tensor: NamedTensor, without: str) -> list[tuple[str, int]]:
@@ -462,6 +480,21 @@ class SavedPicture(Picture):
     boxes: tuple[SharedBox | None, ...]
 
 
+@checked(frozen=True, config=EXACT)
+class SavedPictureRow(PictureRow):
+    """A picture and the maps over it as JSON has them."""
+
+    picture: SavedPicture
+    weights: SavedTensor
+
+
+@checked(frozen=True, config=EXACT)
+class SavedPictureMaps(PictureMaps):
+    """The maps over several pictures as JSON has them."""
+
+    rows: tuple[SavedPictureRow, ...]
+
+
 # Of older reports of these the first note says what they are about.
 ABOUT_FIRST = ("heads", "ablate", "why", "generate", "diff", "pitfalls")
 
@@ -480,6 +513,7 @@ class SavedReport(Report):
     token_spelling: Literal["byte-level", "metaspace"] | None = None
     is_unfinished: StrictBool = False
     pictures: tuple[SavedPicture, ...] = ()
+    picture_maps: SavedPictureMaps | None = None
     tensors: Mapping[str, SavedTensor] = field()
     statistics: Mapping[str, Annotated[Any, AfterValidator(_statistic)]] = field()
     statistic_axes: Mapping[str, Mapping[str, Axes]]

@@ -18,6 +18,7 @@ from attncli.settings import SPECS
 from attncli.views import VIEWS
 from tests.conftest import Attn
 from tests.running import LESSON_FILES, ROOT, run, run_file
+from tests.views.pictured import several_pictures
 from tests.views.test_views import CASES, HOSTILE, shown
 
 TEXT_VIEWS = [view for view in VIEWS if view in ("table", "json", "jsonl", "csv", "heatmap")]
@@ -381,3 +382,27 @@ def test_a_damaged_picture_is_one_line(changes: dict[str, Any], line: str) -> No
         reports_of(json.dumps(with_picture(**changes)), "x.json")
     (only,) = caught.value.lines
     assert only.startswith(f"x.json: {line}")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda maps: maps["names"].pop(), r"rows\[0\].weights: must have the axes map 2, key 5"),
+        (lambda maps: maps["rows"].clear(), "picture_maps: must have a row and a name at least"),
+        (lambda maps: maps.update(num_pictures=1), "num_pictures: must be 2 or more, as there are rows"),
+        (lambda maps: maps["rows"][1]["tokens"].pop(), r"rows\[1\].picture.boxes: must be 4, one for each"),
+        (
+            lambda maps: maps["rows"][1]["weights"].update(axes=["key", "map"]),
+            r"rows\[1\].weights: must have",
+        ),
+        (lambda maps: maps["rows"][1]["picture"].update(png="x"), r"png: must be a PNG in base64"),
+        (lambda maps: maps["rows"][1].update(extra=1), "unknown name 'extra'"),
+    ],
+)
+def test_damaged_maps_of_pictures_are_one_line(change: Any, said: str) -> None:
+    data = json.loads(shown("json", [several_pictures((2, 2), (2, 2))]))
+    jsonschema.Draft202012Validator(report_schema()).validate(data)
+    change(data["picture_maps"])
+    with pytest.raises(UserError, match=said) as raised:
+        reports_of(json.dumps(data), "x.json")
+    assert len(raised.value.lines) == 1 and raised.value.lines[0].startswith("x.json: picture_maps")

@@ -1,5 +1,6 @@
 """What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,6 +29,7 @@ from attncli.measure.heads import (
     stacks_of,
     surveyed,
 )
+from attncli.measure.looks import MEAN, ROLLOUT, FirstLooks, PictureLooks
 from attncli.measure.patterns import (
     HeadPatterns,
     HeadRow,
@@ -55,7 +57,18 @@ from attncli.models.pretrained import (
 )
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.plain_text import counted
-from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
+from attncli.report import (
+    Cell,
+    NamedTensor,
+    Numbers,
+    Picture,
+    PictureMaps,
+    PictureRow,
+    Report,
+    Statistic,
+    Table,
+    whole_head_name,
+)
 from attncli.report_parts import build_report, named, shipped_notes, versions
 from attncli.runs.connection import Damaged
 from attncli.runs.report_values import (
@@ -68,7 +81,7 @@ from attncli.runs.report_values import (
 )
 from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
-from attncli.settings.heads import HeadsSpec
+from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.text import Texts, read_texts
 
 SINK_THRESHOLD = 0.3
@@ -191,17 +204,8 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     """The survey of many texts: means over them, and how sure these are; of one head examples."""
     if spec.relations is not None:
         return _report_relations(spec, pretrained, progress)
-    if (image := spec.image) is not None:
-        spec = spec.model_copy(update={"maps": "none"})  # a map is of one picture
-        is_folder, words = Path(image).is_dir(), read_texts(spec).text
-        with nullcontext(PictureFolder(image)) if is_folder else PictureList(image, "image") as files:
-            seen = ManyTexts(
-                files, lambda line: _read_picture(spec, line, words, pretrained), progress, key="image"
-            )
-            part = part_that_sees(pretrained) if words is None else pretrained
-            totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
-        notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
-        return report_of_totals(spec, totals, part.name, notes)
+    if spec.image is not None:
+        return _report_pictures(spec, pretrained, progress)
     assert spec.texts is not None
     pretrained = part_that_reads(pretrained)
     with TextFile(spec.texts, spec.text_group) as file:
@@ -213,12 +217,77 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     return report_of_totals(spec, totals, pretrained.name, notes)
 
 
-def _read_picture(spec: HeadsSpec, line: TextLine, words: str | None, pretrained: Pretrained) -> Reading:
-    """One of the pictures of a folder, beside the words that all have."""
-    assert line.image is not None
-    reading = read_picture(pretrained, line.image, words)
-    check_reading(reading, pretrained, options_of(spec))
-    return reading
+def _report_pictures(
+    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
+    """The survey of the pictures of a folder or a list, and maps over the first of them."""
+    image, words = str(spec.image), read_texts(spec).text
+    spec = spec.model_copy(update={"maps": "none"})  # a map is of one picture
+    looks = None
+    if spec.statistic is None:
+        is_ranked = bool(spec.sort or spec.top or spec.pattern)
+        looks = FirstLooks(spec.sought()["from"], spec.heads_shown(), keeps_all=is_ranked)
+
+    def read_one(line: TextLine) -> Reading:
+        assert line.image is not None
+        reading = read_picture(pretrained, line.image, words)
+        if looks is not None:
+            looks.note_places(line.label, reading, pretrained)
+        check_reading(reading, pretrained, options_of(spec))
+        return reading
+
+    with nullcontext(PictureFolder(image)) if Path(image).is_dir() else PictureList(image, "image") as files:
+        seen = ManyTexts(files, read_one, progress, key="image")
+        part = part_that_sees(pretrained) if words is None else pretrained
+        totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate, looks=looks)
+    notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
+    return report_of_totals(spec, totals, part.name, notes, looks)
+
+
+def _picture_maps(
+    spec: HeadsSpec, heads: Table, looks: FirstLooks | None, num_pictures: int
+) -> PictureMaps | None:
+    """The maps of the same heads over each of the first pictures; None where none was kept.
+
+    Those that are named, or the first of a ranking; else those of the last layer, their mean and rollout.
+    """
+    pictures = [] if looks is None else looks.pictures()
+    if looks is None or not pictures:
+        return None
+    kept = pictures[0].maps.keys()
+    heads_kept = [name for name in kept if name not in (MEAN, ROLLOUT)]
+    if named := spec.heads_shown():
+        chosen, about = named, f"{'head' if len(named) == 1 else 'heads'} {', '.join(named)}"
+    elif looks.keeps_all:
+        stacks = ("self", "encoder") if pictures[0].reading.context is None else ("cross",)
+        ranked = [f"{row['layer']}:{row['head']}" for row in heads if row["stack"] in stacks]
+        chosen = [name for name in ranked if name in kept][:MOST_HEADS_SHOWN]
+        about = f"the first {counted(len(chosen), 'head')}" if len(chosen) > 1 else "the first head"
+        about += f" by {'least ' if spec.ascending else ''}{spec.sort}" if spec.sort else ""
+    else:
+        chosen, about = heads_kept[:MOST_HEADS_SHOWN], f"the heads of layer {looks.last_layer}"
+        if len(heads_kept) > len(chosen):
+            about = f"the first {len(chosen)} of {about[4:]}"
+        chosen += [name for name in (MEAN, ROLLOUT) if name in kept]
+        about += ", their mean and the rollout" if ROLLOUT in kept else " and their mean"
+    if not chosen:
+        return None
+    names = Counter(Path(picture.file).name for picture in pictures)
+    rows = tuple(
+        _picture_row(picture, chosen, is_unique=names[Path(picture.file).name] == 1) for picture in pictures
+    )
+    return PictureMaps(tuple(chosen), about, num_pictures, rows)
+
+
+def _picture_row(looks: PictureLooks, names: Sequence[str], *, is_unique: bool) -> PictureRow:
+    """One picture with the maps of these names; of files of the same name with that of its folder."""
+    (picture,) = pictures_of(looks.reading)
+    if not is_unique:
+        picture = replace(picture, name="/".join(Path(looks.file).parts[-2:]))
+    side = looks.reading.text if picture.axis == "tokens" else looks.reading.context
+    assert side is not None, "its picture lies among the tokens of one of the two"
+    weights = np.stack([looks.maps[name] for name in names])
+    return PictureRow(picture, side.tokens, looks.queries, NamedTensor(("map", "key"), weights))
 
 
 def _read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
@@ -234,8 +303,14 @@ def ablated_notes(heads: Sequence[str]) -> list[str]:
     return [f"Without {word} {', '.join(heads)}: as if {their} columns of W_O were zero."]
 
 
-def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequence[str]) -> Report:
-    """The report of a survey of many texts."""
+def report_of_totals(
+    spec: HeadsSpec,
+    totals: HeadTotals,
+    name: str,
+    notes: Sequence[str],
+    looks: FirstLooks | None = None,
+) -> Report:
+    """The report of a survey of many texts; of pictures with where heads look on the first of them."""
     heads = totals.heads()
     rows = with_equal_names([head.row() for head in heads])
     patterns = summary_patterns(heads, totals.stacks)
@@ -248,7 +323,17 @@ def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequ
     if totals.num_tokens is not None:
         read += f" of {counted(totals.num_tokens, 'token')}"
     all_notes = [*_notes(spec), INTERVALS_NOTE.format(kind=kind), *none, *notes]
-    return build_report(spec, Texts(), tensors, statistics, all_notes, about=_about(name, len(heads), read))
+    ranked = statistics.get("heads")
+    shown = ranked if isinstance(ranked, Table) else Table()
+    return build_report(
+        spec,
+        Texts(),
+        tensors,
+        statistics,
+        all_notes,
+        about=_about(name, len(heads), read),
+        picture_maps=_picture_maps(spec, shown, looks, totals.num_texts),
+    )
 
 
 def _of_pattern(

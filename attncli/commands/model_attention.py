@@ -14,7 +14,7 @@ from attncli.core.formulas import Plane, moments
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.heads import look_queries
+from attncli.measure.looks import look_queries
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture, of_this_run

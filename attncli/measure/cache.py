@@ -18,7 +18,7 @@ from attncli.core.predictions import Predictions
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together
-from attncli.measure.heads import rows_at
+from attncli.measure.looks import rows_at
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import HeadPlace, Removed
 from attncli.models.capture import run_model

@@ -19,13 +19,13 @@ from attncli.core.layer import (
     AttentionLayer,
     Computed,
     Marks,
-    Visibility,
     Wanted,
     merge_heads,
 )
 from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, head_range
 from attncli.core.row_tiles import GivenWeights, Source, side_by_side
 from attncli.errors import UserError, refuse_bytes
+from attncli.measure.looks import FirstLooks, HeadLooks, by_layer
 from attncli.measure.patterns import (
     MIN_ROWS,
     HeadRow,
@@ -44,8 +44,6 @@ from attncli.models.architectures import BLOCK, matrix_and_bias, output_projecti
 from attncli.models.capture import Way, capture, in_step, of_this_run, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (
-    CLS,
-    ModelText,
     Pretrained,
     Reading,
     attention_between_words,
@@ -255,7 +253,7 @@ class HeadMaps:
         UserError for a head in `full` that the model does not have.
         """
         self._check_heads()
-        return {name: _by_layer(layers) for name, layers in self.maps.items()}
+        return {name: by_layer(layers) for name, layers in self.maps.items()}
 
     def in_full(self) -> dict[tuple[int, ...], Float[np.ndarray, "query key"]]:
         """The whole weights of the heads that were asked for, by layer and head."""
@@ -269,110 +267,6 @@ class HeadMaps:
                 raise UserError(f"full: {head_range(self.num_heads)} (got {layer}:{head})")
 
 
-def _by_layer(layers: dict[int, Tensor]) -> Float[np.ndarray, "layer head *rest"]:
-    num_heads = max(map(len, layers.values()))
-    shape = next(iter(layers.values())).shape[1:]
-    stacked = np.full((max(layers) + 1, num_heads, *shape), np.nan, dtype=np.float32)
-    for layer, maps in layers.items():
-        stacked[layer, : len(maps)] = maps.numpy()
-    return stacked
-
-
-def look_queries(asked: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
-    """The tokens that heads look from: those asked for, else [CLS]; None for all of them, the mean of which
-    is taken.
-    """
-    is_picture = text.seen is not None and text.seen.places is not None
-    names = asked or ((CLS,) if is_picture and CLS in text.tokens else ())
-    return [*positions_named(names, text, pretrained)] or None
-
-
-class HeadLooks:
-    """Takes the layers of one stack, and keeps what each head looks at from some tokens of a text: the mean
-    of their rows. With `has_rollout` how that adds up over the layers, too.
-
-    DINO's figures show the rows of [CLS] in the last layer (Caron et al. 2021, 2104.14294).
-    """
-
-    def __init__(self, options: HeadOptions, reading: Reading, pretrained: Pretrained, text: int) -> None:
-        self.text = text
-        self.kind = "self" if reading.context is None else "cross"
-        self.of_text = reading.text
-        self.queries = look_queries(options.queries, reading.text, pretrained)
-        self.has_rollout = not pretrained.has_decoder
-        self.looks: dict[int, Float[Tensor, "head key"]] = {}
-        self.means: list[Float[Tensor, "query key"]] = []
-        if self.has_rollout:
-            size = pretrained.num_layers * reading.counts[0] ** 2 * BYTES_PER_MEAN_WEIGHT
-            refuse_bytes("heads", size, "a smaller picture, or a prompt of fewer tokens")
-
-    def take(self, layer: CapturedLayer, attention: Source, found: Computed) -> None:
-        """Keep what is asked for of one layer."""
-        if layer.kind != self.kind:
-            return
-        if self.queries is None:
-            assert found.received_mass is not None
-            self.looks[layer.layer] = found.received_mass[self.text].double() / attention.shape[2]
-        else:
-            weights = rows_at(attention, self.queries, self.text)
-            self.looks[layer.layer] = weights.double().mean(dim=1)
-        if self.has_rollout and found.head_mean is not None:
-            self.means.append(found.head_mean[self.text])
-
-    def by_layer(self) -> Float[np.ndarray, "layer head key"]:
-        """The rows of every head, NaN where a layer has no attention or fewer heads."""
-        return _by_layer({layer: rows.float().cpu() for layer, rows in self.looks.items()})
-
-    def mean_by_layer(self) -> Float[np.ndarray, "layer key"]:
-        """The mean over the heads of each layer."""
-        means = [np.nanmean(rows, axis=0) if np.isfinite(rows).any() else rows[0] for rows in self.by_layer()]
-        return np.stack(means)
-
-    def rolled(self) -> Float[Tensor, " key"] | None:
-        """Rollout from the same tokens: their row of the product of (A + I) / 2 over the layers; see
-        `roll_out`.
-        """
-        if not self.means:
-            return None
-        row = torch.zeros(len(self.means[0]), dtype=torch.float64)
-        row[slice(None) if self.queries is None else self.queries] = 1.0
-        row /= row.sum()
-        for mean in reversed(self.means):
-            of_rows = 1 + mean.double().sum(dim=-1).cpu()
-            share = row / of_rows
-            row = share + share @ mean.double().cpu()
-        return row
-
-
-def rows_at(attention: Source, queries: Sequence[int], text: int) -> Float[Tensor, "head query key"]:
-    """The weights of some queries of one text."""
-    if isinstance(attention, GivenWeights):
-        return attention.weights[text][:, [*queries]]
-    places = torch.tensor([*queries], device=attention.query.device)
-    own, seen = slice(text, text + 1), attention.visibility.of_texts(slice(text, text + 1))
-    rules = attention.rules
-    if rules.bias is not None:
-        bias = rules.bias[own] if len(rules.bias) > 1 else rules.bias
-        rules = replace(rules, bias=bias[:, :, places] if bias.shape[2] > 1 else bias)
-    if rules.sink is not None and len(rules.sink) > 1:
-        rules = replace(rules, sink=rules.sink[own])
-    visibility = Visibility(
-        len(queries), seen.num_keys, rule=lambda some, keys: seen.block(places[some], keys)
-    )
-    few = replace(
-        attention,
-        query=attention.query[own][:, :, places],
-        key=attention.key[own],
-        value=attention.value[own],
-        visibility=visibility,
-        rules=rules,
-    )
-    weights = attend(few, Wanted(weights=True)).weights
-    assert weights is not None
-    return weights[0]
-
-
-BYTES_PER_MEAN_WEIGHT = 12
 HIGH_NORM = 3.0
 """Times the median norm of patches: those of DINOv2-g are below 100 but for outliers above 150 (Darcet et al.
 2023, 2309.16588, section 2.1)."""
@@ -483,7 +377,7 @@ class Survey:
         self.looks: list[HeadLooks] = []
         if options.looks:
             self.looks = [
-                HeadLooks(options, reading, pretrained, text)
+                HeadLooks(options.queries, reading, pretrained, text)
                 for text, reading in enumerate(self.texts.readings)
             ]
         seen = whole[0].text.seen
@@ -883,19 +777,28 @@ def head_totals(
     options: HeadOptions = NOTHING_MORE,
     *,
     ablate: Sequence[str] = (),
+    looks: FirstLooks | None = None,
 ) -> tuple[HeadTotals, list[str]]:
     """What each head does over many texts, and notes about how their attention came.
 
-    `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what the model cannot do, and
+    `ablate` names heads, as 5:11, that give nothing meanwhile. `looks` takes where heads look on the first of
+    many pictures; of the others that is not computed. UserError for what the model cannot do, and
     where no text could be read; MemoryError.
     """
     totals = HeadTotals()
     notes: dict[str, None] = {}
     for batches in together(pretrained.model, many.batches()):
-        readings = [[reading for _, reading in batch] for batch in batches]
-        runs = [partial(surveyed, pretrained, some, options, ablate=ablate) for some in readings]
-        for found in in_step(pretrained.model, runs):
+        runs = []
+        for batch in batches:
+            has_looks = looks is not None and looks.wants(text.line for text, _ in batch)
+            of_batch = replace(options, looks=has_looks)
+            readings = [reading for _, reading in batch]
+            runs.append(partial(surveyed, pretrained, readings, of_batch, ablate=ablate))
+        for batch, found in zip(batches, in_step(pretrained.model, runs), strict=True):
             notes |= dict.fromkeys(found.way.notes())
             found.add_to(totals)
+            for (text, reading), of_text in zip(batch, found.looks, strict=False):
+                assert looks is not None, "nothing else asks for them"
+                looks.take(text, reading, of_text)
     totals.num_tokens = many.num_tokens
     return totals, list(notes)

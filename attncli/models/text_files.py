@@ -358,6 +358,8 @@ Products of matrices with a thousand rows gain nothing from more of them.
 """
 TEXTS_PER_WINDOW = 2048
 """Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
+PICTURES_PER_WINDOW = 32
+"""Pictures that are in memory: a megabyte each, and mostly of one size."""
 
 
 @runtime_checkable
@@ -400,17 +402,20 @@ def in_batches(
     texts: Iterable[Text],
     read: Callable[[Text], "Reading"],
     refuse: Callable[[Text, UserError], object],
+    *,
+    window: int = TEXTS_PER_WINDOW,
 ) -> "Iterator[list[tuple[Text, Reading]]]":
     """Every text once, with what is read of it, in batches that run together; `refuse` gets those that cannot
     be read.
 
-    Texts of a batch have equal counts of tokens, and of words, so that none is padded: a padded one would
-    affect its neighbours in models that mix tokens outside of attention.
+    `window` texts are in memory at a time. Those of a batch have equal counts of tokens, and of words, so
+    that none is padded: a padded one would affect its neighbours in models that mix tokens outside of
+    attention.
     """
     texts = iter(texts)
-    while window := list(islice(texts, TEXTS_PER_WINDOW)):
+    while some := list(islice(texts, window)):
         by_counts: dict[tuple[Any, ...], list[tuple[Text, Reading]]] = {}
-        for text in window:
+        for text in some:
             try:
                 reading = read(text)
             except UserError as error:
@@ -445,7 +450,9 @@ class ManyTexts(Generic[Text]):
     def batches(self) -> "Iterator[list[tuple[Text, Reading]]]":
         """Every text once, with what is read of it; UserError where one is invalid or none could be read."""
         count, texts = self.file.count(), self.file.numbered()
-        for batch in in_batches(texts, lambda numbered: self.read(numbered[1]), self._leave_out):
+        window = PICTURES_PER_WINDOW if self.key == "image" else TEXTS_PER_WINDOW
+        read = self.read
+        for batch in in_batches(texts, lambda one: read(one[1]), self._leave_out, window=window):
             self.num_read += len(batch)
             self.num_tokens += sum(len(reading.text.ids) for _, reading in batch)
             self.num_cut += sum(reading.text.left_out > 0 for _, reading in batch)

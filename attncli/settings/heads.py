@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
-from attncli.arguments import head_name_without_stack
+from attncli.arguments import head_name_without_stack, head_names_without_stack
 from attncli.core.names import (
     HEAD_PATTERNS,
     HEAD_STATISTICS,
@@ -49,7 +49,15 @@ def _in_words(name: object) -> object:
     return name.replace("_", " ").replace("-", " ") if isinstance(name, str) else name
 
 
+def _joined_heads(value: Any) -> str:
+    """`11:4,3:1` of one head or of several, each once; ValueError for what is no head."""
+    return ",".join(head_names_without_stack(value))
+
+
 Head = Annotated[str, BeforeValidator(head_name_without_stack)]
+Heads = Annotated[str, BeforeValidator(_joined_heads)]
+MOST_HEADS_SHOWN = 16
+"""Maps over each of many pictures: more are too small to be looked at beside each other."""
 
 if TYPE_CHECKING:
 
@@ -160,8 +168,12 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         Field(None, description="show one of them as a grid of layers and heads instead of the table")
     )
 
-    head: Annotated[Head | None, Everyday("with --texts and --examples: one head")] = Field(
-        None, description="one head, as LAYER:HEAD, whose examples in texts are shown (with `num_examples`)"
+    head: Annotated[
+        Heads | None, Everyday("with --texts and --examples one head; of a folder of pictures those drawn")
+    ] = Field(
+        None,
+        description="one head, as LAYER:HEAD, whose examples in texts are shown (with `num_examples`); of "
+        "many pictures the heads, LAYER:HEAD,..., whose maps are drawn over each",
     )
     num_examples: Annotated[Size | None, Everyday("with --head: N texts where --sort is strongest")] = Field(
         None,
@@ -173,6 +185,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         """Layer and head of the setting `head`."""
         _, layer, head = named_head(str(self.head))
         return layer, head
+
+    def heads_shown(self) -> list[str]:
+        """The heads whose maps are drawn over each of many pictures, where some are named."""
+        return [] if self.head is None else self.head.split(",")
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -281,6 +297,12 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
 
     def _contradictions_of_examples(self) -> Contradictions:
         """One head on many texts: what has a number in every row."""
+        if self.head is not None and self.reads_pictures():
+            yield from self._contradictions_of_maps()
+            return
+        if self.head is not None and "," in self.head:
+            yield contradiction("head", f"must be one head, but for many pictures (got {self.head})")
+            return
         if (self.head is None) != (self.num_examples is None):
             if self.head is None:
                 yield contradiction("num_examples", "needs `head`", "head")
@@ -303,3 +325,12 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
                 yield contradiction("sort", f"{self.sort} is not a statistic of a row", "num_examples")
             for key in self.given("weighted", "ascending", "top", "table", "statistic", "pattern"):
                 yield contradiction(key, "cannot be combined with examples of one head", "num_examples")
+
+    def _contradictions_of_maps(self) -> Contradictions:
+        """Heads that are named for the maps of many pictures."""
+        if self.num_examples is not None:
+            yield contradiction("num_examples", "needs `texts`", "texts", "head")
+        if (count := len(self.heads_shown())) > MOST_HEADS_SHOWN:
+            yield contradiction("head", f"must be at most {MOST_HEADS_SHOWN} heads here (got {count})")
+        for key in self.given("sort", "top", "ascending", "pattern", "statistic"):
+            yield contradiction(key, "cannot be combined with `head`, which names the heads", "head")

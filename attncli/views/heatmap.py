@@ -26,6 +26,7 @@ from attncli.views.matrices import (
     scale_of,
 )
 from attncli.views.overlays import whole_lines
+from attncli.views.picture_maps import maps_lines
 from attncli.views.terminal import colour_bar, curve_lines, map_lines
 from attncli.views.texts import (
     BOLD,
@@ -544,6 +545,12 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
         for name in drawn
         for title, lines in whole_lines(report, name, display, has_list=False)
     ]
+    if report.picture_maps is not None:
+        found = {}
+        pictures += [
+            [*wrapped(title, width, BOLD, display.has_color), *map(plain_line, lines)]
+            for title, lines in maps_lines(report.picture_maps, display)
+        ]
     incomplete: TokenTexts = {}
     for name, group in found.items():
         if name in drawn:

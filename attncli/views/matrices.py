@@ -263,6 +263,7 @@ def parts_of(report: Report) -> list[str]:
     """The parts that a report has."""
     found = {_part_of_tensor(name, tensor) for name, tensor in report.tensors.items()}
     found |= {_part_of_statistic(statistic) for statistic in report.statistics.values()}
+    found |= set() if report.picture_maps is None else {"weights"}
     return [part for part in OF_REPORTS if part in found]
 
 
@@ -286,6 +287,7 @@ def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
     names = {*parts}.difference(OF_REPORTS) & named_parts(report)
     return replace(
         report,
+        picture_maps=report.picture_maps if "weights" in parts else None,
         tensors={
             name: tensor
             for name, tensor in report.tensors.items()

@@ -16,7 +16,7 @@ from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name, matrices_of, pictured, unit_of
-from attncli.views.screens import screen_parts, weights_part
+from attncli.views.screens import picture_maps_part, screen_parts, weights_part
 from attncli.views.sections import (
     GAP,
     Column,
@@ -539,6 +539,8 @@ def heads_screen(report: Report, display: Display) -> ScreenParts:
             yield _where_there_is_room(letters) if is_below else letters
     if pictured(report):
         yield from screen_parts(report, display)
+    elif report.picture_maps is not None:
+        yield from picture_maps_part(report, display)
     elif "rollout" in report.tensors:
         (rollout,) = matrices_of(report, "rollout", report.tensors["rollout"])
         yield weights_part(report, rollout, ROLLOUT_TITLE, display)

@@ -373,8 +373,9 @@ LIST_WIDTH, NAME_WIDTH = 22, 12
 MOST_OUTSIDE = 3
 BAR_CELLS = 10
 RANGE_SIZE = 64, 64
-# Columns of a small overlay, the largest that fit.
+# Columns of a small overlay, the largest that fit, and those where otherwise not one layer would fit.
 TILES = (24, 20, 16, 14, 12, 10, 9, 8)
+TINY = (7, 6, 5)
 
 
 def fitted_size(picture: Picture, columns: int, lines: int) -> Size:
@@ -412,6 +413,15 @@ def lines_with_list(look: Look, display: Display, most_lines: int) -> list[Scree
     if not display.has_color:
         blocks.append(_picture_lines(look.picture, size))
     return beside([*blocks, _list(look, display, size[1])], GAP)
+
+
+def original_lines(picture: Picture, size: Size, display: Display) -> list[ScreenLine]:
+    """The picture without weights: in its colours, of 16 colours or none as `_picture_lines`."""
+    columns, lines = size
+    if display.colors in ("none", "16"):
+        return _picture_lines(picture, size)
+    texts = half_block_lines(*picture_palette(in_colour(picture, columns, 2 * lines), display.colors))
+    return [ScreenLine(text, columns) for text in texts]
 
 
 def _picture_lines(picture: Picture, size: Size) -> list[ScreenLine]:

@@ -1,30 +1,42 @@
 """A report as a PNG, SVG or PDF picture, drawn by matplotlib, as large as its numbers need."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import count, cycle, islice
+from itertools import cycle, islice
 from typing import IO, Any, NamedTuple
-from unicodedata import bidirectional
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from rich.cells import cell_len
 
 from attncli.core.process import quiet_warnings
 from attncli.plain_text import plain_text
-from attncli.report import PLACES, Box, NamedTensor, Report, Table
+from attncli.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.views import Display, NothingToDraw, Write
 from attncli.views.arrangement import NARROWEST, Block, Rigid, arranged
-from attncli.views.colours import VIRIDIS, Shading, colour_map, colours, shading
+from attncli.views.canvas import (
+    BAR_GAP,
+    BAR_LABELS,
+    BAR_WIDTH,
+    DOTS_PER_INCH,
+    LABEL_HEIGHT,
+    TITLE_CHARACTER,
+    TITLE_HEIGHT,
+    axes_at,
+    draw_bar,
+    draw_image,
+    draw_numbers,
+    image,
+    labels,
+    longest,
+    set_labels,
+)
+from attncli.views.colours import VIRIDIS, colours, shading
 from attncli.views.graphs import Graph, graph_of
 from attncli.views.matrices import (
     ATTENTION_AXES,
@@ -41,16 +53,10 @@ from attncli.views.matrices import (
     scale_of,
     unit_of,
 )
+from attncli.views.overlay_blocks import OverlayBlock, PictureMapsBlock
 from attncli.views.overlays import (
-    ROLLOUT,
-    Look,
     Overlays,
-    Tile,
-    in_colour,
     overlays_of,
-    painted,
-    shaded,
-    size_of,
 )
 from attncli.views.texts import (
     LabelledAxis,
@@ -60,16 +66,8 @@ from attncli.views.texts import (
     shortened,
     subtitle,
     title,
-    token_texts,
-    weight_text,
     wrap_cells,
 )
-
-DOTS_PER_INCH = 150
-CHARACTER, LABEL_HEIGHT = 0.068, 0.13
-TITLE_CHARACTER, TITLE_HEIGHT = 0.075, 0.2
-LONGEST_LABEL = 16
-LEFT_TO_RIGHT = "\u200e"
 
 
 def fitted_lines(text: str, width: float, size: float, most: int) -> list[str]:
@@ -79,41 +77,6 @@ def fitted_lines(text: str, width: float, size: float, most: int) -> list[str]:
     if len(lines) <= most:
         return lines
     return [*lines[: most - 1], shortened(" ".join(lines[most - 1 :]), cells)]
-
-
-def labels(tokens: tuple[str, ...], size: int) -> list[str]:
-    """The position and the shortened token of each place; the position alone where there are no tokens."""
-    return [_label(place, text) for place, text in enumerate(token_texts(tokens, size, LONGEST_LABEL))]
-
-
-def _label(place: int, token: str) -> str:
-    """The position precedes a token that is written from right to left, too."""
-    is_leftward = any(bidirectional(character) in ("R", "AL") for character in token)
-    return f"{LEFT_TO_RIGHT if is_leftward else ''}{place} {token}".rstrip()
-
-
-def longest(texts: list[str]) -> float:
-    """The inches that the longest of the labels takes."""
-    return CHARACTER * max(map(cell_len, texts)) + 0.1
-
-
-def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
-    """Labels so far apart that they stay readable, and the name of the axis where there are any."""
-    if not texts:
-        axis.set_ticks([])
-        return
-    steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
-    step = next(step for step in steps if step * length >= LABEL_HEIGHT * len(texts))
-    axis.set_ticks(range(0, len(texts), step), texts[::step])
-    axis.set_label_text(name.replace("_", " "))
-
-
-def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes at a place in inches from the upper left corner."""
-    total_width, total_height = figure.get_size_inches()
-    bottom = total_height - top - height
-    place = left / total_width, bottom / total_height, width / total_width, height / total_height
-    return figure.add_axes(place)
 
 
 MOST_MATRICES = 1600
@@ -146,7 +109,7 @@ class Spreads(NamedTuple):
     deviations: np.ndarray
 
 
-Part = Maps | Curves | Spreads | Graph | Overlays
+Part = Maps | Curves | Spreads | Graph | Overlays | PictureMaps
 
 
 def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Part]]:
@@ -160,6 +123,9 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Part]]
     if overlays := list(overlays_of(chosen)):
         for each in overlays:
             yield [each]
+        return
+    if chosen.picture_maps is not None:
+        yield [chosen.picture_maps]
         return
     maps = {name: tensor for name, tensor in chosen.tensors.items() if _is_drawn(name, tensor, chosen)}
     maps = maps or dict(_of_heads(chosen.table("heads")))
@@ -219,86 +185,6 @@ def _of_heads(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
                     yield f"{name} {stack}".strip(), grid
 
 
-NO_NUMBER = (232, 232, 232)
-# The font size of numbers in cells; inches of a character, of the gap beside it, and of its height.
-NUMBER_SIZE, NUMBER_CHARACTER, NUMBER_GAP, NUMBER_HEIGHT = 6, 0.053, 0.03, 0.12
-# How light red, green and blue are; above it black is easier to read than white.
-LUMINANCE, LIGHT = np.array([0.299, 0.587, 0.114]), 140
-MOST_DECADES = 5
-
-
-def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
-    """Red, green and blue, from 0 to 255, of places on the map; grey for no number."""
-    table = np.concatenate([colour_map(is_diverging), [NO_NUMBER]]).astype(np.uint8)
-    is_number = ~np.isnan(shades)
-    levels = np.multiply(shades, 255, where=is_number, out=np.full(shades.shape, 256.0))
-    rgb: np.ndarray = table[levels.round().astype(np.int16)]
-    return rgb
-
-
-MOST_DOTS = 1000
-"""Of an image without its own: more along each side than a picture has dots for it."""
-
-
-def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:
-    """One colour per entry; entries smaller than a dot are averaged, and no others."""
-    rows, columns = rgb.shape[:2]
-    extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
-    if is_fine:
-        for axis, count in enumerate((rows, columns)):
-            rgb = rgb.repeat(max(1, MOST_DOTS // count), axis)
-    axes.imshow(rgb, aspect="auto", interpolation="antialiased" if is_fine else "nearest", extent=extent)
-
-
-def draw_numbers(
-    axes: Axes, matrix: Matrix, rgb: np.ndarray, size: tuple[float, float], precision: int
-) -> None:
-    """The number in each cell, black or white, in a map of that width and height if all numbers fit."""
-    num_rows, num_columns = matrix.values.shape
-    room = size[0] / num_columns - NUMBER_GAP, size[1] / num_rows
-    if room[0] < NUMBER_CHARACTER or room[1] < NUMBER_HEIGHT:
-        return
-    texts = [[fixed(number, precision) for number in row] for row in matrix.drawn]
-    if max(len(text) for row in texts for text in row) * NUMBER_CHARACTER > room[0]:
-        return
-    is_light = rgb @ LUMINANCE > LIGHT
-    for (i, j), colour in np.ndenumerate(np.where(is_light, "black", "white")):
-        axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=NUMBER_SIZE, color=str(colour))
-
-
-def draw_bar(figure: Figure, shade: Shading, unit: str, place: tuple[float, float, float, float]) -> None:
-    """The colour of each number, and what the numbers are; nothing where there is no number."""
-    if np.isnan(shade.low):
-        return
-    low, high = shade.low, shade.high
-    if low == high:  # All numbers are equal, and have the colour of the end away from zero.
-        low, high = min(low, 0.0), max(high, 0.0) or 1.0
-    is_log = shade.scale == "log" and low > 0
-    norm = LogNorm(low, high) if is_log else Normalize(low, high)
-    colours = ListedColormap(colour_map(shade.is_diverging) / 255)
-    number = FuncFormatter(lambda value, place: f"{value:.3g}")
-    bar = figure.colorbar(ScalarMappable(norm, colours), cax=axes_at(figure, *place), format=number)
-    bar.ax.minorticks_off()
-    bar.set_label(unit, fontsize=7)
-    if is_log:
-        bar.set_ticks(_log_ticks(low, high))
-        bar.ax.set_title("log", fontsize=7, pad=3)
-    if shade.scale == "row":
-        ends = ["-largest", "largest"] if shade.is_diverging else ["least", "most"]
-        first, last = (f"{end}\nof a row" for end in ends)
-        bar.set_ticks([low, high], labels=["0" if low == 0 else first, last])
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Both ends, and powers of ten between them, far enough from the ends and from each other."""
-    first, last = np.log10([low, high])
-    powers = np.arange(np.ceil(first), np.floor(last) + 1)
-    apart = (last - first) / 10
-    inner = powers[(powers - first > apart) & (last - powers > apart)]
-    return [low, *10.0 ** inner[:: len(inner) // MOST_DECADES + 1], high]
-
-
-BAR_GAP, BAR_WIDTH, BAR_LABELS = 0.12, 0.12, 0.7
 LARGEST_CELL, LARGEST_CELL_ALONE, LEAST_MAP, LEAST_SHAPE = 0.36, 0.5, 0.4, 0.3
 STRETCH = 2.5
 """How much wider or taller than usual a block may become where room is left."""
@@ -520,115 +406,6 @@ class GraphBlock(Rigid):
             axes.text(-ROW_LABEL / self.across, row, name, va="center", fontsize=7, color="0.4")
 
 
-# The longer side of one look, of a few, and of many.
-SINGLE, FEW, TILE, MOST_FEW = 4.2, 2.0, 1.1, 16
-OUTSIDE_WIDTH, OUTSIDE_NUMBER, MOST_OUTSIDE = 1.9, 1.1, 12
-MOST_ACROSS = 16
-LEAST_CAPTION = 12
-"""Characters that a caption has room for, as `17:13 95%` or `rollout 8%`, however narrow its picture is."""
-
-
-def with_original(groups: Sequence[Sequence[Tile]]) -> list[list[Tile]]:
-    """The groups after the picture as it is: in the row of the only group, else in one with the rollout."""
-    first = [Tile("picture", groups[0][0].look, is_picture=True)]
-    if len(groups) == 1:
-        return [[*first, *groups[0]]]
-    *others, last = groups
-    rollout = [tile for tile in last if tile.name == ROLLOUT]
-    return [[*first, *rollout], *map(list, others), [tile for tile in last if tile.name != ROLLOUT]]
-
-
-class OverlayBlock(Rigid):
-    """One look over its picture with what lies outside beside it, or a small picture for each of many."""
-
-    def __init__(self, overlays: Overlays, display: Display) -> None:
-        self.scale, self.precision = display.scale_colors, display.screen_precision
-        tiles = [tile for group in overlays.groups for tile in group]
-        self.is_single = len(tiles) == 1
-        self.title = tiles[0].look.title if self.is_single else overlays.title
-        across = SINGLE if self.is_single else FEW if len(tiles) <= MOST_FEW else TILE
-        self.rows = [
-            group[start : start + MOST_ACROSS]
-            for group in with_original(overlays.groups)
-            for start in range(0, len(group), MOST_ACROSS)
-        ]
-        width, height = size_of(overlays.picture)
-        scale = across / max(width, height)
-        self.size = width * scale, height * scale
-        dots = min(1.0, 2 * DOTS_PER_INCH * scale)
-        self.pixels = round(width * dots), round(height * dots)
-        self.gap = 0.08
-        self.across = self.size[0] if self.is_single else max(self.size[0], LEAST_CAPTION * CHARACTER)
-        self.caption = 0.0 if self.is_single else TITLE_HEIGHT
-        longest = max(map(len, self.rows))
-        in_row = longest * (self.across + self.gap) - self.gap
-        self.width = max(
-            in_row + (OUTSIDE_WIDTH + BAR_LABELS if self.is_single else 0),
-            TITLE_CHARACTER * cell_len(self.title),
-        )
-        self.height = TITLE_HEIGHT + len(self.rows) * (self.size[1] + self.caption + self.gap)
-
-    def draw(self, figure: Figure, left: float, top: float) -> None:
-        """The title, and the pictures below it, each under its caption."""
-        total_width, total_height = figure.get_size_inches()
-        figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
-        width, height = self.size
-        longest = min(LONGEST_LABEL, round(self.across / CHARACTER))
-        for row, tiles in enumerate(self.rows):
-            y = top + TITLE_HEIGHT + row * (height + self.caption + self.gap) + self.caption
-            for column, tile in enumerate(tiles):
-                axes = axes_at(figure, left + column * (self.across + self.gap), y, width, height)
-                self._draw_tile(axes, tile)
-                if not self.is_single:
-                    name = tile.name if tile.is_picture else tile.caption
-                    axes.set_title(shortened(name, longest), loc="left", pad=2, fontsize=7)
-        if self.is_single:
-            left += width + self.gap
-            place = (left + width + BAR_GAP, top + TITLE_HEIGHT, BAR_WIDTH, height)
-            draw_bar(figure, shaded(tiles[-1].look, *self.pixels, self.scale), "weight", place)
-            x = left + width + BAR_GAP + BAR_WIDTH + BAR_LABELS
-            pairs = list(self._weights(tiles[-1].look))
-            for texts, right in zip(zip(*pairs, strict=True), (0, OUTSIDE_NUMBER), strict=True):
-                corner = (x + right) / total_width, 1 - (top + TITLE_HEIGHT) / total_height
-                figure.text(*corner, "\n".join(texts), va="top", fontsize=7)
-
-    def _draw_tile(self, axes: Axes, tile: Tile) -> None:
-        """The picture as it is, or with the weights above it."""
-        look = tile.look
-        pixels = (
-            in_colour(look.picture, *self.pixels)
-            if tile.is_picture
-            else painted(look.picture, shaded(look, *self.pixels, self.scale))
-        )
-        axes.imshow(pixels, aspect="auto", interpolation="antialiased")
-        axes.set_axis_off()
-        draw_frame(axes, look.query_box, self.pixels)
-
-    def _weights(self, look: Look) -> Iterator[tuple[str, str]]:
-        """The strongest patches, and what is outside of the picture."""
-        total = sum(weight for _, weight in look.outside)
-        parts = {("strongest patches", ""): look.strongest}
-        if look.outside:
-            parts |= {("", ""): [], ("outside", weight_text(total, self.precision)): look.outside}
-        for heading, weights in parts.items():
-            yield heading
-            for name, weight in weights[:MOST_OUTSIDE]:
-                yield f"  {shortened(name, LONGEST_LABEL)}", weight_text(weight, self.precision)
-
-
-def draw_frame(axes: Axes, box: Box | None, pixels: tuple[int, int]) -> None:
-    """A frame around the patch that looks, light on dark, so that it is seen on any picture."""
-    if box is None:
-        return
-    (left, right), (top, bottom) = (
-        [share * side - 0.5 for share in box[i::2]] for i, side in enumerate(pixels)
-    )
-    for colour, width in (("black", 2.0), ("white", 1.0)):
-        axes.add_patch(
-            Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, linewidth=width)
-        )
-
-
 class ChartBlock:
     """A chart of curves, or of means with their standard deviations; all charts have one size at first."""
 
@@ -746,6 +523,8 @@ def block_of(part: Part, display: Display) -> Block:
         return GraphBlock(part)
     if isinstance(part, Overlays):
         return OverlayBlock(part, display)
+    if isinstance(part, PictureMaps):
+        return PictureMapsBlock(part, display)
     return MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part)
 
 

@@ -20,6 +20,7 @@ from attncli.views.overlays import (
     LINES,
     MOST_LINES,
     TILES,
+    TINY,
     Look,
     TileLines,
     Tiles,
@@ -29,6 +30,7 @@ from attncli.views.overlays import (
     rows_of,
     with_picture,
 )
+from attncli.views.picture_maps import maps_header, maps_layout, rows_in, title_of
 from attncli.views.sections import (
     GAP,
     Column,
@@ -587,8 +589,6 @@ def _of_head(row: Row) -> Row:
 
 
 LEAST_LINES, TILE_LINES = 4, 12
-# Columns of a small overlay where otherwise not one layer would fit.
-TINY = (7, 6, 5)
 REST = "--show weights or -o page.html has all."
 
 
@@ -663,3 +663,30 @@ def _layers_left_out(groups: Tiles, shown: Sequence[int]) -> str:
         places = [groups[place][0].look.place[0][1] for _, place in run]
         runs.append("-".join(dict.fromkeys((str(places[0]), str(places[-1])))))
     return f"layers {', '.join(runs)}" if shown and runs else ""
+
+
+MOST_PICTURES, MOST_COLUMNS = 3, 10
+"""Pictures that a screen has where nobody knows its height, and the columns of a map over one of several."""
+
+
+def picture_maps_part(report: Report, display: Display) -> Iterator[Elastic]:
+    """The first pictures, as many as there is room for, with the maps that fit beside each other."""
+    if (maps := report.picture_maps) is None:
+        return
+    # Several pictures are there to be compared: more of them fit where tiles are small.
+    sizes = TILES if len(maps.rows) == 1 else [size for size in TILES if size <= MOST_COLUMNS]
+    columns, (places, *others) = maps_layout(maps, display, (*sizes, *TINY))
+    header, lines_of = maps_header(maps, columns, places), rows_in(maps, columns, places, display)
+    most = len(maps.rows)
+
+    def of(count: int) -> Iterator[Section]:
+        lines = [line for number in range(count) for line in lines_of(number)]
+        yield Drawing(title_of(maps), [header, *lines])
+        hidden = {"picture": maps.num_pictures - count, "map": sum(map(len, others))}
+        said = " and ".join(counted(number, what) for what, number in hidden.items() if number)
+        kept = f"the first {most} pictures" if most < maps.num_pictures else "all"
+        note = f"Not shown: {said}. --show weights or -o page.html has {kept}."
+        lines = wrap_cells(note, display.width or TEXT_WIDTH) if said else []
+        yield from (Paragraph(line, "note") for line in lines)
+
+    yield Elastic(of, min(MOST_PICTURES, most), 1, most, rank=1)

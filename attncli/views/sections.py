@@ -244,7 +244,7 @@ def text_line(report: Report, display: Display) -> Paragraph:
     if report.pictures:
         texts = f"{', '.join(picture.name for picture in report.pictures)} {spec.get('sentence') or ''}"
     elif spec.get("image"):
-        texts = f"file {spec['image']} {spec.get('sentence') or ''}"
+        texts = f"pictures of {spec['image']} {spec.get('sentence') or ''}"
     text = texts or spec.get("sentence") or f"file {spec.get('file')}"
     return one_line(" ".join(str(text).split()), display)
 

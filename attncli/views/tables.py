@@ -31,6 +31,7 @@ from attncli.views.model_screens import (
     why_screen,
 )
 from attncli.views.overlays import whole_lines
+from attncli.views.picture_maps import maps_lines
 from attncli.views.screens import (
     attention_screen,
     average_screen,
@@ -503,7 +504,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
     """Heading, steps, tensors with the statistics of their rows, the other statistics, notes."""
     yield Paragraph(heading(report), "title")
     labels = TableLabels(report, display)
-    drawn = pictured(report)
+    drawn, maps = pictured(report), report.picture_maps
     others = {name: tensor for name, tensor in report.tensors.items() if name not in drawn}
     tensors = TensorTables(replace(report, tensors=others), display, labels)
     mentioned: dict[tuple[str, int], str] = {}
@@ -511,6 +512,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
         step_sections(report, labels),
         [Paragraph("the report", "step")] if report.steps else [],
         (Drawing(title, lines) for name in drawn for title, lines in whole_lines(report, name, display)),
+        (Drawing(title, lines) for title, lines in (() if maps is None else maps_lines(maps, display))),
         tensors.sections(),
         statistic_tables(report, display, labels),
         tensors.lines_of_numbers(),

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.plain_text import counted, plain_text, readable_token
-from attncli.report import PLACES, Report, Row, Table, Terms
+from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
 from attncli.settings.text import is_vector_file
 from attncli.views.matrices import KEY_AXES, Matrix, first_position, place_names, tokens_of
@@ -297,6 +298,8 @@ def text_of(report: Report, key: str) -> str:
     """The `sentence` or `context` as it was given, else its tokens."""
     spec = report.spec
     names = [picture.name for picture in report.pictures] if key == "sentence" else []
+    if key == "sentence" and report.picture_maps is not None:
+        names = [f"pictures of {Path(str(spec.get('image'))).name}"]
     if names:
         return plain_text(" ".join([", ".join(names), *str(spec.get(key) or "").split()]))
     if key == "context" and any(picture.axis == "context_tokens" for picture in report.pictures):
@@ -424,12 +427,21 @@ def readable(report: Report) -> Report:
         statistics={**report.statistics, **tables},
         tokens=tuple(readable_token(token, spelling) for token in report.tokens),
         context_tokens=tuple(readable_token(token, spelling) for token in report.context_tokens),
+        picture_maps=None if report.picture_maps is None else _readable_maps(report.picture_maps, spelling),
         steps=tuple(
             replace(step, tables=tuple(_readable_terms(table, spelling) for table in step.tables))
             for step in report.steps
         ),
         token_spelling=None,
     )
+
+
+def _readable_maps(maps: PictureMaps, spelling: str) -> PictureMaps:
+    def texts(tokens: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(readable_token(token, spelling) for token in tokens)
+
+    rows = (replace(row, tokens=texts(row.tokens), queries=texts(row.queries)) for row in maps.rows)
+    return replace(maps, rows=tuple(rows))
 
 
 def _is_token(column: str) -> bool:

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedCo
 import attncli
 from attncli.errors import UserError
 from attncli.measure.heads import HIGH_NORM, LastNorms
+from attncli.measure.looks import HeadLooks
 from attncli.models.loading import open_model
 from attncli.models.picture_files import Processing, open_picture
 from attncli.models.picture_reading import read_picture
@@ -508,3 +509,98 @@ def test_a_folder_of_pictures_is_kept_in_a_report(
     ended = attn([*asked, str(tmp_path / "x.db")])
     assert ended.code == 2 and ended.err.endswith("-o FILE.json keeps pictures\n")
     assert attn([*asked, str(tmp_path / "x.json")]).code == 0
+
+
+def test_a_folder_has_a_row_of_maps_for_each_picture(folders: dict[str, Path], attn: Attn) -> None:
+    asked = ("heads", "--model", folders[REGISTERS])
+    maps = report(attn, *asked, "--image", folders["many"])["picture_maps"]
+    assert [row["picture"]["name"] for row in maps["rows"]] == ["0.png", "1.png", "2.png"]
+    for number, row in enumerate(maps["rows"]):
+        alone = report(attn, *asked, "--image", folders["many"] / f"{number}.png")
+        heads, last = tensor(alone, "looks"), len(tensor(alone, "looks")) - 1
+        assert maps["names"] == [*(f"{last}:{head}" for head in range(len(heads[-1]))), "mean", "rollout"]
+        expected = [*heads[-1], tensor(alone, "mean_look")[-1], tensor(alone, "rollout")]
+        np.testing.assert_allclose(row["weights"]["values"], expected, atol=1e-6)
+        assert row["tokens"] == alone["tokens"] and row["queries"] == ["[CLS]"]
+        assert row["picture"] == alone["pictures"][0]
+
+
+def test_all_rows_have_the_heads_that_were_named_or_come_first(
+    folders: dict[str, Path], attn: Attn, tmp_path: Path
+) -> None:
+    asked = ("heads", "--model", folders[REGISTERS], "--image", folders["many"], "--from", "r2c3")
+    found = report(attn, *asked, "--heads", "1:2,0:1")
+    alone = report(attn, *asked[:4], folders["many"] / "1.png", "--from", "r2c3")
+    assert found["picture_maps"]["names"] == ["1:2", "0:1"]
+    expected = [tensor(alone, "looks")[1, 2], tensor(alone, "looks")[0, 1]]
+    row = found["picture_maps"]["rows"][1]
+    np.testing.assert_allclose(row["weights"]["values"], expected, atol=1e-6)
+    assert row["queries"] == ["r2c3"]
+    ranked = report(attn, *asked, "--sort", "entropy", "--top", "3")
+    first = [f"{head['layer']}:{head['head']}" for head in ranked["statistics"]["heads"]]
+    assert ranked["picture_maps"]["names"] == first and len(first) == 3
+    assert ranked["picture_maps"]["about"] == "the first 3 heads by entropy"
+    assert "picture_maps" not in report(attn, *asked, "--statistic", "entropy")
+    assert attn([*map(str, asked), "-o", str(tmp_path / "x.png")]).code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--heads", "9:0"), r"^--heads?: must be from 0:0 to 1:3 \(got 9:0\)$"),
+        (("--head", "0:0", "--sort", "entropy"), "^--sort: cannot be combined with --head, which names"),
+        (("--head", ",".join(f"0:{head}" for head in range(17))), r"^--head: must be at most 16 .*got 17\)$"),
+        (("--from", "r9c9"), "from: no token of the text .got r9c9"),
+    ],
+)
+def test_what_a_folder_has_no_maps_of_is_one_line(
+    flags: tuple[str, ...], said: str, folders: dict[str, Path], attn: Attn
+) -> None:
+    ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(folders["many"]), *flags])
+    assert ended.code == 2 and len(ended.err.splitlines()) == 1 and re.search(said, ended.err), ended
+
+
+def test_a_patch_of_other_grids_is_refused(folders: dict[str, Path], attn: Attn, tmp_path: Path) -> None:
+    save_model("pixtral", tmp_path / "pixtral")
+    asked = ["heads", "--model", str(tmp_path / "pixtral"), "--image", str(folders["many"])]
+    ended = attn([*asked, "--from", "r1c2"])
+    said = "--from: r1c2 lies elsewhere on 1.png than on 0.png, which has other rows of patches: name a point"
+    assert ended.code == 2 and ended.err.startswith(said), ended
+    assert "lies elsewhere" not in attn([*asked, "--from", "0.6,0.4"]).err
+
+
+def test_of_very_many_pictures_the_first_have_maps(
+    folders: dict[str, Path], attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attncli.measure.looks.MOST_PICTURES", 2)
+    monkeypatch.setattr("attncli.models.text_files.PICTURES_PER_WINDOW", 2)
+    taken: list[int] = []
+    take = HeadLooks.take
+    monkeypatch.setattr(HeadLooks, "take", lambda self, *args: (taken.append(id(self)), take(self, *args))[1])
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"{folders['many'] / f'{number % 3}.png'}\n" for number in range(9)))
+    maps = report(attn, "heads", "--model", folders[REGISTERS], "--image", names)["picture_maps"]
+    assert maps["num_pictures"] == 9 and len(set(taken)) == 2, "where others look is not computed"
+    assert [row["picture"]["name"] for row in maps["rows"]] == ["0.png", "1.png"]
+
+
+def test_files_of_the_same_name_have_that_of_their_folder(
+    folders: dict[str, Path], attn: Attn, tmp_path: Path
+) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(folders["picture"], tmp_path / folder / "x.png")
+    (tmp_path / "names.txt").write_text("b/x.png\na/x.png\n")
+    found = report(attn, "heads", "--model", folders[REGISTERS], "--image", tmp_path / "names.txt")
+    assert [row["picture"]["name"] for row in found["picture_maps"]["rows"]] == ["b/x.png", "a/x.png"]
+
+
+def test_words_stand_beside_each_picture_of_a_folder(
+    llava: Path, folders: dict[str, Path], attn: Attn
+) -> None:
+    asked = ("heads", "ab", "--model", llava, "--image")
+    maps = report(attn, *asked, folders["many"])["picture_maps"]
+    alone = report(attn, *asked, folders["many"] / "1.png")
+    row = maps["rows"][1]
+    assert row["tokens"] == alone["tokens"] and row["queries"] == []
+    np.testing.assert_allclose(row["weights"]["values"][0], tensor(alone, "looks")[-1, 0], atol=1e-6)

@@ -6,7 +6,16 @@ from io import BytesIO
 import numpy as np
 from PIL import Image
 
-from attncli.report import Box, NamedTensor, Numbers, Picture, Report, Table
+from attncli.report import (
+    Box,
+    NamedTensor,
+    Numbers,
+    Picture,
+    PictureMaps,
+    PictureRow,
+    Report,
+    Table,
+)
 from tests.views.page.pages import softmax
 
 
@@ -106,3 +115,26 @@ def written_words(*words: str) -> Report:
         pictures=(picture,),
         written="".join(words),
     )
+
+
+def several_pictures(
+    *sizes: tuple[int, int],
+    maps: tuple[str, ...] = ("2:0", "2:1", "mean"),
+    queries: tuple[str, ...] = ("[CLS]",),
+    num_pictures: int | None = None,
+    names: tuple[str, ...] = (),
+) -> Report:
+    """A survey of pictures of so many rows and columns of patches, each with the same maps."""
+    rows = []
+    for number, (down, across) in enumerate(sizes):
+        tokens = tokens_of_patches(down, across)
+        name = names[number] if names else f"{number}.png"
+        picture = drawn_picture(14 * across, 14 * down, [None, *patches(down, across)], name)
+        weights = weights_of(len(tokens), seed=number)[: len(maps)]
+        rows.append(PictureRow(picture, tokens, queries, NamedTensor(("map", "key"), weights)))
+    one = survey()
+    found = PictureMaps(maps, "the heads of layer 2 and their mean", num_pictures or len(rows), tuple(rows))
+    spec = {**one.spec, "image": "photos", "from": []}
+    texts = Numbers(num_texts=found.num_pictures, num_tokens=36)
+    statistics = {**one.statistics, "texts": texts}
+    return Report("heads", spec, {}, statistics=statistics, picture_maps=found)

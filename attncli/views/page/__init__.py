@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from attncli.plain_text import plain_text
-from attncli.report import NamedTensor, Picture, Report, Table, Tensors, plain
+from attncli.report import NamedTensor, Picture, PictureMaps, Report, Table, Tensors, plain
 from attncli.views import SCALES, Display
 from attncli.views.colours import COOLWARM, VIRIDIS
 from attncli.views.graphs import graph_data
@@ -29,6 +29,7 @@ from attncli.views.matrices import (
     whole_heads,
 )
 from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, size_of
+from attncli.views.picture_maps import left_out, title_of
 from attncli.views.texts import heading, named_tokens, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
@@ -166,6 +167,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "graph": graph_data(report),
         "score": _score_data(report),
         "pictures": [_picture_data(report, picture) for picture in report.pictures],
+        "picture_maps": None if report.picture_maps is None else _maps_data(report, report.picture_maps),
         "notes": [plain_text(note) for note in report.sentences],
     }
 
@@ -182,6 +184,19 @@ def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:
         "boxes": picture.boxes,
         "axis": picture.axis,
         "query": next(iter(chosen_queries(report, picture)), None),
+    }
+
+
+def _maps_data(report: Report, maps: PictureMaps) -> dict[str, Any]:
+    """Several pictures, each with its maps: what the columns are called, and the rows."""
+    return {
+        "title": title_of(maps),
+        "left_out": left_out(maps),
+        "names": [plain_text(name) for name in maps.names],
+        "rows": [
+            _picture_data(report, row.picture) | {"weights": _tensor_data("weights", row.weights)}
+            for row in maps.rows
+        ],
     }
 
 
@@ -266,6 +281,7 @@ STYLES = (
     "maps.css",
     "tokens.css",
     "pictures.css",
+    "picture_maps.css",
     "cards.css",
     "tables.css",
     "charts.css",

@@ -7,8 +7,9 @@ import numpy as np
 
 from attncli.report import Report, Table
 from attncli.views.overlays import looks_of, painted, shaded
+from attncli.views.picture_maps import tiles_of
 from tests.views.page.pages import Opened, page_of, pixels_of, wait_for_readout
-from tests.views.pictured import one_head, survey, written_words
+from tests.views.pictured import one_head, several_pictures, survey, written_words
 
 
 def is_painted(canvas: Any, report: Report, name: str, place: tuple[int, ...] = ()) -> bool:
@@ -144,3 +145,19 @@ def test_heads_share_the_lines_of_a_phone_evenly(opened: Opened) -> None:
     page.locator("#size").select_option("small")
     tops = page.locator(".thumbnail").evaluate_all("all => all.slice(0, 8).map(one => one.offsetTop)")
     assert [tops.count(top) for top in dict.fromkeys(tops)] == [4, 4]
+
+
+def test_several_pictures_stand_in_rows_before_their_maps(opened: Opened) -> None:
+    report = several_pictures((3, 5), (4, 4), num_pictures=9, names=("<b>.png", "[red].png"))
+    maps = report.picture_maps
+    assert maps is not None
+    page = opened(page_of(report))
+    assert page.locator("#picture-maps thead th").all_text_contents() == ["picture", "2:0", "2:1", "mean"]
+    assert page.locator("#picture-maps tbody th").all_text_contents() == ["<b>.png", "[red].png"]
+    assert "The first 2 of 9 pictures." in page.locator("#picture-maps").text_content()
+    canvases = page.locator("#picture-maps canvas")
+    for number, row in enumerate(maps.rows):
+        for column, tile in enumerate(tiles_of(maps, row)[1:], start=1):
+            found = pixels_of(canvases.nth(4 * number + column))[..., :3]
+            expected = painted(row.picture, shaded(tile.look, found.shape[1], found.shape[0], None))
+            assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9

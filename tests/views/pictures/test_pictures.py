@@ -16,8 +16,9 @@ from matplotlib.image import AxesImage, imread
 from attncli.commands.diff import compare
 from attncli.report import NamedTensor, Report
 from attncli.views import VIEWS, Display, load_view, pictures
+from attncli.views.canvas import NO_NUMBER
 from attncli.views.colours import COOLWARM, VIRIDIS, colours
-from attncli.views.pictures import NO_NUMBER, draw, settings
+from attncli.views.pictures import draw, settings
 from attncli.views.texts import subtitle
 from tests.running import ROOT, run
 from tests.test_saved import ALL_CASES

@@ -1,6 +1,6 @@
 // Drawing anew what is chosen: a report, a tensor, a matrix.
 
-import { beside, chosen, map, matrix, overview, setMatrices, sides } from "./chosen.js";
+import { beside, chosen, map, matrix, overview, setMatrices, sides, start } from "./chosen.js";
 import { headsOfLayer, showCompared } from "./heads.js";
 import { paintLooks, showLooks, startLooks } from "./looks.js";
 import { mapAt, matrixOf } from "./matrix.js";
@@ -21,6 +21,7 @@ import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
 import { forgottenOf } from "../parts/forgotten.js";
 import { showGraph } from "../parts/graph.js";
+import { showPictureMaps } from "../parts/picture_maps.js";
 import { showScore } from "../parts/score.js";
 import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
@@ -42,6 +43,8 @@ export async function showReport(index) {
   showScore(byId("score"), report);
   showSteps(byId("steps"), report.steps);
   showNotes(report);
+  await showPictureMaps(byId("picture-maps"), report.picture_maps, start);
+  if (chosen.report !== report) return; // another one was chosen meanwhile
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
   byId("tables").prepend(keyTable(report));
   const curves = report.tensors.filter(({ shape }) => shape.length === 1);

@@ -1,0 +1,115 @@
+"""Several pictures, each in a row with its maps: what stands in it, for every view, and on a terminal."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+
+from attncli.core.names import named_head
+from attncli.plain_text import counted, plain_text
+from attncli.report import PictureMaps, PictureRow
+from attncli.views import TEXT_WIDTH, Display
+from attncli.views.overlays import (
+    EVERY_QUERY,
+    TILES,
+    Look,
+    Tile,
+    fitted_size,
+    original_lines,
+    overlay_lines,
+)
+from attncli.views.texts import ScreenLine, beside, plain_line, shortened
+
+ORIGINAL = "picture"
+"""What the first column is called."""
+
+
+def tiles_of(maps: PictureMaps, row: PictureRow) -> list[Tile]:
+    """A row: the picture itself, then its maps in the order of the names."""
+    query = ", ".join(map(plain_text, row.queries)) or EVERY_QUERY
+    looks = [
+        Look(row.picture, "looks", _place(name), query, row.tokens, weights)
+        for name, weights in zip(maps.names, row.weights.values, strict=True)
+    ]
+    maps_of_row = [Tile(plain_text(name), look) for name, look in zip(maps.names, looks, strict=True)]
+    return [Tile(ORIGINAL, looks[0], is_picture=True), *maps_of_row]
+
+
+def _place(name: str) -> tuple[tuple[str, int], ...]:
+    """Layer and head of a map; empty for a mean and the rollout."""
+    try:
+        _, layer, head = named_head(name)
+    except ValueError:
+        return ()
+    return ("layer", layer), ("head", head)
+
+
+def title_of(maps: PictureMaps) -> str:
+    """`where [CLS] looks: the heads of layer 11, their mean and the rollout`."""
+    named = {row.queries for row in maps.rows}
+    queries = ", ".join(map(plain_text, named.pop())) or EVERY_QUERY
+    who = "the same point" if named else queries
+    return f"where {who} looks: {plain_text(maps.about)}"
+
+
+def left_out(maps: PictureMaps) -> str:
+    """How many pictures were read and have no row; empty where all have one."""
+    shown = len(maps.rows)
+    if shown == maps.num_pictures:
+        return ""
+    return f"The first {shown} of {counted(maps.num_pictures, 'picture')}."
+
+
+def row_name(row: PictureRow) -> str:
+    """The name of its file, with every character visible."""
+    return plain_text(row.picture.name)
+
+
+def maps_lines(maps: PictureMaps, display: Display) -> Iterator[tuple[str, list[str]]]:
+    """A title and lines: every picture with every map, in groups of maps that fit beside each other."""
+    columns, groups = maps_layout(maps, display, TILES)
+    title = ". ".join(filter(None, (title_of(maps), left_out(maps))))
+    for places in groups:
+        lines_of = rows_in(maps, columns, places, display)
+        rows = [line for number in range(len(maps.rows)) for line in lines_of(number)]
+        yield title, [maps_header(maps, columns, places), *rows]
+
+
+def maps_layout(maps: PictureMaps, display: Display, sizes: Sequence[int]) -> tuple[int, list[list[int]]]:
+    """The columns of a tile, the largest in which all maps fit beside the picture; else the maps in groups
+    that each fit, in the smallest.
+    """
+    width, count = display.width or TEXT_WIDTH, len(maps.names)
+    fitting = (columns for columns in sizes if (1 + count) * (columns + 1) - 1 <= width)
+    columns = next(fitting, sizes[-1])
+    each = max(1, (width + 1) // (columns + 1) - 1)
+    return columns, [[*range(count)][start : start + each] for start in range(0, count, each)]
+
+
+def maps_header(maps: PictureMaps, columns: int, places: Sequence[int]) -> str:
+    """The names of the columns, each above its maps."""
+    names = [ORIGINAL, *(plain_text(maps.names[place]) for place in places)]
+    return " ".join(f"{shortened(name, columns):<{columns}}" for name in names).rstrip()
+
+
+def rows_in(
+    maps: PictureMaps, columns: int, places: Sequence[int], display: Display
+) -> Callable[[int], list[str]]:
+    """What draws the row of a picture, once: the name of its file, and below it the picture and its maps."""
+    width = display.width or TEXT_WIDTH
+
+    @cache
+    def lines_of(number: int) -> list[str]:
+        row = maps.rows[number]
+        size = fitted_size(row.picture, columns, columns)
+        original, *tiles = tiles_of(maps, row)
+        blocks = [original_lines(original.look.picture, size, display)]
+        blocks += [overlay_lines(tiles[place].look, size, display) for place in places]
+        padded = [[_padded(line, columns) for line in block] for block in blocks]
+        lines = [plain_line(shortened(row_name(row), width)), *beside(padded, 1)]
+        return [line.text.rstrip() for line in lines]
+
+    return lines_of
+
+
+def _padded(line: ScreenLine, columns: int) -> ScreenLine:
+    """The line as wide as a tile."""
+    return ScreenLine(line.text + " " * (columns - line.cells), columns)
