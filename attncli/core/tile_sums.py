@@ -199,24 +199,6 @@ class Head:
         torch.mm(block.query, key.T, out=scores).tanh_().mul_(self.softcap * LOG2_E)
         return scores.sub_(block.centre[:, None])
 
-    def score_with(self, block: QueryBlock, position: Int[Tensor, " #query"]) -> Float[Tensor, " query"]:
-        """Centred score of each query with the key at its position; LOWEST where it does not see it."""
-        kept = self.visibility.kept
-        if len(kept) == self.visibility.num_keys:
-            hidden = block.interval.hides(position[:, None])[:, 0]
-            seen = position.clamp(0, len(kept) - 1)
-        else:
-            rank = torch.searchsorted(kept, position)
-            hidden = block.interval.hides(rank[:, None])[:, 0]
-            seen = kept[rank.where(~hidden, 0)]
-            hidden |= seen != position
-        key = self.key[seen].to(block.query.dtype)
-        if self.softcap is None:
-            scores = (block.query * (key - self.mean_key)).sum(-1)
-        else:
-            scores = self.softcap * LOG2_E * (block.query * key).sum(-1).tanh() - block.centre
-        return scores.masked_fill(hidden, LOWEST)
-
     def take(self, rows: Float[Tensor, "key dim"], ranks: slice) -> Float[Tensor, "kept dim"]:
         """These kept keys' rows of key or value, in the type of the computation."""
         kept = self.visibility.kept
@@ -259,6 +241,7 @@ class RowSums:
         output     sum e value / sum e; distance likewise, with |position - j| for the value
         local      sum e over the first keys and those near the query, over sum e
 
+    `first_key` and `previous` are the scores with the key at position 0 and with the one before the query.
     Sums over a tile are taken in the type of the scores, sums over tiles in float64.
     """
 
@@ -273,6 +256,8 @@ class RowSums:
     weighted: Float[Tensor, " query"]
     distance: Float[Tensor, " query"]
     local: Float[Tensor, " query"]
+    first_key: Float[Tensor, " query"]
+    previous: Float[Tensor, " query"]
     output: Float[Tensor, "query value_dim"]
     top_scores: Float[Tensor, "query top_k"]
     top_ranks: Int[Tensor, "query top_k"]
@@ -302,6 +287,8 @@ def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bo
         weighted=weighted,
         distance=distance,
         local=local,
+        first_key=lowest.clone(),
+        previous=lowest.clone(),
         output=output,
         top_scores=like.new_full((num_queries, top_k), LOWEST),
         top_ranks=torch.full((num_queries, top_k), -1, device=like.device),
@@ -353,8 +340,19 @@ def _add_scores(sums: RowSums, tile: ScoreTile) -> None:
     torch.minimum(sums.smallest, scores.amin(-1), out=sums.smallest)
     if hidden is not None:
         scores.masked_fill_(hidden, LOWEST)
+    _note_keys(sums, tile)
     highest = keep_top(sums.top_scores, sums.top_ranks, scores, tile.keys.start, tile.buffer)
     torch.maximum(sums.largest, highest, out=sums.largest)
+
+
+def _note_keys(sums: RowSums, tile: ScoreTile) -> None:
+    """The scores with two keys, where the tile has them; those of hidden ones are LOWEST."""
+    place, before = tile.position, tile.block.here - 1
+    if place[0] == 0:
+        sums.first_key.copy_(tile.scores[:, 0])
+    column = torch.searchsorted(place, before).clamp(max=len(place) - 1)
+    of_column = tile.scores.gather(-1, column[:, None])[:, 0]
+    sums.previous.copy_(torch.where(place[column] == before, of_column, sums.previous))
 
 
 def _add_weights(sums: RowSums, tile: ScoreTile) -> None:
@@ -427,6 +425,8 @@ OF_ROWS = (
     "weighted",
     "distance",
     "local",
+    "first_key",
+    "previous",
     "top_scores",
     "top_ranks",
     "output",
