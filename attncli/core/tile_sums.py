@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -174,6 +174,13 @@ class Head:
     sink: Float[Tensor, ""]
     bound: float
     """No centred score, in bits, lies further from 0 (Cauchy-Schwarz: |query| |key|)."""
+    centred: Float[Tensor, "kept dim"] | None = None
+    """The kept keys less the mean key (with a cap as they are), where several blocks of queries ask."""
+
+    def with_centred_keys(self) -> "Head":
+        """The same with `centred`, once for all blocks."""
+        key = self.take(self.key, slice(0, len(self.visibility.kept)))
+        return replace(self, centred=key - self.mean_key if self.softcap is None else key)
 
     def block(self, rows: slice) -> QueryBlock:
         factor = self.scale * LOG2_E if self.softcap is None else self.scale / self.softcap
@@ -190,12 +197,14 @@ class Head:
         self, block: QueryBlock, ranks: slice, buffer: Float[Tensor, " size"]
     ) -> Float[Tensor, "query key"]:
         """Centred scores of the block with these kept keys, in `buffer`, which has room for the keys, too."""
-        key = self.take(self.key, ranks)
+        key = self.take(self.key, ranks) if self.centred is None else self.centred[ranks]
         num_scores = len(block.query) * len(key)
         scores = buffer[:num_scores].view(len(block.query), len(key))
         if self.softcap is None:
-            centred = buffer[num_scores : num_scores + key.numel()].view(key.shape)
-            return torch.mm(block.query, torch.sub(key, self.mean_key, out=centred).T, out=scores)
+            if self.centred is None:
+                room = buffer[num_scores : num_scores + key.numel()].view(key.shape)
+                key = torch.sub(key, self.mean_key, out=room)
+            return torch.mm(block.query, key.T, out=scores)
         torch.mm(block.query, key.T, out=scores).tanh_().mul_(self.softcap * LOG2_E)
         return scores.sub_(block.centre[:, None])
 

@@ -366,7 +366,8 @@ class HeadJobs:
     """Fills `into`, the tensors of one head by name; the jobs of a stage may run once the last is done."""
 
     def __init__(self, head: Head, plan: Plan, into: dict[str, Tensor]) -> None:
-        self.head, self.plan, self.into = head, plan, into
+        has_blocks = plan.num_queries > plan.sizes.queries
+        self.head, self.plan, self.into = head.with_centred_keys() if has_blocks else head, plan, into
         self.block = head.block(slice(0, plan.num_queries))
         # One key more than is wanted, to see whether the last ties.
         num_top = plan.top_k + 1 if plan.top_k else 0
@@ -438,7 +439,7 @@ def slices(count: int, size: int) -> Iterator[slice]:
 
 
 ROWS_TOGETHER = 65536
-"""Rows whose running sums are kept at a time: those of some heads, or of one."""
+"""Rows whose running sums, and keys of which copies, are kept at a time: those of some heads, or of one."""
 
 
 def stream(
@@ -461,7 +462,8 @@ def stream(
     found = _null_rows(len(heads), num_queries, layer.value.shape[-1], wanted.top_k, like)
     if has_columns:
         found |= _null_columns(len(heads), num_keys, grid, like)
-    together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_queries)))
+    num_rows = max(num_queries, num_keys) if num_queries > sizes.queries else num_queries
+    together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_rows)))
     done, num_stages = 0.0, 1 + has_columns
 
     def run(stages: Iterable[list[Job]], share: float) -> None:
