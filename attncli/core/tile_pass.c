@@ -1,7 +1,7 @@
 /* What the engines do to a tile of scores, in one walk over each row while it is in the cache.
 
-   Of `tiles`: attention/engines/tiles/row_sums.py explains the sums and torch_pass.py computes the same with torch.
-   Of `rows`: attention/engines/row_softmax.py has both. The tests hold all to the same definition. Plain C11 without intrinsics: where the compiler can, it compiles the
+   Of `tiles`: tile_sums.py explains the sums and computes the same with torch, tiles.py what comes of them.
+   Of `rows`: row_tiles.py has both. The tests hold all to the same definition. Plain C11 without intrinsics: where the compiler can, it compiles the
    functions for several processors, and the one that suits is chosen when the library is loaded. */
 
 #include <math.h>
@@ -20,10 +20,10 @@
 #define INLINED static inline
 #endif
 
-/* Keys whose largest score decides whether they are searched for top keys. */
-#define GROUP 64
+/* The largest score of every so manieth key is found by itself: those of the top keys lie in few of these lanes. */
+#define LANES 64
 
-/* The fields of `TileArguments` in compiled_pass.py, in its order. */
+/* The fields of `TileArguments` in tile_sums.py, in its order. */
 typedef struct {
     int64_t num_queries, num_keys, value_dim, top_k;
     int64_t first_rank;         /* of the tile's first key */
@@ -37,9 +37,10 @@ typedef struct {
     const float *here;          /* query: its position */
     float *reference, *smallest, *largest;
     double *score, *score_square, *total, *total_square, *weighted, *distance, *local;
-    float *top_scores;          /* query, top_k: largest first */
+    float *first_key, *previous; /* query: the score with the key at position 0, and with the one before the query */
+    float *top_scores;           /* query, top_k: largest first */
     int64_t *top_ranks;
-    float *output;              /* query, value_dim */
+    float *output;               /* query, value_dim */
 } Tile;
 
 /* 2^x by a polynomial on [-1/2, 1/2] (relative error 2e-9 before rounding); 0 below the normal numbers. */
@@ -64,33 +65,98 @@ INLINED float exp2_of(float x)
     return x < -125.0f ? 0.0f : x == x ? p : x; /* the bits of some NaN would make it a number */
 }
 
-/* Takes in the scores of a group that are among the top_k; the earlier of equal ones stays before the later. */
-INLINED void
-keep_top(const float *scores, int64_t count, int64_t first_rank, float *top_scores, int64_t *top_ranks,
-         int64_t top_k)
+/* Takes in a score that is among the top_k, and gives the least of them. */
+INLINED float keep(float score, int64_t rank, float *top_scores, int64_t *top_ranks, int64_t top_k)
 {
-    for (int64_t j = 0; j < count; j++) {
-        float score = scores[j];
-        if (!(score > top_scores[top_k - 1]))
-            continue;
-        int64_t place = top_k - 1;
-        for (; place > 0 && score > top_scores[place - 1]; place--) {
-            top_scores[place] = top_scores[place - 1];
-            top_ranks[place] = top_ranks[place - 1];
-        }
-        top_scores[place] = score;
-        top_ranks[place] = first_rank + j;
+    int64_t place = top_k - 1;
+    for (; place > 0 && score > top_scores[place - 1]; place--) {
+        top_scores[place] = top_scores[place - 1];
+        top_ranks[place] = top_ranks[place - 1];
     }
+    top_scores[place] = score;
+    top_ranks[place] = rank;
+    return top_scores[top_k - 1];
+}
+
+/* Takes in the top_k of a row: lanes in the order of their largest, until none is left that is among them. */
+INLINED void find_top(const Tile *tile, float *lanes, int64_t query, int64_t from, int64_t to)
+{
+    const float *scores = tile->scores + query * tile->num_keys;
+    int64_t top_k = tile->top_k;
+    float *top_scores = tile->top_scores + query * top_k;
+    int64_t *top_ranks = tile->top_ranks + query * top_k;
+    for (;;) {
+        float largest = -INFINITY;
+#pragma omp simd reduction(max : largest)
+        for (int64_t lane = 0; lane < LANES; lane++)
+            largest = lanes[lane] > largest ? lanes[lane] : largest;
+        if (!(largest > top_scores[top_k - 1]))
+            return;
+        int64_t lane = 0;
+        while (lanes[lane] != largest)
+            lane++;
+        lanes[lane] = -INFINITY;
+        float least = top_scores[top_k - 1];
+        for (int64_t j = from + lane; j < to; j += LANES)
+            if (scores[j] > least)
+                least = keep(scores[j], tile->first_rank + j, top_scores, top_ranks, top_k);
+    }
+}
+
+/* The sum of the weights of the columns from <= j < to. */
+INLINED float sum_of(const float *weights, int64_t from, int64_t to)
+{
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = from; j < to; j++)
+        sum += weights[j];
+    return sum;
+}
+
+/* The first of the columns from <= j < to whose position is not below a bound; positions rise. */
+INLINED int64_t column_from(const float *position, int64_t from, int64_t to, float bound)
+{
+    while (from < to) {
+        int64_t middle = from + (to - from) / 2;
+        if (position[middle] < bound)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+/* The scores with two keys, where the row sees them. */
+INLINED void note_keys(const Tile *tile, int64_t query, int64_t from, int64_t to)
+{
+    const float *scores = tile->scores + query * tile->num_keys, *position = tile->position;
+    float before = tile->here[query] - 1.0f;
+    if (from == 0 && tile->first_rank == 0 && position[0] == 0.0f)
+        tile->first_key[query] = scores[0];
+    if (before < position[from] || before > position[to - 1])
+        return;
+    int64_t column = column_from(position, from, to, before);
+    if (position[column] == before)
+        tile->previous[query] = scores[column];
 }
 
 /* Moments, extremes and top keys of the visible scores of a row. */
 INLINED void add_scores(const Tile *tile, int64_t query, int64_t from, int64_t to)
 {
     const float *scores = tile->scores + query * tile->num_keys;
-    float *top_scores = tile->top_scores + query * tile->top_k;
-    int64_t *top_ranks = tile->top_ranks + query * tile->top_k;
-    float sum = 0.0f, square = 0.0f, least = scores[from], most = scores[from];
+    float lanes[LANES], sum = 0.0f, square = 0.0f, least = scores[from], most = scores[from];
     int64_t start = from;
+    for (int64_t lane = 0; lane < LANES; lane++)
+        lanes[lane] = -INFINITY;
+    for (; start + LANES <= to; start += LANES)
+#pragma omp simd
+        for (int64_t lane = 0; lane < LANES; lane++)
+            lanes[lane] = scores[start + lane] > lanes[lane] ? scores[start + lane] : lanes[lane];
+    for (int64_t j = start; j < to; j++)
+        lanes[j - start] = scores[j] > lanes[j - start] ? scores[j] : lanes[j - start];
+#pragma omp simd reduction(max : most)
+    for (int64_t lane = 0; lane < LANES; lane++)
+        most = lanes[lane] > most ? lanes[lane] : most;
 #pragma omp simd reduction(+ : sum, square) reduction(min : least)
     for (int64_t j = from; j < to; j++) {
         float score = scores[j];
@@ -98,21 +164,8 @@ INLINED void add_scores(const Tile *tile, int64_t query, int64_t from, int64_t t
         square += score * score;
         least = score < least ? score : least;
     }
-    for (; start + GROUP <= to; start += GROUP) {
-        float of_group = scores[start];
-#pragma omp simd reduction(max : of_group)
-        for (int64_t j = 0; j < GROUP; j++) {
-            float score = scores[start + j];
-            of_group = score > of_group ? score : of_group;
-        }
-        most = of_group > most ? of_group : most;
-        if (tile->top_k && of_group > top_scores[tile->top_k - 1])
-            keep_top(scores + start, GROUP, tile->first_rank + start, top_scores, top_ranks, tile->top_k);
-    }
-    for (int64_t j = start; j < to; j++)
-        most = scores[j] > most ? scores[j] : most;
-    if (tile->top_k)
-        keep_top(scores + start, to - start, tile->first_rank + start, top_scores, top_ranks, tile->top_k);
+    if (tile->top_k && most > tile->top_scores[query * tile->top_k + tile->top_k - 1])
+        find_top(tile, lanes, query, from, to);
     tile->score[query] += sum;
     tile->score_square[query] += square;
     if (least < tile->smallest[query])
@@ -137,29 +190,6 @@ INLINED void raise_reference(const Tile *tile, int64_t query)
     for (int64_t d = 0; d < tile->value_dim; d++)
         output[d] *= (float)factor;
     tile->reference[query] = largest;
-}
-
-/* The sum of the weights of the columns from <= j < to. */
-INLINED float sum_of(const float *weights, int64_t from, int64_t to)
-{
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = from; j < to; j++)
-        sum += weights[j];
-    return sum;
-}
-
-/* The first of the columns from <= j < to whose position is not below a bound; positions rise. */
-INLINED int64_t column_from(const float *position, int64_t from, int64_t to, float bound)
-{
-    while (from < to) {
-        int64_t middle = from + (to - from) / 2;
-        if (position[middle] < bound)
-            from = middle + 1;
-        else
-            to = middle;
-    }
-    return from;
 }
 
 /* The sum of the exponentials of the first keys and of those near the query. */
@@ -222,6 +252,7 @@ EACH_PROCESSOR void attn_add_tile(const Tile *tile)
             memset(scores, 0, (size_t)num_keys * sizeof *scores);
             continue;
         }
+        note_keys(tile, query, from, to);
         add_scores(tile, query, from, to);
         if (!tile->bounded)
             raise_reference(tile, query);
@@ -249,7 +280,119 @@ EACH_PROCESSOR void attn_add_columns(const float *scores, int64_t num_queries, i
     }
 }
 
-/* The fields of `RowArguments` in row_softmax.py, in its order: whole rows of several heads, one after the other. */
+/* Which rows have two scores among those that were kept, the last included, that only rounding tells apart; how many. */
+EACH_PROCESSOR int64_t attn_tied_rows(const float *top_scores, int64_t num_rows, int64_t num_top, float lowest,
+                                      float unit, float roundings, uint8_t *tied)
+{
+    int64_t count = 0;
+    for (int64_t row = 0; row < num_rows; row++) {
+        const float *scores = top_scores + row * num_top;
+        tied[row] = 0;
+        for (int64_t rank = 1; rank < num_top && scores[rank] > lowest; rank++) {
+            float best = scores[rank - 1], size = fabsf(best) > unit ? fabsf(best) : unit;
+            tied[row] |= scores[rank] >= best - roundings * size;
+        }
+        count += tied[row];
+    }
+    return count;
+}
+
+/* The fields of `FinishArguments` in tiles.py, in its order. */
+typedef struct {
+    int64_t num_rows, value_dim, num_top; /* of num_top scores the last is one more than is wanted */
+    int64_t num_keys;                     /* with those that padding hides */
+    double sink;                          /* in bits; -inf where there is none */
+    float lowest;                         /* the score of what is not there */
+    const int64_t *kept;                  /* rank: its key */
+    const int64_t *first_seen, *stop;     /* row: the ranks first_seen <= rank < stop are visible */
+    const float *here, *centre;
+    const float *reference, *smallest, *largest;
+    const double *score, *score_square, *total, *total_square, *weighted, *distance_sum, *local_sum;
+    const float *first_key, *previous_key, *top_scores;
+    const int64_t *top_ranks;
+    float *logsumexp, *sums, *entropy, *normalized_entropy, *max_weight, *sink_mass, *distance, *local_mass;
+    float *max_score, *previous_token, *inverse;
+    double *participation;
+    int64_t *visible, *top_keys;
+    float *top_weights, *output; /* row, num_top - 1; row, value_dim: sums become the output */
+    double *moments;             /* count, mean, sum of squared deviations, minimum and maximum of the visible scores */
+} Finish;
+
+#define LN_2 0.6931471805599453094
+
+/* What the sums of a row make; a row that sees no key keeps its nulls. */
+INLINED void finish_row(const Finish *rows, int64_t row)
+{
+    int64_t visible = rows->stop[row] - rows->first_seen[row], num_wanted = rows->num_top ? rows->num_top - 1 : 0;
+    float *output = rows->output + row * rows->value_dim;
+    rows->visible[row] = visible;
+    if (!visible)
+        return;
+    double total = rows->total[row], log_total = log2(total), keys_alone = rows->reference[row] + log_total;
+    double sink = rows->sink - rows->centre[row], above = fmax(keys_alone, sink), below = fmin(keys_alone, sink);
+    double logsumexp = above + log1p(exp2(below - above)) / LN_2, log_share = keys_alone - logsumexp;
+    double share = exp2(log_share);
+    double entropy = share * (log_total - rows->weighted[row] / total - log_share) * LN_2;
+    entropy = entropy < 0 ? 0 : entropy;
+    rows->logsumexp[row] = (float)((logsumexp + rows->centre[row]) * LN_2);
+    rows->sums[row] = (float)share;
+    rows->entropy[row] = (float)entropy;
+    if (visible > 1)
+        rows->normalized_entropy[row] = (float)(entropy / log((double)visible));
+    rows->max_weight[row] = (float)exp2(rows->largest[row] - logsumexp);
+    rows->sink_mass[row] = (float)exp2(rows->first_key[row] - logsumexp);
+    rows->distance[row] = (float)(share * rows->distance_sum[row] / total);
+    rows->local_mass[row] = (float)(share * rows->local_sum[row] / total);
+    rows->participation[row] = total * total / rows->total_square[row] / (share * share);
+    rows->max_score[row] = (float)(((double)rows->largest[row] + rows->centre[row]) * LN_2);
+    float before = rows->here[row] - 1.0f;
+    if (before >= 0.0f && before < (float)rows->num_keys)
+        rows->previous_token[row] = (float)exp2(rows->previous_key[row] - logsumexp);
+    for (int64_t rank = 0; rank < num_wanted; rank++) {
+        float score = rows->top_scores[row * rows->num_top + rank];
+        if (score == rows->lowest) /* more keys are asked for than are visible */
+            break;
+        rows->top_weights[row * num_wanted + rank] = (float)exp2(score - logsumexp);
+        rows->top_keys[row * num_wanted + rank] = rows->kept[rows->top_ranks[row * rows->num_top + rank]];
+    }
+    rows->inverse[row] = (float)exp2(rows->reference[row] - logsumexp);
+    float factor = (float)(share / total);
+    for (int64_t column = 0; column < rows->value_dim; column++)
+        output[column] *= factor;
+}
+
+/* The moments of the visible scores of all rows, from those of each about its own centre. */
+INLINED void finish_moments(const Finish *rows)
+{
+    double count = 0, sum = 0, squares = 0, smallest = INFINITY, largest = -INFINITY;
+    for (int64_t row = 0; row < rows->num_rows; row++) {
+        double visible = (double)(rows->stop[row] - rows->first_seen[row]);
+        count += visible;
+        sum += rows->score[row] + visible * rows->centre[row];
+    }
+    double mean = sum / count;
+    for (int64_t row = 0; row < rows->num_rows; row++) {
+        double visible = (double)(rows->stop[row] - rows->first_seen[row]), centre = rows->centre[row];
+        double offset = centre - mean;
+        squares += rows->score_square[row] + 2 * offset * rows->score[row] + visible * offset * offset;
+        if (visible > 0) {
+            smallest = fmin(smallest, rows->smallest[row] + centre);
+            largest = fmax(largest, rows->largest[row] + centre);
+        }
+    }
+    double moments[] = {count, mean * LN_2, squares * LN_2 * LN_2, smallest * LN_2, largest * LN_2};
+    memcpy(rows->moments, moments, sizeof moments);
+}
+
+/* Every number of the rows from their sums. */
+EACH_PROCESSOR void attn_finish_rows(const Finish *rows)
+{
+    for (int64_t row = 0; row < rows->num_rows; row++)
+        finish_row(rows, row);
+    finish_moments(rows);
+}
+
+/* The fields of `RowArguments` in row_tiles.py, in its order: whole rows of several heads, one after the other. */
 typedef struct {
     int64_t num_queries, num_keys; /* rows of a head, and columns */
     int64_t num_first, window;     /* local keys: position < num_first or |query - key| < window */

@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -174,6 +174,13 @@ class Head:
     sink: Float[Tensor, ""]
     bound: float
     """No centred score, in bits, lies further from 0 (Cauchy-Schwarz: |query| |key|)."""
+    centred: Float[Tensor, "kept dim"] | None = None
+    """The kept keys less the mean key (with a cap as they are), where several blocks of queries ask."""
+
+    def with_centred_keys(self) -> "Head":
+        """The same with `centred`, once for all blocks."""
+        key = self.take(self.key, slice(0, len(self.visibility.kept)))
+        return replace(self, centred=key - self.mean_key if self.softcap is None else key)
 
     def block(self, rows: slice) -> QueryBlock:
         factor = self.scale * LOG2_E if self.softcap is None else self.scale / self.softcap
@@ -190,32 +197,16 @@ class Head:
         self, block: QueryBlock, ranks: slice, buffer: Float[Tensor, " size"]
     ) -> Float[Tensor, "query key"]:
         """Centred scores of the block with these kept keys, in `buffer`, which has room for the keys, too."""
-        key = self.take(self.key, ranks)
+        key = self.take(self.key, ranks) if self.centred is None else self.centred[ranks]
         num_scores = len(block.query) * len(key)
         scores = buffer[:num_scores].view(len(block.query), len(key))
         if self.softcap is None:
-            centred = buffer[num_scores : num_scores + key.numel()].view(key.shape)
-            return torch.mm(block.query, torch.sub(key, self.mean_key, out=centred).T, out=scores)
+            if self.centred is None:
+                room = buffer[num_scores : num_scores + key.numel()].view(key.shape)
+                key = torch.sub(key, self.mean_key, out=room)
+            return torch.mm(block.query, key.T, out=scores)
         torch.mm(block.query, key.T, out=scores).tanh_().mul_(self.softcap * LOG2_E)
         return scores.sub_(block.centre[:, None])
-
-    def score_with(self, block: QueryBlock, position: Int[Tensor, " #query"]) -> Float[Tensor, " query"]:
-        """Centred score of each query with the key at its position; LOWEST where it does not see it."""
-        kept = self.visibility.kept
-        if len(kept) == self.visibility.num_keys:
-            hidden = block.interval.hides(position[:, None])[:, 0]
-            seen = position.clamp(0, len(kept) - 1)
-        else:
-            rank = torch.searchsorted(kept, position)
-            hidden = block.interval.hides(rank[:, None])[:, 0]
-            seen = kept[rank.where(~hidden, 0)]
-            hidden |= seen != position
-        key = self.key[seen].to(block.query.dtype)
-        if self.softcap is None:
-            scores = (block.query * (key - self.mean_key)).sum(-1)
-        else:
-            scores = self.softcap * LOG2_E * (block.query * key).sum(-1).tanh() - block.centre
-        return scores.masked_fill(hidden, LOWEST)
 
     def take(self, rows: Float[Tensor, "key dim"], ranks: slice) -> Float[Tensor, "kept dim"]:
         """These kept keys' rows of key or value, in the type of the computation."""
@@ -259,6 +250,7 @@ class RowSums:
         output     sum e value / sum e; distance likewise, with |position - j| for the value
         local      sum e over the first keys and those near the query, over sum e
 
+    `first_key` and `previous` are the scores with the key at position 0 and with the one before the query.
     Sums over a tile are taken in the type of the scores, sums over tiles in float64.
     """
 
@@ -273,6 +265,8 @@ class RowSums:
     weighted: Float[Tensor, " query"]
     distance: Float[Tensor, " query"]
     local: Float[Tensor, " query"]
+    first_key: Float[Tensor, " query"]
+    previous: Float[Tensor, " query"]
     output: Float[Tensor, "query value_dim"]
     top_scores: Float[Tensor, "query top_k"]
     top_ranks: Int[Tensor, "query top_k"]
@@ -302,6 +296,8 @@ def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bo
         weighted=weighted,
         distance=distance,
         local=local,
+        first_key=lowest.clone(),
+        previous=lowest.clone(),
         output=output,
         top_scores=like.new_full((num_queries, top_k), LOWEST),
         top_ranks=torch.full((num_queries, top_k), -1, device=like.device),
@@ -353,8 +349,19 @@ def _add_scores(sums: RowSums, tile: ScoreTile) -> None:
     torch.minimum(sums.smallest, scores.amin(-1), out=sums.smallest)
     if hidden is not None:
         scores.masked_fill_(hidden, LOWEST)
+    _note_keys(sums, tile)
     highest = keep_top(sums.top_scores, sums.top_ranks, scores, tile.keys.start, tile.buffer)
     torch.maximum(sums.largest, highest, out=sums.largest)
+
+
+def _note_keys(sums: RowSums, tile: ScoreTile) -> None:
+    """The scores with two keys, where the tile has them; those of hidden ones are LOWEST."""
+    place, before = tile.position, tile.block.here - 1
+    if place[0] == 0:
+        sums.first_key.copy_(tile.scores[:, 0])
+    column = torch.searchsorted(place, before).clamp(max=len(place) - 1)
+    of_column = tile.scores.gather(-1, column[:, None])[:, 0]
+    sums.previous.copy_(torch.where(place[column] == before, of_column, sums.previous))
 
 
 def _add_weights(sums: RowSums, tile: ScoreTile) -> None:
@@ -427,6 +434,8 @@ OF_ROWS = (
     "weighted",
     "distance",
     "local",
+    "first_key",
+    "previous",
     "top_scores",
     "top_ranks",
     "output",

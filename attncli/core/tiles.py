@@ -1,8 +1,9 @@
 """The engine for long rows: online softmax over tiles, one `Head` for each text and head, on some threads."""
 
+import ctypes
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -10,16 +11,16 @@ from threading import Lock
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.formulas import are_equal, top_keys
+from attncli.core.formulas import ROUNDINGS, are_equal, top_keys
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.row_tiles import LOG2_E, Scratch, run_jobs
 from attncli.core.rows import PooledGrid, moments_of_heads
 from attncli.core.rows import attend as attend_by_rows
-from attncli.core.runtime import torch_threads
+from attncli.core.runtime import tile_pass, torch_threads
 from attncli.core.tile_sums import (
     LOWEST,
     SAFE_BITS,
@@ -30,6 +31,7 @@ from attncli.core.tile_sums import (
     TileSizes,
     no_sums,
     score_tiles,
+    suits,
     sum_rows,
     tile_pass_for,
 )
@@ -112,9 +114,10 @@ def break_ties(
 
     Tiles keep any of equal scores. Such rows are few, but for texts that repeat their words.
     """
+    is_tied = tied_rows(top_scores)
+    if is_tied is None:
+        return
     scores, ranks = top_scores[:, :-1], top_ranks[:, :-1]
-    best, next_best = scores, top_scores[:, 1:]
-    is_tied = (are_equal(next_best, best, LOG2_E) & (next_best > LOWEST)).any(dim=-1)
     num_rows = min(ROWS, sizes.queries)
     with_ties = {row // num_rows for row in is_tied.nonzero()[:, 0].tolist()}
     for start in (num_rows * strip for strip in sorted(with_ties)):
@@ -133,6 +136,25 @@ def break_ties(
         ranks[strip] = torch.where(tied, places + first, ranks[strip])
 
 
+def tied_rows(top_scores: Float[Tensor, "query more"]) -> Bool[Tensor, " query"] | None:
+    """The rows with two scores that only rounding tells apart; None where there is none."""
+    if suits(top_scores):
+        library, is_tied = tile_pass(), torch.empty(len(top_scores), dtype=torch.bool)
+        assert library is not None
+        numbers = (LOWEST, LOG2_E, ROUNDINGS * torch.finfo(top_scores.dtype).eps)
+        library.attn_tied_rows.restype = ctypes.c_int64
+        count = library.attn_tied_rows(
+            ctypes.c_void_p(top_scores.data_ptr()),
+            *map(ctypes.c_int64, top_scores.shape),
+            *map(ctypes.c_float, numbers),
+            ctypes.c_void_p(is_tied.data_ptr()),
+        )
+        return is_tied if count else None
+    best, next_best = top_scores[:, :-1], top_scores[:, 1:]
+    is_tied = (are_equal(next_best, best, LOG2_E) & (next_best > LOWEST)).any(dim=-1)
+    return is_tied if is_tied.any() else None
+
+
 LN_2 = math.log(2)
 
 RUNNING = (
@@ -149,6 +171,7 @@ RUNNING = (
     "previous_token",
 )
 """What comes of the running sums, a number for each row."""
+OF_EACH_ROW = (*RUNNING, "top_weights", "top_keys", "visible", "inverse", "output")
 IN_FLOAT64 = ("participation",)
 """Those that a strong sink takes beyond float32."""
 
@@ -172,11 +195,6 @@ def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Te
 
     beyond = sums.top_scores[:, :-1] == LOWEST  # more keys asked for than visible
     before = block.position - 1
-    # Summed in another order than in the tiles: large scores must not be rounded above the largest.
-    first, previous = (
-        torch.minimum(head.score_with(block, position), sums.largest)
-        for position in (torch.zeros_like(before[:1]), before)
-    )
     no_such_key = (before < 0) | (before >= head.visibility.num_keys)
     rows = {
         "logsumexp": (logsumexp + block.centre) * LN_2,
@@ -185,12 +203,12 @@ def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Te
         "normalized_entropy": (entropy / visible.double().log()).masked_fill(visible < 2, torch.nan),
         "max_weight": _weight(sums.largest, logsumexp),
         "top_weights": _weight(sums.top_scores[:, :-1], logsumexp).masked_fill(beyond, torch.nan),
-        "sink_mass": _weight(first, logsumexp),
+        "sink_mass": _weight(sums.first_key, logsumexp),
         "distance": share * sums.distance / total,
         "local_mass": share * sums.local / total,
         "participation": total.square() / sums.total_square / share.square(),
         "max_score": (sums.largest + block.centre) * LN_2,
-        "previous_token": _weight(previous, logsumexp).masked_fill(no_such_key, torch.nan),
+        "previous_token": _weight(sums.previous, logsumexp).masked_fill(no_such_key, torch.nan),
     }
     is_blind = visible == 0
     if is_blind.any():
@@ -201,6 +219,69 @@ def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Te
     sums.output.mul_((share / total).nan_to_num(0.0)[:, None])
     inverse = torch.exp2(sums.reference - logsumexp).masked_fill(is_blind, 0.0)
     return rows | {"visible": visible, "top_keys": top_keys, "inverse": inverse}
+
+
+def fill_by_torch(head: Head, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
+    """Every number of the rows of a block, by name, and the moments of their scores, from their sums."""
+    for name, numbers in row_statistics(head, block, sums).items():
+        into[name].copy_(numbers)
+    into["moments"].copy_(score_moments(block, sums))
+
+
+OF_BLOCK = ("here", "centre")
+OF_SUMS = (
+    *("reference", "smallest", "largest", "score", "score_square", "total", "total_square", "weighted"),
+    *("distance", "local", "first_key", "previous", "top_scores", "top_ranks"),
+)
+FINISHED = (
+    *(
+        "logsumexp",
+        "sums",
+        "entropy",
+        "normalized_entropy",
+        "max_weight",
+        "sink_mass",
+        "distance",
+        "local_mass",
+    ),
+    *("max_score", "previous_token", "inverse", "participation", "visible", "top_keys", "top_weights"),
+    *("output", "moments"),
+)
+
+
+class FinishArguments(ctypes.Structure):
+    """The struct `Finish` of tile_pass.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("num_rows", "value_dim", "num_top", "num_keys")),
+        ("sink", ctypes.c_double),
+        ("lowest", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("kept", "first_seen", "stop", *OF_BLOCK)),
+        *((f"sum_{name}", ctypes.c_void_p) for name in OF_SUMS),
+        *((name, ctypes.c_void_p) for name in FINISHED),
+    )
+
+
+def fill_compiled(head: Head, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
+    """The same as `fill_by_torch`, into rows of nulls and, of the output, sums."""
+    kept, interval = head.visibility.kept, block.interval
+    tensors = (
+        *(kept, interval.first, interval.stop),
+        *(getattr(block, name) for name in OF_BLOCK),
+        *(getattr(sums, name) for name in OF_SUMS),
+        *(into[name] for name in FINISHED),
+    )
+    arguments = FinishArguments(
+        *sums.output.shape,
+        sums.top_scores.shape[1],
+        head.visibility.num_keys,
+        float(head.sink) * LOG2_E,
+        LOWEST,
+        *(tensor.data_ptr() for tensor in tensors),
+    )
+    library = tile_pass()
+    assert library is not None
+    library.attn_finish_rows(ctypes.byref(arguments))
 
 
 def _weight(scores: Float[Tensor, "query ..."], logsumexp: Float[Tensor, " query"]) -> Tensor:
@@ -285,7 +366,8 @@ class HeadJobs:
     """Fills `into`, the tensors of one head by name; the jobs of a stage may run once the last is done."""
 
     def __init__(self, head: Head, plan: Plan, into: dict[str, Tensor]) -> None:
-        self.head, self.plan, self.into = head, plan, into
+        has_blocks = plan.num_queries > plan.sizes.queries
+        self.head, self.plan, self.into = head.with_centred_keys() if has_blocks else head, plan, into
         self.block = head.block(slice(0, plan.num_queries))
         # One key more than is wanted, to see whether the last ties.
         num_top = plan.top_k + 1 if plan.top_k else 0
@@ -338,9 +420,12 @@ class HeadJobs:
         block, sums = self.block.of(rows), self.sums.of(rows)
         if plan.top_k:
             break_ties(self.head, rows, sums.top_scores, sums.top_ranks, plan.sizes, plan.scratch)
-        for name, numbers in row_statistics(self.head, block, sums).items():
-            self.into[name][rows] = numbers
-        self.into["moments"][part] = score_moments(block, sums)
+        into = {name: numbers[rows] for name, numbers in self.into.items() if name in OF_EACH_ROW}
+        into["moments"] = self.into["moments"][part]
+        if suits(plan.like):
+            fill_compiled(self.head, block, sums, into)
+        else:
+            fill_by_torch(self.head, block, sums, into)
 
 
 def _parts_of(rows: slice) -> range:
@@ -354,7 +439,7 @@ def slices(count: int, size: int) -> Iterator[slice]:
 
 
 ROWS_TOGETHER = 65536
-"""Rows whose running sums are kept at a time: those of some heads, or of one."""
+"""Rows whose running sums, and keys of which copies, are kept at a time: those of some heads, or of one."""
 
 
 def stream(
@@ -377,7 +462,8 @@ def stream(
     found = _null_rows(len(heads), num_queries, layer.value.shape[-1], wanted.top_k, like)
     if has_columns:
         found |= _null_columns(len(heads), num_keys, grid, like)
-    together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_queries)))
+    num_rows = max(num_queries, num_keys) if num_queries > sizes.queries else num_queries
+    together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_rows)))
     done, num_stages = 0.0, 1 + has_columns
 
     def run(stages: Iterable[list[Job]], share: float) -> None:
