@@ -28,7 +28,7 @@ MAX_ROWS_WHOLE = 1000
 
 def versions() -> dict[str, str]:
     """Versions of attn and torch, and which implementation computes long rows on the CPU."""
-    return {"attncli": __version__, "torch": torch.__version__, "tile_pass": tile_pass_in_use()}
+    return {"attncli": __version__, "torch": str(torch.__version__), "tile_pass": tile_pass_in_use()}
 
 
 def named(tensor: Tensor, *axes: str) -> NamedTensor:
