@@ -111,7 +111,7 @@ class Limit:
 
     def __init__(self, sink: int, window: int) -> None:
         self.sink, self.window = sink, window
-        self.whole, self._few = FusedAttention(), FusedAttention()
+        self.whole, self._few = FusedAttention(), FusedAttention(self.columns)
         self._last: tuple[Visibility, Visibility] | None = None
 
     def applied(
@@ -133,6 +133,13 @@ class Limit:
             return whole
         of_heads = is_limited.repeat_interleave(attention.group, dim=1).to(whole.device)
         return torch.where(of_heads[..., None, None], few, whole)
+
+    def columns(self, seen: Visibility, queries: slice) -> Int[Tensor, " key"]:
+        """The keys that some queries may see where heads keep no other keys."""
+        end = min(queries.stop + seen.shift, seen.num_keys) if seen.causal else seen.num_keys
+        sink = min(self.sink, end)
+        window_start = queries.start + seen.shift - self.window + 1
+        return torch.cat([torch.arange(sink), torch.arange(max(sink, window_start), end)])
 
     def visibility(self, own: Visibility) -> Visibility:
         """Who sees whom, where heads keep no other keys. The layers of a run share it."""
