@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import count, groupby
 from math import nan
@@ -97,50 +97,65 @@ def predicted_reading(
     copy without its first token, which nothing gives away. For an encoder a random share of the tokens is
     masked. With an answer, what comes after the text, or replaces its mask.
     """
-    kind, name = pretrained.predicts, pretrained.name
-    if kind is None and answer is not None:
-        raise UserError(f"answer: {name} has no head that predicts tokens")
-    if kind is None:
-        are_whole = all(len(shape) == len(("picture", "colour", "row", "column")) for shape in reading.shapes)
-        if not are_whole and not reading.part:
-            raise UserError(
-                f"image: {name} reads patches one after another: attn ablate needs whole pictures"
-            )
-        return Predicted(
-            reading.text, reading.context, repeat=reading.repeat, inputs=reading.inputs, part=reading.part
-        )
-    more: dict[str, Any] = {"repeat": reading.repeat, "inputs": reading.inputs, "part": reading.part}
-    ids = reading.text.ids
-    if against is not None and answer is None:
+    if against is not None and answer is None and pretrained.predicts is not None:
         raise UserError("against: needs `answer`, with which it is compared")
-    if answer is not None and kind != "next" and pretrained.tokenizer.mask_token_id is None:
-        raise UserError(f"answer: the tokenizer of {name} has no mask token, in whose place it could stand")
     if answer is not None:
-        mask = pretrained.tokenizer.mask_token_id
-        place = torch.tensor([len(ids) - 1]) if kind == "next" else (ids == mask).nonzero().flatten()
-        if len(place) != 1:
-            token = pretrained.tokenizer.mask_token
-            raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
-        found = one_token_each(
-            pretrained,
-            {"answer": answer} | ({} if against is None else {"against": against}),
-            ids if kind == "next" else None,
-            lambda: log_probabilities_at(pretrained, reading, int(place)),
-        )
-        target, *other = found.ids
-        return Predicted(
-            reading.text,
-            reading.context,
-            place,
-            torch.tensor([target]),
-            True,
-            other[0] if other else None,
-            notes=found.notes,
-            **more,
-        )
-    if kind == "masked":
+        return _with_answer(reading, pretrained, answer, against, key)
+    if pretrained.predicts is None:
+        return _without_predictions(reading, pretrained.name)
+    if pretrained.predicts == "masked":
         return _masked(pretrained, reading, key, generator)
-    repeated = reading.repeat
+    return _with_next_tokens(reading, key)
+
+
+def _predicted(reading: Reading, **predicted: Any) -> Predicted:
+    """A reading with what is predicted of it."""
+    own = {field.name: getattr(reading, field.name) for field in fields(Reading)}
+    return Predicted(**own, **predicted)
+
+
+def _without_predictions(reading: Reading, name: str) -> Predicted:
+    """Of a model without a head; UserError for a picture that is read in parts."""
+    are_whole = all(len(shape) == len(("picture", "colour", "row", "column")) for shape in reading.shapes)
+    if not are_whole and not reading.part:
+        raise UserError(f"image: {name} reads patches one after another: attn ablate needs whole pictures")
+    return _predicted(reading)
+
+
+def _with_answer(
+    reading: Reading, pretrained: Pretrained, answer: str, against: str | None, key: str
+) -> Predicted:
+    """An answer of one token as the only target; UserError where it has no place, or is no token."""
+    name, ids, is_next = pretrained.name, reading.text.ids, pretrained.predicts == "next"
+    if pretrained.predicts is None:
+        raise UserError(f"answer: {name} has no head that predicts tokens")
+    mask = pretrained.tokenizer.mask_token_id
+    if not is_next and mask is None:
+        raise UserError(f"answer: the tokenizer of {name} has no mask token, in whose place it could stand")
+    place = torch.tensor([len(ids) - 1]) if is_next else (ids == mask).nonzero().flatten()
+    if len(place) != 1:
+        token = pretrained.tokenizer.mask_token
+        raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
+    found = one_token_each(
+        pretrained,
+        {"answer": answer} | ({} if against is None else {"against": against}),
+        ids if is_next else None,
+        lambda: log_probabilities_at(pretrained, reading, int(place)),
+    )
+    target, *other = found.ids
+    return _predicted(
+        reading,
+        places=place,
+        targets=torch.tensor([target]),
+        is_answer=True,
+        against=other[0] if other else None,
+        notes=found.notes,
+    )
+
+
+def _with_next_tokens(reading: Reading, key: str) -> Predicted:
+    """Every token but the first; of the repeated probe the second copy without its first token."""
+    ids, repeated = reading.text.ids, reading.repeat
     first = 1 if repeated is None else len(ids) - repeated + 1
     if first >= len(ids):
         key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
@@ -148,7 +163,7 @@ def predicted_reading(
     predicted = torch.arange(first, len(ids))
     if reading.seen is not None:  # words alone are predicted
         predicted = predicted[ids[first:] < FIRST_WORD_ID]
-    return Predicted(reading.text, reading.context, predicted - 1, ids[predicted], **more)
+    return _predicted(reading, places=predicted - 1, targets=ids[predicted])
 
 
 def swapped_reading(reading: Predicted, other: Predicted, token: int | None = None) -> Predicted:
