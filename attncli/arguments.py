@@ -41,6 +41,15 @@ def plain_number(value: Any) -> Any:
     return value
 
 
+def number_as_text(value: Any) -> Any:
+    """A number as it is written, for settings that are one of a few; whatever else as it is given.
+
+    ValueError for a truth value.
+    """
+    value = plain_number(value)
+    return str(value) if isinstance(value, int | float) and abs(value) <= MAX_SIZE else value
+
+
 PlainNumber = BeforeValidator(plain_number)
 Size = Annotated[int, Field(gt=0, le=MAX_SIZE), PlainNumber]
 Count = Annotated[int, Field(ge=0, le=MAX_SIZE), PlainNumber]
@@ -84,7 +93,7 @@ NonBlankText = Annotated[str, AfterValidator(check_text)]
 def shown(value: object) -> str:
     """A wrong value as an error repeats it: on one line, and not all of a long one."""
     if isinstance(value, list):
-        value = f"[{', '.join(map(str, value[:MAX_SHOWN]))}]"
+        value = f"[{', '.join(map(_str, value[:MAX_SHOWN]))}]"
     if isinstance(value, str):
         start = value[: MAX_SHOWN + 1]
         text = start if start.strip() and start.isprintable() else repr(start)
@@ -103,8 +112,16 @@ def in_python(value: object) -> str:
 def _repr(value: object) -> str:
     if isinstance(value, str | bytes | list | tuple):
         value = value[: MAX_SHOWN + 1]
+    return _written(repr, value)
+
+
+def _str(value: object) -> str:
+    return _written(str, value)
+
+
+def _written(write: Callable[[object], str], value: object) -> str:
     try:
-        return repr(value)
+        return write(value)
     except Exception:  # whatever the class of a caller raises
         return f"a {type(value).__name__}"
 

@@ -15,6 +15,7 @@ from transformers import BertTokenizer
 
 import attncli
 from attncli.arguments import head_name, head_names
+from attncli.commands.cache import CacheSpec
 from attncli.errors import MOST_LINES, UserError
 from attncli.measure.ablate import predicted_reading
 from attncli.models.pretrained import Pretrained
@@ -267,3 +268,24 @@ def test_a_file_name_that_is_too_long_is_refused(model: Pretrained) -> None:
     for key, work in works.items():
         with pytest.raises(attncli.UserError, match=rf"^{key}: .{{,200}}$"):
             work()
+
+
+class Unwritable:
+    """An object of a caller's whose text cannot be had."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("value", [Unwritable(), [Unwritable()]])
+@pytest.mark.parametrize("key", ["bits", "policy", "budget", "window", "sentence"])
+def test_a_value_without_a_text_is_refused_in_a_line(key: str, value: Any) -> None:
+    with pytest.raises(attncli.UserError, match=rf"^{key}: .*\(got \[?a Unwritable\]?\)[^\n]*$"):
+        attncli.run("cache", **{key: value})
+
+
+@pytest.mark.parametrize("bits", [8, "8", np.int64(8)])
+def test_bits_are_a_number_or_its_text(bits: Any) -> None:
+    assert CacheSpec(bits=bits).bits == "8"
+    with pytest.raises(attncli.UserError, match=r"^bits: must be one of 8 or 4 \(got 3\)$"):
+        attncli.run("cache", bits=3)

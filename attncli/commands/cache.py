@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from attncli.arguments import number_as_text
 from attncli.core.names import CACHE_POLICIES
 from attncli.plain_text import counted
 from attncli.settings.fields import Contradictions, Count, Everyday, Size, contradiction, in_group
@@ -101,7 +102,7 @@ class CacheSpec(SurveyTextSpec):
         Everyday(f"which keys of a prompt stay: {', '.join(CACHE_POLICIES)}, all"),
     ] = Field([], description=f"which keys of a prompt stay: {', '.join(CACHE_POLICIES)}, or all of these")
     bits: Annotated[
-        Annotated[Literal["8", "4"], BeforeValidator(str)] | None,
+        Annotated[Literal["8", "4"], BeforeValidator(number_as_text)] | None,
         Everyday("numbers of few bits instead of fewer keys"),
     ] = Field(None, description="round the prompt's keys, by channel, and values, by token, to so many bits")
     every: Annotated[Size | None, Everyday("judge so many tokens at a time, all along the text")] = Field(

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attncli.core import rows
@@ -107,20 +107,36 @@ def attend_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head que
 
 MOST_MASKED = 2**24
 """Entries of a mask that fused attention may take: 4,096 queries of 4,096 keys."""
+MASKED_QUERIES = 128
+"""Of a layer with a mask that are computed at a time: keys that none of them sees cost nothing."""
+
+Columns = Callable[[Visibility, slice], slice | Int[Tensor, " key"]]
+
+
+class Masked(NamedTuple):
+    """Some queries, the keys that any of them sees, and the mask of these: 0 where a query sees a key, else
+    -inf.
+    """
+
+    queries: slice
+    keys: slice | Int[Tensor, " key"]
+    mask: Float[Tensor, "#text 1 query key"]
 
 
 class FusedAttention:
     """softmax(scale q k) v by torch, without a matrix of weights; None where scores have other rules.
 
-    The mask of the last layer is kept, since its neighbours share it.
+    The masks of the last layer are kept, since its neighbours share them. `columns` may name the keys that
+    some queries see more closely than the visibility's span.
     """
 
-    def __init__(self) -> None:
-        self._last_mask: tuple[Visibility, Tensor] | None = None
+    def __init__(self, columns: Columns | None = None) -> None:
+        self._columns: Columns = columns or (lambda seen, queries: seen.span(queries)[0])
+        self._last_masks: tuple[Visibility, list[Masked]] | None = None
 
     def forget(self) -> None:
-        """The mask of a run that is over."""
-        self._last_mask = None
+        """The masks of a run that is over."""
+        self._last_masks = None
 
     def output(self, layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"] | None:
         """The output of a layer."""
@@ -131,25 +147,38 @@ class FusedAttention:
         needs_mask = not sees_all and not (is_whole and is_square)
         if layer.rules != PLAIN or (needs_mask and seen.num_queries * seen.num_keys > MOST_MASKED):
             return None
-        mask = self._mask(layer) if needs_mask else None
         # With a mask and shared keys torch is fused on the CPU alone.
-        shares = layer.group > 1 and (mask is None or layer.query.device.type == "cpu")
+        shares = layer.group > 1 and (not needs_mask or layer.query.device.type == "cpu")
         key, value = (layer.key, layer.value) if shares or layer.group == 1 else layer.expanded()
-        output: Tensor = nn.functional.scaled_dot_product_attention(
-            layer.query,
-            key,
-            value,
-            attn_mask=mask,
-            is_causal=is_whole and is_square,
-            scale=layer.scale,
-            enable_gqa=shares,
-        )
-        return output
+        fused = partial(nn.functional.scaled_dot_product_attention, scale=layer.scale, enable_gqa=shares)
+        if not needs_mask:
+            output: Tensor = fused(layer.query, key, value, is_causal=is_whole and is_square)
+            return output
+        parts = [
+            fused(
+                layer.query[:, :, part.queries],
+                key[:, :, part.keys],
+                value[:, :, part.keys],
+                attn_mask=part.mask,
+            )
+            for part in self._masks(layer)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
-    def _mask(self, layer: AttentionLayer) -> Float[Tensor, "#text 1 query key"]:
-        """0 where a query sees a key, else -inf."""
-        if self._last_mask is None or self._last_mask[0] is not layer.visibility:
-            visible = layer.visibility.whole(layer.query.device).unsqueeze(1)
-            mask = torch.zeros(visible.shape, dtype=layer.query.dtype, device=visible.device)
-            self._last_mask = layer.visibility, mask.masked_fill_(~visible, -torch.inf)
-        return self._last_mask[1]
+    def _masks(self, layer: AttentionLayer) -> list[Masked]:
+        """One for some queries after the others, where not all of them may see the same keys."""
+        seen, query = layer.visibility, layer.query
+        if self._last_masks is None or self._last_masks[0] is not seen:
+            size = MASKED_QUERIES if seen.causal or seen.window is not None else seen.num_queries
+            starts = range(0, seen.num_queries, size)
+            slices = [slice(start, min(start + size, seen.num_queries)) for start in starts]
+            self._last_masks = seen, [self._mask(seen, queries, query) for queries in slices]
+        return self._last_masks[1]
+
+    def _mask(self, seen: Visibility, queries: slice, like: Tensor) -> Masked:
+        keys = self._columns(seen, queries)
+        columns = torch.arange(seen.num_keys)[keys].to(like.device)
+        rows = torch.arange(queries.start, queries.stop, device=like.device)
+        visible = seen.block(rows, columns).unsqueeze(1)
+        mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
+        return Masked(queries, keys, mask.masked_fill_(~visible, -torch.inf))

@@ -9,6 +9,8 @@ from torch import Tensor
 
 NUMBERS_AT_ONCE = 2**21
 """Of logits that are wide: 16 MB."""
+NUMBERS_IN_CACHE = 2**18
+"""Of logits that a torch thread compares at a time: two buffers of 2 MB, which stay in the CPU's cache."""
 
 
 def wide_log_softmax(
@@ -62,16 +64,33 @@ class Predictions:
 
     def compared(self, logits: Float[Tensor, "place token"], first: int = 0) -> Compared:
         """How the distributions q of these logits, at the places from the `first` on, compare to p."""
+        size = self._places_at_once(logits)
+        wide = logits.new_empty(2, min(size, len(logits)), logits.shape[-1], dtype=torch.float64)
         losses, divergences = [], []
-        for rows, logs in wide_log_softmax(logits):
+        for start in range(0, len(logits), size):
+            rows = slice(start, min(start + size, len(logits)))
             own = slice(first + rows.start, first + rows.stop)
+            copied, logs = wide[:, : rows.stop - rows.start]
+            torch.log_softmax(copied.copy_(logits[rows]), dim=-1, out=logs)
             losses.append(_losses(logs, self.targets[own]))
-            divergences.append(self._negative_entropy[own] - _expected(self._p[own], logs))
+            divergences.append(self._negative_entropy[own] - _expected(copied.copy_(self._p[own]), logs))
         return Compared(torch.cat(losses), torch.cat(divergences).clamp(min=0))
+
+    def _places_at_once(self, logits: Float[Tensor, "place token"]) -> int:
+        """As many as make a large step on an accelerator, and on the CPU one whose buffers stay in its cache:
+        new memory for each step would take longer than what is computed there.
+        """
+        numbers = (
+            NUMBERS_IN_CACHE * torch.get_num_threads() if logits.device.type == "cpu" else NUMBERS_AT_ONCE
+        )
+        return max(1, numbers // logits.shape[-1])
 
 
 def _expected(p: Float[Tensor, "place token"], logs: Float[Tensor, "place token"]) -> Float[Tensor, " place"]:
     """sum p ln q; ln 0 counts as nothing where p is 0."""
+    found: Tensor = torch.linalg.vecdot(p.to(logs.dtype), logs)
+    if found.isfinite().all():
+        return found
     least = torch.finfo(logs.dtype).min
-    found: Tensor = torch.linalg.vecdot(p.to(logs.dtype), logs.clamp(min=least))
-    return found
+    limited: Tensor = torch.linalg.vecdot(p.to(logs.dtype), logs.clamp(min=least))
+    return limited

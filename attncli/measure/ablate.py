@@ -2,10 +2,10 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import count, groupby
 from math import nan
@@ -97,50 +97,65 @@ def predicted_reading(
     copy without its first token, which nothing gives away. For an encoder a random share of the tokens is
     masked. With an answer, what comes after the text, or replaces its mask.
     """
-    kind, name = pretrained.predicts, pretrained.name
-    if kind is None and answer is not None:
-        raise UserError(f"answer: {name} has no head that predicts tokens")
-    if kind is None:
-        are_whole = all(len(shape) == len(("picture", "colour", "row", "column")) for shape in reading.shapes)
-        if not are_whole and not reading.part:
-            raise UserError(
-                f"image: {name} reads patches one after another: attn ablate needs whole pictures"
-            )
-        return Predicted(
-            reading.text, reading.context, repeat=reading.repeat, inputs=reading.inputs, part=reading.part
-        )
-    more: dict[str, Any] = {"repeat": reading.repeat, "inputs": reading.inputs, "part": reading.part}
-    ids = reading.text.ids
-    if against is not None and answer is None:
+    if against is not None and answer is None and pretrained.predicts is not None:
         raise UserError("against: needs `answer`, with which it is compared")
-    if answer is not None and kind != "next" and pretrained.tokenizer.mask_token_id is None:
-        raise UserError(f"answer: the tokenizer of {name} has no mask token, in whose place it could stand")
     if answer is not None:
-        mask = pretrained.tokenizer.mask_token_id
-        place = torch.tensor([len(ids) - 1]) if kind == "next" else (ids == mask).nonzero().flatten()
-        if len(place) != 1:
-            token = pretrained.tokenizer.mask_token
-            raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
-        found = one_token_each(
-            pretrained,
-            {"answer": answer} | ({} if against is None else {"against": against}),
-            ids if kind == "next" else None,
-            lambda: log_probabilities_at(pretrained, reading, int(place)),
-        )
-        target, *other = found.ids
-        return Predicted(
-            reading.text,
-            reading.context,
-            place,
-            torch.tensor([target]),
-            True,
-            other[0] if other else None,
-            notes=found.notes,
-            **more,
-        )
-    if kind == "masked":
+        return _with_answer(reading, pretrained, answer, against, key)
+    if pretrained.predicts is None:
+        return _without_predictions(reading, pretrained.name)
+    if pretrained.predicts == "masked":
         return _masked(pretrained, reading, key, generator)
-    repeated = reading.repeat
+    return _with_next_tokens(reading, key)
+
+
+def _predicted(reading: Reading, **predicted: Any) -> Predicted:
+    """A reading with what is predicted of it."""
+    own = {field.name: getattr(reading, field.name) for field in fields(Reading)}
+    return Predicted(**own, **predicted)
+
+
+def _without_predictions(reading: Reading, name: str) -> Predicted:
+    """Of a model without a head; UserError for a picture that is read in parts."""
+    are_whole = all(len(shape) == len(("picture", "colour", "row", "column")) for shape in reading.shapes)
+    if not are_whole and not reading.part:
+        raise UserError(f"image: {name} reads patches one after another: attn ablate needs whole pictures")
+    return _predicted(reading)
+
+
+def _with_answer(
+    reading: Reading, pretrained: Pretrained, answer: str, against: str | None, key: str
+) -> Predicted:
+    """An answer of one token as the only target; UserError where it has no place, or is no token."""
+    name, ids, is_next = pretrained.name, reading.text.ids, pretrained.predicts == "next"
+    if pretrained.predicts is None:
+        raise UserError(f"answer: {name} has no head that predicts tokens")
+    mask = pretrained.tokenizer.mask_token_id
+    if not is_next and mask is None:
+        raise UserError(f"answer: the tokenizer of {name} has no mask token, in whose place it could stand")
+    place = torch.tensor([len(ids) - 1]) if is_next else (ids == mask).nonzero().flatten()
+    if len(place) != 1:
+        token = pretrained.tokenizer.mask_token
+        raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
+    found = one_token_each(
+        pretrained,
+        {"answer": answer} | ({} if against is None else {"against": against}),
+        ids if is_next else None,
+        lambda: log_probabilities_at(pretrained, reading, int(place)),
+    )
+    target, *other = found.ids
+    return _predicted(
+        reading,
+        places=place,
+        targets=torch.tensor([target]),
+        is_answer=True,
+        against=other[0] if other else None,
+        notes=found.notes,
+    )
+
+
+def _with_next_tokens(reading: Reading, key: str) -> Predicted:
+    """Every token but the first; of the repeated probe the second copy without its first token."""
+    ids, repeated = reading.text.ids, reading.repeat
     first = 1 if repeated is None else len(ids) - repeated + 1
     if first >= len(ids):
         key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
@@ -148,7 +163,7 @@ def predicted_reading(
     predicted = torch.arange(first, len(ids))
     if reading.seen is not None:  # words alone are predicted
         predicted = predicted[ids[first:] < FIRST_WORD_ID]
-    return Predicted(reading.text, reading.context, predicted - 1, ids[predicted], **more)
+    return _predicted(reading, places=predicted - 1, targets=ids[predicted])
 
 
 def swapped_reading(reading: Predicted, other: Predicted, token: int | None = None) -> Predicted:
@@ -182,6 +197,8 @@ LOGIT_BYTES = 2**28
 """Of the logits of a batch of runs: a larger one gains nothing."""
 MAX_ROWS = 2**13
 """Tokens in texts that run together: products of matrices with more rows gain nothing."""
+CHECKED_TOKENS = 16
+"""The last ones, of which it is seen that a run that begins later gives what the whole run gave."""
 AGREES = 1e-4
 """By how much outputs may differ, relative to the largest: rounding of float32 is below it."""
 FLOAT_BYTES = 4
@@ -197,6 +214,11 @@ class Start(NamedTuple):
     key: Float[Tensor, "1 kv_head key dim"]
     value: Float[Tensor, "1 kv_head key value_dim"]
     visibility: Visibility
+
+    def first(self, count: int) -> "Start":
+        """That of fewer tokens; it holds no more memory than they need."""
+        key, value = (part[:, :, :count].clone() for part in (self.key, self.value))
+        return Start(key, value, self.visibility)
 
 
 class TextRun:
@@ -239,28 +261,38 @@ class TextRun:
             self._block_of_call.append(self._blocks.running)
             attention = layer.attention
             if start and isinstance(attention, AttentionLayer) and attention.rules.bias is None:
-                key, value = (part[:, :, :start].clone() for part in (attention.key, attention.value))
-                self.starts.append(Start(key, value, attention.visibility))
+                self.starts.append(Start(attention.key, attention.value, attention.visibility))
             return consume(layer)
 
         with self._blocks.recorded():
             self.output = self._run(self.inputs, taken)[0]
         self._can_begin_later = None not in self._block_of_call and not self._blocks.leave_notes
         self._can_begin_later = self._can_begin_later and (is_short or self._begins_well())
-        if start and self._can_begin_later and len(self.starts) == len(self._block_of_call):
-            self._begin_after(start, parameters)
+        is_known = "position_ids" in parameters and len(self.starts) == len(self._block_of_call)
+        if start:
+            self._begin_after(start if is_known and self._can_begin_later else 0)
         self._can_begin_later = self._can_begin_later and (self.start > 0 or not is_short)
 
-    def _begin_after(self, start: int, parameters: Collection[str]) -> None:
-        """Leave the first tokens out of the runs to come, where that gives what the whole run gave."""
-        if "position_ids" not in parameters:
-            return
-        outputs = self._blocks.outputs
-        self.start = start
-        if not self._blocks.first_token:
-            self._blocks.outputs = [after(start, output) for output in outputs]
-        if not self._begins_well(first_call=0):
-            self.start, self._blocks.outputs = 0, outputs
+    def _begin_after(self, start: int) -> None:
+        """Leave the first tokens out of the runs to come, where that gives what the whole run gave.
+
+        That is seen of the last tokens, which read the keys and values of all others: what else a model
+        carries from token to token (a state, a convolution) they would miss.
+        """
+        starts, blocks = self.starts, self._blocks
+        outputs = blocks.outputs
+
+        def leave_out(count: int) -> None:
+            self.start = count
+            self.starts = [each.first(count) for each in starts] if count else []
+            self._seen_after.clear()
+            more = count - blocks.first_token
+            blocks.outputs = [after(more, output) for output in outputs] if more > 0 else outputs
+
+        if start:
+            leave_out(max(start, int(self.reading.places[-1]) + 1 - CHECKED_TOKENS))
+            start = start if self._begins_well(first_call=0) else 0
+        leave_out(start)
 
     def begin_from(self, removed: Removed, change: Change) -> None:
         """Let the runs to come begin from what the model gives with these heads changed.
@@ -293,10 +325,12 @@ class TextRun:
         refuse_bytes(self.key, needed, "fewer tokens")
 
     def _begins_well(self, first_call: int | None = None) -> bool:
-        """Whether runs that begin at the last block, or at that call, give what the whole run gave."""
+        """Whether runs that begin at the last block, or at that call, give what the whole run gave, at the
+        last places.
+        """
         first_call = len(self._block_of_call) - 1 if first_call is None else first_call
-        again = self.without([(), ()], Removal("zero"), first_call)
-        output = self.output[self.num_same :]
+        again = self.without([(), ()], Removal("zero"), first_call, most_places=CHECKED_TOKENS)
+        output = self.output[-again.shape[1] :]
         return bool((again - output).abs().max() <= AGREES * output.abs().max())
 
     def block_of(self, call: int) -> int:
@@ -327,9 +361,17 @@ class TextRun:
         return max(1, min(LOGIT_BYTES // of_one, MAX_ROWS // rows))
 
     def without(
-        self, removed: Sequence[Removed], removal: Change, first_call: int | None = None
+        self,
+        removed: Sequence[Removed],
+        removal: Change,
+        first_call: int | None = None,
+        *,
+        most_places: int | None = None,
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
-        """The output with each of these sets of heads changed, all at once; from the first block on."""
+        """The output with each of these sets of heads changed, all at once; from the first block on.
+
+        With `most_places` predictions at no more than these last ones.
+        """
         if first_call is None:
             first_call = min(place.call for places in removed for place in places)
         begin = self.block_of(first_call)
@@ -346,7 +388,7 @@ class TextRun:
             positions = torch.arange(self.start, num_tokens, device=self.pretrained.device)
             inputs["position_ids"] = positions.expand(len(removed), -1)
         with self._blocks.begun_at(begin, len(removed)), ExitStack() as hooks:
-            return self._run(inputs, consume)
+            return self._run(inputs, consume, most_places)
 
     def output_on(
         self, call: int, streams: Float[Tensor, "copy token embed"]
@@ -392,9 +434,9 @@ class TextRun:
         return replace(layer, attention=replace(attention, key=key, value=value, visibility=seen))
 
     def _run(
-        self, inputs: dict[str, Tensor], consume: Consumer
+        self, inputs: dict[str, Tensor], consume: Consumer, most_places: int | None = None
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
-        places = self.reading.places[self.num_same :] - self.start
+        places = self.reading.places[self.num_same :][-(most_places or 0) :] - self.start
         if self._keeps:
             inputs = copy(inputs)
             inputs[LOGITS_TO_KEEP] = places

@@ -16,6 +16,7 @@ from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.core.names import LOOKED_AT, ends_of
 from attncli.core.predictions import Predictions
 from attncli.core.row_tiles import GivenWeights
+from attncli.core.runtime import threads_of_idle_cores
 from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together
 from attncli.measure.looks import rows_at
@@ -111,7 +112,7 @@ class Limit:
 
     def __init__(self, sink: int, window: int) -> None:
         self.sink, self.window = sink, window
-        self.whole, self._few = FusedAttention(), FusedAttention()
+        self.whole, self._few = FusedAttention(), FusedAttention(self.columns)
         self._last: tuple[Visibility, Visibility] | None = None
 
     def applied(
@@ -133,6 +134,13 @@ class Limit:
             return whole
         of_heads = is_limited.repeat_interleave(attention.group, dim=1).to(whole.device)
         return torch.where(of_heads[..., None, None], few, whole)
+
+    def columns(self, seen: Visibility, queries: slice) -> Int[Tensor, " key"]:
+        """The keys that some queries may see where heads keep no other keys."""
+        end = min(queries.stop + seen.shift, seen.num_keys) if seen.causal else seen.num_keys
+        sink = min(self.sink, end)
+        window_start = queries.start + seen.shift - self.window + 1
+        return torch.cat([torch.arange(sink), torch.arange(max(sink, window_start), end)])
 
     def visibility(self, own: Visibility) -> Visibility:
         """Who sees whom, where heads keep no other keys. The layers of a run share it."""
@@ -428,6 +436,21 @@ def limited_heads(
     then take a third of it at most. UserError for a model that keeps no cache, and a budget that not even
     limited heads meet; MemoryError.
     """
+    limit = _usual_limit(reading, sink, window, budget)
+    with threads_of_idle_cores() as adapt:
+
+        def tell(share: float) -> None:
+            adapt()
+            if progress is not None:
+                progress(share)
+
+        tell(0.0)  # from here on one share of all passes is told, and none of each
+        limiting = _limiting(pretrained, reading, limit, tell, budget=budget, sink=sink, window=window)
+        return _found(limiting, budget, tell)
+
+
+def _usual_limit(reading: Judged, sink: int | None, window: int | None, budget: float | None) -> Limit:
+    """What a limited head keeps of this text; UserError for numbers that cannot be, or limit nothing."""
     if sink is not None and sink < 0:
         raise UserError(f"sink: must be at least 0 (got {sink})")
     if window is not None and window < 1:
@@ -441,32 +464,35 @@ def limited_heads(
         kept = f"a limited head keeps {limit.sink} + {limit.window} keys"
         instead = "give a longer text, or a smaller `sink` or `window`"
         raise UserError(f"window: {kept}, and no judged token sees more than {most_seen}: {instead}")
+    return limit
 
-    def tell(share: float) -> None:
-        if progress is not None:
-            progress(share)
 
-    tell(0.0)  # from here on one share of all passes is told, and none of each
+def _limiting(
+    pretrained: Pretrained,
+    reading: Judged,
+    limit: Limit,
+    tell: Callable[[float], None],
+    *,
+    budget: float | None,
+    sink: int | None,
+    window: int | None,
+) -> Limiting:
+    """The text read with the whole cache; once more where first and last keys take too much of a budget."""
     first = FIRST_SHARE if budget is None else FIRST_SHARE / 2
     limiting = Limiting(pretrained, reading, limit, lambda share: tell(share * first))
-    if budget is not None:
-        smaller = _within(limiting.heads, limit, budget / LIMITED_SHARE, sink, window)
-        if (smaller.sink, smaller.window) != (limit.sink, limit.window):
-            limit = smaller
-            limiting = Limiting(pretrained, reading, smaller, lambda share: tell(first + share * first))
-    heads = limiting.heads
+    if budget is None:
+        return limiting
+    smaller = _within(limiting.heads, limit, budget / LIMITED_SHARE, sink, window)
+    if (smaller.sink, smaller.window) == (limit.sink, limit.window):
+        return limiting
+    return Limiting(pretrained, reading, smaller, lambda share: tell(first + share * first))
+
+
+def _found(limiting: Limiting, budget: float | None, tell: Callable[[float], None]) -> LimitedHeads:
+    """What is lost by each head alone, by shares of them together, and with a budget."""
+    heads, judge = limiting.heads, limiting.judge
     counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
-    tried = list[int]()
-    if budget is not None:
-        num_full = len(heads) - _num_limited(sorted(heads, key=_can_forget), budget)
-        tried = tried_sizes(len(heads), num_full)[:-1]
-    total, done = limiting.work(heads, [*counts, *([0] if tried else [])], tried), 0.0
-
-    def step(work: float) -> None:
-        nonlocal done
-        done += work
-        tell(FIRST_SHARE + (1 - FIRST_SHARE) * min(done / total, ALMOST_DONE))
-
+    step = _steps(limiting, counts, budget, tell)
     step(0)
     alone = limiting.losses([[head.place] for head in heads], step)
     needs = [lost[need_name(lost)] for lost in alone]
@@ -475,33 +501,64 @@ def limited_heads(
     by_need = sorted(range(len(heads)), key=lambda index: -needs[index])
     missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
     step(limiting.run.work_without(()))
-    full, at_budget = list[CacheHead](), dict[str, Any]()
-    if budget is not None:
-        order.sort(key=_can_forget)
-        full = limiting.most_needed(order, num_full, step)
-        order = [*(head for head in order if head not in full), *full[::-1]]
-        num_limited = _num_limited(order, budget)
-        (at_budget,) = limiting.together(order, [num_limited], step)
-        full = order[num_limited:][::-1]
+    full, at_budget = ([], {}) if budget is None else _at_budget(limiting, order, budget, step)
+    nothing = dict.fromkeys(LOOKED_AT)
     return LimitedHeads(
         [
             {
                 **heads[index].row,
                 **alone[index],
                 "bytes": heads[index].num_bytes(limited=False),
-                **(missed[index] or [dict.fromkeys(LOOKED_AT)])[0],
+                **(missed[index] or [nothing])[0],
             }
             for index in by_need
         ],
         [{**heads[index].row_of_place(), **row} for index in by_need for row in missed[index]],
         curve,
-        {**limiting.judge.baseline(), "bytes": num_bytes(heads), "tokens": len(reading.text.ids)},
-        limit.sink,
-        limit.window,
+        {**judge.baseline(), "bytes": num_bytes(heads), "tokens": len(judge.reading.text.ids)},
+        limiting.limit.sink,
+        limiting.limit.window,
         [head.row_of_place() for head in full],
         at_budget,
         notes=tuple(limiting.run.way.notes()),
     )
+
+
+def _steps(
+    limiting: Limiting, counts: Sequence[int], budget: float | None, tell: Callable[[float], None]
+) -> Callable[[float], None]:
+    """A function that takes how much work was done since its last call, and tells the share of all passes."""
+    heads, tried = limiting.heads, list[int]()
+    if budget is not None:
+        tried = tried_sizes(len(heads), _num_full(heads, budget))[:-1]
+    total, done = limiting.work(heads, [*counts, *([0] if tried else [])], tried), 0.0
+
+    def step(work: float) -> None:
+        nonlocal done
+        done += work
+        tell(FIRST_SHARE + (1 - FIRST_SHARE) * min(done / total, ALMOST_DONE))
+
+    return step
+
+
+def _at_budget(
+    limiting: Limiting, order: Sequence[CacheHead], budget: float, step: Callable[[float], None]
+) -> tuple[list[CacheHead], dict[str, Any]]:
+    """The heads that keep everything, the most needed first, and what is lost where all others are limited.
+
+    `order` has all heads, the least needed first.
+    """
+    order = sorted(order, key=_can_forget)
+    full = limiting.most_needed(order, _num_full(order, budget), step)
+    order = [*(head for head in order if head not in full), *full[::-1]]
+    num_limited = _num_limited(order, budget)
+    (at_budget,) = limiting.together(order, [num_limited], step)
+    return order[num_limited:][::-1], at_budget
+
+
+def _num_full(heads: Sequence[CacheHead], budget: float) -> int:
+    """How many heads may keep everything; those that have nothing to forget are limited first."""
+    return len(heads) - _num_limited(sorted(heads, key=_can_forget), budget)
 
 
 def _can_forget(head: CacheHead) -> bool:

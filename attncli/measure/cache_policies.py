@@ -443,7 +443,7 @@ class PromptCache:
         self.wants_heads = "heads" in policies
         ends = ends_of(start)
         self._limit = Limit(ends.sink, ends.window)
-        self._fused, self._few = FusedAttention(), FusedAttention()
+        self._fused, self._few = FusedAttention(), FusedAttention(self._limit.columns)
         self._turns: dict[str, object] = {}
         self._turned: set[str] = set()
         self._last_given = ""

@@ -20,6 +20,7 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.answers import AnswerTokens, answer_forms, likelier_form
 from attncli.models.capture import Way
+from attncli.models.chat_places import Span, placed_chat
 from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
 from attncli.models.pretrained import ModelText, Pretrained, Reading
@@ -64,7 +65,8 @@ def read_prompt(
     """The prompt as a model reads it: a text, with a question below it, in the model's chat template.
 
     With an `answer`, which the model is to read after it, as many places stay free as that has tokens. The
-    needle is looked for in it, by its text or by its first token and the one after its last. With
+    needle is looked for in it, by its text (in a chat in the message alone) or by its first token and the one
+    after its last. With
     `needle_depth` its text is put there first (0 is the start, 1 the end), into as much of the text as makes
     `length` tokens with it. UserError, which names `key`, for what does not fit, and a needle that is not
     there.
@@ -74,7 +76,10 @@ def read_prompt(
         text = _with_needle(text, needle, needle_depth, length, key, pretrained)
     if question is not None:
         text = f"{text.rstrip()}\n\n{question}"
-    if chat:
+    messages = [Span(0, len(text))]
+    if chat and isinstance(needle, str):
+        text, messages = _placed_message(text, pretrained)
+    elif chat:
         text = in_chat_template(text, pretrained)
     forms = [] if answer is None else answer_forms(pretrained, answer)
     ids = max((form.ids for form in forms), key=len, default=[])
@@ -91,7 +96,7 @@ def read_prompt(
     read = pretrained.read(
         text, key, truncate=truncate, num_new=num_new, is_whole=chat, with_spans=isinstance(needle, str)
     )
-    places = () if needle is None else _needle_places(needle, text, read)
+    places = () if needle is None else _needle_places(needle, text, messages, read)
     chosen = likelier_form(pretrained, forms, read.ids) if forms else AnswerTokens([])
     prompt = Prompt(read, needle=places, answer=tuple(chosen.ids), notes=chosen.notes)
     if not pretrained.has_decoder:
@@ -125,14 +130,32 @@ def read_picture_prompt(
     return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
 
 
-def _needle_places(sought: str | tuple[int, int], text: str, read: ModelText) -> tuple[int, ...]:
-    """The places of the needle's tokens: those that hold a character of it where it first occurs."""
+def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]:
+    """A text as a message in the model's chat template, and where it stands there.
+
+    UserError where that is not known: of a template that changes what it is given.
+    """
+    placed = placed_chat([{"role": "user", "content": text}], pretrained)
+    ((spans,),) = placed.parts
+    if not spans:
+        message = "does not show the message as it is: give token positions, as 12:20"
+        raise UserError(f"needle: the chat template of {pretrained.name} {message}")
+    return placed.text, spans
+
+
+def _needle_places(
+    sought: str | tuple[int, int], text: str, messages: Sequence[Span], read: ModelText
+) -> tuple[int, ...]:
+    """The places of the needle's tokens: those that hold a character of it where it first occurs in one of
+    the messages, whose characters in the text are given.
+    """
     if isinstance(sought, tuple):
         if sought[1] > len(read.ids):
             got = f"(got {sought[0]}:{sought[1]})"
             raise UserError(f"needle: must end at {len(read.ids)}, the number of tokens, or before {got}")
         return tuple(range(*sought))
-    start = text.find(sought)
+    starts = (text.find(sought, *message) for message in messages)
+    start = next((start for start in starts if start >= 0), -1)
     if start < 0:
         raise UserError(f"needle: is not in the prompt as it stands (got {sought:.60})")
     end = start + len(sought)

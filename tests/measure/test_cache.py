@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 
+from attncli.core.engines import MASKED_QUERIES
 from attncli.core.names import CACHE_POLICIES
 from attncli.errors import UserError
 from attncli.measure import cache_policies
@@ -231,8 +232,15 @@ def wild(name: str) -> PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("name", MIXED)
-@pytest.mark.parametrize(("num_tokens", "sink", "window"), [(23, 2, 3), (40, 1, 4)])
+@pytest.mark.parametrize(
+    ("name", "num_tokens", "sink", "window"),
+    [
+        *((name, *sizes) for name in MIXED for sizes in ((23, 2, 3), (40, 1, 4))),
+        # More queries than are computed at a time with a mask, of layers with and without a window.
+        ("Gemma2ForCausalLM", 2 * MASKED_QUERIES + 7, 3, 5),
+        ("Lfm2ForCausalLM", 2 * MASKED_QUERIES + 7, 3, 5),
+    ],
+)
 def test_limited_heads_of_mixed_layers_are_runs_with_masks_by_hand(
     name: str, num_tokens: int, sink: int, window: int, tmp_path: Path
 ) -> None:

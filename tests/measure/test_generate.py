@@ -535,6 +535,21 @@ def test_a_chat_template_writes_what_it_writes_in_transformers(tmp_path: Path) -
     assert AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids([*report.tokens]) == expected
 
 
+def test_a_needle_in_a_chat_is_one_of_the_message(tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "GPT-2")
+    template = "{% for m in messages %}the user walks: {{ m.content }} the user{% endfor %}"
+    (folder / "chat_template.jinja").write_text(template)
+    settings = {"model": str(folder), "sentence": "on the street the user", "chat": True, "max_new_tokens": 1}
+    report = run("generate", **settings, needle="the user")
+    assert [*report.tokens][:7] == ["the", "[UNK]", "walks", "[UNK]", "on", "the", "street"]
+    assert "The needle is at 7-8; 0 of the new tokens are in it." in report.notes
+    with pytest.raises(UserError, match=r"^needle: is not in the prompt as it stands \(got walks\)$"):
+        run("generate", **settings, needle="walks")
+    (folder / "chat_template.jinja").write_text("the cat walks")
+    with pytest.raises(UserError, match=r"^needle: the chat template of .* give token positions, as 12:20$"):
+        run("generate", **settings, needle="cat")
+
+
 @pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
 def test_a_needle_is_put_between_two_sentences(depth: float, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a b c d. e f g h. i j k l. m n o p.")
