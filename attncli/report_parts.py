@@ -80,6 +80,11 @@ SHIPPED_NOTE = (
 )
 
 
+WORDS_NOTE = (
+    "Tokens are merged into words: weights are summed over the keys of a word, averaged over its queries."
+)
+
+
 def shipped_notes(spec: ModelSpec) -> list[str]:
     """The note on the model that is taken where none is named."""
     return [SHIPPED_NOTE] if spec.model is None else []

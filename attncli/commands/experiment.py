@@ -440,7 +440,7 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
     """The survey with the chosen settings in a store; UserError where there is none, or several."""
     with progress_line() as line:
         line.begin(f"reading {path.name}")
-        from attncli.commands.heads import store_report
+        from attncli.commands.surveys import store_report
         from attncli.runs.results import reading
 
         shown = {key: getattr(spec, key) for key in DISPLAY_KEYS}

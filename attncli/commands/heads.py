@@ -4,17 +4,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from math import inf
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from pydantic_core import PydanticSerializationError
 
-from attncli.core.formulas import sink_rate
+from attncli.commands.surveys import (
+    about_heads,
+    notes_of,
+    of_pattern,
+    pattern_tables,
+    ranked_parts,
+    report_of_totals,
+    sinks_of,
+)
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST
-from attncli.errors import UserError
 from attncli.measure.examples import Example, head_examples
 from attncli.measure.heads import (
     HIGH_NORM,
@@ -31,23 +36,16 @@ from attncli.measure.heads import (
 )
 from attncli.measure.looks import MEAN, ROLLOUT, FirstLooks, PictureLooks
 from attncli.measure.patterns import (
-    HeadPatterns,
     HeadRow,
-    HeadTotals,
     Stack,
-    interval_rows,
     patterns_of_text,
     rows_behind_patterns,
     rows_by_stack,
-    shows_pattern,
-    summary_patterns,
-    with_equal_names,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
-    WORDS_NOTE,
     Pretrained,
     Reading,
     part_that_reads,
@@ -69,32 +67,17 @@ from attncli.report import (
     Table,
     whole_head_name,
 )
-from attncli.report_parts import build_report, named, shipped_notes, versions
-from attncli.runs.connection import Damaged
+from attncli.report_parts import WORDS_NOTE, build_report, named, versions
 from attncli.runs.report_values import (
-    ROWS,
-    Columns,
     LayerOfHeads,
     ValueTable,
-    stack_and_name,
     survey_values,
 )
-from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.text import Texts, read_texts
 
-SINK_THRESHOLD = 0.3
-PROBE_NOTE = (
-    "The probe is [BOS] + r + r with r random tokens; a head that finds what came after the first copy is an "
-    "induction head."
-)
-WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum."
 EXAMPLES_NOTE = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
-INTERVALS_NOTE = (
-    "Means over {kind}s with 95 % intervals (Student's t): a head is named where its interval is above the "
-    "threshold."
-)
 HOW_NOTE = (
     "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "
     "is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
@@ -170,7 +153,7 @@ def values_each(
             {
                 "patterns": Table(rows_behind_patterns(stacks)),
                 "pattern_rows": Table(rows_by_stack(stacks)),
-                "model": _sinks(torch.cat([mass[text] for mass in first_keys])),
+                "model": sinks_of(torch.cat([mass[text] for mass in first_keys])),
             }
         )
         if survey.rest is not None:
@@ -241,7 +224,8 @@ def _report_pictures(
         part = part_that_sees(pretrained) if words is None else pretrained
         totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate, looks=looks)
     notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
-    return report_of_totals(spec, totals, part.name, notes, looks)
+    maps = partial(_picture_maps, spec, looks=looks, num_pictures=totals.num_texts)
+    return report_of_totals(spec, totals, part.name, notes, maps)
 
 
 def _picture_maps(
@@ -303,87 +287,6 @@ def ablated_notes(heads: Sequence[str]) -> list[str]:
     return [f"Without {word} {', '.join(heads)}: as if {their} columns of W_O were zero."]
 
 
-def report_of_totals(
-    spec: HeadsSpec,
-    totals: HeadTotals,
-    name: str,
-    notes: Sequence[str],
-    looks: FirstLooks | None = None,
-) -> Report:
-    """The report of a survey of many texts; of pictures with where heads look on the first of them."""
-    heads = totals.heads()
-    rows = with_equal_names([head.row() for head in heads])
-    patterns = summary_patterns(heads, totals.stacks)
-    rows, none = _of_pattern(spec, rows, [head.where | head.lower for head in heads], totals.stacks)
-    intervals = {"intervals": Table(interval_rows(heads, totals.stacks))}
-    statistics, tensors = _parts(spec, rows, _pattern_tables(patterns) | intervals)
-    statistics["texts"] = Numbers(num_texts=totals.num_texts, num_tokens=totals.num_tokens)
-    kind = "picture" if spec.image is not None else "text"
-    read = counted(totals.num_texts, kind)
-    if totals.num_tokens is not None:
-        read += f" of {counted(totals.num_tokens, 'token')}"
-    all_notes = [*_notes(spec), INTERVALS_NOTE.format(kind=kind), *none, *notes]
-    ranked = statistics.get("heads")
-    shown = ranked if isinstance(ranked, Table) else Table()
-    return build_report(
-        spec,
-        Texts(),
-        tensors,
-        statistics,
-        all_notes,
-        about=_about(name, len(heads), read),
-        picture_maps=_picture_maps(spec, shown, looks, totals.num_texts),
-    )
-
-
-def _of_pattern(
-    spec: HeadsSpec, rows: list[HeadRow], numbers: Sequence[HeadRow], stacks: Mapping[str, Stack]
-) -> tuple[list[HeadRow], list[str]]:
-    """The heads of the pattern that is asked for, by the numbers that name them; a note where none has it."""
-    if spec.pattern is None:
-        return rows, []
-    having = [
-        row
-        for row, number in zip(rows, numbers, strict=True)
-        if shows_pattern(number, stacks[row["stack"]], spec.pattern)
-    ]
-    statistic, threshold, *_ = HEAD_PATTERNS[spec.pattern]
-    measured = (stack for stack in stacks.values() if spec.pattern in stack.patterns())
-    few = not any(stack.has_enough_rows(statistic) for stack in measured)
-    why = "too few rows of the text have it to tell" if few else f"none is above {threshold}"
-    return having, [] if having else [f"No head of this pattern, {spec.pattern}: {why}."]
-
-
-def _parts(
-    spec: HeadsSpec, rows: list[HeadRow], tables: Mapping[str, Table]
-) -> tuple[dict[str, Statistic], dict[str, NamedTensor]]:
-    """The heads, the tables about them and the sinks; of one statistic a grid instead."""
-    sinks = _sinks(torch.tensor([row["sink_mass"] for row in rows]))
-    if spec.statistic is not None:
-        grids = Table(rows).grids(spec.statistic)
-        return {"model": sinks}, {f"{spec.statistic} {stack}".strip(): grid for stack, grid in grids.items()}
-    key, sign = spec.sort, 1 if spec.ascending else -1
-    if key is not None:
-        rows = sorted(rows, key=lambda row: sign * row[key] if row[key] == row[key] else inf)
-    some = {name: table for name, table in tables.items() if table}
-    return {"heads": Table(rows[: spec.top]), **some, "model": sinks}, {}
-
-
-def _sinks(first_key: torch.Tensor) -> Numbers:
-    """The share of heads whose mean weight on the first key is above the threshold."""
-    rate = sink_rate(first_key.float(), SINK_THRESHOLD)
-    return Numbers(sink_rate=rate, sink_threshold=SINK_THRESHOLD)
-
-
-def _pattern_tables(found: HeadPatterns) -> dict[str, Table]:
-    """What the heads do, by pattern, and how many rows of the text every pattern has."""
-    return {
-        "patterns": Table(found.patterns),
-        "strongest": Table(found.strongest),
-        "pattern_rows": Table(found.counts),
-    }
-
-
 def _rest_tables(rest: RestOfText | None) -> dict[str, Table]:
     """What `rest_pattern` is named by, and how many rows of the text that comes from."""
     if rest is None:
@@ -407,12 +310,12 @@ def report_of_text(
     reading, found = whole.in_words(), surveyed.texts[text]
     patterns = patterns_of_text(found.rows, found.stacks, found.key_of)
     tables = (
-        _pattern_tables(patterns)
+        pattern_tables(patterns)
         | _rest_tables(found.rest)
         | {"named_tokens": _named_tokens(spec, reading, pretrained)}
     )
-    rows, none = _of_pattern(spec, found.rows, found.rows, {stack.name: stack for stack in found.stacks})
-    statistics, tensors = _parts(spec, rows, tables)
+    rows, none = of_pattern(spec, found.rows, found.rows, {stack.name: stack for stack in found.stacks})
+    statistics, tensors = ranked_parts(spec, rows, tables)
     if surveyed.rollout:
         tensors["rollout"] = named(surveyed.rollout[text], "query", "key")
     spelling = None if spec.words else pretrained.token_spelling
@@ -439,14 +342,14 @@ def report_of_text(
     if spec.words:
         count += f" of {counted(len(reading.text.ids), 'word')}"
     notes = [
-        *_notes(spec),
+        *notes_of(spec),
         *none,
         *surveyed.way.notes(),
         *whole.left_out_notes(),
         *ablated_notes(spec.ablate),
     ]
     read = Texts(tokens, context, token_spelling=spelling)
-    about = _about(pretrained.name, len(found.rows), count)
+    about = about_heads(pretrained.name, len(found.rows), count)
     unseen = _unseen(spec, tables["named_tokens"], found.rows)
     return build_report(
         spec, read, tensors, statistics, notes, about=about, how_to_read=unseen, pictures=pictures
@@ -519,21 +422,6 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
         whole_head_name(*place): NamedTensor(("query", "key"), weights)
         for place, weights in maps.in_full().items()
     }
-
-
-def _about(name: str, num_heads: int, read: str) -> str:
-    return f"{name}: {counted(num_heads, 'head')}, on {read}."
-
-
-def _notes(spec: HeadsSpec) -> list[str]:
-    keys = "key" if spec.skip_sink == 1 else f"{spec.skip_sink} keys"
-    notes = {
-        PROBE_NOTE: spec.probe,
-        f"Without the first {keys}, the other weights renormalised.": spec.skip_sink,
-        WORDS_NOTE: spec.words,
-        WEIGHTED_NOTE: spec.weighted,
-    }
-    return [*shipped_notes(spec), *(note for note, applies in notes.items() if applies)]
 
 
 def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pretrained) -> Report:
@@ -612,125 +500,12 @@ def _report_relations(
         "intervals": Table(found.intervals),
     }
     statistics: dict[str, Statistic] = {**tables, "sentences": about}
-    return build_report(spec, Texts(), {}, statistics, notes, about=_about(pretrained.name, num_heads, read))
+    return build_report(
+        spec, Texts(), {}, statistics, notes, about=about_heads(pretrained.name, num_heads, read)
+    )
 
 
 def _unaligned(count: int) -> list[str]:
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
     why = "left out, of words without tokens of their own, or that were cut off."
     return [f"{relations} {why}"] if count else []
-
-
-def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-    """The number and the settings of the one survey in a store that has the chosen values.
-
-    UserError if there is none, or several. Runs that read many texts each are not texts of a survey.
-    """
-    if reader.has_steps():
-        raise UserError(f"--store: {path} has steps of a training run: attn watch {path} shows them")
-    surveys = {
-        number: settings
-        for number, settings in reader.settings_in_use().items()
-        if settings["experiment"] == "heads" and not any(map(settings.get, ("texts", "relations")))
-    }
-    if not surveys:
-        raise UserError(
-            f"--store: {path} has no survey of heads, text by text: attn results shows what it has"
-        )
-    chosen = {
-        number: settings
-        for number, settings in surveys.items()
-        if all(str(settings.get(key)) == str(value) for key, value in choice.items())
-    }
-    if len(chosen) != 1:
-        differing = differing_settings((chosen or surveys).values())
-        listed = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
-        if not chosen:
-            asked = ", ".join(f"{key} {value}" for key, value in choice.items())
-            others = f"; it has {listed}" if listed else ""
-            raise UserError(f"--store: {path} has no survey of {asked}{others}")
-        flags = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
-        raise UserError(f"--store: {path} has {len(chosen)} surveys ({listed}): choose one by {flags}")
-    ((number, settings),) = chosen.items()
-    return number, settings
-
-
-def _totals(reader: Reader, settings: int) -> HeadTotals:
-    """The totals over the runs with these settings, each of which is a text."""
-    totals, rest = HeadTotals(), HeadTotals()
-    for runs in reader.done():
-        kept = [place for place, run in enumerate(runs.runs) if run.settings == settings]
-        if kept:
-            _add(totals, runs.columns, runs.values[kept])
-            if any(WITHOUT_FIRST in column.statistic for column in runs.columns):
-                _add(rest, runs.columns, runs.values[kept], of_rest=True)
-    # A store of before (0.2.0) does not have it, and one that was continued has it of some texts.
-    totals.rest = rest if rest.num_texts == totals.num_texts else None
-    return totals
-
-
-def _add(totals: HeadTotals, columns: Columns, values: np.ndarray, *, of_rest: bool = False) -> None:
-    """Add runs with the same columns (run, column), each of which is a text; or what is kept of the rest."""
-    totals.num_texts += len(values)
-    known: set[str] = set()
-    layers: dict[tuple[int, str], dict[int, dict[str, int]]] = {}
-    for place, (statistic, layer, head, *_) in enumerate(columns):
-        stack, name = stack_and_name(statistic)
-        if of_rest:
-            first, _, name = name.partition(".")
-            if first != WITHOUT_FIRST:
-                continue
-        if layer is not None and head is not None and "." not in name:
-            layers.setdefault((layer, stack), {}).setdefault(head, {})[name] = place
-        elif name == STARTS_SPECIAL:
-            known.add(stack)
-            totals.add_rows(stack, {}, starts_special=bool(values[:, place].all()))
-        elif (counted := name.removesuffix(ROWS)) != name and "." not in counted:
-            totals.add_rows(stack, {counted: int(values[:, place].sum())})
-    for (layer, stack), heads in layers.items():
-        where = {"layer": layer, "kind": "cross" if stack == "cross" else "self", "stack": stack}
-        (names, *_), places = heads.values(), np.array([list(head.values()) for head in heads.values()])
-        of_layer = values[:, places]
-        totals.add(where, tuple(names), torch.from_numpy(of_layer))
-        if stack not in known:
-            totals.add_rows(stack, {}, starts_special=_starts_special_before(tuple(names), of_layer))
-
-
-ROUNDING = 1e-4
-"""By how much two means of float32 may differ."""
-
-
-def _starts_special_before(names: Sequence[str], of_layer: np.ndarray) -> bool:
-    """Whether texts begin with a special token, in a store of before (0.2.0), which did not keep it.
-
-    No head has more weight on the first token than on special ones where it is one; nothing tells where the
-    first keys are left out.
-    """
-    lead = of_layer[..., names.index("special_mass")] - of_layer[..., names.index("sink_mass")]
-    return not (lead < -ROUNDING).any() and not np.isnan(lead).all()
-
-
-def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: Mapping[str, Any]) -> Report:
-    """The survey in a store, the one with the chosen settings where there are several, as `shown` says.
-
-    UserError if there is none, or if the choice is not clear; Damaged where settings are of other types.
-    """
-    number, settings = _settings_of_survey(path, reader, choice)
-    totals = _totals(reader, number)
-    left_out = {
-        "of the texts failed and": sum(failed.run.settings == number for failed in reader.failed()),
-        "of an earlier plan": reader.count_earlier(number),
-    }
-    notes = [
-        f"{count:,} {which} {'is' if count == 1 else 'are'} left out."
-        for which, count in left_out.items()
-        if count
-    ]
-    read = {"texts": str(path), "sentence": None, "context": None}
-    known = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}
-    try:
-        HeadsSpec.model_construct(**known).model_dump(warnings="error")
-    except PydanticSerializationError:
-        raise Damaged("the settings of its survey are damaged") from None
-    complete = HeadsSpec.model_construct(**{**known, **read, **shown})
-    return report_of_totals(complete, totals, Path(str(complete.model_source())).name, notes)

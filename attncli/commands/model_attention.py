@@ -21,7 +21,6 @@ from attncli.models.capture import Way, capture, of_this_run
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
-    WORDS_NOTE,
     Pretrained,
     Reading,
     attention_between_words,
@@ -32,7 +31,7 @@ from attncli.models.pretrained import (
     words_of_characters,
 )
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Step
-from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
+from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.settings.text import Texts, explained_token

@@ -543,11 +543,6 @@ def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generat
     return ModelText(pretrained.labels(ids), torch.tensor(ids))
 
 
-WORDS_NOTE = (
-    "Tokens are merged into words: weights are summed over the keys of a word, averaged over its queries."
-)
-
-
 def _opened(value: Any) -> Any:
     if not isinstance(value, Pretrained):
         raise ValueError(f"must be what open_model gives (got {shown(value)})")

@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from attncli.report_parts import versions
+from tests.conftest import Attn
 from tests.running import ROOT
 
 HEAVY = {"torch", "transformers", "matplotlib", "textual"}
@@ -135,3 +138,19 @@ def test_toy_experiments_need_no_transformers() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == ['--model: needs: pip install "attncli[models]"']
+
+
+def test_a_kept_survey_is_shown_without_transformers(attn: Attn, tmp_path: Path) -> None:
+    """And what a worker sends back names nothing that would import torch."""
+    texts, store = tmp_path / "texts.txt", str(tmp_path / "kept.db")
+    texts.write_text("the cat saw the cat\nthe dog saw the dog\n")
+    assert not attn(["heads", "--texts", str(texts), "-o", store]).code
+    script = (
+        "import sys\n"
+        "sys.modules['transformers'] = None\n"
+        "from attncli.cli import run\n"
+        f"assert run(['heads', '--store', {store!r}]) == 0\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0 and "2 texts" in done.stdout, done.stderr
+    assert all(type(version) is str for version in versions().values())
