@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attncli.errors import RunError, UserError, reason_of
-from attncli.runs.schema import READ_VERSION_1, refuse_other_schema, version_of
+from attncli.runs.schema import READ_EARLIER, refuse_other_schema, version_of
 
 CACHE_KIB = 64 * 2**10
 LOG_PAGES = 16 * 2**10
@@ -168,8 +168,8 @@ def connect_to_read(path: Path) -> Connection:
             connection.close()
             connection = _opened(path, UNCHANGING)
         refuse_other_schema(connection, path)
-        if version_of(connection) == 1:
-            connection.executescript(READ_VERSION_1)
+        if version := READ_EARLIER.get(version_of(connection)):
+            connection.executescript(version)
         connection.execute("PRAGMA query_only = ON")
     except BaseException:
         connection.close()

@@ -24,8 +24,9 @@ import numpy as np
 
 from attncli.core.runtime import VARIABLE
 from attncli.errors import RunError, is_about_memory, out_of_memory
+from attncli.runs.packing import numbers_of
 from attncli.runs.plan import Job, Plan, RunKeys
-from attncli.runs.report_values import FLOAT, Columns, Expectations
+from attncli.runs.report_values import Columns, Expectations
 from attncli.runs.runner import Chunk, ChunkResult, UnfinishedJob, run_chunk
 from attncli.runs.store import Store
 
@@ -450,10 +451,13 @@ class Driver:
                 if number in result.errors:
                     self.on_errors(run.job.name(run.item), result.errors[number].splitlines())
                 else:
-                    self._check(run.job.name(run.item), *result.values[number])
+                    columns, (encoding, data) = result.values[number]
+                    values = numbers_of(columns, encoding, data)
+                    assert values is not None, "its worker packed them"
+                    self._check(run.job.name(run.item), columns, values)
         self._show_progress()
 
-    def _check(self, name: str, columns: Columns, values: bytes) -> None:
-        if broken := self.expectations.broken(columns, np.frombuffer(values, FLOAT)):
+    def _check(self, name: str, columns: Columns, values: np.ndarray) -> None:
+        if broken := self.expectations.broken(columns, values):
             self.broken += 1
             self.on_errors(name, broken)

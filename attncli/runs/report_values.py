@@ -20,8 +20,6 @@ from attncli.settings.fields import SUMMARIES, Spec
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
 """What `attn results` reports on the values of a group."""
-FLOAT = "<f8"
-"""How a value is stored: float64, little-endian."""
 
 Part = TypeVar("Part")
 
@@ -419,12 +417,20 @@ class Condition(NamedTuple):
         if self.number is not None and not isinstance(found, str):
             if found is None or isinstance(found, bool):
                 return False
+            if isinstance(found, np.ndarray):
+                # Stores round to float32: what is written as 0.1 is still equal to 0.1.
+                found = np.where(found == _nearest_single(self.number), self.number, found)
             # NaN != x is true in floating point; here a missing number satisfies nothing.
             return compare(found, self.number) & (found == found)
         if self.operator not in FOR_TEXTS:
             return False
         # YAML reads True as true, and so does this.
         return compare(_text(found), self.text.lower() if isinstance(found, bool) else self.text)
+
+
+def _nearest_single(number: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
 
 
 def _text(value: Any) -> str:

@@ -16,8 +16,9 @@ import numpy as np
 from attncli.errors import RunError, UserError, nearest
 from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
 from attncli.runs.connection import Damaged, opened_to_read
-from attncli.runs.report_values import FLOAT, GROUP_SUMMARY, Column, Columns, Condition, listed
-from attncli.runs.store import IS_STEP, are_values, check_header, columns_of, is_number, kept_of
+from attncli.runs.packing import Packed, inflated, unpacked
+from attncli.runs.report_values import GROUP_SUMMARY, Column, Columns, Condition, listed
+from attncli.runs.store import IS_STEP, check_header, columns_of, is_number, kept_of
 from attncli.settings import SPECS
 
 RUNS_AT_ONCE, BYTES_AT_ONCE = 1000, 64 * 2**20
@@ -171,19 +172,23 @@ class Reader:
     def done(self) -> Iterator[Runs]:
         """The runs that are done, in order."""
         runs: list[RunInfo] = []
-        values = bytearray()
+        values: list[Packed] = []
+        num_bytes = 0
         last: object = None
         # Of a damaged status, too, so that it is noted.
-        for *about, status, shape, figures in self._select("shape, figures", "status IS NOT 'failed'"):
-            run = self._run(about, status, shape=shape, figures=figures)
-            if run is None:
+        stored = self._select("shape, encoding, figures", "status IS NOT 'failed'")
+        for *about, status, shape, encoding, figures in stored:
+            data = self._inflated(status, shape, encoding, figures)
+            run = self._run(about, status, data=data)
+            if run is None or data is None:
                 continue
-            if runs and (shape != last or len(runs) == RUNS_AT_ONCE or len(values) > BYTES_AT_ONCE):
+            if runs and (shape != last or len(runs) == RUNS_AT_ONCE or num_bytes > BYTES_AT_ONCE):
                 yield self._neighbours(last, runs, values)
-                runs, values = [], bytearray()
+                runs, values, num_bytes = [], [], 0
             last = shape
             runs.append(run)
-            values += figures
+            values.append(Packed(encoding, data))
+            num_bytes += len(data)
         if runs:
             yield self._neighbours(last, runs, values)
 
@@ -195,19 +200,21 @@ class Reader:
     def steps(self) -> Iterator[Step]:
         """The steps of a training run, in their order, each on each of its texts."""
         query = (
-            "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape, figures FROM runs "
-            f"WHERE {IS_STEP} AND status IS NOT 'failed' ORDER BY CAST(id AS INTEGER), run"
+            "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape, encoding, figures "
+            f"FROM runs WHERE {IS_STEP} AND status IS NOT 'failed' ORDER BY CAST(id AS INTEGER), run"
         )
-        for *about, status, sentence, shape, figures in self._connection.execute(query, (self.plan,)):
-            run = self._run(about, status, texts=(sentence,), shape=shape, figures=figures)
-            if run is None:
+        stored = self._connection.execute(query, (self.plan,))
+        for *about, status, sentence, shape, encoding, figures in stored:
+            data = self._inflated(status, shape, encoding, figures)
+            run = self._run(about, status, texts=(sentence,), data=data)
+            if run is None or data is None:
                 continue
             if run.id is None or not (run.id.isascii() and run.id.isdecimal() and is_number(int(run.id))):
                 self.damaged[run.run] = "the number of its step is damaged"
             elif not isinstance(self.settings[run.settings].get("model"), str):
                 self.damaged[run.run] = "its settings are damaged"
             else:
-                columns, _, values = self._neighbours(shape, [run], figures)
+                columns, _, values = self._neighbours(shape, [run], [Packed(encoding, data)])
                 yield Step(int(run.id), run.settings, sentence, columns, values[0])
 
     def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
@@ -225,10 +232,15 @@ class Reader:
                 self._columns[shape] = None
         return self._columns[shape]
 
-    def _neighbours(self, shape: Any, runs: list[RunInfo], figures: bytes | bytearray) -> Runs:
+    def _inflated(self, status: Any, shape: Any, encoding: Any, figures: Any) -> bytes | None:
+        """The numbers of a run that is done as bytes; None where they or their columns are damaged."""
+        columns = self._columns_of(shape) if status == "done" and is_number(shape) else None
+        return None if columns is None else inflated(encoding, figures, len(columns))
+
+    def _neighbours(self, shape: Any, runs: list[RunInfo], values: Sequence[Packed]) -> Runs:
         columns = self._columns_of(shape)
         assert columns is not None, "a run with values has columns"
-        return Runs(columns, runs, np.frombuffer(figures, FLOAT).reshape(-1, len(columns)))
+        return Runs(columns, runs, unpacked(columns, values))
 
     def _run(
         self,
@@ -236,12 +248,10 @@ class Reader:
         status: Any,
         *,
         texts: Sequence[Any] = (),
-        shape: Any = None,
-        figures: Any = None,
+        data: bytes | None = None,
     ) -> RunInfo | None:
-        """The run with the fields of RunInfo; None, which is noted, where it is damaged."""
+        """The run with the fields of RunInfo; None, which is noted, where it is damaged or has no data."""
         run, name, plan, settings = about
-        columns = self._columns_of(shape) if status == "done" and is_number(shape) else None
         if not is_number(run):
             fault = "its number is"
         elif status not in ("done", "failed"):
@@ -252,7 +262,7 @@ class Reader:
             fault = "its plan is"
         elif settings not in self.settings:
             fault = "its settings are"
-        elif status == "done" and (columns is None or not are_values(figures, columns)):
+        elif status == "done" and data is None:
             fault = "its statistics are"
         else:
             return RunInfo(run, name, plan, settings)

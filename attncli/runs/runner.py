@@ -15,19 +15,21 @@ from itertools import accumulate, islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+import numpy as np
+
 from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_gguf, check_model_folder, check_packages, local_model
 from attncli.models.text_files import in_batches
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
+from attncli.runs.packing import Packed, packed
 from attncli.runs.plan import Chain, Item, Job
-from attncli.runs.report_values import FLOAT, Columns, OwnPart, value_tables
+from attncli.runs.report_values import Columns, OwnPart, value_tables
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec
 from attncli.settings.text import Texts, find_vectors, read_texts, read_tokens, uses_vector_file, with_vectors
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Generator
 
     from attncli.models.pretrained import Pretrained, Reading
@@ -260,7 +262,7 @@ class Values:
     """The values of a report of which nothing else is kept, and what it was made with."""
 
     columns: Columns
-    numbers: "np.ndarray"
+    numbers: np.ndarray
     environment: Mapping[str, str]
 
 
@@ -604,13 +606,13 @@ class Chunk:
 class ChunkResult:
     """The outcomes of the runs to keep, by their number in the chunk: statistics or an error.
 
-    Statistics are columns and their values, as FLOAT. `environment` holds the versions that computed them;
+    Statistics are columns and their values. `environment` holds the versions that computed them;
     `seconds_a_job` is how long a job took (0 where that is not known).
     """
 
-    values: dict[int, tuple[Columns, bytes]] = field(default_factory=dict)
+    values: dict[int, tuple[Columns, Packed]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
-    weights: "dict[int, np.ndarray]" = field(default_factory=dict)
+    weights: dict[int, np.ndarray] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     seconds_a_job: float = 0.0
 
@@ -652,14 +654,19 @@ def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkR
     reports = {number: outcome for number, outcome in outcomes.items() if isinstance(outcome, Report)}
     numbers = list(reports)
     for columns, places, values in value_tables(list(reports.values()), rows=chunk.rows):
-        for place, row in zip(places, values.astype(FLOAT), strict=True):
-            result.values[numbers[place]] = (columns, row.tobytes())
+        for place, row in zip(places, packed(columns, values), strict=True):
+            result.values[numbers[place]] = columns, row
+    by_columns: dict[int, dict[int, Values]] = {}
     for number, outcome in outcomes.items():
         if isinstance(outcome, UserError):
             result.errors[number] = "\n".join(outcome.lines)
             continue
         result.environment |= outcome.environment
         if isinstance(outcome, Values):
-            result.values[number] = outcome.columns, outcome.numbers.astype(FLOAT).tobytes()
+            by_columns.setdefault(id(outcome.columns), {})[number] = outcome
         elif chunk.weights and "weights" in outcome.tensors:
             result.weights[number] = outcome.tensors["weights"].values
+    for alike in by_columns.values():
+        columns = next(iter(alike.values())).columns
+        rows = packed(columns, np.stack([outcome.numbers for outcome in alike.values()]))
+        result.values |= {number: (columns, row) for number, row in zip(alike, rows, strict=True)}

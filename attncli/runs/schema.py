@@ -2,17 +2,16 @@
 
 import re
 import sqlite3
+from contextlib import closing
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from attncli.errors import UserError
 
 APPLICATION_ID = 0x6174746E  # "attn" in the file's header
-SCHEMA_VERSION = 2
-KNOWN_VERSIONS = (1, SCHEMA_VERSION)
-
-# The 256 bytes in order, so that the place of a byte is its number.
-BYTES = f"X'{bytes(range(256)).hex()}'"
+SCHEMA_VERSION = 3
+KNOWN_VERSIONS = (1, 2, SCHEMA_VERSION)
 
 TABLES = """
 -- One row: what is kept of each run, and the number of the plan of the last batch.
@@ -56,14 +55,15 @@ CREATE TABLE runs (
     plan INTEGER,                     -- the last plan that names it; NULL for that of the last batch
     shape INTEGER,
     weights TEXT,                     -- the file beside the store that has this run's weights
-    figures BLOB                      -- float64 numbers, little end first, in the order of their columns
+    encoding INTEGER,                 -- how its figures are kept, see packing.py; NULL for float64
+    figures BLOB                      -- numbers, little end first, in the order of their columns
 );
--- Powers of two, to read float64 numbers in SQL: 2^(exponent - 1023); none for infinity and NaN.
-CREATE TABLE powers (exponent INTEGER PRIMARY KEY, power REAL);
 """
 
-# A float64 is (-1)^sign * (1 + mantissa / 2^52) * 2^(exponent - 1023), or mantissa / 2^52 * 2^-1022 where the
-# exponent is 0. Every step below is exact, so the view gives the very numbers that were stored.
+# What stores had up to version 2, to know them by.
+ENCODING = re.compile(r"    encoding INTEGER.*\n")
+POWERS = "CREATE TABLE powers (exponent INTEGER PRIMARY KEY, power REAL);"
+BYTES = f"X'{bytes(range(256)).hex()}'"
 TIDY = """
 CREATE VIEW tidy AS
 WITH bytes AS (
@@ -84,11 +84,14 @@ FROM parts JOIN powers USING (exponent)
 
 OF_LAST_PLAN = " AND plan IS NULL"
 
-# How a store of version 1 is read: its only plan names all its runs.
-READ_VERSION_1 = """
+# How stores of earlier versions are read. The only plan of version 1 names all runs of its store.
+READ_EARLIER = {
+    1: """
 CREATE TEMP VIEW store AS SELECT *, 1 AS plan FROM main.store;
-CREATE TEMP VIEW runs AS SELECT *, NULL AS plan FROM main.runs;
-"""
+CREATE TEMP VIEW runs AS SELECT *, NULL AS plan, NULL AS encoding FROM main.runs;
+""",
+    2: "CREATE TEMP VIEW runs AS SELECT *, NULL AS encoding FROM main.runs;",
+}
 
 
 def _tidy(*, rows: bool) -> str:
@@ -102,9 +105,6 @@ def _tidy(*, rows: bool) -> str:
 def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
     """An empty store."""
     connection.executescript(TABLES)
-    connection.execute(_tidy(rows=rows))
-    powers = [(exponent, 2.0 ** (max(exponent, 1) - 1023)) for exponent in range(2047)]
-    connection.executemany("INSERT INTO powers VALUES (?, ?)", [*powers, (2047, None)])
     connection.execute("INSERT INTO store (keeps_rows, keeps_weights) VALUES (?, ?)", (rows, weights))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -118,15 +118,29 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Upgrade a store of version 1 to this version, in one transaction and without loss."""
+    """Upgrade a store of an earlier version to this one, in one transaction; no row of a run is rewritten."""
     connection.execute("BEGIN IMMEDIATE")
+    if version_of(connection) == 1:
+        _add_plans(connection)
+    _add_encodings(connection)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.commit()
+
+
+def _add_plans(connection: sqlite3.Connection) -> None:
+    """From version 1 to 2."""
     (rows,) = connection.execute("SELECT EXISTS (SELECT 1 FROM store WHERE keeps_rows)").fetchone()
     connection.execute("ALTER TABLE store ADD COLUMN plan INTEGER NOT NULL DEFAULT 1")
     connection.execute("ALTER TABLE runs ADD COLUMN plan INTEGER")
     connection.execute("DROP VIEW tidy")
     connection.execute(_tidy(rows=bool(rows)))
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.commit()
+
+
+def _add_encodings(connection: sqlite3.Connection) -> None:
+    """From version 2 to 3."""
+    connection.execute("DROP VIEW tidy")
+    connection.execute("DROP TABLE powers")
+    connection.execute("ALTER TABLE runs ADD COLUMN encoding INTEGER")
 
 
 COMMENT_OR_BLANK = re.compile(r"--[^\n]*|\s+")
@@ -149,23 +163,25 @@ def _schema_of(connection: sqlite3.Connection) -> Schema:
 
 @cache
 def _known_schemas() -> dict[Schema, int]:
-    """The version of each: as this attn creates and migrates stores, and as those of version 1 were."""
-    known = {}
-    for rows in (False, True):
-        connection = sqlite3.connect(":memory:")
+    """The version of each: as this attn and those before it create and migrate stores."""
+    with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(TABLES)
-        connection.execute(_tidy(rows=rows))
-        known[_schema_of(connection)] = SCHEMA_VERSION
-        connection.execute("INSERT INTO store (keeps_rows, keeps_weights) VALUES (?, 0)", (rows,))
-        connection.execute("DROP VIEW tidy")
-        connection.execute("ALTER TABLE store DROP COLUMN plan")
-        connection.execute("ALTER TABLE runs DROP COLUMN plan")
-        connection.execute(_tidy(rows=rows).replace(OF_LAST_PLAN, ""))
-        connection.commit()
-        known[_schema_of(connection)] = 1
-        migrate(connection)
-        known[_schema_of(connection)] = SCHEMA_VERSION
-        connection.close()
+        known = {_schema_of(connection): SCHEMA_VERSION}
+    for rows, is_from_version_1 in product((False, True), repeat=2):
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.executescript(ENCODING.sub("", TABLES) + POWERS)
+            connection.execute("INSERT INTO store (keeps_rows, keeps_weights) VALUES (?, 0)", (rows,))
+            if is_from_version_1:
+                connection.execute("ALTER TABLE store DROP COLUMN plan")
+                connection.execute("ALTER TABLE runs DROP COLUMN plan")
+                connection.execute(_tidy(rows=rows).replace(OF_LAST_PLAN, ""))
+                known[_schema_of(connection)] = 1
+                _add_plans(connection)
+            else:
+                connection.execute(_tidy(rows=rows))
+            known[_schema_of(connection)] = 2
+            _add_encodings(connection)
+            known[_schema_of(connection)] = SCHEMA_VERSION
     return known
 
 

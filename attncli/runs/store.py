@@ -22,8 +22,9 @@ from attncli.runs.connection import (
     refuse_special_files,
     signals_seen,
 )
+from attncli.runs.packing import Packed, numbers_of
 from attncli.runs.plan import TEXT_KEYS, Item, Plan, RunKeys, resolved_settings
-from attncli.runs.report_values import FLOAT, Column, Columns
+from attncli.runs.report_values import Column, Columns
 from attncli.runs.runner import DONE, FAILED, Chunk, ChunkResult, Run
 from attncli.runs.schema import APPLICATION_ID, KNOWN_VERSIONS, SCHEMA_VERSION, create, migrate, version_of
 
@@ -184,13 +185,13 @@ KEYS_A_QUERY = 500
 # The number of a run is its place in the plan, if that is free: the place is given twice.
 ADD_RUN = """
 INSERT INTO runs (run, key, id, source, settings, sentence, context, status, error, environment, shape,
-    weights, figures)
+    weights, encoding, figures)
 SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE run = ?) THEN NULL ELSE ? END,
-    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 WHERE true
 ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error,
     environment = excluded.environment, shape = excluded.shape, weights = excluded.weights,
-    figures = excluded.figures
+    encoding = excluded.encoding, figures = excluded.figures
 WHERE status != 'done'
 """
 
@@ -282,12 +283,13 @@ class Store:
             found |= {key: (place, bool(is_done)) for key, place, is_done in rows}
         return found
 
-    def values(self, key: bytes) -> tuple[Columns, bytes]:
+    def values(self, key: bytes) -> tuple[Columns, np.ndarray]:
         """The columns and values of a run that is done."""
-        query = "SELECT run, shape, figures FROM runs WHERE key = ?"
-        run, shape, values = self._connection.execute(query, (key,)).fetchone()
+        query = "SELECT run, shape, encoding, figures FROM runs WHERE key = ?"
+        run, shape, encoding, figures = self._connection.execute(query, (key,)).fetchone()
         columns = columns_of(self._connection, shape)
-        if not are_values(values, columns):
+        values = numbers_of(columns, encoding, figures)
+        if values is None:
             raise Damaged(f"run {run}: its statistics are damaged")
         return columns, values
 
@@ -309,12 +311,12 @@ class Store:
             query = f"DELETE FROM runs WHERE {IS_STEP} AND CAST(id AS INTEGER) BETWEEN ? AND ?"
             self._connection.execute(query, (first, sys.maxsize if last is None else last))
 
-    def replace_values(self, key: bytes, columns: Columns, values: bytes) -> None:
+    def replace_values(self, key: bytes, columns: Columns, values: Packed) -> None:
         """Give a run that is done other values: one transaction."""
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            query = "UPDATE runs SET shape = ?, figures = ? WHERE key = ?"
-            self._connection.execute(query, (self._shape(columns), values, key))
+            query = "UPDATE runs SET shape = ?, encoding = ?, figures = ? WHERE key = ?"
+            self._connection.execute(query, (self._shape(columns), *values, key))
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
         """Write every run of a chunk in one transaction: all of them are stored when this returns."""
@@ -342,9 +344,9 @@ class Store:
         numbers = {name: self._shape(columns) for name, columns in shapes.items()}
         for number, (columns, values) in result.values.items():
             file = weights if number in result.weights else None
-            yield (*self._about(runs[number]), DONE, None, environment, numbers[id(columns)], file, values)
+            yield (*self._about(runs[number]), DONE, None, environment, numbers[id(columns)], file, *values)
         for number, error in result.errors.items():
-            yield (*self._about(runs[number]), FAILED, error, environment, None, None, None)
+            yield (*self._about(runs[number]), FAILED, error, environment, None, None, None, None)
 
     def _about(self, run: Run) -> tuple[object, ...]:
         """What is known of a run before it is computed."""
@@ -430,11 +432,6 @@ MOST_CELLS = 2**18
 def is_number(value: object, most: int = MOST_NUMBER) -> bool:
     """Whether a value that was read is a whole number as stores have them."""
     return type(value) is int and 0 <= value <= most
-
-
-def are_values(values: object, columns: Columns) -> bool:
-    """Whether a value that was read holds one number for each column."""
-    return isinstance(values, bytes) and len(values) == len(columns) * np.dtype(FLOAT).itemsize
 
 
 def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:

@@ -14,9 +14,9 @@ from attncli.measure.patterns import Stack
 from attncli.measure.training import SUMMARIES, HeadsOverSteps, count_name, step_rows
 from attncli.report import Report
 from attncli.report_parts import versions
+from attncli.runs.packing import Packed, packed, rounded
 from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
 from attncli.runs.report_values import (
-    FLOAT,
     ROWS,
     Column,
     Columns,
@@ -67,20 +67,21 @@ def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
 def measured_step(
     step: int, spec: HeadsSpec, key: bytes, report: Report, loss: float | None = None
 ) -> MeasuredStep:
-    """The values of a survey of heads, and the loss of the step where it is known."""
-    measured = MeasuredStep(step, spec, key, *values_of(report))
+    """The values of a survey of heads, rounded as in a store, and the loss of the step where it is known."""
+    columns, values = values_of(report)
+    measured = MeasuredStep(step, spec, key, columns, rounded(values))
     return measured if loss is None else with_loss(measured, loss)
 
 
 def with_loss(measured: MeasuredStep, loss: float) -> MeasuredStep:
     """The same step with its loss."""
     columns, values = _with_loss(measured.columns), np.append(measured.values, loss)
-    return measured._replace(columns=columns, values=values)
+    return measured._replace(columns=columns, values=rounded(values))
 
 
-def stored_values(measured: MeasuredStep) -> bytes:
+def stored_values(measured: MeasuredStep) -> Packed:
     """The values of a step as a store has them."""
-    return bytes(measured.values.astype(FLOAT).tobytes())
+    return packed(measured.columns, measured.values[None])[0]
 
 
 def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:

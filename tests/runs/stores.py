@@ -1,9 +1,12 @@
 """Small batches for the tests: files to run, and what a store holds afterwards."""
 
+import math
 import os
 import signal
 import sqlite3
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 from attncli.runs.runner import Chunk, ChunkResult, run_chunk
@@ -35,9 +38,42 @@ def done_runs(store: Path) -> list[tuple[str, str]]:
         connection.close()
 
 
-def tidy(store: Path) -> Figures:
-    """Every figure of the view `tidy`, by what it is of."""
+def unpacked_number_by_number(
+    encoding: int | None, figures: bytes, statistics: list[str]
+) -> list[float | None]:
+    """The numbers of a run as docs/batch.md defines them; None for what is no number."""
+    size = 4 if encoding in (1, 2) else 8
+    if encoding in (2, 3):
+        planes, count = zlib.decompress(figures), len(statistics)
+        figures = bytes(planes[place * count + number] for number in range(count) for place in range(size))
+    numbers = struct.unpack(f"<{len(statistics)}{'f' if size == 4 else 'd'}", figures)
+    if encoding in (2, 3):
+        names = list(dict.fromkeys(statistics))
+        places = sorted(range(len(statistics)), key=lambda place: (names.index(statistics[place]), place))
+        numbers = [number for _, number in sorted(zip(places, numbers, strict=True))]
+    return [number if math.isfinite(number) else None for number in numbers]
+
+
+def with_tidy(store: Path) -> sqlite3.Connection:
+    """The store, opened by SQLite, with a temporary table `tidy` of the runs of the last plan."""
     connection = sqlite3.connect(store)
+    ((keeps_rows,),) = connection.execute("SELECT keeps_rows FROM store")
+    places = "batch, token, " if keeps_rows else ""
+    connection.execute(f"CREATE TEMP TABLE tidy (run, id, layer, head, {places}statistic, value)")
+    query = "SELECT run, id, shape, encoding, figures FROM runs WHERE status = 'done' AND plan IS NULL"
+    for run, name, shape, encoding, figures in connection.execute(query).fetchall():
+        about = f"SELECT layer, head, {places}statistic FROM columns WHERE shape = ? ORDER BY position"
+        columns = connection.execute(about, (shape,)).fetchall()
+        values = unpacked_number_by_number(encoding, figures, [column[-1] for column in columns])
+        rows = [(run, name, *column, value) for column, value in zip(columns, values, strict=True)]
+        connection.executemany(f"INSERT INTO temp.tidy VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    connection.commit()
+    return connection
+
+
+def tidy(store: Path) -> Figures:
+    """Every figure of the table `tidy`, by what it is of."""
+    connection = with_tidy(store)
     query = (
         "SELECT sentence, spec, runs.id, layer, head, statistic, value "
         "FROM tidy JOIN runs USING (run) JOIN settings USING (settings)"

@@ -4,9 +4,11 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 from attncli.runs import schema
 from tests.conftest import Attn
-from tests.runs.stores import ROOT, done_runs
+from tests.runs.stores import ROOT, done_runs, with_tidy
 
 TINY = ROOT / "attncli" / "data" / "tiny-induction"
 
@@ -243,26 +245,51 @@ def test_a_repeated_sentence_that_fails_is_told_once(attn: Attn, tmp_path: Path)
     assert [(row["id"], row["plan"]) for row in failures(attn, store, "--all")] == [("2", 1)]
 
 
-def as_version_1(store: Path) -> None:
-    """What an attn of before wrote: no plans, and the view without them."""
-    connection = sqlite3.connect(store)
-    (view,) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'tidy'").fetchone()
-    connection.execute("DROP VIEW tidy")
-    connection.execute("ALTER TABLE runs DROP COLUMN plan")
-    connection.execute("ALTER TABLE store DROP COLUMN plan")
-    assert " AND plan IS NULL" in view
-    connection.execute(view.replace(" AND plan IS NULL", ""))
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
+def as_earlier_version(store: Path, versions: tuple[int, ...]) -> None:
+    """What an attn of before wrote, and perhaps migrated: float64, and a view; in version 1 no plans."""
+    with closing(with_tidy(store)) as connection:
+        numbers: dict[int, list[float]] = {}
+        for run, value in connection.execute("SELECT run, value FROM temp.tidy ORDER BY rowid"):
+            numbers.setdefault(run, []).append(math.nan if value is None else value)
+        for run, values in numbers.items():
+            figures = struct.pack(f"<{len(values)}d", *values)
+            connection.execute("UPDATE runs SET figures = ? WHERE run = ?", (figures, run))
+        connection.execute("ALTER TABLE runs DROP COLUMN encoding")
+        connection.execute(schema.POWERS)
+        powers = [(exponent, 2.0 ** (max(exponent, 1) - 1023)) for exponent in range(2047)]
+        connection.executemany("INSERT INTO powers VALUES (?, ?)", [*powers, (2047, None)])
+        ((rows,),) = connection.execute("SELECT keeps_rows FROM store")
+        view = schema._tidy(rows=rows).replace("VIEW tidy", "VIEW main.tidy")
+        if 1 in versions:
+            connection.execute("ALTER TABLE runs DROP COLUMN plan")
+            connection.execute("ALTER TABLE store DROP COLUMN plan")
+            assert " AND plan IS NULL" in view
+            connection.execute(view.replace(" AND plan IS NULL", ""))
+        else:
+            connection.execute(view)
+        connection.execute("DROP TABLE temp.tidy")
+        if versions == (1, 2):
+            schema._add_plans(connection)
+        connection.execute(f"PRAGMA user_version = {versions[-1]}")
+        connection.commit()
 
 
+EARLIER = [(1,), (2,), (1, 2)]
+
+
+@pytest.mark.parametrize("versions", EARLIER)
 @pytest.mark.parametrize("rows", [[], ["--rows"]])
-def test_a_store_of_version_1_is_read_and_carried_on(attn: Attn, tmp_path: Path, rows: list[str]) -> None:
+def test_a_store_of_an_earlier_version_is_read_and_carried_on(
+    attn: Attn, tmp_path: Path, rows: list[str], versions: tuple[int, ...]
+) -> None:
     store = tmp_path / "runs.db"
     attn([*batch(tmp_path, ["a b", "c d e", "f"]), *rows])
     before, summary = attn(["export", str(store)]), attn(["results", str(store)])
-    as_version_1(store)
+    as_earlier_version(store, versions)
     old = store.read_bytes()
+    with closing(sqlite3.connect(store)) as connection:
+        of_view = connection.execute("SELECT value FROM tidy ORDER BY run, statistic, value").fetchall()
+    assert len(of_view) == len(exported(attn, store))
     assert attn(["export", str(store)]) == before and attn(["results", str(store)]) == summary
     assert {row["plan"] for row in exported(attn, store, "--all")} == {"1"}
     dry = attn([*batch(tmp_path, ["c d e", "new"]), *rows, "--dry-run"])
@@ -271,23 +298,34 @@ def test_a_store_of_version_1_is_read_and_carried_on(attn: Attn, tmp_path: Path,
     ended = attn([*batch(tmp_path, ["c d e", "new"]), *rows])
     assert ended.err.startswith(f"{store} has 2 of 2 runs, 1 done now") and "1 were there" in ended.err
     assert sentences_by_id(store) == {"1": "c d e", "2": "new"} and len(done_runs(store)) == 4
-    connection = sqlite3.connect(store)
-    assert connection.execute("PRAGMA user_version").fetchone() == (schema.SCHEMA_VERSION,)
-    found = connection.execute("SELECT run, statistic, value FROM tidy").fetchall()
-    connection.close()
-    assert len(found) == len(exported(attn, store))
+    with closing(with_tidy(store)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (schema.SCHEMA_VERSION,)
+        found = connection.execute("SELECT run, statistic, value FROM tidy").fetchall()
+        assert len(found) == len(exported(attn, store))
+        encodings = connection.execute("SELECT id, encoding FROM runs WHERE plan IS NULL").fetchall()
+        assert dict(encodings) == {"1": None, "2": 1}, "only new runs are in float32"
+        kept = connection.execute("SELECT name FROM main.sqlite_schema WHERE name IN ('tidy', 'powers')")
+        assert kept.fetchall() == []
 
 
-def test_a_store_of_version_1_is_whole_when_migrating_is_cut_short(
-    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("versions", EARLIER)
+def test_a_store_of_an_earlier_version_is_whole_when_migrating_is_cut_short(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, ...]
 ) -> None:
     store = tmp_path / "runs.db"
     attn(batch(tmp_path, ["a b", "c d e"]))
     before = attn(["export", str(store)])
-    as_version_1(store)
-    monkeypatch.setattr(schema, "_tidy", lambda *, rows: "CREATE VIEW tidy AS no SQL")
+    as_earlier_version(store, versions)
+
+    def cut_short(connection: sqlite3.Connection) -> None:
+        connection.execute("DROP VIEW tidy")
+        connection.execute("no SQL")
+
+    monkeypatch.setattr(schema, "_add_encodings", cut_short)
     assert attn(batch(tmp_path, ["new"])).code == 4
     monkeypatch.undo()
+    with closing(sqlite3.connect(store)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == versions[-1:]
     assert attn(["export", str(store)]) == before
     assert attn(batch(tmp_path, ["a b"])).code == 0
 
