@@ -86,10 +86,21 @@ def survey_columns(heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]) -> 
         yield from (Column(prefix + name, layer, head) for name in names)
 
 
+class ColumnsOfShapes(tuple[Column, ...]):
+    """Columns that go to another process as the shapes they come of: of a survey there are thousands."""
+
+    shapes: tuple[Shape, ...]
+
+    def __reduce__(self) -> tuple[Callable[..., Columns], tuple[tuple[Shape, ...]]]:
+        return columns_of_shapes, (self.shapes,)
+
+
 @lru_cache(maxsize=256)
 def columns_of_shapes(shapes: tuple[Shape, ...]) -> Columns:
     """The columns of a report; reports with equal shapes share the same tuple object."""
-    return tuple(column for columns, *about in shapes for column in columns(*about))
+    columns = ColumnsOfShapes(column for columns, *about in shapes for column in columns(*about))
+    columns.shapes = shapes
+    return columns
 
 
 class OwnPart(Mapping[str, Part]):

@@ -1,12 +1,13 @@
 """The values of a survey that goes into a store are those of its report, without a report."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attncli.commands import heads
-from attncli.runs.report_values import values_of
+from attncli.runs.report_values import columns_of_shapes, survey_columns, values_of
 from attncli.runs.runner import Values, run_in_buckets, values_in_buckets
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
@@ -61,3 +62,12 @@ def test_what_chooses_heads_has_a_report(tmp_path: Path, settings: dict[str, obj
     ]
     (outcomes,) = values_in_buckets(specs)
     assert not any(isinstance(outcome, Values | Exception) for outcome in outcomes.values())
+
+
+def test_columns_go_to_another_process_as_their_shapes() -> None:
+    """What arrives is the one tuple that this process has of them, however many results name it."""
+    shapes = ((survey_columns, tuple((layer, 0, "", ("entropy", "distance")) for layer in range(500))),)
+    columns = columns_of_shapes(shapes)
+    sent = pickle.dumps([columns, columns])
+    assert all(received is columns for received in pickle.loads(sent))
+    assert len(sent) < len(pickle.dumps(tuple(columns))) / 2 and columns[3].layer == 1
