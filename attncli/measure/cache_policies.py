@@ -653,7 +653,7 @@ def policy_costs(
     num_caches = len(policies) * len(budgets) + (bits is not None)
     costs = [_reading_cost(pretrained, one, policies) for one in readings]
     costs += [num_caches * _cost_of_cache(pretrained, one, every) for one in readings]
-    work = Work(progress, sum(costs))
+    work = Work(progress, float(sum(costs)))
     work.begin("reading", 0.0)
     for reading in readings:
         judged = num_judged(reading) if every is None else every

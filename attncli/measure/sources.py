@@ -122,7 +122,7 @@ class AnswerWork:
 
     def read(self) -> None:
         """The prompt is read, to be continued."""
-        self._work.begin("reading", self.num_prompt, runs=-(-self.num_prompt // LONG_CHUNK))
+        self._work.begin("reading", float(self.num_prompt), runs=-(-self.num_prompt // LONG_CHUNK))
 
     def write(self) -> None:
         """The answer is written."""
@@ -131,7 +131,7 @@ class AnswerWork:
     def look(self, replay: Replay) -> None:
         """The answer is read, and its prompt, unless what was read of it is kept."""
         count = len(replay.answer) + (0 if replay.is_read else self.num_prompt)
-        self._work.begin("reading the answer", count, runs=-(-count // LONG_CHUNK))
+        self._work.begin("reading the answer", float(count), runs=-(-count // LONG_CHUNK))
         self._work.expect(self._without)
 
     def remove(self, masks: Bool[Tensor, "run source"], replay: Replay, what: str) -> Iterator[None]:
@@ -142,9 +142,9 @@ class AnswerWork:
             costs.append(self._tokens_read(mask, before) if replay.shares_prompts else self.num_prompt)
             costs[-1] += len(replay.answer)
             before = mask
-        self._work.expect(sum(costs))
+        self._work.expect(float(sum(costs)))
         for number, cost in enumerate(costs, start=1):
-            self._work.begin(what, cost, number, len(costs), runs=-(-cost // LONG_CHUNK))
+            self._work.begin(what, float(cost), number, len(costs), runs=-(-cost // LONG_CHUNK))
             yield
 
     def _tokens_read(self, mask: Bool[Tensor, " source"], before: Bool[Tensor, " source"]) -> int:
