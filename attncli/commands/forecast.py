@@ -94,7 +94,7 @@ class Forecast:
         left = 1 - self.share
         own = self._kinds.get(self.stage.what, _Measured()).seconds_of(left)
         most = max(self._kinds.values(), key=lambda kind: kind.share, default=_Measured())
-        return most.seconds_of(left) if own is None else own
+        return most.seconds_of(left, STEADY_SHARE) if own is None else own
 
     def steady_seconds(self) -> tuple[float, float] | None:
         """How long all takes and how long what is left of it; None until the forecast is steady."""
