@@ -1,8 +1,6 @@
 """What a model loses with a smaller cache: heads that keep few keys, policies for the keys of a prompt."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -17,6 +15,7 @@ from attncli.settings.text import Text, Texts
 if TYPE_CHECKING:
     import torch
 
+    from attncli.core.progress import Stage
     from attncli.measure.cache import Judged, LimitedHeads
     from attncli.measure.cache_policies import PolicyCosts
     from attncli.measure.patterns import HeadRow
@@ -200,31 +199,6 @@ def _text_key(spec: CacheSpec) -> str:
     return "num_tokens" if spec.probe else "file" if spec.file else "sentence"
 
 
-LONG_SECONDS, MEASURED_SECONDS = 60.0, 3.0
-"""What is long, and how much of it is waited for before that is said."""
-
-
-class Forecast:
-    """Passes on the share that is done, and says once, where all takes long, what would take less."""
-
-    def __init__(self, progress: "Progress", ways_out: str) -> None:
-        self.progress, self.ways_out = progress, ways_out
-        self._first: tuple[float, float] | None = None
-
-    def __call__(self, share: float) -> None:
-        """The share of all passes that is done."""
-        now = monotonic()
-        if self._first is None:
-            self._first = now, share
-        passed, done = now - self._first[0], share - self._first[1]
-        if self.ways_out and passed > MEASURED_SECONDS and done > 0:
-            left = passed * (1 - share) / done
-            if passed + left > LONG_SECONDS:
-                self.progress.tell(f"about {math.ceil((passed + left) / 60)} min in all: {self.ways_out}")
-                self.ways_out = ""
-        self.progress(share)
-
-
 def report(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
@@ -233,12 +207,17 @@ def report(
     ways_out = f"--policy all or {fewer} takes less"
     if spec.is_of_policies:
         ways_out = f"fewer policies and budgets, or {fewer}, take less"
-    forecast = None if progress is None else Forecast(progress, ways_out)
-    return (_of_policies if spec.is_of_policies else _of_heads)(spec, reading, pretrained, forecast)
+    of = _of_policies if spec.is_of_policies else _of_heads
+    if progress is None:
+        return of(spec, reading, pretrained, None)
+    progress.if_long(ways_out)
+    found = of(spec, reading, pretrained, progress.stage)
+    progress(1.0)
+    return found
 
 
 def _of_heads(
-    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: Callable[[float], None] | None
+    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
 ) -> "Report":
     import numpy as np
 
@@ -252,7 +231,7 @@ def _of_heads(
         sink=spec.sink,
         window=spec.window,
         budget=spec.budget[0] if spec.budget else None,
-        progress=progress,
+        progress=tell,
     )
     need = need_name(found.heads[0])
     statistics: dict[str, Statistic] = {
@@ -298,7 +277,7 @@ def _curves(found: "LimitedHeads") -> list[tuple[str, str]]:
 
 
 def _of_policies(
-    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: Callable[[float], None] | None
+    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
 ) -> "Report":
     from attncli.measure.cache_policies import policy_costs, windows
     from attncli.report import Numbers, Table
@@ -312,7 +291,7 @@ def _of_policies(
         budgets=spec.budget or USUAL_BUDGETS,
         bits=None if spec.bits is None else int(spec.bits),
         every=spec.every,
-        progress=progress,
+        progress=tell,
         key=_text_key(spec),
     )
     statistics: dict[str, Statistic] = {

@@ -1,5 +1,6 @@
 """Where reports go: standard output, a file that appears whole, or one page at a time."""
 
+import math
 import os
 import re
 import sys
@@ -27,6 +28,8 @@ from attncli.commands.command import (
     refuse_unknown,
     width,
 )
+from attncli.commands.forecast import Forecast
+from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
 from attncli.models.folder import local_model, stored_bytes
 from attncli.plain_text import plain_text
@@ -41,13 +44,15 @@ if TYPE_CHECKING:
 SHOWN_AFTER_SECONDS = 1.0
 BETWEEN_SECONDS = 0.1
 COUNTED_SECONDS = 2.0
+LONG_SECONDS = 60.0
+"""What has to be left for what takes less to be worth a line."""
 
 
 class ProgressLine:
     """A line on standard error, overwritten and finally erased; none unless that is a terminal.
 
-    `begin` writes it at once; progress appears after a second of work. Called with the fraction done, it
-    shows the time left.
+    `begin` writes it at once; progress appears after a second of work. Called with the fraction done, or
+    told each stage of the work, it shows that share and, once that may be said, the time left.
     """
 
     def __init__(self) -> None:
@@ -56,6 +61,10 @@ class ProgressLine:
         self._shown_at = 0.0
         self._first: tuple[float, float] | None = None
         self._first_layer: tuple[float, int] | None = None
+        self._runs = 0
+        self._forecast: Forecast | None = None
+        self._ways_out = ""
+        self._is_in_text = False
         self._waiting: Event | None = None
         self._lock = Lock()
 
@@ -65,30 +74,50 @@ class ProgressLine:
         return time.monotonic() - self.begun
 
     def __call__(self, share: float, /) -> None:
-        now = time.monotonic()
         if share >= 1:
-            self._first = None
+            self._forecast = None
             self.clear()
-        elif self._first is None or share <= self._first[1]:
-            self._first = (
-                now,
-                share,
-            )  # what came before is no part of it: torch was imported, a model was read
-        elif now - self._first[0] > SHOWN_AFTER_SECONDS:
-            began, share_then = self._first
-            left = (now - began) * (1 - share) / (share - share_then)
-            self.show(lambda: f"{share:4.0%}, about {readable_seconds(left)} left")
+        else:
+            self.stage(Stage("", share, 1.0))
+
+    def stage(self, stage: Stage, /) -> None:
+        """A part of the work begins; from here on one forecast of all of it is shown."""
+        if self._forecast is None:
+            self._forecast = Forecast()
+        self._forecast.begin(stage)
+        self._show_forecast(self._forecast)
+
+    def _show_forecast(self, forecast: Forecast) -> None:
+        steady = forecast.steady_seconds() if self._ways_out else None
+        if steady is not None and steady[1] > LONG_SECONDS:
+            self.tell(f"about {math.ceil(steady[0] / 60)} min in all: {self._ways_out}")
+            self._ways_out = ""
+        left = forecast.seconds_left()
+        words = "" if forecast.stage is None else forecast.stage.words
+        parts = [f"{forecast.share:4.0%}", *([words] if words else [])]
+        parts += [] if left is None else [f"about {readable_seconds(left)} left"]
+        self.show(lambda: ", ".join(parts))
+
+    def if_long(self, ways_out: str, /) -> None:
+        """What takes less: said once, on a line that stays, where much is left by a steady forecast."""
+        self._ways_out = ways_out
 
     def of_layers(self, number: int, count: int, /) -> None:
-        """A layer of a model that is read as it is used begins; not shown where the share of all work is."""
-        if self._first is not None:
+        """A layer of a model begins. Where no stage was told, it is shown alone, of the first run with the
+        time left: how many runs follow is not known.
+        """
+        if self._forecast is not None:
+            self._forecast.begin_layer(number, count)
+            self._show_forecast(self._forecast)
             return
         now = time.monotonic()
         if number == 1 or self._first_layer is None:
             self._first_layer = now, number
+            self._runs += 1
         began, first = self._first_layer
         left = (now - began) * (count + 1 - number) / max(1, number - first)
-        about = f", about {readable_seconds(left)} left" if number > first else ""
+        is_known = number > first and self._runs == 1 and now - began > SHOWN_AFTER_SECONDS
+        about = f", about {readable_seconds(left)} left" if is_known else ""
         self.show(lambda: f"layer {number} of {count}{about}")
 
     def rate(self, done: int) -> float | None:
@@ -134,7 +163,7 @@ class ProgressLine:
         """Write the text, if an update is due."""
         now = time.monotonic()
         due = now - self.begun > SHOWN_AFTER_SECONDS and now - self._shown_at > BETWEEN_SECONDS
-        if self.is_terminal and due:
+        if self.is_terminal and due and not self._is_in_text:
             self._end_waiting()
             self._put(text())
 
@@ -150,6 +179,7 @@ class ProgressLine:
         if self.is_terminal:
             self.clear()
             print("\n".join(map(plain_text, text.split("\n"))), end="", file=sys.stderr, flush=True)
+            self._is_in_text = not text.endswith("\n") if text else self._is_in_text
 
     def tell(self, line: str, /) -> None:
         """A line on standard error that stays."""

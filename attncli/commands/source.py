@@ -31,7 +31,7 @@ from attncli.settings.models import ModelSpec
 from attncli.settings.text import IN_FILE, FileName, Text, Texts, read_text, text_or_file
 
 if TYPE_CHECKING:
-    from attncli.measure.sources import Answer, AnswerSources, RetrievingHeads
+    from attncli.measure.sources import Answer, AnswerSources, AnswerWork, RetrievingHeads
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading, SourcedText
     from attncli.toys.attention import Progress
@@ -219,7 +219,11 @@ def report(spec: SourceSpec, reading: Any, pretrained: "Pretrained", progress: "
 
 
 def _answer(
-    spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
+    spec: SourceSpec,
+    reading: "SourcedReading",
+    pretrained: "Pretrained",
+    progress: "Progress | None",
+    work: "AnswerWork | None",
 ) -> "Answer":
     """The answer that is given, or what the model writes."""
     from attncli.measure.sources import given_answer, written_answer
@@ -229,7 +233,7 @@ def _answer(
         return given_answer(pretrained, text_or_file(spec.answer, "answer"), reading)
     decoding = Decoding(spec.max_new_tokens, seed=spec.seed)
     answer = written_answer(
-        pretrained, reading, decoding, on_text=None if progress is None else progress.write
+        pretrained, reading, decoding, on_text=None if progress is None else progress.write, work=work
     )
     if progress is not None:
         progress.write("\n\n")
@@ -239,12 +243,14 @@ def _answer(
 def _report(
     spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
-    from attncli.measure.sources import answer_sources
+    from attncli.measure.sources import AnswerWork, answer_sources
     from attncli.report_parts import build_report, named
 
     kept = None if spec.head else kept_heads(spec)
     heads = spec.head.split(",") if spec.head else kept or []
-    answer = _answer(spec, reading, pretrained, progress)
+    num_new = spec.max_new_tokens if spec.answer is None else 0
+    work = None if progress is None else AnswerWork(progress.stage, reading, num_new, spec.method, spec.runs)
+    answer = _answer(spec, reading, pretrained, progress, work)
     found = answer_sources(
         pretrained,
         reading,
@@ -253,8 +259,10 @@ def _report(
         method=spec.method,
         num_runs=spec.runs,
         seed=spec.seed,
-        progress=progress,
+        work=work,
     )
+    if progress is not None:
+        progress(1.0)
     count = len(found.sources)
     statistics: dict[str, Statistic] = {
         "sources": Table(found.sources),

@@ -52,6 +52,7 @@ from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
 from attncli.models.pretrained import CLS, FIRST_WORD_ID, Pretrained, Reading, checked_position
+from attncli.models.stored import blocks_of
 from attncli.tabled import Tabled
 
 MASKED_SHARE = 0.15
@@ -340,14 +341,10 @@ class TextRun:
 
     def work_without(self, removed: Removed) -> float:
         """About what a run without these costs, in products of numbers: its blocks, and the predictions."""
-        num_tokens = max(tensor.shape[1] for tensor in self.inputs.values())
-        num_run, num_blocks = num_tokens - self.start, max(1, len(self._blocks.calls))
-        width, vocabulary = self.model.config.get_text_config().hidden_size, self.output.shape[-1]
-        weights = sum(part.numel() for block in self._blocks.calls for part in block.parameters())
-        blocks = num_run * (weights + num_blocks * num_tokens * width)
+        num_blocks = max(1, len(self._blocks.calls))
         first = self.block_of(min(place.call for place in removed)) if removed else 0
-        predictions = (len(self.output) - self.num_same) * vocabulary * (width + WORK_OF_A_LOGIT)
-        return float(blocks * (num_blocks - first) / num_blocks + predictions)
+        share = (num_blocks - first) / num_blocks
+        return work_of_run(self.pretrained, self.reading, self.start, len(self.output) - self.num_same, share)
 
     def num_together(self) -> int:
         """How many runs make a batch."""
@@ -911,6 +908,25 @@ def _places(survey: Survey) -> Iterator[HeadPlace]:
         assert layer.found.sums is not None
         for head in range(layer.found.sums.shape[1]):
             yield HeadPlace(call, head)
+
+
+def work_of_run(
+    pretrained: Pretrained,
+    reading: Predicted,
+    start: int = 0,
+    num_places: int | None = None,
+    share: float = 1.0,
+) -> float:
+    """About what a run of a text from the token `start` on costs, in products of numbers: that share of its
+    blocks, and the predictions at so many places, of None at all.
+    """
+    config, num_tokens = pretrained.whole.config.get_text_config(), max(reading.counts)
+    stacks = blocks_of(pretrained.whole, in_memory=True)
+    weights = sum(part.numel() for stack in stacks for part in stack.parameters())
+    width, num_layers = config.hidden_size, max(1, pretrained.num_layers)
+    blocks = (num_tokens - start) * (weights + num_layers * num_tokens * width)
+    predictions = reading.num_places if num_places is None else num_places
+    return float(blocks * share + predictions * config.vocab_size * (width + WORK_OF_A_LOGIT))
 
 
 def runs_together(run: TextRun, removed: Sequence[Removed]) -> Iterator[list[int]]:

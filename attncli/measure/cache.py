@@ -15,10 +15,11 @@ from attncli.core.engines import FusedAttention, attend
 from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.core.names import LOOKED_AT, ends_of
 from attncli.core.predictions import Predictions
+from attncli.core.progress import Stage, Work
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.errors import UserError
-from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together
+from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together, work_of_run
 from attncli.measure.looks import rows_at
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import HeadPlace, Removed
@@ -266,10 +267,12 @@ class LimitedHeads:
     notes: tuple[str, ...] = ()
 
 
-FIRST_SHARE = 0.25
-"""Of all work that the reading with the whole cache takes, about."""
-ALMOST_DONE = 0.999
-"""The most that progress says before all is done: a forecast may be off."""
+READING_RUNS = 2.0
+"""What the reading with the whole cache costs, in plain runs: weights are summed twice more, and it is tried
+whether runs may begin later.
+"""
+SEARCH_COST = 0.7
+"""What the search for a budget's heads adds to the cost of all heads alone, about."""
 MOST_FORGOTTEN = 5
 """Keys of a head that are named."""
 LIMITED_SHARE = 3
@@ -286,10 +289,11 @@ class Limiting:
         pretrained: Pretrained,
         reading: Judged,
         limit: Limit,
-        progress: Callable[[float], None] = lambda share: None,
+        work: Work | None = None,
     ) -> None:
         self.limit, self.reading = limit, reading
-        self.progress, self.num_layers = progress, pretrained.num_layers
+        self.work_told, self.num_layers = work or Work(), pretrained.num_layers
+        self._reading_cost = READING_RUNS * work_of_run(pretrained, reading)
         self.heads: list[CacheHead] = []
         # Queries that see no more keys than heads keep lose nothing.
         start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
@@ -300,6 +304,9 @@ class Limiting:
         """Every call of a layer, as the text is read with the whole cache."""
         attention = layer.attention
         assert not isinstance(attention, GivenWeights)
+        call = self.num_calls
+        self.num_calls += 1
+        tell_of_layer(self.work_told, self._reading_cost, self.num_calls, self.num_layers)
         few = self.limit.visibility(attention.visibility)
         shares = kept_weight(attention, few).tolist()
         last = torch.tensor([attention.shape[2] - 1])
@@ -307,9 +314,6 @@ class Limiting:
         counts = [int(seen.block(last, keys)[0].sum()) for seen in (attention.visibility, few)]
         itemsize = attention.key.element_size()
         size = itemsize * (attention.key.shape[-1] + attention.value.shape[-1])
-        call = self.num_calls
-        self.num_calls += 1
-        self.progress(min(1.0, self.num_calls / self.num_layers))
         for head, share in enumerate(shares):
             row = {"stack": layer.stack_name, "layer": layer.layer, "head": head, "kept_weight": share}
             self.heads.append(CacheHead(HeadPlace(call, head), row, size, *counts))
@@ -320,18 +324,24 @@ class Limiting:
     def losses(
         self,
         limited: Sequence[Removed],
-        progress: Callable[[float], None],
+        what: str,
         *,
         beside: Removed = (),
     ) -> list[dict[str, Any]]:
-        """What is lost in each of these runs, some of them together; `beside` those of `begin_from`."""
+        """What is lost in each of these runs, some of them together; `beside` those of `begin_from`.
+
+        `what` is told of each, as it begins.
+        """
         found: list[dict[str, Any]] = [{}] * len(limited)
+        number = 1
         for some in runs_together(self.run, limited):
+            cost = sum(self.run.work_without(limited[index]) for index in some)
+            self.work_told.begin(what, cost, number, len(limited))
+            number += len(some)
             first_call = min(place.call for index in some for place in limited[index])
             runs = [[*beside, *limited[index]] for index in some]
             for index, output in zip(some, self.run.without(runs, self.limit, first_call), strict=True):
                 found[index] = self.judge.lost(output)
-            progress(sum(self.run.work_without(limited[index]) for index in some))
         return found
 
     def work(self, order: Sequence[CacheHead], counts: Sequence[int], tried: Sequence[int]) -> float:
@@ -341,9 +351,7 @@ class Limiting:
         rounds = sum(tried) * alone / len(order) + len(tried) * whole
         return alone + len(counts) * whole + rounds + whole
 
-    def most_needed(
-        self, order: Sequence[CacheHead], count: int, progress: Callable[[float], None]
-    ) -> list[CacheHead]:
+    def most_needed(self, order: Sequence[CacheHead], count: int) -> list[CacheHead]:
         """The `count` heads that are needed most where all others are limited, the most needed first.
 
         Heads that stand in for each other are hardly missed one by one. So of the last ones of an order,
@@ -354,9 +362,9 @@ class Limiting:
         found = [*order[len(order) - sizes[0] :]]
         limited = [head.place for head in order[: len(order) - sizes[0]]]
         for size in sizes[1:]:
+            self.work_told.begin("the others together", self.run.work_without(()))
             self.run.begin_from(limited, self.limit)
-            progress(self.run.work_without(()))
-            lost = self.losses([[head.place] for head in found], progress, beside=limited)
+            lost = self.losses([[head.place] for head in found], "head beside others", beside=limited)
             needs = [one.get("needle", one["kl"]) for one in lost]
             found = [found[index] for index in sorted(range(len(found)), key=needs.__getitem__)]
             limited += [head.place for head in found[: len(found) - size]]
@@ -389,16 +397,15 @@ class Limiting:
                 )
             return output_by(self.limit.whole, attention)
 
+        self.work_told.begin("the keys they forget", self.run.work_without(()))
         run_model(self.run.model, self.run.inputs, take)
         return found
 
-    def together(
-        self, order: Sequence[CacheHead], counts: Sequence[int], progress: Callable[[float], None]
-    ) -> list[dict[str, Any]]:
+    def together(self, order: Sequence[CacheHead], counts: Sequence[int]) -> list[dict[str, Any]]:
         """What is lost, and left of the cache, with so many heads limited, the first of an order first."""
         runs = [[head.place for head in order[:count]] for count in counts]
         whole, rows = num_bytes(order), []
-        for count, lost in zip(counts, self.losses(runs, progress), strict=True):
+        for count, lost in zip(counts, self.losses(runs, "heads together"), strict=True):
             size = num_bytes(order, count)
             row = {"limited": count, "share": count / len(order), **lost}
             rows.append(row | {"bytes": size, "cache": size / whole})
@@ -426,7 +433,7 @@ def limited_heads(
     sink: int | None = None,
     window: int | None = None,
     budget: float | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[Stage], None] | None = None,
 ) -> LimitedHeads:
     """What the model loses on a text where each key/value head alone keeps `sink` and `window` keys.
 
@@ -439,14 +446,31 @@ def limited_heads(
     limit = _usual_limit(reading, sink, window, budget)
     with threads_of_idle_cores() as adapt:
 
-        def tell(share: float) -> None:
+        def tell(stage: Stage) -> None:
             adapt()
             if progress is not None:
-                progress(share)
+                progress(stage)
 
-        tell(0.0)  # from here on one share of all passes is told, and none of each
-        limiting = _limiting(pretrained, reading, limit, tell, budget=budget, sink=sink, window=window)
-        return _found(limiting, budget, tell)
+        work = Work(tell, _expected_work(pretrained, reading, limit, budget))
+        work.begin("reading", 0.0)
+        limiting = _limiting(pretrained, reading, limit, work, budget=budget, sink=sink, window=window)
+        return _found(limiting, budget)
+
+
+def tell_of_layer(work: Work, cost: float, number: int, count: int) -> None:
+    """A layer of a reading of that cost begins; a model may have more layers than it says."""
+    if number <= count:
+        work.begin("reading layer", cost / count, number, count)
+
+
+def _expected_work(pretrained: Pretrained, reading: Judged, limit: Limit, budget: float | None) -> float:
+    """What all passes cost, before the text is read: each head alone half of the layers, about."""
+    config, whole = pretrained.whole.config.get_text_config(), work_of_run(pretrained, reading)
+    of_layer: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
+    alone = pretrained.num_layers * of_layer * work_of_run(pretrained, reading, start, share=0.5)
+    search = 0.0 if budget is None else SEARCH_COST * alone
+    return READING_RUNS * whole + alone + search + (len(SHARES) + 1) * whole
 
 
 def _usual_limit(reading: Judged, sink: int | None, window: int | None, budget: float | None) -> Limit:
@@ -471,37 +495,34 @@ def _limiting(
     pretrained: Pretrained,
     reading: Judged,
     limit: Limit,
-    tell: Callable[[float], None],
+    work: Work,
     *,
     budget: float | None,
     sink: int | None,
     window: int | None,
 ) -> Limiting:
     """The text read with the whole cache; once more where first and last keys take too much of a budget."""
-    first = FIRST_SHARE if budget is None else FIRST_SHARE / 2
-    limiting = Limiting(pretrained, reading, limit, lambda share: tell(share * first))
+    limiting = Limiting(pretrained, reading, limit, work)
     if budget is None:
         return limiting
     smaller = _within(limiting.heads, limit, budget / LIMITED_SHARE, sink, window)
     if (smaller.sink, smaller.window) == (limit.sink, limit.window):
         return limiting
-    return Limiting(pretrained, reading, smaller, lambda share: tell(first + share * first))
+    return Limiting(pretrained, reading, smaller, work)
 
 
-def _found(limiting: Limiting, budget: float | None, tell: Callable[[float], None]) -> LimitedHeads:
+def _found(limiting: Limiting, budget: float | None) -> LimitedHeads:
     """What is lost by each head alone, by shares of them together, and with a budget."""
     heads, judge = limiting.heads, limiting.judge
     counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
-    step = _steps(limiting, counts, budget, tell)
-    step(0)
-    alone = limiting.losses([[head.place] for head in heads], step)
+    _expect_work(limiting, counts, budget)
+    alone = limiting.losses([[head.place] for head in heads], "head")
     needs = [lost[need_name(lost)] for lost in alone]
     order = [heads[index] for index in sorted(range(len(heads)), key=needs.__getitem__)]
-    curve = limiting.together(order, counts, step)
+    curve = limiting.together(order, counts)
     by_need = sorted(range(len(heads)), key=lambda index: -needs[index])
     missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
-    step(limiting.run.work_without(()))
-    full, at_budget = ([], {}) if budget is None else _at_budget(limiting, order, budget, step)
+    full, at_budget = ([], {}) if budget is None else _at_budget(limiting, order, budget)
     nothing = dict.fromkeys(LOOKED_AT)
     return LimitedHeads(
         [
@@ -524,35 +545,26 @@ def _found(limiting: Limiting, budget: float | None, tell: Callable[[float], Non
     )
 
 
-def _steps(
-    limiting: Limiting, counts: Sequence[int], budget: float | None, tell: Callable[[float], None]
-) -> Callable[[float], None]:
-    """A function that takes how much work was done since its last call, and tells the share of all passes."""
+def _expect_work(limiting: Limiting, counts: Sequence[int], budget: float | None) -> None:
+    """What the passes to come cost, now that the heads are known."""
     heads, tried = limiting.heads, list[int]()
     if budget is not None:
         tried = tried_sizes(len(heads), _num_full(heads, budget))[:-1]
-    total, done = limiting.work(heads, [*counts, *([0] if tried else [])], tried), 0.0
-
-    def step(work: float) -> None:
-        nonlocal done
-        done += work
-        tell(FIRST_SHARE + (1 - FIRST_SHARE) * min(done / total, ALMOST_DONE))
-
-    return step
+    limiting.work_told.expect(limiting.work(heads, [*counts, *([0] if tried else [])], tried))
 
 
 def _at_budget(
-    limiting: Limiting, order: Sequence[CacheHead], budget: float, step: Callable[[float], None]
+    limiting: Limiting, order: Sequence[CacheHead], budget: float
 ) -> tuple[list[CacheHead], dict[str, Any]]:
     """The heads that keep everything, the most needed first, and what is lost where all others are limited.
 
     `order` has all heads, the least needed first.
     """
     order = sorted(order, key=_can_forget)
-    full = limiting.most_needed(order, _num_full(order, budget), step)
+    full = limiting.most_needed(order, _num_full(order, budget))
     order = [*(head for head in order if head not in full), *full[::-1]]
     num_limited = _num_limited(order, budget)
-    (at_budget,) = limiting.together(order, [num_limited], step)
+    (at_budget,) = limiting.together(order, [num_limited])
     return order[num_limited:][::-1], at_budget
 
 

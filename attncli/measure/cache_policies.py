@@ -20,9 +20,10 @@ from attncli.core.formulas import load_formula
 from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.core.names import CACHE_POLICIES, ends_of
 from attncli.core.process import SharedChange
+from attncli.core.progress import Stage, Work
 from attncli.errors import UserError
-from attncli.measure.ablate import Start, TextRun
-from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_by
+from attncli.measure.ablate import Start, TextRun, work_of_run
+from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_by, tell_of_layer
 from attncli.measure.removal import Removed
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
@@ -39,6 +40,8 @@ STEEPNESS = 20
 """PyramidKV's beta: the lowest layer has up to so many times the keys of the highest."""
 ROOM_FOR_ROUNDING = 1e-6
 """Of a key: what a budget times many keys may be off by."""
+SCORING_COST = 0.17
+"""What the scores of one policy cost, in plain runs of the prompt, about."""
 ROUNDED_TOGETHER = 32
 """Numbers that share a scale in a cache of few bits."""
 
@@ -432,8 +435,16 @@ def _rotations_noted(code: ModuleType) -> SharedChange:
 class PromptCache:
     """A prompt that was read once: its keys and values, and the scores of policies."""
 
-    def __init__(self, pretrained: Pretrained, reading: Judged, start: int, policies: Sequence[str]) -> None:
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        reading: Judged,
+        start: int,
+        policies: Sequence[str],
+        work: Work | None = None,
+    ) -> None:
         self.start, self.name = start, pretrained.name
+        self._work, self._reading_cost = work or Work(), _reading_cost(pretrained, reading, policies)
         self.rules = {name: load_formula(CACHE_POLICIES[name].scores) for name in policies}
         self.scores: list[dict[str, Scores]] = []
         self.held: list[Bool[Tensor, " key"]] = []
@@ -493,6 +504,7 @@ class PromptCache:
         assert isinstance(attention, AttentionLayer)
         prompt = self._prompt(attention)
         number = len(self.scores)
+        tell_of_layer(self._work, self._reading_cost, number + 1, self.num_layers)
         read = PromptLayer(prompt, number, self.num_layers, self._rotation(layer.module, prompt))
         self.scores.append({name: rule(read) for name, rule in self.rules.items()})
         last = torch.tensor([self.start - 1], device=prompt.key.device)
@@ -561,18 +573,16 @@ class PromptCache:
             left += size * sum(map(len, of_layer))
         return left / whole
 
-    def lost(
-        self, copies: Sequence[Callable[[int, Start], Sequence[Part]]], progress: Callable[[int], None] | None
-    ) -> list[dict[str, Any]]:
+    def lost(self, copies: Sequence[Callable[[int, Start], Sequence[Part]]]) -> list[dict[str, Any]]:
         """What is lost with each of these caches, some of them together."""
         found: list[dict[str, Any]] = []
         size = self.run.num_together()
         for first in range(0, len(copies), size):
             some = copies[first : first + size]
+            cost = len(some) * self.run.work_without(())
+            self._work.begin("smaller cache", cost, first + 1, len(copies))
             outputs = self.run.without([()] * len(some), KeptKeys(some, self.run.starts), 0)
             found += [self.judge.lost(output) for output in outputs]
-            if progress is not None:
-                progress(len(some))
         return found
 
 
@@ -628,7 +638,7 @@ def policy_costs(
     budgets: Sequence[float] = (0.1, 0.3, 0.5),
     bits: int | None = None,
     every: int | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[Stage], None] | None = None,
     key: str = "text",
 ) -> PolicyCosts:
     """What the model loses on the last tokens of a text where the cache of those before keeps less.
@@ -640,18 +650,18 @@ def policy_costs(
     for a model that cannot read on from kept keys; MemoryError.
     """
     found = []
-    for number, reading in enumerate(readings):
-
-        def step(share: float, number: int = number) -> None:
-            if progress is not None:
-                progress((number + share) / len(readings))
-
+    num_caches = len(policies) * len(budgets) + (bits is not None)
+    costs = [_reading_cost(pretrained, one, policies) for one in readings]
+    costs += [num_caches * _cost_of_cache(pretrained, one, every) for one in readings]
+    work = Work(progress, float(sum(costs)))
+    work.begin("reading", 0.0)
+    for reading in readings:
         judged = num_judged(reading) if every is None else every
         start = len(reading.text.ids) - judged - 1  # the token before the first that is judged predicts it
         if start < 3:
             count = len(reading.text.ids)
             raise UserError(f"{key}: must be longer, for a prompt and tokens behind it (got {count} tokens)")
-        found.append(_costs(pretrained, reading, start, policies, budgets, bits, step))
+        found.append(_costs(pretrained, reading, start, policies, budgets, bits, work))
     return found[0] if len(found) == 1 else _mean_costs(found)
 
 
@@ -662,24 +672,15 @@ def _costs(
     policies: Sequence[str],
     budgets: Sequence[float],
     bits: int | None,
-    progress: Callable[[float], None],
+    work: Work,
 ) -> PolicyCosts:
     """Those of one reading, whose prompt ends at `start`."""
-    progress(0.0)
-    cache = PromptCache(pretrained, reading, start, policies)
+    cache = PromptCache(pretrained, reading, start, policies, work)
     runs = [(policy, budget, cache.kept(policy, budget)) for policy in policies for budget in budgets]
-    total, done = len(runs) + (bits is not None) + 1, 1
-
-    def step(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done / total)
-
-    step(0)
     copies: list[Callable[[int, Start], Sequence[Part]]] = [partial(_kept_parts, kept) for *_, kept in runs]
     if bits is not None:
         copies.append(lambda call, first: [_rounded_part(first, bits)])
-    lost = cache.lost(copies, step)
+    lost = cache.lost(copies)
     rows = [
         {"policy": policy, "budget": budget, "cache": cache.share(kept), **one}
         for (policy, budget, kept), one in zip(runs, lost, strict=False)
@@ -689,6 +690,17 @@ def _costs(
         rows.append({"policy": f"{bits} bits", "budget": None, "cache": share, **lost[-1]})
     judged = len(reading.text.ids) - start - 1
     return PolicyCosts(rows, cache.judge.baseline(), start, judged, tuple(cache.run.way.notes()))
+
+
+def _reading_cost(pretrained: Pretrained, reading: Judged, policies: Sequence[str]) -> float:
+    """What it costs to read the prompt and to score its keys by each policy."""
+    return work_of_run(pretrained, reading, num_places=0) * (1.5 + SCORING_COST * len(policies))
+
+
+def _cost_of_cache(pretrained: Pretrained, reading: Judged, every: int | None) -> float:
+    """What it costs to read on from a smaller cache."""
+    count = num_judged(reading) if every is None else every
+    return work_of_run(pretrained, reading, max(0, len(reading.text.ids) - count - 1), count)
 
 
 def _mean_costs(found: Sequence[PolicyCosts]) -> PolicyCosts:

@@ -7,6 +7,7 @@ measured on synthetic contexts, of which the right sentence is known.
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -14,17 +15,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from attncli.core.engines import Progress, attend
+from attncli.core.engines import attend
 from attncli.core.formulas import rank_correlation
 from attncli.core.layer import Wanted
 from attncli.core.names import NamedHead, head_range, named_head
+from attncli.core.progress import Stage, Work
 from attncli.errors import UserError
 from attncli.measure.answers import answer_forms, likelier_form
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay, queries_of
 from attncli.models.source_texts import Source, SourcedReading, SourcedText, encoded_sources, read_sourced
-from attncli.models.writing import Decoding, whole_cache, write
+from attncli.models.writing import LONG_CHUNK, Decoding, whole_cache, write
 
 SourceMethod = Literal["weights", "removal", "sampled"]
 CHECKED = 5
@@ -61,6 +63,7 @@ def written_answer(
     decoding: Decoding,
     *,
     on_text: Callable[[str], None] | None = None,
+    work: "AnswerWork | None" = None,
 ) -> Answer:
     """What the model writes after its prompt, without the special tokens that end it.
 
@@ -71,6 +74,8 @@ def written_answer(
 
     def take(token: int, _layers: Sequence[CapturedLayer]) -> None:
         nonlocal shown
+        if not ids and work is not None:
+            work.write()
         ids.append(token)
         text = pretrained.text_of(ids)
         if on_text is not None and not text.endswith("\ufffd"):
@@ -81,12 +86,85 @@ def written_answer(
     cache = whole.cache if whole is not None and whole.may_be_cut else None
     prompt = reading.prompt.ids.unsqueeze(0).to(pretrained.device)
     inputs = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+    if work is not None:
+        work.read()
     write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer, cache)
     while ids and ids[-1] in pretrained.special_ids:
         ids.pop()
     if not ids:
         raise UserError(f"answer: {pretrained.name} writes nothing after this prompt: give one")
     return Answer(ids, cache)
+
+
+WRITTEN_TOKEN = 4.0
+"""What a token that is written costs, in tokens of a prompt, which are read together."""
+
+
+class AnswerWork:
+    """Tells one share of all passes that an answer takes: the prompt is read, the answer written (at most
+    `num_new` tokens; 0 where it is given) and read, then the prompts without sources; in tokens.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[Stage], None],
+        reading: SourcedReading,
+        num_new: int,
+        method: SourceMethod,
+        num_runs: int,
+    ) -> None:
+        self.reading, self.num_prompt, self.num_new = reading, len(reading.prompt.ids), num_new
+        num_sources = len(reading.places)
+        removals = {"sampled": num_runs, "removal": num_sources, "weights": min(CHECKED, num_sources)}
+        self._without = removals[method] * self.num_prompt / 2
+        written = self.num_prompt + WRITTEN_TOKEN * num_new if num_new else 0.0
+        self._work = Work(tell, written + self.num_prompt + self._without)
+
+    def read(self) -> None:
+        """The prompt is read, to be continued."""
+        self._work.begin("reading", float(self.num_prompt), runs=-(-self.num_prompt // LONG_CHUNK))
+
+    def write(self) -> None:
+        """The answer is written."""
+        self._work.begin("writing", WRITTEN_TOKEN * self.num_new)
+
+    def look(self, replay: Replay) -> None:
+        """The answer is read, and its prompt, unless what was read of it is kept."""
+        count = len(replay.answer) + (0 if replay.is_read else self.num_prompt)
+        self._work.begin("reading the answer", float(count), runs=-(-count // LONG_CHUNK))
+        self._work.expect(self._without)
+
+    def remove(self, masks: Bool[Tensor, "run source"], replay: Replay, what: str) -> Iterator[None]:
+        """Before each run, the prompts without the sources of a mask, in the order in which they run."""
+        before = torch.ones_like(masks[0])
+        costs = []
+        for mask in masks:
+            costs.append(self._tokens_read(mask, before) if replay.shares_prompts else self.num_prompt)
+            costs[-1] += len(replay.answer)
+            before = mask
+        self._work.expect(float(sum(costs)))
+        for number, cost in enumerate(costs, start=1):
+            self._work.begin(what, float(cost), number, len(costs), runs=-(-cost // LONG_CHUNK))
+            yield
+
+    def _tokens_read(self, mask: Bool[Tensor, " source"], before: Bool[Tensor, " source"]) -> int:
+        """Those from the first source on that is not as in the whole prompt, or as in the one before."""
+        kept = [0]
+        for other in (torch.ones_like(mask), before):
+            differ = (mask != other).nonzero()
+            first = int(differ[0]) if len(differ) else len(mask)
+            kept.append(self._start_of(first))
+        gone = sum(
+            len(places)
+            for places, is_there in zip(self.reading.places, mask.tolist(), strict=True)
+            if not is_there and places and places[0] >= max(kept)
+        )
+        return max(0, self.num_prompt - max(kept) - gone)
+
+    def _start_of(self, source: int) -> int:
+        """The first token of a source and of those behind it."""
+        starts = [places[0] for places in self.reading.places[source:] if places]
+        return min(starts, default=self.num_prompt)
 
 
 @dataclass(frozen=True)
@@ -158,15 +236,17 @@ class Removals:
         self.pretrained, self.sourced, self.replay = pretrained, reading.sourced, replay
 
     def log_probabilities(
-        self, masks: Bool[Tensor, "run source"], progress: Progress | None = None
+        self,
+        masks: Bool[Tensor, "run source"],
+        work: AnswerWork | None = None,
+        what: str = "without source",
     ) -> Float[Tensor, "run token"]:
         """Those of the answer's tokens with the sources of each mask; alike ones run one after another."""
         found = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
         order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
-        for done, run in enumerate(order, start=1):
+        told = repeat(None) if work is None else work.remove(masks[order], self.replay, what)
+        for run, _ in zip(order, told, strict=False):
             found[run] = self.replay.log_probabilities(self._prompt(self.sourced.with_only(masks[run])))
-            if progress is not None:
-                progress(done / len(order))
         return found
 
     def _prompt(self, sourced: SourcedText) -> Int[Tensor, " token"]:
@@ -274,7 +354,7 @@ def answer_sources(
     method: SourceMethod = "weights",
     num_runs: int = 64,
     seed: int = 0,
-    progress: Progress | None = None,
+    work: AnswerWork | None = None,
 ) -> AnswerSources:
     """Where an answer, written by the model or read by it, came from.
 
@@ -284,6 +364,8 @@ def answer_sources(
     """
     ids = torch.tensor(answer.ids)
     replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
+    if work is not None:
+        work.look(replay)
     layers, expected = replay.layers()
     named = [named_head(name) for name in heads]
     weights = source_weights(layers, reading, len(ids), named)
@@ -297,7 +379,7 @@ def answer_sources(
     lost = unknown.clone()
     if method == "sampled":
         masks = sampled_masks(num_runs, num_sources, seed)
-        given = removals.log_probabilities(masks, progress)
+        given = removals.log_probabilities(masks, work, "sources, set")
         found["effect"] = lasso_effects(masks, given.sum(dim=1), len(ids))
         of_tokens = torch.stack([lasso_effects(masks, of_token, 1) for of_token in given.unbind(dim=1)])
     else:
@@ -306,7 +388,7 @@ def answer_sources(
         masks = torch.ones(len(removed), num_sources, dtype=torch.bool)
         masks[torch.arange(len(removed)), removed] = False
         of_tokens = torch.full((len(ids), num_sources), torch.nan, dtype=torch.float64)
-        of_tokens[:, removed] = (expected - removals.log_probabilities(masks, progress)).mT
+        of_tokens[:, removed] = (expected - removals.log_probabilities(masks, work)).mT
         lost = of_tokens.sum(dim=0)
     found["lost"] = lost
     return AnswerSources(

@@ -66,6 +66,16 @@ class Replay:
         if cache is not None and self._empty is not None:
             self._read["whole"] = self._ids(prompt)[: cache.get_seq_length()], cache
 
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether prompts that begin alike share what was read of them."""
+        return self._empty is not None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the prompt was read already, by the model that wrote the answer."""
+        return bool(self._read)
+
     def layers(self) -> tuple[list[CapturedLayer], Float[Tensor, " new"]]:
         """The attention of the queries that chose the answer's tokens, and the log-probability of each."""
         rows = LastRows(self.is_pair, len(self.answer))

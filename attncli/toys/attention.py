@@ -32,6 +32,7 @@ from attncli.core.mechanisms import (
     rms_norm,
     rotate,
 )
+from attncli.core.progress import Stage
 from attncli.errors import RunError, UserError
 
 
@@ -130,6 +131,12 @@ class Progress(Protocol):
 
     def __call__(self, share: float, /) -> None:
         """The share of a long computation that is done, between 0 and 1."""
+
+    def stage(self, stage: Stage, /) -> None:
+        """A part of a long computation begins."""
+
+    def if_long(self, ways_out: str, /) -> None:
+        """What would take less, to be said where all takes long."""
 
     def write(self, text: str, /) -> None:
         """Text as a model generates it."""

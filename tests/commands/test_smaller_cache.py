@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import attncli
-from attncli.commands import cache
+from attncli.commands import forecast, output
+from attncli.core.progress import Stage
 from attncli.measure.ablate import TextRun
 from attncli.measure.cache import limited_heads, read_judged
 from attncli.models.loading import in_use
@@ -130,51 +131,15 @@ def test_of_each_head_the_keys_are_named_that_it_forgets(attn: Attn) -> None:
     assert len({(row["layer"], row["head"]) for row in found["forgotten"]}) == 2
 
 
-class Told:
-    """What a forecast passes on, and what it says, at times that are set."""
-
-    def __init__(self) -> None:
-        self.shares: list[float] = []
-        self.lines: list[str] = []
-
-    def __call__(self, share: float, /) -> None:
-        self.shares.append(share)
-
-    def tell(self, line: str, /) -> None:
-        self.lines.append(line)
-
-
-@pytest.mark.parametrize(
-    ("times", "lines"),
-    [
-        ([(0, 0.0), (3, 0.5), (6, 0.9)], []),  # six seconds in all
-        ([(0, 0.0), (2, 0.01)], []),  # too early to tell
-        ([(0, 0.0), (4, 0.0)], []),  # nothing is done
-        ([(0, 0.0), (10, 0.1), (20, 0.2)], ["about 2 min in all: less"]),
-        ([(0, 0.0), (10, 0.25), (60, 0.3)], ["about 4 min in all: less"]),  # 40 seconds at first
-        ([(0, 0.5), (30, 0.6)], ["about 3 min in all: less"]),  # what was done before is no measure
-    ],
-)
-def test_a_long_run_says_once_what_takes_less(
-    times: list[tuple[float, float]], lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = Told()
-    forecast = cache.Forecast(told, "less")  # type: ignore[arg-type]
-    for now, share in times:
-        monkeypatch.setattr(cache, "monotonic", lambda now=now: 1000.0 + now)
-        forecast(share)
-    assert told.lines == lines
-    assert told.shares == [share for _, share in times]
-
-
 @pytest.mark.parametrize("budget", [None, 0.6])
 def test_the_forecast_is_one_of_all_passes(budget: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextRun, "num_together", lambda _run: 1)
-    shares: list[float] = []
+    stages: list[Stage] = []
     with in_use(attncli.open_model()) as pretrained:
         reading = read_judged(pretrained, TEXT)
-        limited_heads(pretrained, reading, sink=1, window=4, budget=budget, progress=shares.append)
-    assert shares == sorted(shares) and shares[0] == 0 and 0.99 < shares[-1] < 1
+        limited_heads(pretrained, reading, sink=1, window=4, budget=budget, progress=stages.append)
+    shares = [stage.done for stage in stages]
+    assert shares == sorted(shares) and shares[0] == 0 and 0.9 < shares[-1] < stages[-1].end <= 1
     assert len({*shares}) >= 18 and max(after - before for before, after in pairwise(shares)) <= 0.125
 
 
@@ -190,7 +155,8 @@ def test_beyond_a_minute_a_line_says_what_takes_less(
     attn: Attn, arguments: list[str], fewer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "min in all" not in attn(["cache", *arguments]).err
-    monkeypatch.setattr(cache, "MEASURED_SECONDS", 0)
-    monkeypatch.setattr(cache, "LONG_SECONDS", 0)
+    for name in ("LEAST_UPDATES", "LEAST_SECONDS", "STEADY_SHARE", "STEADY_SECONDS"):
+        monkeypatch.setattr(forecast, name, 0.0)
+    monkeypatch.setattr(output, "LONG_SECONDS", 0.0)
     ended = attn(["cache", *arguments])
     assert ended.code == 0 and ended.err.splitlines() == [f"about 1 min in all: {fewer}"]

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from attncli.core.progress import Stage
 from attncli.errors import UserError
 from attncli.measure.sources import (
     NUM_SENTENCES,
+    AnswerWork,
     Removals,
     SourceWeights,
     answer_sources,
@@ -432,6 +434,30 @@ def test_sources_that_one_head_looks_at_are_removed_where_no_heads_are_named() -
     ]
     chosen = torch.tensor([[0.1, 0.6, 0.3]])
     assert int(likeliest(SourceWeights(names, of_heads, mean, chosen)).argmax()) == 1
+
+
+@pytest.mark.parametrize("method", ["weights", "removal", "sampled"])
+def test_one_share_of_all_passes_is_told_with_a_word_for_each(method: Any, tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "Llama")
+    stages: list[Stage] = []
+    pretrained = open_model(folder)
+    sourced = split_text("\n".join(f"w{20 + line} the cat" for line in range(8)), "line", question="it")
+    reading = read_sourced(pretrained, sourced, num_new=6)
+    work = AnswerWork(stages.append, reading, 6, method, 7)
+    answer = written_answer(pretrained, reading, Decoding(6), work=work)
+    answer_sources(pretrained, reading, answer, method=method, num_runs=7, work=work)
+    dones = [stage.done for stage in stages]
+    assert dones == sorted(dones) and dones[0] == 0 and dones[-1] < stages[-1].end <= 1.0 + 1e-9
+    assert stages[-1].end > 0.99
+    runs = {"weights": 5, "removal": 8, "sampled": 7}[method]
+    what = "sources, set" if method == "sampled" else "without source"
+    words = [
+        "reading",
+        "writing",
+        "reading the answer",
+        *(f"{what} {n} of {runs}" for n in range(1, runs + 1)),
+    ]
+    assert [stage.words for stage in stages] == words
 
 
 def test_removed_sources_are_shown_before_others(attn: Attn, tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""How long work still takes, from how long what is done of it took."""
+
+from dataclasses import dataclass
+from time import monotonic
+
+from attncli.core.progress import Stage
+
+LEAST_UPDATES, LEAST_SECONDS, LEAST_SHARE = 3, 2.0, 0.02
+"""What a forecast rests on: updates, seconds, and work that is that share of what is left."""
+HALF_SECONDS = 10.0
+"""After which what was measured counts half; of long work, after a quarter of it."""
+STEADY_SHARE, STEADY_SECONDS, STEADY_RATIO = 0.05, 5.0, 1.2
+"""A steady forecast rests on that share of what is left, and was within the ratio for so long."""
+
+
+@dataclass
+class _Measured:
+    """What was done of one kind of work: how often something, how long it took, its share of all.
+
+    Of the last of it, too: the machine may be less busy than it was, and late parts dearer than early ones.
+    """
+
+    updates: int = 0
+    seconds: float = 0.0
+    share: float = 0.0
+    last_seconds: float = 0.0
+    last_share: float = 0.0
+
+    def add(self, updates: int, seconds: float, share: float) -> None:
+        self.updates += updates
+        self.seconds += seconds
+        self.share += share
+        kept = 0.5 ** (seconds / max(HALF_SECONDS, self.seconds / 4))
+        self.last_seconds = self.last_seconds * kept + seconds
+        self.last_share = self.last_share * kept + share
+
+    def seconds_of(self, left: float, least: float = LEAST_SHARE) -> float | None:
+        """How long the share that is left takes; None where too little was measured to say."""
+        is_enough = self.updates >= LEAST_UPDATES and self.seconds >= LEAST_SECONDS
+        is_enough = is_enough and self.share > least * left and self.last_share > 0
+        return self.last_seconds / self.last_share * left if is_enough else None
+
+
+class Forecast:
+    """One forecast over all stages of some work.
+
+    What is left takes as long for its share as what is done of the kind that runs now or, where that is too
+    little to tell, of the kind that tells most.
+    """
+
+    def __init__(self) -> None:
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.stage: Stage | None = None
+        self.share = 0.0
+        self._runs_done = self._layer = 0
+        self._at = self._begun = monotonic()
+        self._kinds: dict[str, _Measured] = {}
+        self._before: tuple[float, float] | None = None
+
+    def begin(self, stage: Stage) -> None:
+        """A stage begins, and the one before is done; all work anew where its share is smaller."""
+        if self.stage is not None and stage.done >= self.stage.done:
+            # Of what a stage was to take: what proved needless afterwards took no time.
+            self._measure(min(stage.done, self.stage.end))
+        else:
+            self._begin_anew()
+        self.stage, self.share = stage, stage.done
+        self._runs_done = self._layer = 0
+
+    def begin_layer(self, number: int, count: int) -> None:
+        """A layer of the stage's runs begins; a trial before them ends behind its first layers."""
+        if self.stage is None or not self.stage.runs:
+            return
+        self._runs_done += number == 1 and self._layer == count
+        self._layer = number
+        part = min(1.0, (self._runs_done + (number - 1) / count) / self.stage.runs)
+        share = self.stage.done + part * (self.stage.end - self.stage.done)
+        self._measure(share)
+        self.share = share
+
+    def _measure(self, share: float) -> None:
+        assert self.stage is not None
+        now = monotonic()
+        measured = int(share > self.share), now - self._at, share - self.share
+        self._kinds.setdefault(self.stage.what, _Measured()).add(*measured)
+        self._at = now
+
+    def seconds_left(self) -> float | None:
+        """None where too little is done to say."""
+        if self.stage is None:
+            return None
+        left = 1 - self.share
+        own = self._kinds.get(self.stage.what, _Measured()).seconds_of(left)
+        most = max(self._kinds.values(), key=lambda kind: kind.share, default=_Measured())
+        return most.seconds_of(left, STEADY_SHARE) if own is None else own
+
+    def steady_seconds(self) -> tuple[float, float] | None:
+        """How long all takes and how long what is left of it; None until the forecast is steady."""
+        if self.stage is None:
+            return None
+        left = self._kinds.get(self.stage.what, _Measured()).seconds_of(1 - self.share, STEADY_SHARE)
+        if left is None:
+            self._before = None
+            return None
+        now = monotonic()
+        whole = now - self._begun + left
+        if self._before is None or not 1 / STEADY_RATIO < whole / self._before[1] < STEADY_RATIO:
+            self._before = now, whole
+        return (whole, left) if now - self._before[0] >= STEADY_SECONDS else None
