@@ -56,7 +56,13 @@ from attncli.views.sections import (
     step_sections,
 )
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
-from attncli.views.writer_screens import cache_screen, generate_screen, knows_heads, source_screen
+from attncli.views.writer_screens import (
+    cache_screen,
+    generate_screen,
+    knows_heads,
+    source_screen,
+    split_further,
+)
 
 ANY = (str, int, float, type(None))
 MAYBE = (int, float, type(None))
@@ -379,6 +385,8 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
         steps = ("--skip-sink 1", steps[0], steps[-1])
     if name == "source" and (model := report.spec.get("model")) and not knows_heads(report):
         steps = (f"--find-heads --model {shlex.quote(plain_text(str(model)))}", *steps)
+    if name == "source" and (further := split_further(report)):
+        steps = (further, *steps)
     if shown_parts:
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
