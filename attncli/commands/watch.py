@@ -66,6 +66,13 @@ STORE = argument(
     "STORE",
     reads_file=True,
 )
+SHOW_STEPS = replace(
+    SHOW,
+    help="Parts of the report instead of its first screen: steps, patterns, changes, heads, a statistic by "
+    "its name, as entropy, statistics, all; in csv and parquet another table.",
+    choices=("steps", "patterns", "changes", "heads", "statistics", "all"),
+    everyday="steps, patterns, changes, heads, entropy, ..., all",
+)
 HEAD = option("--head", "Show one head over the steps.", "LAYER:HEAD", everyday="one head over the steps")
 EXPECT = option(
     "--expect",
@@ -280,7 +287,7 @@ def _broken_rows(condition: Condition, rows: Sequence[Row]) -> Iterator[str]:
 def show_watch(store: str, head: str | None, expect: Sequence[str], **flags: Any) -> int:
     """Write what a store has; on a terminal again and again, while something is written into it."""
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
-    to = Destination(**flags)
+    to = Destination(**flags, is_stored=True)
     path = Path(store)
     if _is_live(to):
         _wait_for(path)
@@ -361,7 +368,7 @@ command = partial(
         OUTPUT,
         OPEN,
         TITLE,
-        SHOW,
+        SHOW_STEPS,
         PRECISION,
         COLOR,
         SCALE_COLORS,

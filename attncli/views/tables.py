@@ -19,7 +19,7 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.comparisons import comparison_screen, watch_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
@@ -90,6 +90,10 @@ class Needs:
     num_axes: int | None = None
     spec: Columns = field(default_factory=dict)
     said: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """Of all tables, numbers and tensors."""
+        return (*self.must, *self.tables, *self.numbers, *self.tensors)
 
     def met_by(self, report: Report) -> bool:
         """Whether a report has all of it."""
@@ -321,11 +325,13 @@ NEEDS: dict[str, Needs] = {
 
 def shown_names() -> set[str]:
     """The names of the tables, numbers and tensors that first screens are made of."""
-    return {
-        name
-        for needs in NEEDS.values()
-        for name in (*needs.must, *needs.tables, *needs.numbers, *needs.tensors)
-    }
+    return {name for needs in NEEDS.values() for name in needs.names()}
+
+
+def shown_names_of(experiment: str) -> list[str]:
+    """Those of one experiment, in whatever form."""
+    forms = (needs for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment)
+    return [name for name in dict.fromkeys(chain.from_iterable(map(Needs.names, forms))) if name not in PARTS]
 
 
 def suits(report: Report) -> bool:

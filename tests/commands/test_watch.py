@@ -566,7 +566,13 @@ def test_a_table_is_shown_by_its_name(format: str, attn: Attn) -> None:
     ended = attn(["watch", LEARNED, "--show", "changes", "--format", format])
     assert ended.code == 0 and "previous token" in ended.out and "loss" not in ended.out
     unknown = attn(["watch", LEARNED, "--show", "change", "--format", format])
-    assert unknown.code == 2 and "must be one of weights" in unknown.err
+    assert unknown.code == 2 and unknown.err.startswith(
+        "--show: there is no part change in this report (did you mean 'changes'?); "
+        "it has statistics, steps, patterns, changes, heads, step, loss, "
+    )
+    for name in ("entropy", "largest_max_score"):
+        shown = attn(["watch", LEARNED, "--show", name, "--format", format])
+        assert shown.code == 0 and name in shown.out.replace("\\", "") and "uniform heads" not in shown.out
     missing = attn(["watch", LEARNED, "--show", "edges", "--format", format])
     assert missing.code == 2 and "there is no part edges in this report" in missing.err
 
