@@ -203,12 +203,13 @@ FORMAT = option(
 )
 SHOW = option(
     "--show",
-    f"Parts of the report instead of its first screen: {', '.join(PARTS)}; in csv and parquet another table.",
+    f"Parts of the report instead of its first screen: {', '.join(PARTS)}, or a table by its name; in csv "
+    "and parquet another table.",
     "PART,...",
     kind=list[str],
     choices=PARTS,
     group="Output",
-    everyday="parts of the report: weights, rows, ..., all",
+    everyday="parts: weights, rows, ..., all, or a table's name",
 )
 OUTPUT = option(
     "--output -o",

@@ -431,7 +431,7 @@ def _texts_spec(a: str, b: str | None, model: str, overrides: Overrides) -> TwoT
 
 def run_diff(a: str, b: str | None, model: str | None, set: Sequence[str], **flags: Any) -> None:
     """Read or compute both sides, then show B against A."""
-    to = Destination(**flags)
+    to = Destination(**flags, experiment="diff")
     overrides = parse_overrides(set)
     if model is not None:
         spec = _texts_spec(a, b, model, overrides)

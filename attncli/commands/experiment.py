@@ -187,7 +187,7 @@ def run_experiment(
     expect: Sequence[str] = (),
 ) -> int:
     """flags and YAML -> Spec -> Report -> view; 1 where something does not hold that is expected of it."""
-    to = Destination(**shown)
+    to = Destination(**shown, experiment=name)
     given = given_settings(name, config, flags)
     given = with_piped_text(SPECS[name], given)
     if to.view.draws:
@@ -329,13 +329,14 @@ def run_heads(
     if checkpoints:
         if show_config:
             raise UserError("--show-config: cannot be combined with --checkpoints")
-        to = Destination(**(shown if kept is None else {**shown, "output": None}))
+        to = Destination(**(shown if kept is None else {**shown, "output": None}), experiment="watch")
         return show_checkpoints(checkpoints, config, flags, to, store, kept, follow, expect, **of_store)
     if store is not None:
-        return show_store(store, config, flags, Destination(**shown), expect)
+        return show_store(store, config, flags, Destination(**shown, experiment=name), expect)
     if kept is None or show_config:
         return run_experiment(name, config, show_config, flags, shown, expect)
-    return keep_survey(kept, config, flags, Destination(**{**shown, "output": None}), expect, **of_store)
+    to = Destination(**{**shown, "output": None}, experiment=name)
+    return keep_survey(kept, config, flags, to, expect, **of_store)
 
 
 def show_checkpoints(

@@ -303,7 +303,10 @@ class Destination:
         *,
         open: bool = False,
         several: bool = False,
+        experiment: str | None = None,
+        is_stored: bool = False,
     ) -> None:
+        """`experiment` makes the reports, whose parts an error names; where it `is_stored` they are asked."""
         display = checked_display(color, scale_colors, skip_first_keys, precision, show, several=several)
         self.path = checked_path(output)
         self.format = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
@@ -314,8 +317,8 @@ class Destination:
         if self.view.one_table and len(display.show) > 1:
             names = ", ".join(display.show)
             raise UserError(f"--show: a {self.format} file is one table: give one name (got {names})")
-        if not self.view.one_table:  # of which a report says what tables there are
-            refuse_unknown_parts(display.show)
+        if not self.view.one_table and not is_stored:  # of these a report says what tables there are
+            refuse_unknown_parts(display.show, experiment)
         if title is not None and not self.view.has_title:
             titled = ", ".join(name for name, view in VIEWS.items() if view.has_title)
             raise UserError(f"--title: {self.format} has no title of its own; it is for {titled}")
@@ -374,15 +377,19 @@ class Destination:
         return self.format == "table" and self.path is None and is_whole and can_walk()
 
 
-def refuse_unknown_parts(names: Sequence[str]) -> None:
-    """UserError for what is neither a part of reports nor a table or tensor that a first screen shows."""
+def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) -> None:
+    """UserError for what is neither a part of reports nor a table or tensor that a first screen shows.
+
+    It names those of the experiment, where that is known.
+    """
     unknown = [name for name in names if name not in PARTS]
     if unknown:
-        from attncli.views.tables import shown_names
+        from attncli.views.tables import shown_names, shown_names_of
 
+        own = [] if experiment is None else shown_names_of(experiment)
         for name in unknown:
             if name not in shown_names():
-                refuse_unknown("--show", name, PARTS)
+                refuse_unknown("--show", name, (*PARTS, *own))
 
 
 def found_browser(format: str, path: Path | None) -> "BaseBrowser":
@@ -416,13 +423,13 @@ def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
 
 def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Report]":
     """The reports; UserError for what --show names that the only report, or each of several, has not."""
-    from attncli.views.matrices import missing_parts, named_parts, parts_of
+    from attncli.views.matrices import listed_names, missing_parts, named_parts, parts_of
 
     missing: list[str] = []
     found: dict[str, None] = {}
     named: set[str] = set()
     for report in reports:
-        found |= dict.fromkeys(parts_of(report))
+        found |= dict.fromkeys([*parts_of(report), *listed_names(report)])
         named |= named_parts(report)
         missing = missing_parts([name for name in display.show if name not in named], list(found))
         if missing and not display.several:

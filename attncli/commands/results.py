@@ -150,7 +150,7 @@ def show_results(
         refuse_unknown("--sort", sort, GROUP_SUMMARY)
     elif ascending:
         raise UserError(f"--ascending: needs --sort {'|'.join(GROUP_SUMMARY)}")
-    to = Destination(**flags)
+    to = Destination(**flags, experiment="results")
     with progress_line() as line:
         line.begin(f"reading {Path(store).name}")
         from attncli.runs.results import reading, results, usual_groups

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -28,7 +28,7 @@ from attncli.settings.fields import (
 )
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
-from attncli.settings.text import IN_FILE, FileName, Text, Texts, read_text, text_or_file
+from attncli.settings.text import IN_FILE, FileName, Text, Texts, names_file, text_or_file
 
 if TYPE_CHECKING:
     from attncli.measure.sources import Answer, AnswerSources, AnswerWork, RetrievingHeads
@@ -123,6 +123,11 @@ class SourceSpec(ModelSpec):
     def text_sources(self) -> tuple[TextSource, ...]:
         return TextSource("sentence", self.sentence), TextSource("context", self._context, self.file)
 
+    def other_files(self) -> Iterator[tuple[str, str]]:
+        yield from (("document", file) for file in self.document)
+        if self.answer is not None and names_file(self.answer):
+            yield "answer", self.answer
+
     @property
     def _context(self) -> str | None:
         return CONTEXT if self.sentence == QUESTION and not self.given("sentence") else self.context
@@ -190,25 +195,52 @@ def _key(spec: SourceSpec) -> str:
 
 def _sourced(spec: SourceSpec, texts: Texts, pretrained: "Pretrained") -> "SourcedText":
     """The sources in their prompt: documents, marked parts, turns of a chat, or parts of a text."""
-    from attncli.models.source_texts import chat_text, is_chat, marked_text, split_text, with_documents
+    from attncli.models.source_texts import chat_text
+
+    if (chat := _chat(spec, texts)) is not None:
+        return chat_text(chat, pretrained, key=_key(spec))
+    sourced = _sourced_text(spec, texts)
+    return sourced.in_template(pretrained) if spec.chat else sourced
+
+
+def _chat(spec: SourceSpec, texts: Texts) -> str | None:
+    """The text where it is a chat as JSON; UserError for a question beside it."""
+    from attncli.models.source_texts import is_chat
+
+    if not spec.chat or spec.document or texts.context is None or not is_chat(texts.context):
+        return None
+    if texts.text is not None:
+        raise UserError("sentence: is not for a chat as JSON, whose last message asks: leave it out")
+    return texts.context
+
+
+def _sourced_text(spec: SourceSpec, texts: Texts) -> "SourcedText":
+    """The sources of documents, or the marked or other parts of a text; no model is needed for these."""
+    from attncli.models.source_texts import marked_text, split_text, with_documents
 
     question, context, key = texts.text, texts.context, _key(spec)
     if spec.document:
         assert question is not None
-        documents = [(Path(file).name, read_text(file, "document")) for file in spec.document]
-        sourced = with_documents(documents, question)
-    elif context is None:
+        documents = [(Path(file).name, text) for file, text in texts.of_files[: len(spec.document)]]
+        return with_documents(documents, question)
+    if context is None:
         assert question is not None
         marked = marked_text(question, key=key)
-        sourced = marked or split_text(question, spec.split, key=key)
-    elif spec.chat and is_chat(context):
-        if question is not None:
-            raise UserError("sentence: is not for a chat as JSON, whose last message asks: leave it out")
-        return chat_text(context, pretrained, key=key)
+        return marked or split_text(question, spec.split, key=key)
+    marked = marked_text(context, question=question, key=key)
+    return marked or split_text(context, spec.split, question=question, key=key)
+
+
+def check_texts(spec: SourceSpec, texts: Texts) -> None:
+    """UserError for texts that have no sources, or whose marks are wrong, before a model is read."""
+    from attncli.models.source_texts import chat_messages
+
+    if spec.find_heads:
+        return
+    if (chat := _chat(spec, texts)) is not None:
+        chat_messages(chat, _key(spec))
     else:
-        marked = marked_text(context, question=question, key=key)
-        sourced = marked or split_text(context, spec.split, question=question, key=key)
-    return sourced.in_template(pretrained) if spec.chat else sourced
+        _sourced_text(spec, texts)
 
 
 def report(spec: SourceSpec, reading: Any, pretrained: "Pretrained", progress: "Progress | None") -> Report:
@@ -305,7 +337,7 @@ HOW_TO_READ = (
 def _notes(
     spec: SourceSpec, found: "AnswerSources", heads: Sequence[str], *, is_kept: bool, name: str
 ) -> list[str]:
-    notes = [_order_note(found)]
+    notes = [*_order_notes(found)]
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
     if is_kept:
@@ -325,12 +357,14 @@ ORDERS = {
 }
 
 
-def _order_note(found: "AnswerSources") -> str:
-    """What the sources are in the order of, and the answer is coloured by."""
+def _order_notes(found: "AnswerSources") -> Iterator[str]:
+    """What the sources are in the order of, and the answer is coloured by; nothing of a single source."""
     kinds = list(dict.fromkeys(row["ranked_by"] for row in found.sources))
+    if len(found.sources) == 1:
+        return
     first = f"Sources are in the order of {ORDERS[kinds[0]]}"
     rest = "".join(f", then of {ORDERS[kind]}" for kind in kinds[1:])
-    return f"{first}{rest}; the answer is coloured by the first."
+    yield f"{first}{rest}; the answer is coloured by {'the first' if rest else 'the same'}."
 
 
 def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Progress | None") -> Report:

@@ -66,6 +66,13 @@ STORE = argument(
     "STORE",
     reads_file=True,
 )
+SHOW_STEPS = replace(
+    SHOW,
+    help="Parts of the report instead of its first screen: steps, patterns, changes, heads, a statistic by "
+    "its name, as entropy, statistics, all; in csv and parquet another table.",
+    choices=("steps", "patterns", "changes", "heads", "statistics", "all"),
+    everyday="steps, patterns, changes, heads, entropy, ..., all",
+)
 HEAD = option("--head", "Show one head over the steps.", "LAYER:HEAD", everyday="one head over the steps")
 EXPECT = option(
     "--expect",
@@ -213,18 +220,15 @@ def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Rep
     if not conditions:
         return 0
     first = next(reader.steps(), None)
-    of_steps = {
-        *OF_A_STEP,
-        "loss",
-        *(column.statistic for column in (() if first is None else first.columns)),
-    }
+    stored = [column.statistic for column in (() if first is None else first.columns)]
+    of_steps = {*OF_A_STEP, "loss", *stored}
     tables = {
         each: rows
         for each in conditions
         if each.name not in of_steps and (rows := _rows_with(each.name, reports))
     }
     expectations = Expectations([each for each in conditions if each not in tables])
-    if texts := [each for each in expectations.conditions if each.number is None]:
+    if texts := [each for each in expectations.conditions if each.number is None and each.name in of_steps]:
         raise UserError(*(f"--expect '{each}': must end in a number (got {each.text})" for each in texts))
     lines = [
         line
@@ -232,7 +236,8 @@ def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Rep
         for line in broken_expectations(expectations, step.step, step.columns, step.values)
     ]
     lines += [line for each, rows in tables.items() for line in _broken_rows(each, rows)]
-    lines += expectations.unmet()
+    known = [name for name in (*OF_A_STEP, *stored, *_columns(reports)) if "." not in name]
+    lines += expectations.unmet(list(dict.fromkeys(known)), "; attn export STORE has every one")
     for line in lines:
         print(plain_text(line), file=sys.stderr)
     return len(lines)
@@ -252,6 +257,12 @@ OF_TABLES = (
     "after",
 )
 """Their columns that are no numbers of each step."""
+
+
+def _columns(reports: Sequence[Report]) -> list[str]:
+    """Of the TABLES of the reports, without those that are numbers of each step."""
+    tables = (report.table(name) for report in reports for name in TABLES)
+    return [column for table in tables if table for column in table[0] if column in OF_TABLES]
 
 
 def _rows_with(column: str, reports: Sequence[Report]) -> list[Row]:
@@ -276,8 +287,10 @@ def _broken_rows(condition: Condition, rows: Sequence[Row]) -> Iterator[str]:
 def show_watch(store: str, head: str | None, expect: Sequence[str], **flags: Any) -> int:
     """Write what a store has; on a terminal again and again, while something is written into it."""
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
-    to = Destination(**flags)
+    to = Destination(**flags, is_stored=True)
     path = Path(store)
+    if _is_live(to):
+        _wait_for(path)
     if _is_live(to) and path.exists() and is_driven(path):
         with drawing(to) as draw:
             while is_driven(path):
@@ -291,6 +304,16 @@ def show_watch(store: str, head: str | None, expect: Sequence[str], **flags: Any
         line.clear()
         _write(reports, to)
     return FAILED if broken else DONE
+
+
+def _wait_for(path: Path) -> None:
+    """Wait, where somebody sees a line that says so, until a training run makes its store, or Ctrl-C."""
+    with progress_line() as line:
+        if not line.is_terminal or path.exists() or not path.parent.is_dir():
+            return
+        line.begin(f"{path.name}: no such file yet: waiting for the training run, Ctrl-C ends")
+        while not path.exists():
+            time.sleep(SECONDS_BETWEEN)
 
 
 def _write(reports: Sequence[Report], to: Destination) -> None:
@@ -345,7 +368,7 @@ command = partial(
         OUTPUT,
         OPEN,
         TITLE,
-        SHOW,
+        SHOW_STEPS,
         PRECISION,
         COLOR,
         SCALE_COLORS,

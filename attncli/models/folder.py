@@ -5,7 +5,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -89,6 +89,8 @@ READ_FIRST_BYTES = 2**28
 """Of a model's numbers as they are computed with, up to which all are read before the first is used."""
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
+OTHER_MODELS = (".onnx", ".pth", ".ckpt", ".tflite", ".mlmodel", ".pb")
+"""Of models that other programs run."""
 HOLDS_A_MODEL = re.compile(r"\.(gguf|safetensors),")
 """In a line of the list of files that a package comes with."""
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
@@ -107,14 +109,18 @@ def local_model(model: str) -> Path | None:
     return None if len(path.parts) > 1 else _of_package(model)
 
 
-@lru_cache(maxsize=64)
-def _of_package(name: str) -> Path | None:
-    """What an installed package's list of files says, none of whose code runs."""
+def _files_of(package: str) -> list[Path] | None:
+    """What an installed package's list of files says, none of whose code runs; None where it is not there."""
     try:
-        listed = distribution(name).files if name.strip() else None
+        listed = distribution(package).files if package.strip() else None
     except (PackageNotFoundError, ValueError):
         return None
-    paths = [Path(str(file.locate())) for file in listed or ()]
+    return None if listed is None else [Path(str(file.locate())) for file in listed]
+
+
+@lru_cache(maxsize=64)
+def _of_package(name: str) -> Path | None:
+    paths = _files_of(name) or []
     models = [path for path in paths if path.suffix.lower() == GGUF]
     if not models:
         configured = {path.parent for path in paths if path.name == "config.json"}
@@ -142,10 +148,21 @@ def _is_model(package: str) -> bool:
 
 def no_such_model(name: str, allow_download: str) -> str:
     """What is wrong with the name of no model here; `allow_download` is what the setting is called."""
+    if (files := _files_of(name)) is not None:
+        return _no_model_in(name, files, allow_download)
     near = alike(name.rpartition("/")[2], models_in_packages())
     meant = f"did you mean {near}? " if near else ""
     name = f"{name:.200}" if name.isprintable() else repr(name[:200])
     return f"no such folder or installed package: {name} ({meant}a hub id needs {allow_download})"
+
+
+def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> str:
+    """What an installed package has instead of a model that is read."""
+    others = [file.name for file in files if file.suffix.lower() in (*WEIGHTS, *OTHER_MODELS)]
+    read = "config.json beside weights, or a .gguf file"
+    instead = f"; convert its {others[0]} to such a folder, as docs/images.md does" if others else ""
+    ships = f"the installed package {package} ships no model that attn reads ({read})"
+    return f"{ships}{instead}; a hub id needs {allow_download}"
 
 
 def id_and_revision(model: str) -> tuple[str, str]:

@@ -180,7 +180,7 @@ def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> Source
     The JSON is a list of messages with `role` and `content`, or an object with `messages` and `tools`.
     UserError, which names `key`, for another text, and for what the template leaves out.
     """
-    messages, tools = _messages(text, key)
+    messages, tools = chat_messages(text, key)
     placed = placed_chat(messages, pretrained, tools)
     found: list[tuple[list[Span], str]] = []
     for message, (spans,) in zip(messages, placed.parts, strict=True):
@@ -216,7 +216,8 @@ def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
     return span
 
 
-def _messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The messages and the tools of a chat as JSON; UserError, which names `key`, for anything else."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

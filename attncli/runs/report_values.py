@@ -6,7 +6,7 @@ run for --expect.
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
@@ -580,11 +580,16 @@ class Expectations:
                 lines.append(f"expected {condition}: got {number}{where}{more}")
         return lines
 
-    def unmet(self) -> list[str]:
-        """A line for each condition whose statistic no run had: a condition that checks nothing must fail."""
+    def unmet(self, known: Collection[str] = (), others: str = "") -> list[str]:
+        """A line for each condition whose statistic no run had: a condition that checks nothing must fail.
+
+        `known` are names to give instead, and `others` says where there are more.
+        """
         names = {column.statistic for columns in self._places for column in columns}
+        instead = f"; known: {listed(known)}{others}" if known else ""
         return [
-            f"--expect '{condition}': no run has {condition.name}{nearest(condition.name, names)}"
+            f"--expect '{condition}': no run has {condition.name}"
+            f"{nearest(condition.name, [*known, *names])}{instead}"
             for condition in self.conditions
             if condition.name not in names
         ]

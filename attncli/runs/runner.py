@@ -109,10 +109,7 @@ def model_of(
 
 def _check_names(spec: ModelSpec, texts: Texts) -> None:
     """UserError for a name of one token that means several, by the tokenizer alone: weights may take long."""
-    source, text = spec.model_source(), texts.text
-    if not isinstance(spec, SurveyTextSpec):
-        return
-    names = spec.names_of_tokens()
+    source, text, names = spec.model_source(), texts.text, spec.names_of_tokens()
     repeated = {key: name for key, name in names.items() if text is not None and text.count(name) > 1}
     if not repeated or source is None or text is None:
         return
@@ -122,7 +119,8 @@ def _check_names(spec: ModelSpec, texts: Texts) -> None:
     described = without_weights(source_of(source), allow_download=spec.allow_download)
     if described.has_decoder or described.own_tokenizer is None:
         return  # of which the names are those of another text
-    read = read_text(described, text, key="file" if spec.file else "sentence", truncate=spec.truncate)
+    key_of_text = "file" if spec.given("file") else "sentence"
+    read = read_text(described, text, key=key_of_text, truncate=spec.truncate)
     for key, name in repeated.items():
         token_named(name, read.text, described, key=key)
 
@@ -229,7 +227,7 @@ class Session:
     def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
         """The report of an experiment whose texts have been read."""
         refuse_what_does_not_fit(spec, *texts.counts())
-        import_experiment(spec)
+        module = import_experiment(spec)
         from torch import Generator
 
         if reseed or self._generator is None:
@@ -240,6 +238,8 @@ class Session:
             from attncli.models.loading import in_use
 
             _check_names(spec, texts)
+            if hasattr(module, "check_texts"):
+                module.check_texts(spec, texts)
             with in_use(model_of(spec, self._progress)) as pretrained:
                 return _run_on_model(spec, texts, pretrained, self._generator, self._progress)
         from attncli.toys.attention import Draws

@@ -555,6 +555,9 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
 
     explained_by = model_module = "attncli.commands.model_attention"
 
+    def names_of_tokens(self) -> dict[str, str]:
+        return {} if self.token is None else {"token": str(self.token)}
+
     def measured_of_rows(self) -> tuple[str, ...]:
         """Those of ROW_STATISTICS that are measured of its weights."""
         known = OF_WEIGHTS if self.words else tuple(ROW_STATISTICS)

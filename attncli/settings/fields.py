@@ -270,6 +270,10 @@ class Spec(BaseModel):
         """The text that the experiment reads, and maybe a context."""
         return ()
 
+    def other_files(self) -> Iterator[tuple[str, str]]:
+        """The text files that are read beside those of `text_sources`, each behind its setting."""
+        return iter(())
+
     def word_tokenizer(self) -> str | None:
         """How a text becomes tokens; None where a model's own tokenizer does it, or there is no text."""
         return None

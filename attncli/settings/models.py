@@ -119,6 +119,10 @@ class ModelSpec(ModelNameSpec):
     def model_source(self) -> str | None:
         return self.default_model if self.model is None else self.model
 
+    def names_of_tokens(self) -> dict[str, str]:
+        """The settings that name one token of the text."""
+        return {}
+
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.model is not None and not self.allow_download and local_model(self.model) is None:
@@ -260,10 +264,6 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     context: Text | None = Field(
         None, description="the text for the encoder, where there is a decoder (default: the sentence)"
     )
-
-    def names_of_tokens(self) -> dict[str, str]:
-        """The settings that name one token of the text."""
-        return {}
 
     def text_sources(self) -> tuple[TextSource, ...]:
         return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)

@@ -348,6 +348,8 @@ class Texts(NamedTuple):
     context: str | None = None
     token_spelling: str | None = None
     """How a model's vocabulary writes a blank, as `readable_token` takes it."""
+    of_files: tuple[tuple[str, str], ...] = ()
+    """The name and the text of each of the spec's `other_files`."""
     others: tuple["Texts", ...] = ()
     """Texts of the same counts that run together with this one."""
 
@@ -385,12 +387,16 @@ def read_tokens(spec: Spec) -> Texts:
     sources, tokenizer = spec.text_sources(), spec.word_tokenizer()
     if spec.model_source() is not None:
         text, context = [*map(_text, sources), None][:2]
-        return Texts(text=text, context=context)
+        return Texts(text=text, context=context, of_files=_other_files(spec))
     if tokenizer is None:
         return Texts()
     tokens, context_tokens = [*(_tokens(source, tokenizer) for source in sources), ()][:2]
     explained_token(getattr(spec, "token", None), tokens)
     return Texts(tokens, context_tokens)
+
+
+def _other_files(spec: Spec) -> tuple[tuple[str, str], ...]:
+    return tuple((file, read_text(file, key)) for key, file in spec.other_files())
 
 
 def _text(source: TextSource) -> str | None:

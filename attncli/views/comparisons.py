@@ -268,6 +268,7 @@ def watch_screen(report: Report, display: Display) -> ScreenParts:
     counts = {id(row): _line_of_pattern(row, patterns) for row in patterns}
     worth = [*numbers[:2], *(counts[id(row)] for row in by_worth), *numbers[2:]]
     yield _lines_part([*numbers, *counts.values()], worth, display)
+    yield from _why_no_loss(steps)
     heads = report.table("heads")
     stacks = {
         plain_text(stack): list(rows) for stack, rows in groupby(heads, key=lambda row: str(row["stack"]))
@@ -276,6 +277,13 @@ def watch_screen(report: Report, display: Display) -> ScreenParts:
     if lines := [*_change_lines(report.table("changes"), display)]:
         yield Elastic(partial(_last, lines), min(USUAL_CHANGES, len(lines)), 0, len(lines), rank=2)
     yield notes_in(report.notes, display, usual=0, apart=True)
+
+
+def _why_no_loss(steps: Sequence[Row]) -> Iterator[Paragraph]:
+    """Why the last step has no loss, where others have one."""
+    if steps[-1].get("loss", 0.0) is None:
+        text = f"No loss at step {steps[-1]['step']}: none was logged there (of the Trainer: logging_steps)."
+        yield Paragraph(text, "note")
 
 
 def _lines_part(lines: Sequence[_Line], worth: Sequence[_Line], display: Display) -> Elastic:
@@ -378,4 +386,5 @@ def _of_head(report: Report, display: Display) -> ScreenParts:
     names = [name for name in rows[0] if name != "step" and not name.startswith("pattern")]
     lines = [_line_of_numbers(name, rows, display) for name in names if not name.endswith(ALIKE)]
     yield replace(_lines_part(lines, lines, display), usual=len(lines))
+    yield from _why_no_loss(rows)
     yield notes_in(report.notes, display)

@@ -535,7 +535,9 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     """Heading, pictures, tokens that were shortened, notes."""
     width = display.width or TEXT_WIDTH
     title = heading(report) if display.title is None else plain_text(display.title)
-    yield from wrapped(title, width, BOLD, display.has_color)
+    has_title = bool(title.strip())
+    if has_title:
+        yield from wrapped(title, width, BOLD, display.has_color)
     drawn = pictured(report)
     if drawn and not display.show:  # what looks at a picture is shown on it, and nothing else
         report = replace(report, tensors={name: report.tensors[name] for name in drawn})
@@ -560,8 +562,9 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
         incomplete = {**incomplete, **figure.mentioned}
         pictures.append(figure.lines)
     pictures += curve_lines(report, display)
-    for lines in pictures or [[plain_line(NOTHING)]]:
-        yield from (BLANK, *lines)
+    for number, lines in enumerate(pictures or [[plain_line(NOTHING)]]):
+        yield from ([BLANK] if number or has_title else [])
+        yield from lines
     if incomplete:
         yield BLANK
         for line in text_columns(sentences(dict(sorted(incomplete.items()))), width):

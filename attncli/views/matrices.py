@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attncli.errors import nearest
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, Picture, Report, Statistic, Table, Tensors, whole_head_name
 
@@ -273,11 +274,21 @@ def named_parts(report: Report) -> set[str]:
     return {*report.tensors, *report.statistics} - beside
 
 
+MOST_NAMES = 60
+
+
+def listed_names(report: Report) -> list[str]:
+    """What `named_parts` has, the tables and numbers first, as far as a message can list them."""
+    names = named_parts(report)
+    ordered = [name for name in (*report.statistics, *report.tensors) if name in names]
+    return ordered if len(ordered) <= MOST_NAMES else [*ordered[:MOST_NAMES], "..."]
+
+
 def missing_parts(parts: Sequence[str], found: Sequence[str]) -> list[str]:
     """A message for each part or name that was asked for and is not there."""
     has = ", ".join(found) or "no part of its own: --show all"
     missing = [part for part in parts if part not in (*found, "all")]
-    return [f"there is no part {part} in this report; it has {has}" for part in missing]
+    return [f"there is no part {part} in this report{nearest(part, found)}; it has {has}" for part in missing]
 
 
 def chosen_parts(report: Report, parts: Sequence[str]) -> Report:

@@ -270,14 +270,16 @@ def _too_few(row: Row, report: Report) -> str:
     num_rows = row["rows"]
     if row["pattern"] == "special tokens" and not num_rows:
         return f"no special token {'is left' if report.spec.get('skip_sink') else 'in this text'}"
-    count = {0: "no row", 1: "one row only"}.get(
-        num_rows if isinstance(num_rows, int) else 0, f"{num_rows} rows only"
-    )
+    num_rows = num_rows if isinstance(num_rows, int) else 0
+    is_repeated = row["pattern"] in REPEATED
+    rows = {0: "no row", 1: "one row"}.get(num_rows, f"{num_rows} rows")
+    what = "a word" if report.spec.get("words") else "a token"
+    repeat = f"{rows} {'repeat' if num_rows > 1 else 'repeats'} {what}"
+    count = repeat if is_repeated else rows if not num_rows else f"{rows} only"
     if text_name(report) == "picture":  # its model's own processor says how many patches there are
         return count
     is_of_tokens = not (report.spec.get("probe") or report.spec.get("words"))
-    is_repeated = row["pattern"] in REPEATED and is_of_tokens
-    return f"{count}: {'leave the text out: random tokens repeat' if is_repeated else 'use a longer text'}"
+    return f"{count}: {'without a text many do' if is_repeated and is_of_tokens else 'use a longer text'}"
 
 
 HeadCells = Mapping[tuple[int, int], str]

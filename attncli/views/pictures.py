@@ -528,6 +528,15 @@ def block_of(part: Part, display: Display) -> Block:
     return MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part)
 
 
+def title_and_settings(report: Report, display: Display, width: float) -> tuple[list[str], list[str]]:
+    """The lines of both in that many inches; none where --title is empty: a caption says it elsewhere."""
+    own_title = title(report) if display.title is None else plain_text(display.title).strip()
+    if not own_title:
+        return [], []
+    title_lines = fitted_lines(own_title, width, TITLE_SIZE, TITLE_LINES)
+    return title_lines, fitted_lines(subtitle(report), width, SETTINGS_SIZE, SETTINGS_LINES)
+
+
 def draw(report: Report, display: Display) -> Figure:
     """The figure of a report: its title and settings, then its parts; NothingToDraw where it has none."""
     parts = islice(parts_of(report, display.show), MOST_PARTS)
@@ -536,11 +545,9 @@ def draw(report: Report, display: Display) -> Figure:
         raise NothingToDraw(nothing_to_draw(report))
     blocks = arranged(groups)
     width = max(NARROWEST, blocks.width) + 2 * MARGIN
-    own_title = title(report) if display.title is None else plain_text(display.title)
-    title_lines = fitted_lines(own_title, width - 2 * MARGIN, TITLE_SIZE, TITLE_LINES)
-    settings_lines = fitted_lines(subtitle(report), width - 2 * MARGIN, SETTINGS_SIZE, SETTINGS_LINES)
+    title_lines, settings_lines = title_and_settings(report, display, width - 2 * MARGIN)
     below_title = MARGIN + TITLE_LINE * len(title_lines)
-    top = below_title + SETTINGS_LINE * len(settings_lines) + GAP
+    top = below_title + SETTINGS_LINE * len(settings_lines) + (GAP if title_lines else 0)
     height = top + blocks.height + MARGIN
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
@@ -548,7 +555,8 @@ def draw(report: Report, display: Display) -> Figure:
         (title_lines, MARGIN, {"fontsize": TITLE_SIZE}),
         (settings_lines, below_title, {"fontsize": SETTINGS_SIZE, "color": "0.4"}),
     ):
-        figure.text(MARGIN / width, 1 - above / height, "\n".join(lines), va="top", ha="left", **style)
+        if lines:
+            figure.text(MARGIN / width, 1 - above / height, "\n".join(lines), va="top", ha="left", **style)
     for block, left, above in blocks.placed:
         block.draw(figure, (width - blocks.width) / 2 + left, top + above)
     return figure

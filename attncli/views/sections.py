@@ -36,7 +36,15 @@ from attncli.views.matrices import (
     place_names,
     tokens_of,
 )
-from attncli.views.texts import NO_NUMBER, fixed, scalar, shortened, token_texts, wrap_cells
+from attncli.views.texts import (
+    NO_NUMBER,
+    fixed,
+    scalar,
+    shortened,
+    token_in_line,
+    token_texts,
+    wrap_cells,
+)
 
 GAP = 2
 ROW_WIDTH, COLUMN_WIDTH = 20, 9
@@ -147,7 +155,7 @@ class TableLabels:
         """A position and, where there is one, the token at it."""
         tokens = tokens_of(self.report, axis)[position : position + 1] if position >= 0 else ()
         shown = str(position + first_position(self.report, axis))
-        return " ".join([shown, *token_texts(tokens, 0, self.row_width)])
+        return " ".join([shown, *map(token_in_line, token_texts(tokens, 0, self.row_width))])
 
     def key(self, key: int, weight: float) -> str:
         """A key that a query looks at, with its weight."""

@@ -19,7 +19,7 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.comparisons import comparison_screen, watch_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
@@ -56,7 +56,13 @@ from attncli.views.sections import (
     step_sections,
 )
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
-from attncli.views.writer_screens import cache_screen, generate_screen, knows_heads, source_screen
+from attncli.views.writer_screens import (
+    cache_screen,
+    generate_screen,
+    knows_heads,
+    source_screen,
+    split_further,
+)
 
 ANY = (str, int, float, type(None))
 MAYBE = (int, float, type(None))
@@ -84,6 +90,10 @@ class Needs:
     num_axes: int | None = None
     spec: Columns = field(default_factory=dict)
     said: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """Of all tables, numbers and tensors."""
+        return (*self.must, *self.tables, *self.numbers, *self.tensors)
 
     def met_by(self, report: Report) -> bool:
         """Whether a report has all of it."""
@@ -315,11 +325,13 @@ NEEDS: dict[str, Needs] = {
 
 def shown_names() -> set[str]:
     """The names of the tables, numbers and tensors that first screens are made of."""
-    return {
-        name
-        for needs in NEEDS.values()
-        for name in (*needs.must, *needs.tables, *needs.numbers, *needs.tensors)
-    }
+    return {name for needs in NEEDS.values() for name in needs.names()}
+
+
+def shown_names_of(experiment: str) -> list[str]:
+    """Those of one experiment, in whatever form."""
+    forms = (needs for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment)
+    return [name for name in dict.fromkeys(chain.from_iterable(map(Needs.names, forms))) if name not in PARTS]
 
 
 def suits(report: Report) -> bool:
@@ -379,6 +391,8 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
         steps = ("--skip-sink 1", steps[0], steps[-1])
     if name == "source" and (model := report.spec.get("model")) and not knows_heads(report):
         steps = (f"--find-heads --model {shlex.quote(plain_text(str(model)))}", *steps)
+    if name == "source" and (further := split_further(report)):
+        steps = (further, *steps)
     if shown_parts:
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
+from unicodedata import category
 
 import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -154,6 +155,16 @@ def shortened(text: str, most: int | None) -> str:
 def token_texts(tokens: tuple[str, ...], count: int, most: int | None = None) -> list[str]:
     """The tokens as plain text of at most that many cells; empty where there are none."""
     return [shortened(plain_text(token), most) for token in tokens] if tokens else [""] * count
+
+
+MARKS = {"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk"}
+"""Of the characters of Unicode the punctuation and signs, without pictures as `↵` is one."""
+
+
+def token_in_line(text: str) -> str:
+    """A token among other words: `","` of a comma, which would read as one of theirs; a `·` tells it, too."""
+    is_mark = bool(text) and all(category(character) in MARKS for character in text) and "·" not in text
+    return f'"{text}"' if is_mark else text
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The first screens of models that write: where each token looked, a smaller cache, sources of an answer."""
 
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -321,7 +323,7 @@ HEADERS = {
 
 def source_screen(report: Report, display: Display) -> ScreenParts:
     """One line per source; the answer, its tokens with their source; how well weights predict removal."""
-    yield one_line(f"source: {report.about.rstrip('.')}", display, "title")
+    yield Paragraph(plain_text(f"source: {report.about.rstrip('.')}"), "title")
     if chosen := report.table("chosen"):
         yield from _chosen_heads(report, len(chosen), display)
         return
@@ -340,7 +342,8 @@ def source_screen(report: Report, display: Display) -> ScreenParts:
 
     yield Elastic(answer, min(ANSWER_LINES, len(lines)), LEAST_LINES, len(lines))
     yield Paragraph("", "dim")
-    yield Paragraph(_rankings(report.table("rankings"), len(rows)), "line")
+    if len(rows) > 1:
+        yield Paragraph(_rankings(report.table("rankings"), len(rows)), "line")
     yield notes_in([*report.notes, report.how_to_read], display)
 
 
@@ -358,6 +361,21 @@ def knows_heads(report: Report) -> bool:
     return bool(report.table("chosen")) or any(
         row["retrieving_heads"] is not None for row in report.table("sources")
     )
+
+
+PARTS_OF_TEXT = {"paragraph": re.compile(r"\n\s*\n"), "sentence": re.compile(r"[.!?]\s|\n")}
+"""What stands between the parts of a text that `split` makes sources."""
+
+
+def split_further(report: Report) -> str | None:
+    """`"QUESTION" --file a.md --split paragraph`, where the only source has parts to be told apart."""
+    sources, spec = report.table("sources"), report.spec
+    files = [str(file) for file in spec.get("document") or [spec.get("file")] if file not in (None, "-")]
+    if len(sources) != 1 or len(files) != 1 or spec.get("chat"):
+        return None
+    text = str(sources[0]["text"]).strip()
+    split = next((name for name, between in PARTS_OF_TEXT.items() if between.search(text)), None)
+    return None if split is None else f'"QUESTION" --file {shlex.quote(plain_text(files[0]))} --split {split}'
 
 
 def _question(report: Report) -> str:

@@ -96,7 +96,10 @@ def test_parts_are_chosen_by_name(attn: Attn) -> None:
 @pytest.mark.parametrize("view", ["table", "md", "heatmap"])
 def test_a_part_that_no_report_has_is_an_error(attn: Attn, tmp_path: Path, view: str) -> None:
     command = ["norm", "--show", "output", "--format", view]
-    said = "--show: there is no part output in this report; it has statistics\n"
+    said = (
+        "--show: there is no part output in this report; it has statistics, input, batch_norm, "
+        "batch_norm_eval, layer_norm, rms_norm, agreement_with_torch, running_mean, running_variance\n"
+    )
     assert attn(command) == (2, "", said)
     assert attn([*command, "-o", str(tmp_path / "x")]).code == 2 and not (tmp_path / "x").exists()
     both = tmp_path / "both.yaml"
@@ -117,7 +120,8 @@ def test_scores_stand_before_scaled_ones_in_csv_with_and_without_an_explanation(
     [
         (
             ["--show", "foo"],
-            "--show: must be one of weights, scores, rows, output, statistics, all (got foo)",
+            "--show: must be one of weights, scores, rows, output, statistics, all, scaled_scores, "
+            "pooled_mean (got foo)",
         ),
         (
             ["--show", "all", "--format", "json"],

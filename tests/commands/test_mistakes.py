@@ -53,7 +53,7 @@ MISTAKES = [
     ('self "-the cat"', "-the cat: begins with a dash: attn self -- '-the cat'"),
     ("self t.txt", "t.txt: is a file: --file t.txt reads it, --sentence t.txt takes its name as the text"),
     ("self list.yaml", "list.yaml: is a file: --config list.yaml reads it, --sentence list.yaml takes its name as the text"),
-    ("self --show wieghts", "--show: got wieghts (did you mean 'weights'?): must be one of weights, scores, rows, output, statistics, all"),
+    ("self --show wieghts", "--show: got wieghts (did you mean 'weights'?): must be one of weights, scores, rows, output, statistics, all, scaled_scores, pooled_mean"),
     ("self --format markdown", f"--format: got markdown (did you mean 'md'?): must be one of {', '.join(VIEWS)}"),
     ("config show", "show: is not a command: attn config has schema"),
     ("lesson head", "lesson: none is called head: give one of 3 heads-and-output, 15 heads (attn lesson lists all)"),

@@ -32,6 +32,7 @@ from attncli.views import Display, load_view
 from attncli.views.comparisons import sparkline
 from attncli.views.matrices import curves_of
 from attncli.views.terminal import dotted_lines
+from tests.commands.test_walks import terminal
 from tests.conftest import Attn
 
 PROBE = ["--num-tokens", "6"]
@@ -423,6 +424,54 @@ def test_other_stores_and_files_are_refused(tmp_path: Path, attn: Attn) -> None:
     assert attn(["watch", str(tmp_path / "no.db")]).err == f"{tmp_path / 'no.db'}: no such file\n"
 
 
+def test_at_a_terminal_it_waits_for_a_store_that_the_training_has_yet_to_make(
+    watched: Path, tmp_path: Path
+) -> None:
+    waits = re.compile("run.db: no such file yet: waiting for the training run, Ctrl-C ends")
+    with terminal(["watch", "run.db"], tmp_path) as opened:
+        assert opened.read(waits), opened.screen
+        shutil.copy(watched, tmp_path / "part")
+        (tmp_path / "part").rename(tmp_path / "run.db")
+        assert opened.read(re.compile("Next, with attn watch")) and opened.code() == 0
+    with terminal(["watch", "none.db"], tmp_path) as opened:
+        assert opened.read(re.compile("none.db: no such file yet"))
+        opened.press("\x03")
+        assert opened.code() == 130
+    with terminal(["watch", "none/run.db"], tmp_path) as opened:
+        assert not opened.read(waits) and "none/run.db: no such file\n" in opened.screen
+
+
+def test_names_that_no_step_has_are_told_those_it_has(watched: Path, attn: Attn) -> None:
+    ended = attn(["watch", str(watched), "--expect", "grad < 3"])
+    assert ended.code == 1 and ended.err.startswith("--expect 'grad < 3': no run has grad; known: step, ")
+    known = ended.err.partition("known: ")[2].partition(";")[0].split(", ")
+    assert {"loss", "max_score", "induction_heads", "pattern", "largest_max_score"} <= {*known}
+    for name in known:
+        number = attn(["watch", str(watched), "--expect", f"{name} != nothing"])
+        assert "no run has" not in number.err, name
+    assert ended.err.endswith("; attn export STORE has every one\n")
+    table = rows(attn(["export", str(watched)]).out)
+    assert {name for name in known if name in ("entropy", "loss")} <= {row["statistic"] for row in table}
+    unknown = attn(["watch", str(watched), "--expect", "patern != uniform"])
+    assert "no run has patern (did you mean 'pattern'?)" in unknown.err
+
+
+@pytest.mark.parametrize("height", [None, 24])
+def test_a_last_step_without_a_loss_says_why(watched: Path, height: int | None) -> None:
+    from attncli.runs.results import reading
+
+    with reading(watched) as reader:
+        reports = [page.reports_of(watched, reader)[0], page.reports_of(watched, reader, "0:1")[0]]
+    why = "No loss at step 35: none was logged there (of the Trainer: logging_steps)."
+    for report, name in zip(reports, ("steps", "head"), strict=True):
+        *before, last = report.table(name)
+        without = Table([*before, {**last, "loss": None}])
+        for each in (report, replace(report, statistics={**report.statistics, name: without})):
+            stream = StringIO()
+            load_view("table")([each], stream, Display(width=80, height=height))
+            assert (f"\n{why}\n" in stream.getvalue()) == (each is not report)
+
+
 LINES: list[tuple[Callable[[], str], str]] = [
     (lambda: sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), "▁▂▃▄▅▆▇█"),
     (lambda: sparkline([5, 5, 5], 8), "███"),
@@ -517,7 +566,13 @@ def test_a_table_is_shown_by_its_name(format: str, attn: Attn) -> None:
     ended = attn(["watch", LEARNED, "--show", "changes", "--format", format])
     assert ended.code == 0 and "previous token" in ended.out and "loss" not in ended.out
     unknown = attn(["watch", LEARNED, "--show", "change", "--format", format])
-    assert unknown.code == 2 and "must be one of weights" in unknown.err
+    assert unknown.code == 2 and unknown.err.startswith(
+        "--show: there is no part change in this report (did you mean 'changes'?); "
+        "it has statistics, steps, patterns, changes, heads, step, loss, "
+    )
+    for name in ("entropy", "largest_max_score"):
+        shown = attn(["watch", LEARNED, "--show", name, "--format", format])
+        assert shown.code == 0 and name in shown.out.replace("\\", "") and "uniform heads" not in shown.out
     missing = attn(["watch", LEARNED, "--show", "edges", "--format", format])
     assert missing.code == 2 and "there is no part edges in this report" in missing.err
 

@@ -423,7 +423,10 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
         ),
         (
             ["--model", "numpy"],
-            "--model: no such folder or installed package: numpy (a hub id needs --allow-download)",
+            (
+                "--model: the installed package numpy ships no model that attn reads (config.json beside "
+                "weights, or a .gguf file); a hub id needs --allow-download"
+            ),
         ),
     ],
 )

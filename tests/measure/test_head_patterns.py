@@ -1,6 +1,7 @@
 """The names of heads, the weights between named tokens, and cut texts, as a user meets them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import attncli
 from attncli.core.names import UNNAMED
 from attncli.measure.patterns import Stack, pattern_of, pattern_rows, strongest_rows
 from attncli.models.folder import SHIPPED_MODEL
+from attncli.views.texts import token_in_line
 from tests.conftest import Attn
 from tests.model_folders import save_model
 from tests.running import run
@@ -59,6 +61,19 @@ def test_a_pattern_on_fewer_than_five_rows_names_nobody() -> None:
         assert ("induction" in named) == (num_rows >= 5)
 
 
+def test_a_key_that_is_a_mark_stands_in_quotes(attn: Attn) -> None:
+    lines = attn(["heads", "--sentence", "a,b,c", "--model", SHIPPED_MODEL]).out
+    assert re.search(r'→ \d ","', lines) and not re.search(r"→ \d ,", lines), lines
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    {",": '","', "...": '"..."', "=": '"="', '"': '"""', "·,": "·,", "·": "·", "↵": "↵", "a,": "a,"}.items(),
+)
+def test_marks_alone_are_quoted(token: str, shown: str) -> None:
+    assert token_in_line(token) == shown
+
+
 def test_the_strongest_of_equal_heads_are_the_first() -> None:
     heads = [head(0, number, previous_token=0.5 + 1e-9 * number) for number in range(5)]
     found = [row["head"] for row in strongest_rows(heads, stack(), lambda _: 0)]
@@ -69,7 +84,7 @@ def test_every_head_has_a_letter_on_the_first_screen(attn: Attn) -> None:
     shown = attn(["heads"]).out
     assert "layer 0   P  P  -  U\nlayer 1   I  I  I  I\n" in shown and len(shown.splitlines()) <= 30
     short = attn(["heads", "--sentence", "aba"]).out
-    assert "row only: leave the text out: random tokens repeat" in short and "  I  " not in short
+    assert "  one row repeats a token: without a text many do" in short and "  I  " not in short
 
 
 @pytest.mark.parametrize("flags", [["--to", "cat"], ["--from", "tired", "--to", "cat", "--to", "2"]])

@@ -489,6 +489,59 @@ def test_wrong_settings_are_one_line(
     assert attn(["source", *flags]) == (2, "", f"{line}\n")
 
 
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    {
+        ("it", "--document", "a.md", "--document", "bad.md"): "--document: bad.md is not UTF-8 text (byte 1)",
+        ("it", "--document", "a.md", "--document", "e.md"): "--document: e.md: holds no text",
+        ("it", "--document", "a.md", "--answer", "bad.md"): "--answer: bad.md is not UTF-8 text (byte 1)",
+        ("a <source x>b",): "--sentence: must have </source> after its last <source>",
+        (
+            "--chat",
+            "--file",
+            "c.json",
+        ): '--file: must be a chat as JSON: [{"role": "user", "content": "..."}, '
+        '...], or {"messages": [...], "tools": [...]}',
+    }.items(),
+    ids=lambda each: str(each)[:40],
+)
+def test_what_is_wrong_with_texts_is_told_before_weights_are_read(
+    flags: tuple[str, ...], line: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr("attncli.models.loading.load_pretrained", read)
+    monkeypatch.chdir(tmp_path)
+    for name, data in {"a.md": b"one", "bad.md": b"a\xff", "e.md": b" \n", "c.json": b'[{"a": 1}]'}.items():
+        Path(name).write_bytes(data)
+    assert attn(["source", *flags]) == (2, "", f"{line}\n")
+
+
+def test_of_one_source_the_way_on_is_to_split_it(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = save_writer(tmp_path / "model", "Llama")
+    for text, split in {"w20 cat. w21 cat.": "sentence", "w20\n\nw21 cat. w22": "paragraph"}.items():
+        Path("a b.md").write_text(text)
+        for flags in (["--document", "a b.md"], ["--file", "a b.md", "--split", "turn"]):
+            shown = attn(["source", "it", *flags, "--model", str(model), "--answer", "was"]).out
+            assert f"Next, with attn source: \"QUESTION\" --file 'a b.md' --split {split}\n" in shown
+            assert "coloured by" not in shown and "Sources are in the order" not in shown
+    Path("a b.md").write_text("w20 cat")
+    shown = attn(["source", "it", "--document", "a b.md", "--model", str(model), "--answer", "was"]).out
+    assert "--split" not in shown
+
+
+def test_a_long_first_line_is_wrapped(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    model = save_writer(tmp_path / "a-model-with-a-rather-long-name", "Llama")
+    shown = attn(["source", "it <source>w1 cat</source>", "--model", str(model), "--answer", "was"]).out
+    first = " ".join(shown.partition("\nit ")[0].split())
+    assert first.endswith("tokens in the prompt, 1 in the answer"), first
+
+
 def test_synthetic_contexts_are_the_same_twice_and_hold_their_answer() -> None:
     contexts = list(synthetic_contexts(5, seed=2))
     assert contexts == list(synthetic_contexts(5, seed=2)) != list(synthetic_contexts(5, seed=3))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 import attncli
+from attncli.models.folder import SHIPPED_MODEL
 from attncli.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
@@ -254,6 +255,8 @@ def test_what_cannot_be_is_said_in_a_line(attn: Attn, flags: list[str], line: st
     [
         ["why", "a bc a bd a", "--head", "1:0", "--from", "b"],
         ["why", "a bc a bd a", "--head", "1:0", "--to", "b"],
+        ["self", "a bc a bd a", "--model", SHIPPED_MODEL, "--explain", "--token", "b"],
+        ["multihead", "a bc a bd a", "--model", SHIPPED_MODEL, "--explain", "--token", "b"],
         [
             "ablate",
             "a bc a bd a",

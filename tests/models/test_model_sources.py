@@ -55,6 +55,19 @@ def test_a_package_that_ships_two_is_asked_about(site: Path, attn: Attn) -> None
     assert sorted(attn(["heads", "--model", "two"]).err.strip().split()) == sorted(line.split())
 
 
+def test_a_package_without_a_model_that_is_read_is_told_from_none(site: Path, attn: Attn) -> None:
+    (site / "looks" / "models").mkdir(parents=True)
+    (site / "looks" / "models" / "vit.onnx").write_bytes(b"")
+    install(site, "looks")
+    install(site, "plain")
+    ships = "ships no model that attn reads (config.json beside weights, or a .gguf file)"
+    convert = "; convert its vit.onnx to such a folder, as docs/images.md does"
+    for name, instead in (("looks", convert), ("plain", "")):
+        line = f"--model: the installed package {name} {ships}{instead}; a hub id needs --allow-download\n"
+        assert attn(["heads", "--model", name]) == (2, "", line)
+    assert "no such folder or installed package: none" in attn(["heads", "--model", "none"]).err
+
+
 def test_what_is_no_gguf_is_one_line(site: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     path = site / "model.gguf"
     path.write_bytes(b"no such thing")

@@ -18,7 +18,7 @@ from attncli.report import NamedTensor, Report
 from attncli.views import VIEWS, Display, load_view, pictures
 from attncli.views.canvas import NO_NUMBER
 from attncli.views.colours import COOLWARM, VIRIDIS, colours
-from attncli.views.pictures import draw, settings
+from attncli.views.pictures import MARGIN, draw, settings
 from attncli.views.texts import subtitle
 from tests.running import ROOT, run
 from tests.test_saved import ALL_CASES
@@ -349,6 +349,18 @@ def test_keys_that_are_hidden_stay_so_without_the_scores_beside_them() -> None:
     shown = np.asarray(images(figure)[0].get_array())
     distance = np.arange(7)[:, None] - np.arange(7)
     np.testing.assert_array_equal((shown == NO_NUMBER).all(axis=-1), (distance < 0) | (distance > 1))
+
+
+def test_without_a_title_there_is_no_band_for_it() -> None:
+    report = run("self", sentence="a b")
+    titled, named, bare = (figure_of(report, title=title) for title in (None, "x", ""))
+    assert texts(bare) == texts(titled)[2:] and texts(named)[1:] == texts(titled)[1:]
+    (width, height), (_, of_titled) = bare.get_size_inches(), titled.get_size_inches()
+    first = min(1 - text.get_position()[1] for text in bare.texts) * height
+    assert height < of_titled - 0.4 and abs(first - MARGIN) < 1e-6 < width
+    stream = io.StringIO()
+    load_view("heatmap")([report], stream, Display(title=""))
+    assert stream.getvalue().startswith("input (token × dim)\n")
 
 
 def test_quotes_stay_in_titles_and_in_text_that_can_be_selected() -> None:
