@@ -174,7 +174,6 @@ def _strongest_heads(report: Report, display: Display, count: int) -> Grid:
 MOST_LIMITED, LEAST_LIMITED = 10, 3
 LOST = ("kl", "loss", "needle")
 SIGNED = ("loss", "needle")
-READ_LOST = "kl: how far predictions move, nats per token; worst: where they move most."
 MEANS = {
     "kl": "kl (how far predictions move), in nats per token",
     "loss": "loss, in nats per token more",
@@ -212,7 +211,6 @@ def _limited_heads(report: Report, display: Display) -> ScreenParts:
         len(heads),
         rank=1,
     )
-    yield Paragraph(READ_LOST, "dim")
     for name, tensor in report.tensors.items():
         if tensor.axes == PLACES:
             yield tenths(name, tensor, need, display)
@@ -227,7 +225,9 @@ def _needed(rows: Sequence[Row], count: int, need: str, display: Display) -> Gri
     lost = [Column(("", name), [_lost(name, row[name], display.precision) for row in rows]) for name in names]
     kept = Column(("weight", "kept"), [fixed(row["kept_weight"], display.precision) for row in rows])
     columns = [*lost, kept, *looked_at_columns(rows, display, "forgets")]
-    title = f"{some_of(len(rows), count, 'key/value head')}, largest {need} first"
+    title = (
+        f"{some_of(len(rows), count, 'key/value head')}, largest {need} first; kl: how far predictions move"
+    )
     return Grid(title, Column(("", "head"), [head_name(row) for row in rows]), columns).first_group(
         display.width
     )
