@@ -360,7 +360,10 @@ def keep(
             on_errors=errors.add,
             on_progress=lambda *progress: line.show(lambda: counted_runs(line, *progress)),
         )
-        _drive(driver, chosen_executor(workers, scheduler), line, errors)
+        # One thread for the many small runs of experiments without a model; those with one see to theirs.
+        threads = nullcontext() if None not in models or num_runs == 1 else one_torch_thread()
+        with threads:
+            _drive(driver, chosen_executor(workers, scheduler), line, errors)
         if weights and driver.done and not WeightFiles(path).folder.is_dir():
             print("--weights: none was kept: these experiments have no matrix of weights", file=sys.stderr)
         return exit_code(driver.expectations.unmet(), broken=driver.broken, failed=driver.failed)
@@ -370,7 +373,7 @@ def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunEr
     """Run what is not done; at the end, or when a signal ends it, print what the store has."""
     store = driver.store
     try:
-        with errors, one_torch_thread() if len(driver.plan) > 1 else nullcontext():
+        with errors:
             driver.run(executor)
     except (KeyboardInterrupt, SystemExit):  # of Ctrl-C or SIGTERM
         line.clear()

@@ -19,6 +19,7 @@ from attncli.plain_text import counted
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Given, Overrides, Spec, unknown_overrides
+from attncli.settings.models import ModelSpec
 from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file, names_file
 
 
@@ -482,6 +483,9 @@ SECONDS_A_WEIGHT = 1e-8
 OPERATIONS_A_SECOND = 2e10
 CHARACTERS_A_TOKEN = 5
 SECONDS_TO_START, SECONDS_TO_START_WITH_MODEL = 2.0, 4.0
+LEAST_SECONDS_WITH_MODEL = 50.0
+"""Where a model runs once for each text, less than that is not shared among workers: each of them imports and
+loads it again, and torch has threads for it in one process. It takes a half to a fifth of the estimate."""
 BYTES_OF_A_WORKER = 300 * 10**6
 SHARE_OF_MEMORY = 1 / 3
 BYTES_OF_A_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -502,6 +506,8 @@ class Work(NamedTuple):
     """In each worker; None where no experiment has a model."""
     reading_seconds: float = 0.0
     """For the models that are read again for each lot of jobs."""
+    runs_once: bool = False
+    """Whether each job is a run of a model, and no more."""
 
     @property
     def seconds_a_job(self) -> float:
@@ -521,6 +527,8 @@ def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
     memory.
     """
     has_model = work.model_bytes is not None
+    if work.runs_once and work.seconds < LEAST_SECONDS_WITH_MODEL:
+        return 0
     worker_bytes = BYTES_OF_A_WORKER + work.run_bytes + (work.model_bytes or 0)
     most = min(
         cores,
@@ -557,6 +565,10 @@ def estimated_work(plan: Plan, num_left: int) -> Work:
         run_bytes=max(spec.needed_bytes(num_tokens, num_tokens) for spec, num_tokens in costs),
         model_bytes=sum(_bytes_in_worker(*model) for model in models) if models else None,
         reading_seconds=sum(_seconds_to_read(*model) for model in models),
+        runs_once=all(
+            isinstance(spec, ModelSpec) and spec.runs_once and spec.model_source() is not None
+            for spec, _ in costs
+        ),
     )
 
 

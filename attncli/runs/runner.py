@@ -7,7 +7,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -166,17 +166,30 @@ def _run_on_model(
         with nullcontext() if progress is None else showing_blocks(pretrained.model, progress.of_layers):
             (report,) = reports_of_texts(module, [spec], [reading], pretrained, progress)
         return report
-    is_small = pretrained.model.num_parameters() < SMALL_MODEL
-    with one_torch_thread() if is_small else threads_of_idle_cores() as adapt:
+    with _threads_for(pretrained) as adapt:
 
         def on_progress(done: float) -> None:
-            if adapt is not None:
-                adapt()
+            adapt()
             if progress is not None:
                 progress(done)
 
         report = module.report_many(spec, pretrained, on_progress)
     return report
+
+
+@contextmanager
+def _threads_for(pretrained: "Pretrained") -> Iterator[Callable[[], None]]:
+    """The threads of torch for many texts: one for a small model, else those of the cores that are idle."""
+    if pretrained.model.num_parameters() < SMALL_MODEL:
+        with one_torch_thread():
+            yield _nothing
+    else:
+        with threads_of_idle_cores() as adapt:
+            yield adapt
+
+
+def _nothing() -> None:
+    """Where the number of threads stays."""
 
 
 def reports_of_texts(
@@ -353,13 +366,15 @@ def _run_models(
         return reports_of_texts(module, own, readings, pretrained, None)
 
     refused: dict[int, Outcome | Values] = {}
-    with in_use(pretrained):
+    # What runs the model many times replaces parts of it meanwhile, which are not for other runs, and follows
+    # the idle cores by itself.
+    runs_once = hasattr(module, "report_each")
+    with in_use(pretrained), _threads_for(pretrained) if runs_once else nullcontext(_nothing) as adapt:
         for batches in together(pretrained.model, in_batches(texts, read, refused.__setitem__)):
             runs = [partial(_or_error, run, dict(batch)) for batch in batches]
-            # What runs the model many times replaces parts of it meanwhile, which are not for other runs.
-            runs_once = hasattr(module, "report_each")
             each_run = in_step(pretrained.model, runs) if runs_once else (one() for one in runs)
             for batch, found in zip(batches, each_run, strict=True):
+                adapt()
                 outcomes: Sequence[Outcome | Values]
                 if isinstance(found, UserError):  # running each alone shows which of them is to blame
                     outcomes = [_or_error(lambda one: run(dict([one]))[0], one) for one in batch]

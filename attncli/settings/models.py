@@ -96,6 +96,8 @@ class ModelSpec(ModelNameSpec):
     model_module: ClassVar[str]
     # Whether the model is loaded with the head that predicts tokens, where it has one.
     needs_head: ClassVar[bool] = False
+    # Whether one run of the model gives all of a text's report: such texts run together.
+    runs_once: ClassVar[bool] = False
 
     allow_download: bool = Field(False, description="let model be a hub id and fetch it")
     truncate: bool = Field(False, description="cut a text that is longer than the model reads")
@@ -197,6 +199,7 @@ class AblatedSpec(ModelSpec):
     """A model some of whose heads give nothing."""
 
     off_keys = frozenset({"ablate"})
+    runs_once = True
 
     ablate: Annotated[HeadNames, Group("Model")] = Field(
         [], description="take out these heads, as LAYER:HEAD: as if their columns of W_O were zero"

@@ -53,6 +53,8 @@ GB = 10**9
         (Work(20_000, 100.0, GB // 2), 16, 240 * GB, 16),
         (Work(20_000, 9.0, GB // 2), 16, 240 * GB, 4),  # each has as much to do as its start takes
         (Work(20_000, 3.9, GB // 2), 16, 240 * GB, 0),
+        (Work(20_000, 49.0, 0, 10**8, runs_once=True), 16, 240 * GB, 0),  # torch's threads share one model
+        (Work(20_000, 51.0, 0, 10**8, runs_once=True), 16, 240 * GB, 12),
         (Work(20_000, 100.0, GB // 2), 1, 24 * GB, 0),
         (Work(3, 100.0, GB // 2), 16, 240 * GB, 3),
         (Work(1, 100.0, GB // 2), 16, 240 * GB, 0),
