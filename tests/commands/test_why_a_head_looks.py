@@ -15,17 +15,17 @@ from tests.conftest import Attn
 def test_the_screen_says_where_why_and_how_closely(attn: Attn) -> None:
     lines = attn(["why", "--head", "1:2"]).out.splitlines()
     assert lines[0] == "why: tiny-induction, head 1:2"
-    assert lines[2].startswith("from 48 _ to 25 s: weight 1.00, score ")
+    assert lines[2].startswith('from 48 "_" to 25 s: weight 1.00, score ')
     assert any(line.startswith("0:1 ") and "embedding" in line for line in lines)
     assert any("pairs, query × key: embedding × 0:1 " in line for line in lines)
-    assert any(line.startswith("where these heads looked: 0:1 at 24 _ 1.00") for line in lines)
+    assert any(line.startswith('where these heads looked: 0:1 at 24 "_" 1.00') for line in lines)
     assert lines[-1].startswith("Next, with attn why: ")
 
 
 def test_the_screen_says_where_most_goes_if_not_to_this_key(attn: Attn) -> None:
     elsewhere = " ".join(attn(["why", "--head", "1:2", "--to", "24"]).out.split())
     assert (
-        re.search(r" to 24 _: weight \d(\.\d)?e-0\d, ", elsewhere)
+        re.search(r' to 24 "_": weight \d(\.\d)?e-0\d, ', elsewhere)
         and "; most goes to 25 s, 1.00 " in elsewhere
     )
     assert "most goes" not in attn(["why", "--head", "1:2"]).out

@@ -347,7 +347,7 @@ def test_nine_heads_of_ninety_keep_the_needle(folder: Path) -> None:
         share = num_bytes(order, 81) / num_bytes(order)
         alone, kept, none = limiting.losses(
             [[HeadPlace(18, 2)], [head.place for head in order[:81]], [head.place for head in order]],
-            lambda work: None,
+            "limited",
         )
         assert limiting.run.start == 20 and share < 0.2
         assert kept["needle"] < 0.1 and none["needle"] > 1 and alone["needle"] > 0.3
