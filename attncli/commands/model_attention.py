@@ -17,7 +17,7 @@ from attncli.errors import UserError, refuse_bytes
 from attncli.measure.looks import look_queries
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import output_projection
-from attncli.models.capture import Way, capture, of_this_run
+from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
@@ -30,6 +30,7 @@ from attncli.models.pretrained import (
     token_named,
     words_of_characters,
 )
+from attncli.models.side_by_side import of_this_run
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Step
 from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec

@@ -41,7 +41,7 @@ from attncli.measure.patterns import (
 )
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
-from attncli.models.capture import Way, capture, in_step, of_this_run, together
+from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (
     Pretrained,
@@ -52,6 +52,7 @@ from attncli.models.pretrained import (
     shorter_probe,
     texts_of_stack,
 )
+from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts
 
 BYTES_PER_ROLLED_WEIGHT = 40

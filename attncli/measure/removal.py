@@ -18,9 +18,10 @@ from attncli.core.names import head_range, named_head
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.architectures import BLOCK, list_of_block, output_projection
-from attncli.models.capture import check_computed_here, of_this_run, run_model
+from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained
+from attncli.models.side_by_side import of_this_run
 
 RemovalMethod = Literal["zero", "mean", "sink", "swap"]
 

@@ -6,17 +6,15 @@ Of a model whose weights stay in their files several runs go side by side, block
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import isqrt
+from math import inf, isqrt
 from operator import ge
-from threading import Semaphore, Thread
 from traceback import walk_tb
 from types import FunctionType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -39,6 +37,7 @@ from attncli.models.layers import (
     run_by_interface,
     uncompiled,
 )
+from attncli.models.side_by_side import by_itself, go_on, side_by_side, wait_for_others
 from attncli.models.stored import blocks_of, first_blocks, use_of
 
 ROUNDING = 1e-3
@@ -616,116 +615,32 @@ def _is_of_model(error: Exception) -> bool:
 
 
 Given = TypeVar("Given")
-Batch = TypeVar("Batch", bound=Sized)
+Batch = TypeVar("Batch", bound=Sequence[tuple[Any, Any]])
 
-MOST_JOBS = 64
+MOST_RUNS = 64
 """Each is a thread that holds the vectors of its texts between two blocks, and what was measured of them."""
-
-
-class _Stopped(BaseException):
-    """Ends a run that nobody waits for any more; not an error that a model's caller would catch."""
-
-
-class _Job(Generic[Given]):
-    """A run in a thread of its own, which goes on when it is told to, until the next block."""
-
-    def __init__(self, work: Callable[[], Given]) -> None:
-        self.error: BaseException | None = None
-        self.has_ended = self.is_stopped = False
-        self.given: list[Given] = []
-        self._go, self._paused = Semaphore(0), Semaphore(0)
-        context, num_threads = copy_context(), torch.get_num_threads()
-
-        def run() -> None:
-            # torch has these for each thread.
-            torch.set_num_threads(num_threads)
-            _running.set(self)
-            self._go.acquire()
-            try:
-                if not self.is_stopped:
-                    self.given.append(work())
-            except _Stopped:
-                pass
-            except BaseException as error:  # whatever it is, whoever waits for the run gets it
-                self.error = error
-            self.has_ended = True
-            self._paused.release()
-
-        self._thread = Thread(target=context.run, args=(run,), daemon=True)
-        self._thread.start()
-
-    def go_on(self) -> None:
-        """Let it run to the next block, or to its end."""
-        self._go.release()
-        self._paused.acquire()
-
-    def arrive(self) -> None:
-        """Called in its thread before a block: wait for the others."""
-        self._paused.release()
-        self._go.acquire()
-        if self.is_stopped:
-            raise _Stopped
-
-    def stop(self) -> None:
-        """End it, wherever it waits."""
-        self.is_stopped = True
-        while not self.has_ended:
-            self.go_on()
-        self._thread.join()
-
-
-_running: ContextVar[_Job[Any] | None] = ContextVar("running", default=None)
+ENOUGH_TOKENS = 1024
+"""A product of so many rows is as fast, for a row, as one of more."""
 
 
 def in_step(model: nn.Module, works: Sequence[Callable[[], Given]]) -> list[Given]:
     """What each of these gives, which run the model on texts of their own.
 
-    Where its weights stay in their files they run side by side: all the first block, then all the second, so
-    that each is read once. The error of the first that fails.
+    A model whose weights stay in their files runs them side by side: all the first block, then all the
+    second, so that each is read once; where what was read is kept, their rows are multiplied together. The
+    error of the first that fails.
     """
     use = use_of(model)
-    if use is None or use.keeps or len(works) < 2:
+    if use is None or len(works) < 2:
         return [work() for work in works]
-    jobs = [_Job(work) for work in works]
-    with ExitStack() as hooks:
-        for job in jobs:
-            hooks.callback(job.stop)
+    with side_by_side(works, shares_products=use.keeps) as runs, ExitStack() as hooks:
         for stack in blocks_of(model):
             for block in stack:
-                hooks.enter_context(block.register_forward_pre_hook(_wait))
-        while waiting := [job for job in jobs if not job.has_ended]:
+                hooks.enter_context(block.register_forward_pre_hook(wait_for_others))
+        while waiting := [run for run in runs if not run.has_ended]:
             with use.holding():
-                for job in waiting:
-                    job.go_on()
-                    if job.error is not None:
-                        raise job.error
-    return [job.given[0] for job in jobs]
-
-
-def _wait(_block: nn.Module, _inputs: object) -> None:
-    job = _running.get()
-    if job is not None:
-        job.arrive()
-
-
-@contextmanager
-def by_itself() -> Iterator[None]:
-    """While it is open a run does not wait for others: what it changes of the model is not for them."""
-    token = _running.set(None)
-    try:
-        yield
-    finally:
-        _running.reset(token)
-
-
-def of_this_run(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook of a model that heeds the run in which it was made, and no other beside it."""
-    job = _running.get()
-
-    def called(*args: Any, **named: Any) -> Any:
-        return hook(*args, **named) if _running.get() is job else None
-
-    return called
+                go_on(waiting)
+    return [run.given[0] for run in runs]
 
 
 @contextmanager
@@ -743,14 +658,17 @@ def showing_blocks(model: nn.Module, show: Callable[[int, int], None]) -> Iterat
 
 
 def together(model: nn.Module, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Batches of texts, as many at a time as run side by side."""
+    """Batches of texts, each with what is read of it, as many at a time as run side by side."""
     use = use_of(model)
-    most = 1 if use is None or use.keeps else MOST_JOBS
+    most_runs = 1 if use is None else MOST_RUNS
+    most_tokens = ENOUGH_TOKENS if use is not None and use.keeps else inf
     some: list[Batch] = []
+    num_tokens = 0
     for batch in batches:
         some.append(batch)
-        if len(some) == most:
+        num_tokens += sum(max(reading.counts) for _, reading in batch)
+        if len(some) >= most_runs or num_tokens >= most_tokens:
             yield some
-            some = []
+            some, num_tokens = [], 0
     if some:
         yield some

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from attncli.core.runtime import torch_threads
 from attncli.errors import UserError
 from attncli.models.folder import ARCHITECTURE, TensorInFile, gguf_header, safetensors_tensors, weight_files
+from attncli.models.side_by_side import product_for_all
 
 SMALL_NUMBERS = 2**18
 """A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
@@ -634,6 +635,9 @@ def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
 def _linear(input: Any, weight: Any, bias: Tensor | None = None) -> Tensor | None:
     if not isinstance(weight, Stored) or isinstance(input, Stored) or isinstance(bias, Stored):
         return None
+    shared = product_for_all(input, (weight, bias), lambda rows: functional.linear(rows, weight, bias))
+    if shared is not None:
+        return shared
     if weight.numbers is not None:
         return functional.linear(input, weight.numbers, bias)
     added = None if bias is None else bias.detach()

@@ -2,8 +2,9 @@
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from attncli.errors import UserError
 from attncli.models import loading, stored
 from attncli.models.capture import capture, in_step, with_eager_attention
 from attncli.models.folder import TensorInFile, safetensors_tensors
-from attncli.models.layers import CapturedLayer
+from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import load_pretrained
 from attncli.models.stored import InGguf, InSafetensors, Stored, Use, WeightFile, use_of
 from tests.conftest import Attn
@@ -178,6 +179,83 @@ def test_runs_side_by_side_end_with_the_first_error(tmp_path: Path) -> None:
     # Whoever comes later finds the model as it was.
     with torch.no_grad():
         torch.testing.assert_close(in_step(model, [lambda: model(ids)[0]] * 2)[1], model(ids)[0])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_runs_side_by_side_multiply_their_rows_together(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = KINDS[name].build()
+    made.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    texts = [random_inputs(made, num_tokens) for num_tokens in (7, 9, 13)]
+    product = stored.COMPUTED[functional.linear]
+    num_rows: list[int] = []
+
+    def counted(rows: Tensor, *weights: Any) -> Tensor | None:
+        if threading.current_thread() is threading.main_thread():
+            num_rows.append(rows.numel() // rows.shape[-1])
+        return product(rows, *weights)
+
+    monkeypatch.setitem(stored.COMPUTED, functional.linear, counted)
+
+    def of_texts(load: str) -> list[Tensor]:
+        model = opened(tmp_path, load)
+
+        def of_text(inputs: Mapping[str, Tensor]) -> Tensor:
+            found: list[Tensor] = []
+            capture(model, inputs, lambda layer: found.append(layer.weights().mean(dim=-2).flatten()))
+            return torch.cat(found)
+
+        return in_step(model, [partial(of_text, inputs) for inputs in texts])
+
+    expected = of_texts("memory")
+    assert not num_rows
+    for found, weights in zip(of_texts("auto"), expected, strict=True):
+        torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
+    if name != "GPT-2":  # its layers are Conv1D
+        assert 7 + 9 + 13 in num_rows
+
+
+def test_runs_side_by_side_end_apart(tmp_path: Path) -> None:
+    """One that leaves after the first layer, and one that fails in the middle."""
+    model = opened(save_writer(tmp_path, "Llama"), "auto")
+    ids = torch.arange(3, 9)[None]
+
+    def weights(most_layers: int, *, fails: bool = False) -> Tensor:
+        found: list[Tensor] = []
+
+        def take(layer: CapturedLayer) -> None:
+            found.append(layer.weights().flatten())
+            if fails:
+                raise ZeroDivisionError
+            if len(found) == most_layers:
+                raise StopCapture
+
+        capture(model, {"input_ids": ids}, take)
+        return torch.cat(found)
+
+    works = [partial(weights, 1), partial(weights, 9), partial(weights, 9)]
+    alone = [work() for work in works]
+    for found, own in zip(in_step(model, works), alone, strict=True):
+        torch.testing.assert_close(found, own, rtol=0, atol=1e-6)
+    with pytest.raises(ZeroDivisionError):
+        in_step(model, [works[1], partial(weights, 9, fails=True), works[1]])
+    torch.testing.assert_close(works[1](), alone[1], rtol=0, atol=1e-6)
+
+
+def test_runs_side_by_side_have_their_own_gradients(tmp_path: Path) -> None:
+    model = opened(save_writer(tmp_path, "Llama"), "auto")
+
+    def gradient(num_tokens: int) -> Tensor:
+        ids = torch.arange(3, 3 + num_tokens)[None]
+        vectors = model.get_input_embeddings()(ids).detach().requires_grad_()
+        (found,) = torch.autograd.grad(model(inputs_embeds=vectors)[0].sum(), vectors)
+        return found
+
+    works = [partial(gradient, num_tokens) for num_tokens in (4, 6)]
+    for found, own in zip(in_step(model, works), [work() for work in works], strict=True):
+        torch.testing.assert_close(found, own)
 
 
 SHAPE = (12, 64)

@@ -1,0 +1,174 @@
+"""Runs of a model in threads that take turns: what they multiply by one weight is multiplied at once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar, copy_context
+from threading import Semaphore, Thread
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from attncli.core.runtime import set_torch_threads
+
+Given = TypeVar("Given")
+RowsToRows = Callable[[Tensor], Tensor]
+
+
+class _Stopped(BaseException):
+    """Ends a run that nobody waits for any more; not an error that a model's caller would catch."""
+
+
+class _Product:
+    """A product that a run waits for: what makes it of rows (..., dim), with which weights."""
+
+    def __init__(self, rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> None:
+        self.rows, self.weights, self.compute = rows, weights, compute
+        self.result: Tensor | None = None
+
+    def alike(self) -> tuple[object, ...]:
+        """What is the same for products that are one product of more rows."""
+        return (*map(id, self.weights), self.rows.shape[-1], self.rows.dtype, self.rows.device)
+
+
+class Run(Generic[Given]):
+    """A run in a thread of its own, which goes on when it is told to, until it waits for the others."""
+
+    def __init__(self, work: Callable[[], Given], *, shares_products: bool) -> None:
+        self.error: BaseException | None = None
+        self.shares_products = shares_products
+        self.product: _Product | None = None
+        self.has_ended = self.is_stopped = False
+        self.given: list[Given] = []
+        self._go, self._paused = Semaphore(0), Semaphore(0)
+        context, num_threads = copy_context(), torch.get_num_threads()
+
+        def run() -> None:
+            # torch has these for each thread.
+            set_torch_threads(num_threads)
+            _running.set(self)
+            self._go.acquire()
+            try:
+                if not self.is_stopped:
+                    self.given.append(work())
+            except _Stopped:
+                pass
+            except BaseException as error:  # whatever it is, whoever waits for the run gets it
+                self.error = error
+            self.has_ended = True
+            self._paused.release()
+
+        self._thread = Thread(target=context.run, args=(run,), daemon=True)
+        self._thread.start()
+
+    def go_on(self) -> None:
+        """Let it run until it waits again, or to its end; its error, where it had one."""
+        self._go.release()
+        self._paused.acquire()
+        if self.error is not None:
+            raise self.error
+
+    def wait(self) -> None:
+        """Called in its thread: wait for the others."""
+        self._paused.release()
+        self._go.acquire()
+        if self.is_stopped:
+            raise _Stopped
+
+    def wait_for(self, product: _Product) -> Tensor:
+        """Called in its thread: wait until the product is computed."""
+        self.product = product
+        try:
+            self.wait()
+        finally:
+            self.product = None
+        assert product.result is not None
+        return product.result
+
+    def stop(self) -> None:
+        """End it, wherever it waits."""
+        self.is_stopped, self.error = True, None
+        while not self.has_ended:
+            self._go.release()
+            self._paused.acquire()
+        self._thread.join()
+
+
+_running: ContextVar[Run[Any] | None] = ContextVar("running", default=None)
+
+
+@contextmanager
+def side_by_side(
+    works: Sequence[Callable[[], Given]], *, shares_products: bool
+) -> Iterator[list[Run[Given]]]:
+    """A run for each, which all have ended afterwards."""
+    with ExitStack() as running:
+        runs = []
+        for work in works:
+            runs.append(Run(work, shares_products=shares_products))
+            running.callback(runs[-1].stop)
+        yield runs
+
+
+def go_on(runs: Sequence[Run[Any]]) -> None:
+    """Let all of them run until they wait for each other, or end. The error of the first that fails."""
+    for run in runs:
+        run.go_on()
+    while asking := [run for run in runs if run.product is not None]:
+        _compute([run.product for run in asking if run.product is not None])
+        for run in asking:
+            run.go_on()
+
+
+def _compute(products: Sequence[_Product]) -> None:
+    """The result of each, in one product for those with the same weights."""
+    of_weights: dict[tuple[object, ...], list[_Product]] = {}
+    for product in products:
+        of_weights.setdefault(product.alike(), []).append(product)
+    for alike in of_weights.values():
+        flat = [product.rows.flatten(end_dim=-2) for product in alike]
+        with torch.no_grad():
+            results = torch.split(alike[0].compute(torch.cat(flat)), [len(rows) for rows in flat])
+        for product, result in zip(alike, results, strict=True):
+            product.result = result.view(*product.rows.shape[:-1], -1)
+
+
+def wait_for_others(*_inputs: object) -> None:
+    """As a hook before a block: a run that is one of several waits for the others there."""
+    run = _running.get()
+    if run is not None:
+        run.wait()
+
+
+def product_for_all(rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> Tensor | None:
+    """What `compute` makes of rows (..., dim) with these weights, of all runs at once.
+
+    None in a run that is alone, or whose numbers are to be those that it has alone to the bit, and where
+    something has to follow the computation: gradients, autocast, functions of a tensor's own.
+    """
+    run = _running.get()
+    if run is None or not run.shares_products or type(rows) is not Tensor or rows.ndim < 2:
+        return None
+    if (torch.is_grad_enabled() and rows.requires_grad) or torch.is_autocast_enabled(rows.device.type):
+        return None
+    return run.wait_for(_Product(rows, weights, compute))
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """While it is open a run does not wait for others: what it changes of the model is not for them."""
+    token = _running.set(None)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def of_this_run(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook of a model that heeds the run in which it was made, and no other beside it."""
+    run = _running.get()
+
+    def called(*args: Any, **named: Any) -> Any:
+        return hook(*args, **named) if _running.get() is run else None
+
+    return called
