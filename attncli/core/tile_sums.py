@@ -198,8 +198,9 @@ class Head:
     ) -> Float[Tensor, "query key"]:
         """Centred scores of the block with these kept keys, in `buffer`, which has room for the keys, too."""
         key = self.take(self.key, ranks) if self.centred is None else self.centred[ranks]
-        num_scores = len(block.query) * len(key)
-        scores = buffer[:num_scores].view(len(block.query), len(key))
+        shape = (block.query.shape[0], key.shape[0])
+        num_scores = shape[0] * shape[1]
+        scores = buffer[:num_scores].view(shape)
         if self.softcap is None:
             if self.centred is None:
                 room = buffer[num_scores : num_scores + key.numel()].view(key.shape)
@@ -211,8 +212,8 @@ class Head:
     def take(self, rows: Float[Tensor, "key dim"], ranks: slice) -> Float[Tensor, "kept dim"]:
         """These kept keys' rows of key or value, in the type of the computation."""
         kept = self.visibility.kept
-        whole = len(kept) == self.visibility.num_keys
-        return rows[ranks if whole else kept[ranks]].to(self.mean_key.dtype)
+        taken = rows[ranks if kept.shape[0] == self.visibility.num_keys else kept[ranks]]
+        return taken if taken.dtype == self.mean_key.dtype else taken.to(self.mean_key.dtype)
 
 
 SAFE_BITS = 48.0
@@ -304,10 +305,17 @@ def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bo
     )
 
 
-def add_tile_by_torch(sums: RowSums, tile: ScoreTile) -> None:
-    """Moments and extremes of the scores, then sums over the weights. Destroys the scores."""
-    _add_scores(sums, tile)
-    _add_weights(sums, tile)
+def adder_by_torch(_block: QueryBlock, sums: RowSums, _ends: Ends) -> Callable[[ScoreTile], None]:
+    """What takes a tile of a block into its sums: moments and extremes of the scores, then the weights.
+
+    It destroys the scores.
+    """
+
+    def add_tile(tile: ScoreTile) -> None:
+        _add_scores(sums, tile)
+        _add_weights(sums, tile)
+
+    return add_tile
 
 
 def add_columns_by_torch(
@@ -458,25 +466,32 @@ def suits(like: Tensor) -> bool:
     return like.dtype == torch.float32 and like.device.type == "cpu" and tile_pass() is not None
 
 
-def add_tile_compiled(sums: RowSums, tile: ScoreTile) -> None:
-    """Moments and extremes of the scores, then sums over the weights. Destroys the scores."""
-    scores, block = tile.scores, tile.block
-    of_tile = (scores, block.interval.first, block.interval.stop, tile.position, block.here)
-    of_rows = (getattr(sums, name) for name in OF_ROWS)
+def adder_compiled(block: QueryBlock, sums: RowSums, ends: Ends) -> Callable[[ScoreTile], None]:
+    """As `adder_by_torch`; where its numbers lie is found once for the whole block."""
+    interval = block.interval
+    of_block = {"first": interval.first, "stop": interval.stop, "here": block.here}
+    tensors = of_block | {name: getattr(sums, name) for name in OF_ROWS}
     arguments = TileArguments(
-        *scores.shape,
-        sums.output.shape[1],
-        sums.top_scores.shape[1],
-        tile.keys.start,
-        sums.bounded,
-        *tile.ends,
-        HEADROOM_BITS,
-        *(tensor.data_ptr() for tensor in (*of_tile, *of_rows)),
+        num_queries=len(block.query),
+        value_dim=sums.output.shape[1],
+        top_k=sums.top_scores.shape[1],
+        bounded=sums.bounded,
+        num_first=ends.sink,
+        window=ends.window,
+        headroom=HEADROOM_BITS,
+        **{name: tensor.data_ptr() for name, tensor in tensors.items()},
     )
-    library = tile_pass()
+    library, output = tile_pass(), sums.output
     assert library is not None
-    library.attn_add_tile(ctypes.byref(arguments))
-    sums.output.addmm_(scores, tile.value)
+    add, place = library.attn_add_tile, ctypes.byref(arguments)
+
+    def add_tile(tile: ScoreTile) -> None:
+        arguments.num_keys, arguments.first_rank = tile.scores.shape[1], tile.keys.start
+        arguments.scores, arguments.position = tile.scores.data_ptr(), tile.position.data_ptr()
+        add(place)
+        output.addmm_(tile.scores, tile.value)
+
+    return add_tile
 
 
 def add_columns_compiled(
@@ -501,14 +516,14 @@ def add_columns_compiled(
 
 
 class TilePass(NamedTuple):
-    """Takes a tile into the running sums of its rows; adds its weights to the sums of its columns."""
+    """What takes the tiles of a block into its sums; adds a tile to the sums of its columns."""
 
-    add_tile: Callable[..., None]
+    adder: Callable[[QueryBlock, RowSums, Ends], Callable[[ScoreTile], None]]
     add_columns: Callable[..., None]
 
 
-TORCH = TilePass(add_tile_by_torch, add_columns_by_torch)
-COMPILED = TilePass(add_tile_compiled, add_columns_compiled)
+TORCH = TilePass(adder_by_torch, add_columns_by_torch)
+COMPILED = TilePass(adder_compiled, add_columns_compiled)
 
 
 def tile_pass_for(like: Tensor) -> TilePass:
@@ -536,17 +551,18 @@ class TileSizes:
 
 def sum_rows(head: Head, block: QueryBlock, sums: RowSums, sizes: TileSizes, scratch: Scratch) -> None:
     """Fills in everything the row statistics of these queries need, in one pass over the keys."""
-    add_tile = tile_pass_for(sums.output).add_tile
+    add_tile = tile_pass_for(sums.output).adder(block, sums, ends_of(head.visibility.num_keys))
     for tile in score_tiles(head, block, sizes, scratch):
-        add_tile(sums, tile)
+        add_tile(tile)
 
 
 def score_tiles(head: Head, block: QueryBlock, sizes: TileSizes, scratch: Scratch) -> Iterator[ScoreTile]:
     """The scores of the block with the keys that it sees, some at a time, each in the place of the last."""
     kept, ends = head.visibility.kept, ends_of(head.visibility.num_keys)
+    position = kept.to(head.mean_key.dtype)
     size = (len(block.query) + head.key.shape[-1]) * min(sizes.keys, len(kept))
     with scratch.lent(size) as (score_buffer, buffer):
         for keys, seen_by_all in block.interval.tiles(sizes.keys):
             scores = head.scores(block, keys, score_buffer)
-            value, position = head.take(head.value, keys), kept[keys].to(scores.dtype)
-            yield ScoreTile(block, scores, keys, seen_by_all, value, position, buffer, ends)
+            value = head.take(head.value, keys)
+            yield ScoreTile(block, scores, keys, seen_by_all, value, position[keys], buffer, ends)
