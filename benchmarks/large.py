@@ -27,6 +27,7 @@ from attncli.models.folder import SHIPPED_MODEL
 ATTN = str(Path(sys.executable).with_name("attn"))
 TEXT = "the bat flew into the cave and the bat flew out"
 NUM_TEXTS, TOKENS_OF_A_TEXT = 100, 20
+NEW_TOKENS = 2, 7
 BLOCK_BYTES = 2**24
 
 
@@ -139,6 +140,10 @@ def main() -> None:
             commands["attn heads --load memory --dtype bfloat16"] = [
                 *(*heads, "--load", "memory", "--dtype", "bfloat16", TEXT),
             ]
+        for count in NEW_TOKENS:
+            commands[f"attn generate, {count} tokens"] = [
+                *(ATTN, "generate", "--model", str(folder), "--max-new-tokens", str(count), TEXT),
+            ]
         commands[f"attn heads --texts ({NUM_TEXTS} texts of {TOKENS_OF_A_TEXT} tokens)"] = [
             *(*heads, "--texts", str(texts)),
         ]
@@ -150,13 +155,20 @@ def main() -> None:
                 times[name].append(seconds)
                 peaks[name] = max(peaks[name], peak)
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-        print(f"{size / 1e9:.1f} GB in the files, read in {seconds_to_read(folder):.1f} s")
+        reading = min(seconds_to_read(folder) for _ in range(3))
+        medians = {name: statistics.median(taken) for name, taken in times.items()}
+        own = medians["attn heads"] - medians["attn heads, the shipped model"]
+        fewest, most = (medians[f"attn generate, {count} tokens"] for count in NEW_TOKENS)
+        a_token = (most - fewest) / (NEW_TOKENS[1] - NEW_TOKENS[0])
+        print(f"{size / 1e9:.1f} GB in the files, read in {reading:.1f} s")
+        print(f"times reading: a sentence, less the shipped model's command {own / reading:.2f};", end=" ")
+        print(f"a token of generate {a_token / reading:.2f}")
         first = peaks["attn heads, the shipped model"]
         print(f"| {'command':46} | median s | peak GB | over the shipped model |")
         print(f"|{'-' * 48}|{'-' * 9}:|{'-' * 8}:|{'-' * 23}:|")
-        for name, seconds_each in times.items():
+        for name, median in medians.items():
             gigabytes, over = peaks[name] / 1e9, (peaks[name] - first) / 1e9
-            print(f"| {name:46} | {statistics.median(seconds_each):8.1f} | {gigabytes:7.2f} | {over:22.2f} |")
+            print(f"| {name:46} | {median:8.1f} | {gigabytes:7.2f} | {over:22.2f} |")
 
 
 if __name__ == "__main__":
