@@ -50,7 +50,14 @@ from attncli.errors import (
 )
 from attncli.plain_text import counted, plain_text
 from attncli.runs.connection import opened_to_read
-from attncli.runs.driver import Driver, Executor, run_here, run_in_workers
+from attncli.runs.driver import (
+    SECONDS_A_CHUNK,
+    SECONDS_A_CHUNK_TOGETHER,
+    Driver,
+    Executor,
+    run_here,
+    run_in_workers,
+)
 from attncli.runs.plan import (
     Item,
     Plan,
@@ -356,6 +363,7 @@ def keep(
             expectations=Expectations(conditions),
             num_workers=max(workers, 1),
             seconds_a_job=work.seconds_a_job,
+            seconds_a_chunk=SECONDS_A_CHUNK_TOGETHER if work.runs_once else SECONDS_A_CHUNK,
             fail_fast=fail_fast,
             on_errors=errors.add,
             on_progress=lambda *progress: line.show(lambda: counted_runs(line, *progress)),

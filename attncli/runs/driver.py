@@ -303,7 +303,8 @@ def ended(status: int) -> str:
 
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 1, 256
-SECONDS_OF_FIRST_CHUNK, SECONDS_A_CHUNK = 0.25, 1.0
+SECONDS_OF_FIRST_CHUNK, SECONDS_A_CHUNK, SECONDS_A_CHUNK_TOGETHER = 0.25, 1.0, 4.0
+"""The last is for runs of which many together are much faster than a few: texts through a model."""
 MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
@@ -343,7 +344,8 @@ def _uninterrupted() -> Iterator[None]:
 class Driver:
     """Runs one batch into one store, which knows the plan: `num_runs`, of which `kept` were done before.
 
-    `num_workers` take its chunks, whose jobs take about `seconds_a_job`, as far as that is known.
+    `num_workers` take its chunks, of about `seconds_a_chunk`; a job takes about `seconds_a_job`, as far as
+    that is known.
     `on_errors` gets the name of each run that failed or did not meet an expectation, and lines that say why;
     `on_progress` gets how many runs there are, were done before, are done now, and failed now.
     """
@@ -357,6 +359,7 @@ class Driver:
     expectations: Expectations
     num_workers: int = 1
     seconds_a_job: float = 0.0
+    seconds_a_chunk: float = SECONDS_A_CHUNK
     fail_fast: bool
     on_errors: Callable[[str, list[str]], None]
     on_progress: Callable[[int, int, int, int], None]
@@ -395,7 +398,7 @@ class Driver:
         self.on_progress(self.num_runs, self.kept, self.done, self.failed)
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Jobs that have a run to do, as many together as take about a second; fewer towards the end.
+        """Jobs that have a run to do, as many together as take some seconds; fewer towards the end.
 
         Among some thousand jobs at a time those of equal length are neighbours, since they are computed
         together, and the longest come first, so that no worker is left with them at the end.
@@ -444,7 +447,7 @@ class Driver:
             self.done += len(result.values)
         if result.seconds_a_job:
             # Chunks grow step by step for small runs; one run that takes long is its own chunk.
-            wanted = int(SECONDS_A_CHUNK / result.seconds_a_job)
+            wanted = int(self.seconds_a_chunk / result.seconds_a_job)
             self._jobs_a_chunk = max(1, min(wanted, MAX_GROWTH * self._jobs_a_chunk, MOST_JOBS))
         if result.errors or self.expectations.conditions:
             for number, run in chunk.runs().items():

@@ -490,6 +490,8 @@ BYTES_OF_A_WORKER = 300 * 10**6
 SHARE_OF_MEMORY = 1 / 3
 BYTES_OF_A_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
 MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
+MAX_SECONDS_THROUGH_MODEL = 10.0
+"""Of texts through which a model runs once: together they take a fraction of the estimate."""
 BYTES_READ_A_SECOND = 10**9
 """Of the files of a model that a worker reads again for each lot of jobs."""
 SHARE_IN_MEMORY, SHARE_OF_READING = 1 / 8, 1 / 8
@@ -545,7 +547,8 @@ def num_together(work: Work) -> int:
     It depends on the plan alone: results agree to the last bit only when the same jobs are computed together.
     """
     fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
-    seconds = max(MAX_SECONDS_TOGETHER, work.reading_seconds / SHARE_OF_READING)
+    most = MAX_SECONDS_THROUGH_MODEL if work.runs_once else MAX_SECONDS_TOGETHER
+    seconds = max(most, work.reading_seconds / SHARE_OF_READING)
     in_time = int(seconds / max(work.seconds_a_job, 1e-9))
     return max(1, min(MAX_TOGETHER, fitting, in_time))
 

@@ -306,7 +306,7 @@ def values_in_buckets(
     for group in by_settings.values():
         first = next(iter(group.values()))
         on_model = first.model_source() is not None and not first.reads_many_texts()
-        if len(group) > 1 and (on_model or first.can_run_together()):
+        if on_model or (len(group) > 1 and first.can_run_together()):
             yield from _run_group(group, on_model=on_model, has_reports=has_reports)
         else:
             for i, spec in group.items():
@@ -635,16 +635,29 @@ class ChunkResult:
 def run_chunk(chunk: Chunk) -> ChunkResult:
     """Compute every run of a chunk; a UserError is the outcome of its run, and the other runs continue."""
     result, wanted = ChunkResult(), chunk.runs().keys()
+    _load_first(chunk)
     # The start, then the end of each part with the number of runs done by then.
     times = [(time.perf_counter(), 0)]
     keeps_more = chunk.rows or chunk.weights
     for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], has_reports=keeps_more):
         _keep(chunk, {number: found for number, found in outcomes.items() if number in wanted}, result)
         times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
-    # Without the first of several parts, which may have imported torch and loaded a model.
+    # Without the first of several parts, in which a model is tried.
     (began, before), (ended, done) = times[1 if len(times) > 2 else 0], times[-1]
     result.seconds_a_job = (ended - began) / max(1, done - before) * times[-1][1] / len(chunk)
     return result
+
+
+def _load_first(chunk: Chunk) -> None:
+    """Import what the first run needs, and load its model: no part of what a run takes."""
+
+    def load(spec: Spec) -> None:
+        import_experiment(spec)
+        if isinstance(spec, ModelSpec) and spec.model_source() is not None:
+            model_of(spec)
+
+    # Whatever is wrong is told where the run needs it.
+    _or_error(load, next(iter(chunk.runs().values())).item.spec)
 
 
 def _outcomes(chains: Sequence[Chain], *, has_reports: bool) -> Iterator[Mapping[int, Outcome | Values]]:
