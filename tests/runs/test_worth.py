@@ -4,9 +4,11 @@ import gc
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from typer.core import TyperCommand
 from attncli.commands import batch as kept
 from attncli.core import runtime
 from attncli.core.runtime import SPINNING, SPINS, VARIABLE, one_torch_thread
+from attncli.models import loading
+from attncli.models.pretrained import Pretrained
 from attncli.runs import driver as workers
 from attncli.runs import plan as worth
 from attncli.runs.driver import Driver
@@ -35,7 +39,7 @@ from attncli.runs.plan import (
     usable_cores,
 )
 from attncli.runs.report_values import Expectations
-from attncli.runs.runner import Chunk, ChunkResult
+from attncli.runs.runner import Chunk, ChunkResult, run_chunk
 from attncli.settings import SPECS
 from attncli.settings.fields import Given
 from tests.checkpoints import package_folder
@@ -282,6 +286,30 @@ def test_chunks_grow_to_a_second_and_shrink_towards_the_end(tmp_path: Path) -> N
     assert all(size <= 16 for size in sizes[-2:])
     alone = sizes_of_chunks(tmp_path, 1e-3, seconds_a_job=1e-3)
     assert alone[0] == 250 and max(alone) == 1_000 and len(alone) <= 7
+
+
+def test_chunks_of_texts_through_a_model_take_longer(tmp_path: Path) -> None:
+    sizes = sizes_of_chunks(tmp_path, 0.02, seconds_a_job=0.02, seconds_a_chunk=4.0)
+    assert sizes[:3] == [12, 48, 192] and max(sizes) == 200
+
+
+def test_loading_a_model_is_no_part_of_what_a_run_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first text, for which it is loaded, would make the next ones run one by one."""
+    (tmp_path / "x.yaml").write_text("experiment: heads\nsentence: a cat sat\n")
+    kept_pretrained = loading.kept_pretrained
+    seconds = [2.0]
+
+    def slow(*asked: Any, **settings: Any) -> Pretrained:
+        time.sleep(seconds.pop() if seconds else 0.0)
+        return kept_pretrained(*asked, **settings)
+
+    monkeypatch.setattr(loading, "kept_pretrained", slow)
+    plan = make_plan([tmp_path / "x.yaml"], {}, None)
+    jobs = tuple((job, (b"0",)) for job in plan.jobs())
+    result = run_chunk(Chunk(jobs, rows=False, weights=False))
+    assert len(result.values) == 1 and not seconds and 0 < result.seconds_a_job < 2.0
 
 
 def test_slow_runs_are_chunks_of_their_own_whatever_was_expected(tmp_path: Path) -> None:
