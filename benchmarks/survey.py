@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -26,6 +27,17 @@ SENTENCES = Path(__file__).parents[1] / "configs" / "alice.txt"
 NUM_TEXTS, BATCH = 1000, 32
 TARGET = 0.75
 """Our rate over that of the loop."""
+
+
+def different_sentences(count: int) -> list[str]:
+    """So many, none twice, since a store computes no text twice: beyond the file's 200 their words rotate."""
+    sentences = [line.split() for line in SENTENCES.read_text().splitlines()]
+    rotated = (
+        " ".join(words[turn % len(words) :] + words[: turn % len(words)])
+        for turn in range(count)
+        for words in sentences
+    )
+    return list(islice(dict.fromkeys(islice(rotated, 2 * count + len(sentences))), count))
 
 
 def patterns(ids: Tensor, real: Tensor, special: Tensor) -> dict[str, Tensor]:
@@ -134,8 +146,7 @@ def main() -> None:
         folder = Path(name)
         texts = arguments.texts or folder / "texts.txt"
         if arguments.texts is None:
-            sentences = SENTENCES.read_text().splitlines()
-            texts.write_text("\n".join((sentences * NUM_TEXTS)[:NUM_TEXTS]))
+            texts.write_text("\n".join(different_sentences(NUM_TEXTS)))
         count = len(texts.read_text().splitlines())
         report, hand = folder / "attn.json", folder / "hand.json"
         model = ["--model", arguments.folder, "--texts", str(texts), "-o", str(report)]
