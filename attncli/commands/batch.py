@@ -29,7 +29,7 @@ from attncli.commands.output import (
     STDOUT,
     Destination,
     ProgressLine,
-    checked_path,
+    checked_store,
     counted_runs,
     first_words,
     progress_line,
@@ -70,16 +70,15 @@ from attncli.runs.report_values import (
     values_of,
 )
 from attncli.runs.runner import run_jobs
-from attncli.runs.store import SUFFIXES as STORE_SUFFIXES
 from attncli.runs.store import (
     WeightFiles,
-    check_header,
     count_planned,
-    is_store_name,
     note_planned,
     open_store,
     refuse_without_safetensors,
 )
+from attncli.runs.store_files import SUFFIXES as STORE_SUFFIXES
+from attncli.runs.store_files import check_header, is_new_folder, is_store_name
 from attncli.settings.fields import in_words_of, parse_overrides
 from attncli.views import SUFFIXES
 
@@ -167,9 +166,9 @@ def run_files(
     store = Path(output) if output is not None and is_store_name(output) else None
     _refuse_flags(store, of_store, flags["format"])
     if store is not None:
-        checked_path(output)
+        checked_store(store)
     elif output and not (output in STDOUT or flags["format"] or Path(output).suffix.lower() in SUFFIXES):
-        known = f"{', '.join(STORE_SUFFIXES)} (a store), {', '.join(SUFFIXES)}"
+        known = f"{', '.join(STORE_SUFFIXES)} (a store), / (one in a folder), {', '.join(SUFFIXES)}"
         raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
     to = Destination(output=None if store else output, several=True, **flags)
@@ -419,7 +418,7 @@ def _repeats(plan: Plan, num_runs: int) -> list[str]:
 
 def lines_about(plan: Plan, path: Path) -> Iterator[str]:
     """How many of a plan's runs a store has already; the store is not changed."""
-    if not path.exists():
+    if not path.exists() or (path.is_dir() and is_new_folder(path)):
         yield f"{path} is not there yet"
         return
     check_header(path)

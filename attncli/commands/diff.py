@@ -14,7 +14,7 @@ from attncli.commands.show import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
 from attncli.plain_text import counted
 from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
-from attncli.runs.store import is_store_name
+from attncli.runs.store_files import is_store_name
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import (

@@ -21,6 +21,7 @@ from attncli.core import runtime
 from attncli.core.runtime import SPINNING, SPINS, VARIABLE, one_torch_thread
 from attncli.runs import driver as workers
 from attncli.runs import plan as worth
+from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.driver import Driver
 from attncli.runs.plan import (
     Job,
@@ -35,7 +36,6 @@ from attncli.runs.plan import (
     usable_cores,
 )
 from attncli.runs.report_values import Expectations
-from attncli.runs.runner import Chunk, ChunkResult
 from attncli.settings import SPECS
 from attncli.settings.fields import Given
 from tests.checkpoints import package_folder
