@@ -7,7 +7,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attncli.commands.command import (
     COLOR_FLAGS,
@@ -50,7 +50,7 @@ from attncli.errors import (
 )
 from attncli.plain_text import counted, plain_text
 from attncli.runs.connection import opened_to_read
-from attncli.runs.driver import Driver, Executor, run_here, run_in_workers
+from attncli.runs.driver import Driver, Executor, MergeExecutor, run_here, run_in_workers
 from attncli.runs.plan import (
     Item,
     Plan,
@@ -374,6 +374,7 @@ def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunEr
     try:
         with errors:
             driver.run(executor)
+            driver.merge(cast(MergeExecutor, executor))
     except (KeyboardInterrupt, SystemExit):  # of Ctrl-C or SIGTERM
         line.clear()
         interrupted = f"interrupted: {_kept(store.path, driver)}; rerun the same command to resume"

@@ -25,6 +25,7 @@ import numpy as np
 from attncli.core.runtime import VARIABLE
 from attncli.errors import RunError, is_about_memory, out_of_memory
 from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, Work, run_chunk
+from attncli.runs.parts import Merge, Merged, merge_parts
 from attncli.runs.plan import Job, Plan, RunKeys
 from attncli.runs.report_values import Columns, Expectations
 from attncli.runs.store import Store
@@ -311,6 +312,8 @@ Executor = Callable[[Iterable[Chunk], Work], Iterator[tuple[Chunk, Result]]]
 A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails every
 time comes back with Died.
 """
+MergeExecutor = Callable[[Iterable[Merge], Callable[[Merge], Merged | None]], Iterator[tuple[Merge, object]]]
+"""The same for other work."""
 
 
 def _length(job: Job) -> int:
@@ -387,6 +390,13 @@ class Driver:
             # End the workers now, not when the iterator is collected.
             if hasattr(results, "close"):
                 results.close()
+
+    def merge(self, executor: MergeExecutor) -> None:
+        """Put small files of the store together; what cannot be stays as it is."""
+        if merges := self.store.merges():
+            for _, merged in executor(merges, merge_parts):
+                if isinstance(merged, Merged):
+                    self.store.take_merged(merged)
 
     def _show_progress(self) -> None:
         self.on_progress(self.num_runs, self.kept, self.done, self.failed)

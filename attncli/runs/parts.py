@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,12 +38,14 @@ ENCODINGS_IN_PARTS: Mapping[object, Any] = {4: SINGLE, 5: DOUBLE}
 PLACE = struct.Struct("<qq")
 """The number of a part in the table `parts`, and the row in it."""
 RUN = ("key", "run", "id", "source", "experiment", "seed", "settings", "sentence", "context")
-ABOUT = (*RUN, "encoding", "columns")
+ABOUT = (*RUN, "environment", "encoding", "columns")
 """The columns of a part that say what a run is; a statistic of such a name has another one."""
 LEVEL = 3
 """Of zstd: 1 makes a survey 1 % larger, 9 takes twice as long for 1 %."""
 FORMAT = b"attncli"
 MOST_CACHED = 256 * 2**20
+MERGED_BYTES, FEWEST_MERGED = 32 * 2**20, 8
+"""Parts become files of that size, where there are more of them."""
 SECONDS_FOR_THE_FOLDER = 2.0
 """A network file system may show a new file late."""
 
@@ -123,17 +126,16 @@ def _write(folder: Path, runs: Mapping[int, Run], rows: Sequence[int], result: C
     about["columns"] = pyarrow.DictionaryArray.from_arrays(
         pyarrow.array(places, "int32"), [_columns_as_json(columns) for columns, _ in shapes]
     )
-    statistics = _lists(shapes, len(rows))
-    environment = json.dumps(result.environment)
-    return _written(folder, runs[rows[0]].place, {**about, **statistics}, environment)
+    about["environment"] = pyarrow.repeat(json.dumps(result.environment), len(rows))
+    return _written(folder, runs[rows[0]].place, {**about, **_lists(shapes, len(rows))})
 
 
-def _written(folder: Path, place: int, arrays: Mapping[str, Any], environment: str) -> PartFile:
+def _written(folder: Path, place: int, arrays: Mapping[str, Any]) -> PartFile:
+    """Write columns to a new part, whose name begins with a place in a plan."""
     import pyarrow
     from pyarrow import parquet
 
-    metadata = {FORMAT: b"1", b"environment": environment.encode()}
-    table = pyarrow.table(dict(arrays)).replace_schema_metadata(metadata)
+    table = pyarrow.table(dict(arrays)).replace_schema_metadata({FORMAT: b"1"})
     buffer = pyarrow.BufferOutputStream()
     lists = [name for name in arrays if name not in ABOUT]
     parquet.write_table(
@@ -262,6 +264,44 @@ class Lists(NamedTuple):
         return found
 
 
+class Merge(NamedTuple):
+    """Small files of parts to write as one."""
+
+    lock: Path
+    token: str
+    files: tuple[PartFile, ...]
+
+    def __len__(self) -> int:
+        """One piece of work, as a chunk of one run is."""
+        return 1
+
+
+class Merged(NamedTuple):
+    """The file that has all rows of others, and where those of each begin."""
+
+    merge: Merge
+    file: PartFile
+    first_rows: tuple[int, ...]
+
+
+def merge_parts(merge: Merge) -> Merged | None:
+    """On a worker: write parts to one file; None where that cannot be, and all stays as it is."""
+    import pyarrow
+    from pyarrow import parquet
+
+    folder = merge.lock.parent
+    try:
+        check_shared(merge.lock, merge.token)
+        tables = [parquet.read_table(folder / file.file, partitioning=None) for file in merge.files]
+        table = pyarrow.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+        arrays = {name: table.column(name) for name in table.column_names}
+        file = _written(folder, tables[0].column("run")[0].as_py(), arrays)
+    except (OSError, RunError, WriteError, pyarrow.ArrowException):
+        return None
+    first_rows = accumulate((table.num_rows for table in tables[:-1]), initial=0)
+    return Merged(merge, file, tuple(first_rows))
+
+
 class Parts:
     """The parts of a folder store, whose database names them. `token` is what its writer's lock has."""
 
@@ -272,8 +312,8 @@ class Parts:
         self.folder = database.parent
         self._connection = connection
         self._lock, self._token = database.with_name(database.name + "-lock").resolve(), token
-        self._files: dict[int, PartFile] = {}
-        self._read: OrderedDict[tuple[int, frozenset[str] | None], dict[str, Lists]] = OrderedDict()
+        self._files: dict[int, tuple[PartFile, int]] = {}
+        self._read: OrderedDict[tuple[PartFile, frozenset[str] | None], dict[str, Lists]] = OrderedDict()
 
     def work(self, compute: Work) -> Work:
         """Workers write the numbers to parts, and send where they are."""
@@ -321,9 +361,35 @@ class Parts:
         wanted = None if statistics is None else frozenset(statistics)
         for part, pairs in rows_of.items() if columns else ():
             rows, places = np.array(pairs).T
-            if not self._fill(values, rows, places, columns, self._lists(part, wanted)):
+            first, lists = self._lists(part, wanted)
+            if not self._fill(values, rows, first + places, columns, lists):
                 damaged |= dict.fromkeys(rows.tolist(), self._name(part))
         return Numbers(columns, values, damaged)
+
+    def merges(self) -> list[Merge]:
+        """What to write as one file, so that there are not many more files than the numbers need."""
+        query = "SELECT DISTINCT file, size FROM parts WHERE size < ? ORDER BY part"
+        small = [PartFile(*row) for row in self._connection.execute(query, (MERGED_BYTES // 2,))]
+        merges: list[Merge] = []
+        while small:
+            sizes = accumulate(file.size for file in small)
+            count = next((place for place, size in enumerate(sizes, 1) if size >= MERGED_BYTES), len(small))
+            if count >= FEWEST_MERGED:
+                merges.append(Merge(self._lock, self._token, tuple(small[:count])))
+            del small[:count]
+        return merges
+
+    def take_merged(self, merged: Merged) -> None:
+        """Note where parts are now."""
+        query = "UPDATE parts SET file = ?, size = ?, first_row = first_row + ? WHERE file = ?"
+        pairs = zip(merged.first_rows, merged.merge.files, strict=True)
+        self._connection.executemany(query, [(*merged.file, row, before.file) for row, before in pairs])
+        self._files.clear()
+
+    def remove_merged(self, merged: Merged) -> None:
+        """Remove the files in which they were."""
+        for before in merged.merge.files:
+            (self.folder / before.file).unlink(missing_ok=True)
 
     def _fill(
         self,
@@ -360,59 +426,56 @@ class Parts:
 
     def _name(self, part: int) -> str:
         found = self._file(part)
-        return found.file if found is not None else f"part {part}"
+        return found[0].file if found is not None else f"part {part}"
 
-    def _file(self, part: int) -> PartFile | None:
-        """The part of that number, as it was written; None where the table does not have it so."""
+    def _file(self, part: int) -> tuple[PartFile, int] | None:
+        """The file of the part of that number, and its first row there; None where that is damaged."""
         if part not in self._files:
-            query = "SELECT file, size FROM parts WHERE part = ?"
+            query = "SELECT file, size, first_row FROM parts WHERE part = ?"
             stored = self._connection.execute(query, (part,)).fetchone()
-            if stored is None or not isinstance(stored[0], str) or not PART.fullmatch(stored[0]):
+            if stored is None or [*map(type, stored)] != [str, int, int] or not PART.fullmatch(stored[0]):
                 return None
-            self._files[part] = PartFile(*stored)
+            self._files[part] = PartFile(*stored[:2]), stored[2]
         return self._files[part]
 
-    def _lists(self, part: int, statistics: frozenset[str] | None) -> dict[str, Lists]:
-        """The statistics of a part, kept for what is read next; none of one that is damaged."""
-        key = part, statistics
-        if key in self._read:
-            self._read.move_to_end(key)
-            return self._read[key]
-        found = self._file(part)
-        self._read[key] = (
-            {} if found is None else _read_lists(self.folder / found.file, found.size, statistics)
-        )
-        while len(self._read) > 1 and sum(map(_num_bytes, self._read.values())) > MOST_CACHED:
-            self._read.popitem(last=False)
-        return self._read[key]
+    def _lists(self, part: int, statistics: frozenset[str] | None) -> tuple[int, dict[str, Lists]]:
+        """The first row of a part in its file, and the statistics of that; none of one that is damaged."""
+        if (found := self._file(part)) is None:
+            return 0, {}
+        if not (self.folder / found[0].file).exists():  # it may have been merged meanwhile
+            del self._files[part]
+            found = self._file(part) or found
+        file, first_row = found
+        if (key := (file, statistics)) not in self._read:
+            self._read[key] = _read_lists(self.folder / file.file, file.size, statistics)
+            while len(self._read) > 1 and sum(map(_num_bytes, self._read.values())) > MOST_CACHED:
+                self._read.popitem(last=False)
+        self._read.move_to_end(key)
+        return first_row, self._read[key]
 
 
 class RunOfPart(NamedTuple):
-    """A run as a part has it: what it is, its columns, and its place in the part."""
+    """A run as a part has it: what it is (ABOUT), and its columns."""
 
     about: Mapping[str, Any]
     columns: Columns
-    encoding: object
 
 
-def runs_of_part(path: Path) -> tuple[dict[str, Any], list[RunOfPart]] | None:
-    """The versions that computed the runs of a part, and the runs; None where it is not as it was written."""
+def runs_of_part(path: Path) -> list[RunOfPart] | None:
+    """The runs of a part; None where it is not as it was written."""
     import pyarrow
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            metadata = file.schema_arrow.metadata or {}
             table = file.read(columns=[*ABOUT])
-        environment = json.loads(metadata[b"environment"])
         shapes = table.column("columns").combine_chunks().dictionary_encode()
         known = [_columns_from_json(text) for text in shapes.dictionary.to_pylist()]
         columns = [known[place] for place in shapes.indices.to_pylist()]
-        rows = table.select([*RUN, "encoding"]).to_pylist()
+        rows = table.select([*RUN, "environment", "encoding"]).to_pylist()
     except (OSError, pyarrow.ArrowException, ValueError, LookupError, TypeError):
         return None
-    runs = [RunOfPart(row, of_run, row["encoding"]) for row, of_run in zip(rows, columns, strict=True)]
-    return environment, runs
+    return [RunOfPart(row, of_run) for row, of_run in zip(rows, columns, strict=True)]
 
 
 def _num_bytes(lists: Mapping[str, Lists]) -> int:

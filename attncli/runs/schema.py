@@ -61,9 +61,14 @@ CREATE TABLE runs (
 );
 """
 
-# Of a folder store, whose runs have their numbers there: `figures` is a place in a part.
+# Of a folder store, whose runs have their numbers in parts: `figures` is a part's number and a row of it.
 PARTS = """
-CREATE TABLE parts (part INTEGER PRIMARY KEY, file TEXT NOT NULL UNIQUE, size INTEGER NOT NULL);
+CREATE TABLE parts (
+    part INTEGER PRIMARY KEY,
+    file TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    first_row INTEGER NOT NULL DEFAULT 0  -- of the part in its file, which small parts share in the end
+);
 """
 
 # What stores had up to version 2, to know them by.

@@ -21,7 +21,7 @@ from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, Run, Unfinishe
 from attncli.runs.connection import Damaged, advice_on, beside, connect, database_of, signals_seen
 from attncli.runs.figures import Blobs, Figures
 from attncli.runs.packing import Packed
-from attncli.runs.parts import PLACE, Parts, refuse_without_pyarrow, runs_of_part
+from attncli.runs.parts import PLACE, Merge, Merged, Parts, refuse_without_pyarrow, runs_of_part
 from attncli.runs.plan import Item, Plan, RunKeys, settings_as_json
 from attncli.runs.report_values import Column, Columns
 from attncli.runs.schema import SCHEMA_VERSION, migrate, version_of
@@ -275,6 +275,17 @@ class Store:
                 known.clear()
             raise
 
+    def merges(self) -> list[Merge]:
+        """What workers can put together where it is in many small files."""
+        return self._figures.merges() if isinstance(self._figures, Parts) else []
+
+    def take_merged(self, merged: Merged) -> None:
+        """Take what they put together in the place of what it is from: one transaction."""
+        assert isinstance(self._figures, Parts), "nothing else has files"
+        with self._adding():
+            self._figures.take_merged(merged)
+        self._figures.remove_merged(merged)
+
     def mend(self, parts: Parts) -> None:
         """Forget the runs of lost parts, and take up parts that a batch had written when it was killed."""
         if lost := [(part,) for part in parts.lost()]:
@@ -290,19 +301,18 @@ class Store:
 
     def _take_up(self, file: Path) -> bool:
         """Add the runs of a part that are not done yet; whether there are any."""
-        if (found := runs_of_part(file)) is None:
+        if (runs := runs_of_part(file)) is None:
             return False
-        environment, runs = found
         about_part = {"file": file.name, "size": file.stat().st_size}
         part = self._number("parts", **about_part)
-        made_with = self._number("environments", versions=json.dumps(environment))
         num_added = 0
-        for row, (about, columns, encoding) in enumerate(runs):
+        for row, (about, columns) in enumerate(runs):
+            made_with = self._number("environments", versions=about["environment"])
             settings = {"experiment": about["experiment"], "seed": about["seed"], "spec": about["settings"]}
             places = about["run"], about["run"], about["key"], about["id"], about["source"]
             known = (*places, self._number("settings", **settings), None, None)
             shape = self._shape(columns)
-            values = (*known, DONE, None, made_with, shape, None, encoding, PLACE.pack(part, row))
+            values = (*known, DONE, None, made_with, shape, None, about["encoding"], PLACE.pack(part, row))
             num_added += self._connection.execute(ADD_RUN, values).rowcount
         if not num_added:
             self._connection.execute("DELETE FROM parts WHERE part = ?", (part,))

@@ -121,3 +121,17 @@ def test_parts_are_read_by_others(attn: Attn, tmp_path: Path) -> None:
     exported = read_by_duckdb(f"SELECT value {of_entropy}")[2]
     assert [row[:2] for row in rows] == [("0", "1"), ("1 a", "2"), ("2 a b", "3")]
     assert [row[2] for row in rows] == [value for (value,) in exported]
+
+
+def test_small_files_become_one(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attncli.runs.driver.MOST_JOBS", 3)
+    monkeypatch.setattr("attncli.runs.driver.FIRST_JOBS", (1, 3))
+    arguments, folder, file = write_batch(tmp_path, 20), tmp_path / "runs", tmp_path / "runs.db"
+    for store in (f"{folder}/", str(file)):
+        assert attn([*arguments, "-o", store, "--rows"]).code == 0
+    (part,) = parts_of(folder)
+    assert_equal_stores(attn, folder, file)
+    (folder / "catalogue.db").unlink()  # the parts tell all of it again
+    ended = attn([*arguments, "-o", f"{folder}/", "--rows"])
+    assert "has 40 of 40 runs, nothing was left to do" in ended.err and parts_of(folder) == [part]
+    assert_equal_stores(attn, folder, file)
