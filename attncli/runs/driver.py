@@ -5,8 +5,8 @@ import pickle
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from multiprocessing import Pipe, parent_process, resource_tracker
@@ -312,7 +312,7 @@ Executor = Callable[[Iterable[Chunk], Work], Iterator[tuple[Chunk, Result]]]
 A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails every
 time comes back with Died.
 """
-MergeExecutor = Callable[[Iterable[Merge], Callable[[Merge], Merged | None]], Iterator[tuple[Merge, object]]]
+MergeExecutor = Callable[[Iterable[Merge], Callable[[Merge], Merged | None]], Generator[tuple[Merge, object]]]
 """The same for other work."""
 
 
@@ -394,9 +394,10 @@ class Driver:
     def merge(self, executor: MergeExecutor) -> None:
         """Put small files of the store together; what cannot be stays as it is."""
         if merges := self.store.merges():
-            for _, merged in executor(merges, merge_parts):
-                if isinstance(merged, Merged):
-                    self.store.take_merged(merged)
+            with closing(executor(merges, merge_parts)) as results:
+                for _, merged in results:
+                    if isinstance(merged, Merged):
+                        self.store.take_merged(merged)
 
     def _show_progress(self) -> None:
         self.on_progress(self.num_runs, self.kept, self.done, self.failed)

@@ -82,12 +82,15 @@ def write_part(chunk: Chunk, *, compute: Work, lock: Path, token: str) -> ChunkR
     """
     try:
         check_shared(lock, token)
-        result = compute(chunk)
-        if not result.values:
-            return result
-        rows = [number for shape in _by_columns(result).values() for number in shape]
-        part = _write(lock.parent, chunk.runs(), rows, result)
     except RunError as error:
+        return ChunkResult(refusal=error)
+    result = compute(chunk)
+    if not result.values:
+        return result
+    rows = [number for of_shape in _by_columns(result).values() for number in of_shape]
+    try:
+        part = _write(lock.parent, chunk.runs(), rows, result)
+    except WriteError as error:
         return ChunkResult(refusal=error)
     places = {number: _place(result, number, row) for row, number in enumerate(rows)}
     return replace(result, values=places, part=part)
@@ -415,6 +418,12 @@ class Parts:
         sizes = {file.name: file.stat().st_size for file in self._named_as_parts()}
         query = "SELECT part, file, size FROM parts"
         return [part for part, file, size in self._connection.execute(query) if sizes.get(file) != size]
+
+    def remove_unfinished(self) -> None:
+        """Remove what a process was writing when it was killed."""
+        for file in self.folder.iterdir():
+            if file.name.endswith(UNFINISHED) and PART.fullmatch(file.name.removesuffix(UNFINISHED)):
+                file.unlink(missing_ok=True)
 
     def unnamed(self) -> list[Path]:
         """The parts that the database does not name: of a batch that was killed after it wrote them."""

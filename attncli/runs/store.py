@@ -293,6 +293,7 @@ class Store:
                 of_parts = [(PLACE.pack(part, 0)[:8],) for (part,) in lost]
                 self._connection.executemany("DELETE FROM runs WHERE substr(figures, 1, 8) = ?", of_parts)
                 self._connection.executemany("DELETE FROM parts WHERE part = ?", lost)
+        parts.remove_unfinished()
         for file in parts.unnamed():
             with self._adding():
                 is_needed = self._take_up(file)
@@ -467,8 +468,9 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
     if is_folder:
         _prepare_folder(path, weights=weights)
     with driving(path) as word, _sqlite_errors(path):
-        if fresh and not is_new:
-            check_header(path, any_version=True)
+        if fresh and path.exists():
+            if not is_new:
+                check_header(path, any_version=True)
             remove(path)
         if not database_of(path).exists():
             create_file(path, rows=rows, weights=weights)
@@ -479,13 +481,15 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
             _refuse_other_keeping(path, kept_of(connection), rows=rows, weights=weights)
             named = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
             WeightFiles(path).remove_others(named)
-            figures = Parts(connection, database_of(path), word) if is_folder else Blobs()
-            store = Store(path, connection, figures, rows=rows, weights=weights)
-            if isinstance(figures, Parts):
-                store.mend(figures)
+            if not is_folder:
+                yield Store(path, connection, Blobs(), rows=rows, weights=weights)
+                return
+            parts = Parts(connection, database_of(path), word)
+            store = Store(path, connection, parts, rows=rows, weights=weights)
+            store.mend(parts)
             yield store
-            if is_folder:
-                connection.execute("PRAGMA journal_mode = DELETE")
+            store.mend(parts)  # a worker may have died after it wrote a part, before it said so
+            connection.execute("PRAGMA journal_mode = DELETE")
 
 
 def figures_of(path: Path, connection: sqlite3.Connection) -> Figures:

@@ -113,6 +113,9 @@ def driving(path: Path) -> Iterator[str]:
             raise RunError(
                 f"{path}: is being written by another attn (process {owner}): wait for it"
             ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise WriteError(f"-o {path}: cannot be locked: {error.strerror}") from None
         # Between opening and locking, the one before may have removed the file: then nobody else sees ours.
         with suppress(FileNotFoundError):
             if lock.stat().st_ino == os.fstat(descriptor).st_ino:
