@@ -78,7 +78,7 @@ from attncli.runs.store import (
     refuse_without_safetensors,
 )
 from attncli.runs.store_files import SUFFIXES as STORE_SUFFIXES
-from attncli.runs.store_files import check_header, is_new_folder, is_store_name
+from attncli.runs.store_files import check_header, is_file_name, is_new_folder, is_store_name
 from attncli.settings.fields import in_words_of, parse_overrides
 from attncli.views import SUFFIXES
 
@@ -131,8 +131,8 @@ PARAMETERS = (
     ),
     option(
         "--output -o",
-        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite): "
-        "rerun the same command to resume.",
+        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite), or in a "
+        "folder of Parquet files (runs/): rerun the same command to resume.",
         "FILE",
         everyday="write reports, or keep every run in a store (.db)",
     ),
@@ -336,7 +336,8 @@ def keep(
         line = stack.enter_context(progress_line())
         line.begin(first_words(models))
         keys = _keys(plan, line)
-        store = stack.enter_context(open_store(path, fresh=fresh, rows=rows, weights=weights))
+        keeping = {"rows": rows, "weights": weights, "in_folder": not is_file_name(path)}
+        store = stack.enter_context(open_store(path, fresh=fresh, **keeping))
         num_runs, num_done = store.take_plan(plan, keys)
         work = estimated_work(plan, num_runs - num_done)
         if workers is None and scheduler is None:

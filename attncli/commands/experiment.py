@@ -355,6 +355,7 @@ def show_checkpoints(
 ) -> int:
     """Survey the checkpoints of a training run that the store does not have yet; then show all."""
     from attncli.commands.watch import NOT_FOR_CHECKPOINTS, survey_checkpoints
+    from attncli.runs.store_files import is_file_name
     from attncli.settings.heads import HeadsSpec
 
     text = flags["sentence"]
@@ -369,6 +370,8 @@ def show_checkpoints(
     if errors:
         raise UserError(*errors)
     if kept is not None:
+        if not is_file_name(kept):
+            raise UserError(f"-o {kept}/: steps of a training run are kept in one file: -o {kept.name}.db")
         checked_store(kept)
 
     def spec_of(folder: str) -> HeadsSpec:

@@ -87,7 +87,7 @@ def write_part(chunk: Chunk, *, compute: Work, lock: Path, token: str) -> ChunkR
     result = compute(chunk)
     if not result.values:
         return result
-    rows = [number for of_shape in _by_columns(result).values() for number in of_shape]
+    rows = [number for _, of_shape in _by_columns(result) for number in of_shape]
     try:
         part = _write(lock.parent, chunk.runs(), rows, result)
     except WriteError as error:
@@ -106,12 +106,13 @@ def _encoding(run: Packed) -> object:
     return next(number for number, of_part in ENCODINGS_IN_PARTS.items() if of_part == dtype)
 
 
-def _by_columns(result: ChunkResult) -> dict[Columns, list[int]]:
-    """The runs of equal columns."""
-    found: dict[Columns, list[int]] = {}
-    for number, (columns, _) in sorted(result.values.items()):
-        found.setdefault(columns, []).append(number)
-    return found
+def _by_columns(result: ChunkResult) -> list[tuple[Columns, list[int]]]:
+    """The runs with the same columns, which are one object where they are equal: to hash them takes long."""
+    found: dict[int, tuple[Columns, list[int]]] = {}
+    for number in sorted(result.values):
+        columns, _ = result.values[number]
+        found.setdefault(id(columns), (columns, []))[1].append(number)
+    return [*found.values()]
 
 
 def _write(folder: Path, runs: Mapping[int, Run], rows: Sequence[int], result: ChunkResult) -> PartFile:
@@ -121,7 +122,7 @@ def _write(folder: Path, runs: Mapping[int, Run], rows: Sequence[int], result: C
     about = _about([runs[number] for number in rows])
     shapes = [
         (columns, unpacked(columns, [result.values[number][1] for number in numbers]))
-        for columns, numbers in _by_columns(result).items()
+        for columns, numbers in _by_columns(result)
     ]
     places = [place for place, (_, values) in enumerate(shapes) for _ in values]
     encodings = [_encoding(result.values[number][1]) for number in rows]
@@ -174,7 +175,8 @@ def _about(runs: Sequence[Run]) -> dict[str, Any]:
     """What is known of each run before it is computed, as columns."""
     import pyarrow
 
-    settings = {id(run.item): settings_as_json(run.item.spec) for run in runs}
+    items = {id(run.item): run.item for run in runs}
+    settings = {item: settings_as_json(items[item].spec) for item in items}
     planned = [
         (run.key, run.place, run.job.label, run.item.source, run.item.spec.experiment, run.item.spec.seed)
         for run in runs

@@ -25,7 +25,7 @@ from attncli.runs.parts import PLACE, Merge, Merged, Parts, refuse_without_pyarr
 from attncli.runs.plan import Item, Plan, RunKeys, settings_as_json
 from attncli.runs.report_values import Column, Columns
 from attncli.runs.schema import SCHEMA_VERSION, migrate, version_of
-from attncli.runs.store_files import check_header, create_file, driving, is_file_name, is_new_folder, remove
+from attncli.runs.store_files import check_header, create_file, driving, is_new_folder, remove
 
 ENDING = "-weights"
 
@@ -454,14 +454,18 @@ def kept_of(connection: sqlite3.Connection) -> Kept:
 
 
 @contextmanager
-def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterator[Store]:
+def open_store(
+    path: Path, *, fresh: bool, rows: bool, weights: bool, in_folder: bool = False
+) -> Iterator[Store]:
     """The store of that name, created if there is none, for one process at a time.
 
-    A name without the suffix of a file is that of a folder with Parquet parts. UserError for what is not an
-    attn store or keeps other things, which is left unchanged; RunError if another process is writing it;
-    WriteError if it cannot be written.
+    It is one file, or a folder with Parquet parts. UserError for what is not an attn store or keeps other
+    things, which is left unchanged; RunError if another process is writing it; WriteError if it cannot be
+    written.
     """
-    is_folder = not is_file_name(path) and not path.is_file()
+    is_folder = in_folder and not path.is_file()
+    if path.is_dir() and not in_folder:
+        raise UserError(f"{path}: is a folder: steps of a training run are kept in one file, FILE.db")
     is_new = is_new_folder(path) if is_folder else not path.exists()
     if not is_new:
         check_header(path, any_version=fresh)
