@@ -453,16 +453,19 @@ class Parts:
         """The first row of a part in its file, and the statistics of that; none of one that is damaged."""
         if (found := self._file(part)) is None:
             return 0, {}
-        if not (self.folder / found[0].file).exists():  # it may have been merged meanwhile
-            del self._files[part]
-            found = self._file(part) or found
-        file, first_row = found
+        if (lists := self._lists_of(found[0], statistics)) or (self.folder / found[0].file).exists():
+            return found[1], lists
+        del self._files[part]  # it may have been merged meanwhile
+        found = self._file(part) or found
+        return found[1], self._lists_of(found[0], statistics)
+
+    def _lists_of(self, file: PartFile, statistics: frozenset[str] | None) -> dict[str, Lists]:
         if (key := (file, statistics)) not in self._read:
             self._read[key] = _read_lists(self.folder / file.file, file.size, statistics)
             while len(self._read) > 1 and sum(map(_num_bytes, self._read.values())) > MOST_CACHED:
                 self._read.popitem(last=False)
         self._read.move_to_end(key)
-        return first_row, self._read[key]
+        return self._read[key]
 
 
 class RunOfPart(NamedTuple):
