@@ -25,7 +25,7 @@ import torch
 from ablate import VOCABULARY, random_model
 
 from attncli import Watch, open_model
-from attncli.runs.results import reading
+from attncli.runs.reading import reading
 from attncli.runs.training_steps import stored_steps
 
 EVERY, TOKENS, MOST = 50, 128, 1.03

@@ -7,7 +7,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attncli.commands.command import (
     COLOR_FLAGS,
@@ -29,7 +29,7 @@ from attncli.commands.output import (
     STDOUT,
     Destination,
     ProgressLine,
-    checked_path,
+    checked_store,
     counted_runs,
     first_words,
     progress_line,
@@ -55,6 +55,7 @@ from attncli.runs.driver import (
     SECONDS_A_CHUNK_TOGETHER,
     Driver,
     Executor,
+    MergeExecutor,
     run_here,
     run_in_workers,
 )
@@ -77,16 +78,15 @@ from attncli.runs.report_values import (
     values_of,
 )
 from attncli.runs.runner import run_jobs
-from attncli.runs.store import SUFFIXES as STORE_SUFFIXES
 from attncli.runs.store import (
     WeightFiles,
-    check_header,
     count_planned,
-    is_store_name,
     note_planned,
     open_store,
     refuse_without_safetensors,
 )
+from attncli.runs.store_files import SUFFIXES as STORE_SUFFIXES
+from attncli.runs.store_files import check_header, is_file_name, is_new_folder, is_store_name
 from attncli.settings.fields import in_words_of, parse_overrides
 from attncli.views import SUFFIXES
 
@@ -139,8 +139,8 @@ PARAMETERS = (
     ),
     option(
         "--output -o",
-        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite): "
-        "rerun the same command to resume.",
+        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite), or in a "
+        "folder of Parquet files (runs/): rerun the same command to resume.",
         "FILE",
         everyday="write reports, or keep every run in a store (.db)",
     ),
@@ -174,9 +174,9 @@ def run_files(
     store = Path(output) if output is not None and is_store_name(output) else None
     _refuse_flags(store, of_store, flags["format"])
     if store is not None:
-        checked_path(output)
+        checked_store(store)
     elif output and not (output in STDOUT or flags["format"] or Path(output).suffix.lower() in SUFFIXES):
-        known = f"{', '.join(STORE_SUFFIXES)} (a store), {', '.join(SUFFIXES)}"
+        known = f"{', '.join(STORE_SUFFIXES)} (a store), / (one in a folder), {', '.join(SUFFIXES)}"
         raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
     to = Destination(output=None if store else output, several=True, **flags)
@@ -344,7 +344,8 @@ def keep(
         line = stack.enter_context(progress_line())
         line.begin(first_words(models))
         keys = _keys(plan, line)
-        store = stack.enter_context(open_store(path, fresh=fresh, rows=rows, weights=weights))
+        keeping = {"rows": rows, "weights": weights, "in_folder": not is_file_name(path)}
+        store = stack.enter_context(open_store(path, fresh=fresh, **keeping))
         num_runs, num_done = store.take_plan(plan, keys)
         work = estimated_work(plan, num_runs - num_done)
         if workers is None and scheduler is None:
@@ -383,6 +384,7 @@ def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunEr
     try:
         with errors:
             driver.run(executor)
+            driver.merge(cast(MergeExecutor, executor))
     except (KeyboardInterrupt, SystemExit):  # of Ctrl-C or SIGTERM
         line.clear()
         interrupted = f"interrupted: {_kept(store.path, driver)}; rerun the same command to resume"
@@ -427,7 +429,7 @@ def _repeats(plan: Plan, num_runs: int) -> list[str]:
 
 def lines_about(plan: Plan, path: Path) -> Iterator[str]:
     """How many of a plan's runs a store has already; the store is not changed."""
-    if not path.exists():
+    if not path.exists() or (path.is_dir() and is_new_folder(path)):
         yield f"{path} is not there yet"
         return
     check_header(path)

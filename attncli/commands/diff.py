@@ -14,7 +14,7 @@ from attncli.commands.show import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
 from attncli.plain_text import counted
 from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
-from attncli.runs.store import is_store_name
+from attncli.runs.store_files import is_store_name
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import (
@@ -375,16 +375,14 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
         spec_class, given = SPECS[side], overridden(SPECS[side], {}, overrides)
     elif len(side.split()) > 1 and not is_file(side):
         raise UserError(f"diff: a text needs the model that reads it: --model FOLDER (got {side:.40})")
+    elif is_store_name(side) and (is_file(side) or Path(side).is_dir()):
+        saved = f"attn heads --store {side} -o {Path(side).stem}.json"
+        raise UserError(f"{side}: is a store of many runs: {saved} saves a survey in one, to compare that")
     elif Path(side).suffix.lower() not in (".yaml", ".yml") and not is_file(side):
         kinds = f"neither a file nor an experiment{nearest(side, SPECS)}"
         raise UserError(f"{side}: is {kinds}: one of {', '.join(SPECS)}; a text needs --model FOLDER")
     else:
         refuse_what_is_only_written(side, "compare")
-        if is_store_name(side) and is_file(side):
-            saved = f"attn heads --store {side} -o {Path(side).stem}.json"
-            raise UserError(
-                f"{side}: is a store of many runs: {saved} saves a survey in one, to compare that"
-            )
         entries = ConfigFile(Path(side), overrides).entries()
         if len(entries) != 1:
             raise UserError(f"{side}: holds {len(entries)} experiments: diff takes one on each side")

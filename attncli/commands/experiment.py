@@ -30,7 +30,7 @@ from attncli.commands.command import (
     store_errors,
 )
 from attncli.commands.mistakes import PATTERN, unquoted
-from attncli.commands.output import Destination, checked_path, first_words, progress_line
+from attncli.commands.output import Destination, checked_store, first_words, progress_line
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError
 from attncli.plain_text import note, plain_text
 from attncli.settings import SPECS
@@ -319,7 +319,7 @@ def run_heads(
 
     Of the checkpoints of a training run the survey of each.
     """
-    from attncli.runs.store import is_store_name
+    from attncli.runs.store_files import is_store_name
 
     kept = Path(shown["output"]) if is_store_name(shown["output"] or "") else None
     if follow and not checkpoints:
@@ -355,6 +355,7 @@ def show_checkpoints(
 ) -> int:
     """Survey the checkpoints of a training run that the store does not have yet; then show all."""
     from attncli.commands.watch import NOT_FOR_CHECKPOINTS, survey_checkpoints
+    from attncli.runs.store_files import is_file_name
     from attncli.settings.heads import HeadsSpec
 
     text = flags["sentence"]
@@ -369,7 +370,9 @@ def show_checkpoints(
     if errors:
         raise UserError(*errors)
     if kept is not None:
-        checked_path(str(kept))
+        if not is_file_name(kept):
+            raise UserError(f"-o {kept}/: steps of a training run are kept in one file: -o {kept.name}.db")
+        checked_store(kept)
 
     def spec_of(folder: str) -> HeadsSpec:
         return checked_spec(HeadsSpec, {**given, "model": Given(folder, "--checkpoints")})
@@ -401,7 +404,7 @@ def keep_survey(
     from attncli.runs.plan import plan_of_texts
     from attncli.settings.heads import HeadsSpec
 
-    checked_path(str(path))
+    checked_store(path)
     given = given_settings("heads", config, flags)
     spec = checked_spec(HeadsSpec, given)
     if spec.texts is None:
@@ -442,7 +445,7 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
     with progress_line() as line:
         line.begin(f"reading {path.name}")
         from attncli.commands.surveys import store_report
-        from attncli.runs.results import reading
+        from attncli.runs.reading import reading
 
         shown = {key: getattr(spec, key) for key in DISPLAY_KEYS}
         with reading(path) as reader:

@@ -462,6 +462,13 @@ def checked_path(output: str | None) -> Path | None:
     return path
 
 
+def checked_store(path: Path) -> Path:
+    """The store of -o; UserError where neither a file nor a folder can be written under its name."""
+    if not path.is_dir():
+        checked_path(str(path))
+    return path
+
+
 def chosen_format(
     format: str | None, path: Path | None, known: Collection[str], suffixes: Mapping[str, str], default: str
 ) -> str:

@@ -36,7 +36,7 @@ from attncli.runs.report_values import GROUP_SUMMARY, parse_conditions
 
 if TYPE_CHECKING:
     from attncli.report import Report
-    from attncli.runs.results import Reader
+    from attncli.runs.reading import Reader
 
 
 TIDY_EXAMPLES = (
@@ -67,7 +67,8 @@ def export_store(store: str, output: str | None, format: str | None, all: bool) 
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
     with progress_line() as line:
         line.begin(f"reading {Path(store).name}")
-        from attncli.runs.results import reading, tidy_blocks, tidy_columns
+        from attncli.runs.reading import reading
+        from attncli.runs.results import tidy_blocks, tidy_columns
 
         with reading(Path(store), all_runs=all) as reader:
             columns, blocks = tidy_columns(reader), tidy_blocks(reader)
@@ -153,7 +154,8 @@ def show_results(
     to = Destination(**flags, experiment="results")
     with progress_line() as line:
         line.begin(f"reading {Path(store).name}")
-        from attncli.runs.results import reading, results, usual_groups
+        from attncli.runs.reading import reading
+        from attncli.runs.results import results, usual_groups
 
         path = Path(store)
         with reading(path, all_runs=all) as reader:

@@ -29,8 +29,8 @@ from attncli.plain_text import counted
 from attncli.report import NamedTensor, Numbers, PictureMaps, Report, Statistic, Table
 from attncli.report_parts import WORDS_NOTE, build_report, shipped_notes
 from attncli.runs.connection import Damaged
+from attncli.runs.reading import Reader, differing_settings
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
-from attncli.runs.results import Reader, differing_settings
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import Texts
 

@@ -42,9 +42,10 @@ from attncli.files import LOG_BYTES, read_whole
 from attncli.models.folder import id_and_revision
 from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Statistic, Table
+from attncli.runs.reading import Reader, reading
 from attncli.runs.report_values import Columns, Condition, Expectations, parse_conditions
-from attncli.runs.results import Reader, reading
-from attncli.runs.store import Store, create_file, is_driven, open_store
+from attncli.runs.store import Store, open_store
+from attncli.runs.store_files import create_file, is_driven
 from attncli.views import load_view
 
 if TYPE_CHECKING:

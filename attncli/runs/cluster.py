@@ -14,8 +14,8 @@ from typing import Any
 
 from attncli import __version__
 from attncli.errors import RunError, UserError, reason_of
-from attncli.runs.driver import Died, Pending, Queue, Result, Work, attempted
-from attncli.runs.runner import Chunk
+from attncli.runs.chunks import Chunk, Work
+from attncli.runs.driver import Died, Pending, Queue, Result, attempted
 
 SECONDS_TO_CONNECT = 15
 SECONDS_FOR_A_WORKER = 60

@@ -32,6 +32,15 @@ END_OF_NAME = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 """How a journal ends that names another file, which SQLite would remove."""
 
 
+CATALOGUE = "catalogue.db"
+"""In a folder store: everything but the numbers of its runs."""
+
+
+def database_of(path: Path) -> Path:
+    """The SQLite database of a store: the file itself, or the one in its folder."""
+    return path / CATALOGUE if path.is_dir() else path
+
+
 def beside(path: Path, ending: str) -> Path:
     """`runs.db-lock` for `runs.db`: files that belong to a store are beside it, not beside a link to it."""
     file = path.resolve() if path.is_symlink() else path
@@ -123,17 +132,18 @@ def _opened(path: Path, mode: str) -> Connection:
     return connection
 
 
-def connect(path: Path) -> Connection:
+def connect(path: Path, *, is_shared: bool = False) -> Connection:
     """A connection to an existing store, in WAL mode: others can read while one process writes.
 
-    UserError for a store that is not as attn writes it.
+    One in a folder that machines share has no log, since SQLite's needs one machine: there whoever reads
+    must do so in short queries. UserError for a store that is not as attn writes it.
     """
     refuse_special_files(path)
     connection = _opened(path, "rw")
     try:
         connection.seconds = SECONDS_TO_WRITE
         refuse_other_schema(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if is_shared else 'WAL'}")
         connection.execute("PRAGMA synchronous = FULL")
         # Otherwise, with many runs per chunk, every page is read again and copied from the log after each.
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -144,7 +154,7 @@ def connect(path: Path) -> Connection:
     return connection
 
 
-def connect_to_read(path: Path) -> Connection:
+def connect_to_read(path: Path, *, is_shared: bool = False) -> Connection:
     """A connection that changes nothing, in which stores of every version have the tables of this version.
 
     If it may write, it recovers the log that a crash left. UserError for a store that is not as attn writes
@@ -155,7 +165,7 @@ def connect_to_read(path: Path) -> Connection:
     mode = "rw"
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         # Without a log nobody is writing, and SQLite does not have to create one, which it could not.
-        mode = "ro" if log.exists() else UNCHANGING
+        mode = "ro" if log.exists() or is_shared else UNCHANGING
     connection = _opened(path, mode)
     try:
         try:
@@ -195,9 +205,10 @@ def signals_seen(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def opened_to_read(path: Path) -> Iterator[Connection]:
-    """As `connect_to_read`, closed at the end; RunError in one line for what SQLite says meanwhile."""
+    """A store to read, closed at the end; RunError in one line for what SQLite says meanwhile."""
     try:
-        with closing(connect_to_read(path)) as connection, signals_seen(connection):
+        opened = connect_to_read(database_of(path), is_shared=path.is_dir())
+        with closing(opened) as connection, signals_seen(connection):
             yield connection
     except sqlite3.Error as error:
         raise RunError(f"{path}: cannot be read: {reason_of(error)}{advice_on(error)}") from None

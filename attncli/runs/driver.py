@@ -5,8 +5,8 @@ import pickle
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from multiprocessing import Pipe, parent_process, resource_tracker
@@ -24,16 +24,14 @@ import numpy as np
 
 from attncli.core.runtime import VARIABLE
 from attncli.errors import RunError, is_about_memory, out_of_memory
-from attncli.runs.packing import numbers_of
+from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, Work, run_chunk
+from attncli.runs.parts import Merge, Merged, merge_parts
 from attncli.runs.plan import Job, Plan, RunKeys
 from attncli.runs.report_values import Columns, Expectations
-from attncli.runs.runner import Chunk, ChunkResult, UnfinishedJob, run_chunk
 from attncli.runs.store import Store
 
 MAX_ATTEMPTS_ALONE = 3
 """A worker may die for other reasons than its run: memory taken by a neighbour, a machine switched off."""
-
-Work = Callable[[Chunk], ChunkResult]
 
 
 @dataclass(frozen=True)
@@ -315,6 +313,8 @@ Executor = Callable[[Iterable[Chunk], Work], Iterator[tuple[Chunk, Result]]]
 A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails every
 time comes back with Died.
 """
+MergeExecutor = Callable[[Iterable[Merge], Callable[[Merge], Merged | None]], Generator[tuple[Merge, object]]]
+"""The same for other work."""
 
 
 def _length(job: Job) -> int:
@@ -381,7 +381,7 @@ class Driver:
     def run(self, executor: Executor) -> None:
         """Every run that is not done; with fail_fast until one fails or does not meet an expectation."""
         self._show_progress()
-        results = executor(self._chunks(), run_chunk)
+        results = executor(self._chunks(), self.store.work(run_chunk))
         try:
             for chunk, result in results:
                 if not isinstance(result, ChunkResult):
@@ -393,6 +393,14 @@ class Driver:
             # End the workers now, not when the iterator is collected.
             if hasattr(results, "close"):
                 results.close()
+
+    def merge(self, executor: MergeExecutor) -> None:
+        """Put small files of the store together; what cannot be stays as it is."""
+        if merges := self.store.merges():
+            with closing(executor(merges, merge_parts)) as results:
+                for _, merged in results:
+                    if isinstance(merged, Merged):
+                        self.store.take_merged(merged)
 
     def _show_progress(self) -> None:
         self.on_progress(self.num_runs, self.kept, self.done, self.failed)
@@ -408,7 +416,7 @@ class Driver:
             window.sort(key=lambda job: _length(job[0]), reverse=True)
             while window and not self.stopped:
                 size = min(self._jobs_a_chunk, self._fair_share(self._jobs_left + len(window)))
-                yield Chunk(tuple(window[:size]), rows=self.store.rows, weights=self.store.keeps_weights)
+                yield self.store.chunk(tuple(window[:size]))
                 del window[:size]
 
     def _fair_share(self, num_left: int) -> int:
@@ -442,7 +450,7 @@ class Driver:
     def _take(self, chunk: Chunk, result: ChunkResult) -> None:
         """Store first: what is reported as done is stored."""
         with _uninterrupted():
-            self.store.write(chunk, result)
+            kept = self.store.write(chunk, result)
             self.failed += len(result.errors)
             self.done += len(result.values)
         if result.seconds_a_job:
@@ -454,10 +462,8 @@ class Driver:
                 if number in result.errors:
                     self.on_errors(run.job.name(run.item), result.errors[number].splitlines())
                 else:
-                    columns, (encoding, data) = result.values[number]
-                    values = numbers_of(columns, encoding, data)
-                    assert values is not None, "its worker packed them"
-                    self._check(run.job.name(run.item), columns, values)
+                    columns, _ = result.values[number]
+                    self._check(run.job.name(run.item), columns, self.store.numbers(columns, kept[number]))
         self._show_progress()
 
     def _check(self, name: str, columns: Columns, values: np.ndarray) -> None:

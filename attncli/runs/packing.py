@@ -44,8 +44,16 @@ class Packed(NamedTuple):
     data: bytes
 
 
+class Numbers(NamedTuple):
+    """Float64 numbers (run, column) of runs with these columns; by its row, the damaged part of a run."""
+
+    columns: Columns
+    values: np.ndarray
+    damaged: Mapping[int, str]
+
+
 @lru_cache(maxsize=64)
-def _by_statistic(columns: Columns) -> tuple[np.ndarray, np.ndarray]:
+def by_statistic(columns: Columns) -> tuple[np.ndarray, np.ndarray]:
     """The places of the columns, those of a statistic together, and where each column is among these."""
     first: dict[str, int] = {}
     ranks = [first.setdefault(column.statistic, len(first)) for column in columns]
@@ -74,8 +82,8 @@ def rounded(values: np.ndarray) -> np.ndarray:
     return single[0].astype(np.float64) if _survives(values[None], single)[0] else values
 
 
-def packed(columns: Columns, values: np.ndarray) -> list[Packed]:
-    """Each row of float64 numbers (run, column) for the store.
+def packed(columns: Columns, values: np.ndarray, *, compress: bool = True) -> list[Packed]:
+    """Each row of float64 numbers (run, column) for the store, compressed where that pays, if at all.
 
     They are float32 unless a number of the row would lose more than its rounding: one beyond its range or
     among its denormals, or a whole number above 2^24. What is compressed is first sorted by statistic, then
@@ -87,17 +95,17 @@ def packed(columns: Columns, values: np.ndarray) -> list[Packed]:
     found: list[Packed | None] = [None] * len(values)
     for numbers, rows in ((single, survives), (values.astype(DOUBLE, copy=False), ~survives)):
         places = np.flatnonzero(rows).tolist()
-        for place, row in zip(places, _packed(columns, numbers[rows]), strict=True):
+        for place, row in zip(places, _packed(columns, numbers[rows], compress=compress), strict=True):
             found[place] = row
     return [row for row in found if row is not None]
 
 
-def _packed(columns: Columns, numbers: np.ndarray) -> list[Packed]:
+def _packed(columns: Columns, numbers: np.ndarray, *, compress: bool) -> list[Packed]:
     count, num_columns = numbers.shape
     number = NUMBERS[Encoding(numbers.dtype, False)]
-    if num_columns < FEWEST_COMPRESSED:
+    if num_columns < FEWEST_COMPRESSED or not compress:
         return [Packed(number, row.tobytes()) for row in numbers]
-    in_order = numbers.take(_by_statistic(columns)[0], axis=1)
+    in_order = numbers.take(by_statistic(columns)[0], axis=1)
     as_bytes = in_order.view(np.uint8).reshape(count, num_columns, numbers.itemsize)
     compressed = [zlib.compress(row.T.tobytes(), LEVEL) for row in as_bytes]
     most = MOST_LEFT * num_columns * numbers.itemsize
@@ -138,7 +146,7 @@ def unpacked(columns: Columns, runs: Sequence[Packed]) -> np.ndarray:
         for number, of_encoding in rows.items():
             dtype, is_compressed = ENCODINGS[number]
             if is_compressed:
-                _, places = _by_statistic(columns)
+                _, places = by_statistic(columns)
                 for row in of_encoding:
                     transposed = np.frombuffer(runs[row].data, np.uint8).reshape(dtype.itemsize, -1)
                     values[row] = transposed.T.copy().view(dtype)[:, 0].take(places)

@@ -340,6 +340,11 @@ def resolved_settings(spec: Spec) -> dict[str, Any]:
     return spec.model_dump(mode="json", exclude={*spec.unused_keys(), *TEXT_KEYS})
 
 
+def settings_as_json(spec: Spec) -> str:
+    """The resolved settings as stores have them."""
+    return json.dumps(resolved_settings(spec), ensure_ascii=False)
+
+
 def _earlier_digest(path: Path) -> str:
     """What stood for a file in keys of before: beyond 64 MiB its size, time, first and last 8 MiB."""
     with path.open("rb") as file:

@@ -1,19 +1,15 @@
-"""Running experiments: one after another on one generator, or those of equal settings together.
-
-A chunk is what a worker gets: some jobs of a plan, whose reports it turns into values.
-"""
+"""Running experiments: one after another on one generator, or those of equal settings together."""
 
 import gc
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from itertools import accumulate, islice
+from itertools import islice
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,9 +18,8 @@ from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_gguf, check_model_folder, check_packages, local_model
 from attncli.models.text_files import in_batches
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
-from attncli.runs.packing import Packed, packed
 from attncli.runs.plan import Chain, Item, Job
-from attncli.runs.report_values import Columns, OwnPart, value_tables
+from attncli.runs.report_values import Columns, OwnPart
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec
 from attncli.settings.text import Texts, find_vectors, read_texts, read_tokens, uses_vector_file, with_vectors
@@ -289,6 +284,17 @@ def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
         yield {i: outcome for i, outcome in outcomes.items() if not isinstance(outcome, Values)}
 
 
+def load_model(spec: Spec) -> None:
+    """Import what an experiment needs, and load its model. Whatever is wrong is told where it runs."""
+
+    def load(spec: Spec) -> None:
+        import_experiment(spec)
+        if isinstance(spec, ModelSpec) and spec.model_source() is not None:
+            model_of(spec)
+
+    _or_error(load, spec)
+
+
 def values_in_buckets(
     specs: Sequence[Spec], *, has_reports: bool = False
 ) -> Iterator[dict[int, Outcome | Values]]:
@@ -527,7 +533,7 @@ def run_jobs(
         chains = [job.items() for job in window]
         results: dict[int, Outcome] = {}
         if sum(len(chain) == 1 for chain in chains) > 1:
-            for bucket in _alone_in_buckets(chains, run_in_buckets):
+            for bucket in alone_in_buckets(chains, run_in_buckets):
                 results |= bucket
         for place, chain in enumerate(chains):
             result = results.pop(place, None)
@@ -543,7 +549,7 @@ def run_jobs(
             return
 
 
-def _alone_in_buckets(
+def alone_in_buckets(
     chains: Sequence[Chain], run: Callable[[Sequence[Spec]], Iterator[dict[int, Part]]]
 ) -> Iterator[dict[int, Part]]:
     """The outcomes of the chains of one run, by their place; only the reports of one bucket are in memory."""
@@ -572,129 +578,3 @@ def _one_by_one(
         if not item.reseed:
             report = replace(report, notes=(*report.notes, CONTINUED_NOTE))
         yield item, report
-
-
-DONE, FAILED = "done", "failed"
-
-
-class Run(NamedTuple):
-    """One experiment of a job, with its key and its place in the plan."""
-
-    job: Job
-    item: Item
-    key: bytes
-    place: int
-
-
-UnfinishedJob = tuple[Job, tuple[bytes | None, ...]]
-"""A job and the keys of its runs. A run without a key is computed only because later runs continue its
-generator: it is done already, or belongs to another place in the plan."""
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Jobs that go to a worker together, and what to keep besides the statistics."""
-
-    jobs: tuple[UnfinishedJob, ...]
-    rows: bool = False
-    weights: bool = False
-
-    def __len__(self) -> int:
-        return len(self.jobs)
-
-    def split(self) -> list["Chunk"]:
-        """Its halves, for another try after a worker died."""
-        half = len(self.jobs) // 2
-        return [replace(self, jobs=part) for part in (self.jobs[:half], self.jobs[half:])]
-
-    def runs(self) -> dict[int, Run]:
-        """The runs to keep, by their number in the chunk."""
-        each = (
-            None if key is None else Run(job, item, key, place)
-            for job, keys in self.jobs
-            for place, (item, key) in enumerate(zip(job.chain, keys, strict=True), start=job.place)
-        )
-        return {number: run for number, run in enumerate(each) if run is not None}
-
-
-@dataclass
-class ChunkResult:
-    """The outcomes of the runs to keep, by their number in the chunk: statistics or an error.
-
-    Statistics are columns and their values. `environment` holds the versions that computed them;
-    `seconds_a_job` is how long a job took (0 where that is not known).
-    """
-
-    values: dict[int, tuple[Columns, Packed]] = field(default_factory=dict)
-    errors: dict[int, str] = field(default_factory=dict)
-    weights: dict[int, np.ndarray] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
-    seconds_a_job: float = 0.0
-
-
-def run_chunk(chunk: Chunk) -> ChunkResult:
-    """Compute every run of a chunk; a UserError is the outcome of its run, and the other runs continue."""
-    result, wanted = ChunkResult(), chunk.runs().keys()
-    _load_first(chunk)
-    # The start, then the end of each part with the number of runs done by then.
-    times = [(time.perf_counter(), 0)]
-    keeps_more = chunk.rows or chunk.weights
-    for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], has_reports=keeps_more):
-        _keep(chunk, {number: found for number, found in outcomes.items() if number in wanted}, result)
-        times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
-    # Without the first of several parts, in which a model is tried.
-    (began, before), (ended, done) = times[1 if len(times) > 2 else 0], times[-1]
-    result.seconds_a_job = (ended - began) / max(1, done - before) * times[-1][1] / len(chunk)
-    return result
-
-
-def _load_first(chunk: Chunk) -> None:
-    """Import what the first run needs, and load its model: no part of what a run takes."""
-
-    def load(spec: Spec) -> None:
-        import_experiment(spec)
-        if isinstance(spec, ModelSpec) and spec.model_source() is not None:
-            model_of(spec)
-
-    # Whatever is wrong is told where the run needs it.
-    _or_error(load, next(iter(chunk.runs().values())).item.spec)
-
-
-def _outcomes(chains: Sequence[Chain], *, has_reports: bool) -> Iterator[Mapping[int, Outcome | Values]]:
-    """The outcome of each run, by its number; of one bucket or chain at a time."""
-    firsts = list(accumulate(map(len, chains), initial=0))
-    for bucket in _alone_in_buckets(chains, partial(values_in_buckets, has_reports=has_reports)):
-        yield {firsts[place]: outcome for place, outcome in bucket.items()}
-    for first, chain in zip(firsts, chains, strict=False):
-        if len(chain) > 1:
-            yield dict(enumerate(_outcomes_of_chain(chain), start=first))
-
-
-def _outcomes_of_chain(chain: Chain) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    for report in run_items(chain, lambda _, error: outcomes.append(error)):
-        outcomes.append(report)
-    return outcomes
-
-
-def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkResult) -> None:
-    """Add the statistics of reports, and the texts of errors."""
-    reports = {number: outcome for number, outcome in outcomes.items() if isinstance(outcome, Report)}
-    numbers = list(reports)
-    for columns, places, values in value_tables(list(reports.values()), rows=chunk.rows):
-        for place, row in zip(places, packed(columns, values), strict=True):
-            result.values[numbers[place]] = columns, row
-    by_columns: dict[int, dict[int, Values]] = {}
-    for number, outcome in outcomes.items():
-        if isinstance(outcome, UserError):
-            result.errors[number] = "\n".join(outcome.lines)
-            continue
-        result.environment |= outcome.environment
-        if isinstance(outcome, Values):
-            by_columns.setdefault(id(outcome.columns), {})[number] = outcome
-        elif chunk.weights and "weights" in outcome.tensors:
-            result.weights[number] = outcome.tensors["weights"].values
-    for alike in by_columns.values():
-        columns = next(iter(alike.values())).columns
-        rows = packed(columns, np.stack([outcome.numbers for outcome in alike.values()]))
-        result.values |= {number: (columns, row) for number, row in zip(alike, rows, strict=True)}

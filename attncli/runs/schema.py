@@ -10,6 +10,7 @@ from pathlib import Path
 from attncli.errors import UserError
 
 APPLICATION_ID = 0x6174746E  # "attn" in the file's header
+CATALOGUE_ID = 0x61747470  # "attp", of the database of a folder store
 SCHEMA_VERSION = 3
 KNOWN_VERSIONS = (1, 2, SCHEMA_VERSION)
 
@@ -60,6 +61,16 @@ CREATE TABLE runs (
 );
 """
 
+# Of a folder store, whose runs have their numbers in parts: `figures` is a part's number and a row of it.
+PARTS = """
+CREATE TABLE parts (
+    part INTEGER PRIMARY KEY,
+    file TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    first_row INTEGER NOT NULL DEFAULT 0  -- of the part in its file, which small parts share in the end
+);
+"""
+
 # What stores had up to version 2, to know them by.
 ENCODING = re.compile(r"    encoding INTEGER.*\n")
 POWERS = "CREATE TABLE powers (exponent INTEGER PRIMARY KEY, power REAL);"
@@ -102,11 +113,11 @@ def _tidy(*, rows: bool) -> str:
     )
 
 
-def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
-    """An empty store."""
-    connection.executescript(TABLES)
+def create(connection: sqlite3.Connection, *, rows: bool, weights: bool, has_parts: bool = False) -> None:
+    """An empty store; the one of a folder `has_parts`."""
+    connection.executescript(TABLES + PARTS if has_parts else TABLES)
     connection.execute("INSERT INTO store (keeps_rows, keeps_weights) VALUES (?, ?)", (rows, weights))
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA application_id = {CATALOGUE_ID if has_parts else APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.commit()
 
@@ -167,6 +178,8 @@ def _known_schemas() -> dict[Schema, int]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(TABLES)
         known = {_schema_of(connection): SCHEMA_VERSION}
+        connection.executescript(PARTS)
+        known[_schema_of(connection)] = SCHEMA_VERSION
     for rows, is_from_version_1 in product((False, True), repeat=2):
         with closing(sqlite3.connect(":memory:")) as connection:
             connection.executescript(ENCODING.sub("", TABLES) + POWERS)

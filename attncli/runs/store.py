@@ -1,11 +1,14 @@
-"""The store of a batch: one SQLite file, to which the driver adds one transaction per chunk."""
+"""The store of a batch: an SQLite database, to which the driver adds one transaction per chunk.
+
+Where it has the numbers of the runs, in its rows or in parts beside it, only `Figures` know.
+"""
 
 import json
 import os
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
@@ -13,117 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.errors import RunError, UserError, WriteError, reason_of
-from attncli.runs.connection import (
-    Damaged,
-    advice_on,
-    beside,
-    connect,
-    refuse_special_files,
-    signals_seen,
-)
-from attncli.runs.packing import Packed, numbers_of
-from attncli.runs.plan import TEXT_KEYS, Item, Plan, RunKeys, resolved_settings
+from attncli.errors import UserError, WriteError, reason_of
+from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, Run, UnfinishedJob, Work
+from attncli.runs.connection import Damaged, advice_on, beside, connect, database_of, signals_seen
+from attncli.runs.figures import Blobs, Figures
+from attncli.runs.packing import Packed
+from attncli.runs.parts import PLACE, Merge, Merged, Parts, refuse_without_pyarrow, runs_of_part
+from attncli.runs.plan import Item, Plan, RunKeys, settings_as_json
 from attncli.runs.report_values import Column, Columns
-from attncli.runs.runner import DONE, FAILED, Chunk, ChunkResult, Run
-from attncli.runs.schema import APPLICATION_ID, KNOWN_VERSIONS, SCHEMA_VERSION, create, migrate, version_of
-
-SUFFIXES = (".db", ".sqlite", ".sqlite3")
-MAGIC = b"SQLite format 3\0"
-HEADER_BYTES = 100
-
-
-def is_store_name(path: str) -> bool:
-    """Whether a name given to -o asks for a store."""
-    return Path(path).suffix.lower() in SUFFIXES
-
-
-def check_header(path: Path, *, any_version: bool = False) -> None:
-    """UserError if a file is not a store, or has an unknown version; SQLite does not open it."""
-    refuse_special_files(path)
-    try:
-        with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
-    if not header.startswith(MAGIC) or application != APPLICATION_ID:
-        instead = "give a file that -o FILE.db wrote, or a new name to write one"
-        raise UserError(f"{path}: is not an attn store, left unchanged: {instead}")
-    if version not in KNOWN_VERSIONS and not any_version:
-        raise UserError(
-            f"{path}: is a store of version {version}, and this attn writes version {SCHEMA_VERSION}: "
-            "left unchanged (--fresh starts over)"
-        )
-
-
-def is_driven(path: Path) -> bool:
-    """Whether a process is writing a store."""
-    import fcntl
-
-    try:
-        descriptor = os.open(beside(path, "-lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-@contextmanager
-def driving(path: Path) -> Iterator[None]:
-    """The right to write a store, for one process at a time; the system releases it when the process dies."""
-    import fcntl
-
-    lock = beside(path, "-lock")
-    while True:
-        try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            raise RunError(
-                f"{path}: is being written by another attn (process {owner}): wait for it"
-            ) from None
-        # Between opening and locking, the one before may have removed the file: then nobody else sees ours.
-        with suppress(FileNotFoundError):
-            if lock.stat().st_ino == os.fstat(descriptor).st_ino:
-                break
-        os.close(descriptor)
-    try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def create_file(path: Path, *, rows: bool, weights: bool) -> None:
-    """Create an empty store in one step: a crash never leaves an incomplete file."""
-    part = beside(path, "-new")
-    part.unlink(missing_ok=True)
-    try:
-        with closing(sqlite3.connect(part)) as connection:
-            create(connection, rows=rows, weights=weights)
-        part.replace(beside(path, ""))
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def remove(path: Path) -> None:
-    """Remove a store and its log; the log first, so that what is left is always a complete store."""
-    for ending in ("-wal", "-shm", ""):
-        beside(path, ending).unlink(missing_ok=True)
-
+from attncli.runs.schema import SCHEMA_VERSION, migrate, version_of
+from attncli.runs.store_files import check_header, create_file, driving, is_new_folder, remove
 
 ENDING = "-weights"
 
@@ -235,13 +137,16 @@ WHERE runs.key = planned.key AND planned.item = ? AND runs.settings = ?
 class Store:
     """An open store, which only this process writes."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, figures: Figures, *, rows: bool, weights: bool
+    ) -> None:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
-        self._connection = connection
+        self._connection, self._figures = connection, figures
         # By identity; the item is kept so that its id is not reused.
         self._settings: dict[int, tuple[Item, int]] = {}
         self._shapes: dict[Columns, int] = {}
+        self._columns: dict[int, Columns] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._weights = WeightFiles(path)
 
@@ -253,7 +158,7 @@ class Store:
         """
         note_planned(self._connection, plan, keys)
         with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("BEGIN EXCLUSIVE")
             self._connection.execute(RENAME)
             self._connection.execute("UPDATE temp.planned SET earlier = NULL WHERE earlier NOT NULL")
             if self._connection.execute(LEAVE_OUT).rowcount:
@@ -287,11 +192,26 @@ class Store:
         """The columns and values of a run that is done."""
         query = "SELECT run, shape, encoding, figures FROM runs WHERE key = ?"
         run, shape, encoding, figures = self._connection.execute(query, (key,)).fetchone()
-        columns = columns_of(self._connection, shape)
-        values = numbers_of(columns, encoding, figures)
-        if values is None:
+        if shape not in self._columns:
+            self._columns[shape] = columns_of(self._connection, shape)
+        columns = self._columns[shape]
+        packed = self._figures.checked(columns, encoding, figures)
+        if packed is None:
             raise Damaged(f"run {run}: its statistics are damaged")
-        return columns, values
+        return columns, self._checked_numbers(columns, packed)
+
+    def numbers(self, columns: Columns, packed: Packed) -> np.ndarray:
+        """The numbers of a run that was written now, as `write` gives it."""
+        checked = self._figures.checked(columns, *packed)
+        assert checked is not None, "its worker packed them"
+        return self._checked_numbers(columns, checked)
+
+    def _checked_numbers(self, columns: Columns, packed: Packed) -> np.ndarray:
+        _, values, damaged = self._figures.numbers(columns, [packed])
+        if damaged:
+            raise Damaged(f"{damaged[0]} is damaged")
+        numbers: np.ndarray = values[0]
+        return numbers
 
     def steps(self) -> dict[bytes, int]:
         """The step of each run of a training run that is done, by its key."""
@@ -314,27 +234,93 @@ class Store:
     def replace_values(self, key: bytes, columns: Columns, values: Packed) -> None:
         """Give a run that is done other values: one transaction."""
         with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("BEGIN EXCLUSIVE")
             query = "UPDATE runs SET shape = ?, encoding = ?, figures = ? WHERE key = ?"
             self._connection.execute(query, (self._shape(columns), *values, key))
 
-    def write(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Write every run of a chunk in one transaction: all of them are stored when this returns."""
+    def chunk(self, jobs: tuple[UnfinishedJob, ...]) -> Chunk:
+        """Jobs for a worker, with what to keep of them."""
+        return Chunk(jobs, rows=self.rows, weights=self.keeps_weights, compress=self._figures.compress)
+
+    def work(self, compute: Work) -> Work:
+        """What a worker does with a chunk, so that `write` takes its result."""
+        return self._figures.work(compute)
+
+    def write(self, chunk: Chunk, result: ChunkResult) -> dict[int, Packed]:
+        """Write every run of a chunk in one transaction: all of them are stored when this returns.
+
+        What `numbers` takes of those that are done. It raises the refusal of a result.
+        """
+        if result.refusal is not None:
+            raise result.refusal
         runs = chunk.runs()
         weights = {runs[number].key.hex(): matrix for number, matrix in result.weights.items()}
+        with self._adding():
+            kept = self._figures.keep(result)
+            rows = self._rows(runs, result, kept, self._weights.write(weights))
+            # In the order of the table, which is quicker.
+            self._connection.executemany(ADD_RUN, sorted(rows, key=itemgetter(0)))
+        return kept
+
+    @contextmanager
+    def _adding(self) -> Iterator[None]:
+        """One transaction."""
         try:
             with self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
-                rows = sorted(self._rows(runs, result, self._weights.write(weights)), key=itemgetter(0))
-                self._connection.executemany(ADD_RUN, rows)  # in the order of the table, which is quicker
+                self._connection.execute("BEGIN EXCLUSIVE")
+                yield
         except BaseException:
             # What was not committed did not happen, including new numbers of settings and shapes.
             for known in (self._settings, self._shapes, self._numbers):
                 known.clear()
             raise
 
+    def merges(self) -> list[Merge]:
+        """What workers can put together where it is in many small files."""
+        return self._figures.merges() if isinstance(self._figures, Parts) else []
+
+    def take_merged(self, merged: Merged) -> None:
+        """Take what they put together in the place of what it is from: one transaction."""
+        assert isinstance(self._figures, Parts), "nothing else has files"
+        with self._adding():
+            self._figures.take_merged(merged)
+        self._figures.remove_merged(merged)
+
+    def mend(self, parts: Parts) -> None:
+        """Forget the runs of lost parts, and take up parts that a batch had written when it was killed."""
+        if lost := [(part,) for part in parts.lost()]:
+            with self._adding():
+                of_parts = [(PLACE.pack(part, 0)[:8],) for (part,) in lost]
+                self._connection.executemany("DELETE FROM runs WHERE substr(figures, 1, 8) = ?", of_parts)
+                self._connection.executemany("DELETE FROM parts WHERE part = ?", lost)
+        parts.remove_unfinished()
+        for file in parts.unnamed():
+            with self._adding():
+                is_needed = self._take_up(file)
+            if not is_needed:
+                file.unlink()
+
+    def _take_up(self, file: Path) -> bool:
+        """Add the runs of a part that are not done yet; whether there are any."""
+        if (runs := runs_of_part(file)) is None:
+            return False
+        about_part = {"file": file.name, "size": file.stat().st_size}
+        part = self._number("parts", **about_part)
+        num_added = 0
+        for row, (about, columns) in enumerate(runs):
+            made_with = self._number("environments", versions=about["environment"])
+            settings = {"experiment": about["experiment"], "seed": about["seed"], "spec": about["settings"]}
+            places = about["run"], about["run"], about["key"], about["id"], about["source"]
+            known = (*places, self._number("settings", **settings), None, None)
+            shape = self._shape(columns)
+            values = (*known, DONE, None, made_with, shape, None, about["encoding"], PLACE.pack(part, row))
+            num_added += self._connection.execute(ADD_RUN, values).rowcount
+        if not num_added:
+            self._connection.execute("DELETE FROM parts WHERE part = ?", (part,))
+        return bool(num_added)
+
     def _rows(
-        self, runs: Mapping[int, Run], result: ChunkResult, weights: str | None
+        self, runs: Mapping[int, Run], result: ChunkResult, kept: Mapping[int, Packed], weights: str | None
     ) -> Iterator[tuple[object, ...]]:
         """The parameters of ADD_RUN for each run of a chunk; `weights` is the file with their weights."""
         environment = None
@@ -342,26 +328,23 @@ class Store:
             environment = self._number("environments", versions=json.dumps(result.environment))
         shapes = {id(columns): columns for columns, _ in result.values.values()}
         numbers = {name: self._shape(columns) for name, columns in shapes.items()}
-        for number, (columns, values) in result.values.items():
+        for number, (columns, _) in result.values.items():
+            about = self._about(runs[number], has_texts=result.part is None)
             file = weights if number in result.weights else None
-            yield (*self._about(runs[number]), DONE, None, environment, numbers[id(columns)], file, *values)
+            yield (*about, DONE, None, environment, numbers[id(columns)], file, *kept[number])
         for number, error in result.errors.items():
             yield (*self._about(runs[number]), FAILED, error, environment, None, None, None, None)
 
-    def _about(self, run: Run) -> tuple[object, ...]:
-        """What is known of a run before it is computed."""
-        spec, prompt = run.item.spec, run.job.prompt
-        sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
-        if prompt is not None:
-            sentence, context = prompt.text, prompt.context or context
-        about = (run.job.label, run.item.source, self._settings_of(run.item), sentence, context)
-        return run.place, run.place, run.key, *about
+    def _about(self, run: Run, *, has_texts: bool = True) -> tuple[object, ...]:
+        """What is known of a run before it is computed, unless a part has it."""
+        about = (run.job.label, run.item.source, self._settings_of(run.item))
+        return run.place, run.place, run.key, *about, *(run.texts() if has_texts else (None, None))
 
     def _settings_of(self, item: Item) -> int:
         if id(item) not in self._settings:
             spec = item.spec
-            text = json.dumps(resolved_settings(spec), ensure_ascii=False)
-            number = self._number("settings", experiment=spec.experiment, seed=spec.seed, spec=text)
+            settings = {"experiment": spec.experiment, "seed": spec.seed, "spec": settings_as_json(spec)}
+            number = self._number("settings", **settings)
             self._settings[id(item)] = item, number
         return self._settings[id(item)][1]
 
@@ -471,28 +454,62 @@ def kept_of(connection: sqlite3.Connection) -> Kept:
 
 
 @contextmanager
-def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterator[Store]:
+def open_store(
+    path: Path, *, fresh: bool, rows: bool, weights: bool, in_folder: bool = False
+) -> Iterator[Store]:
     """The store of that name, created if there is none, for one process at a time.
 
-    UserError for a file that is not an attn store or keeps other things, which is left unchanged; RunError if
-    another process is writing it; WriteError if it cannot be written.
+    It is one file, or a folder with Parquet parts. UserError for what is not an attn store or keeps other
+    things, which is left unchanged; RunError if another process is writing it; WriteError if it cannot be
+    written.
     """
-    if path.exists():
+    is_folder = in_folder and not path.is_file()
+    if path.is_dir() and not in_folder:
+        raise UserError(f"{path}: is a folder: steps of a training run are kept in one file, FILE.db")
+    is_new = is_new_folder(path) if is_folder else not path.exists()
+    if not is_new:
         check_header(path, any_version=fresh)
-    with driving(path), _sqlite_errors(path):
+    if is_folder:
+        _prepare_folder(path, weights=weights)
+    with driving(path) as word, _sqlite_errors(path):
         if fresh and path.exists():
-            check_header(path, any_version=True)
+            if not is_new:
+                check_header(path, any_version=True)
             remove(path)
-        if not path.exists():
+        if not database_of(path).exists():
             create_file(path, rows=rows, weights=weights)
         check_header(path)
-        with closing(connect(path)) as connection, signals_seen(connection):
+        with closing(connect(database_of(path), is_shared=is_folder)) as connection, signals_seen(connection):
             if version_of(connection) != SCHEMA_VERSION:
                 migrate(connection)
             _refuse_other_keeping(path, kept_of(connection), rows=rows, weights=weights)
             named = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
             WeightFiles(path).remove_others(named)
-            yield Store(path, connection, rows=rows, weights=weights)
+            if not is_folder:
+                yield Store(path, connection, Blobs(), rows=rows, weights=weights)
+                return
+            parts = Parts(connection, database_of(path), word)
+            store = Store(path, connection, parts, rows=rows, weights=weights)
+            store.mend(parts)
+            yield store
+            store.mend(parts)  # a worker may have died after it wrote a part, before it said so
+            connection.execute("PRAGMA journal_mode = DELETE")
+
+
+def figures_of(path: Path, connection: sqlite3.Connection) -> Figures:
+    """What reads the numbers of a store that is open."""
+    return Parts(connection, database_of(path)) if path.is_dir() else Blobs()
+
+
+def _prepare_folder(path: Path, *, weights: bool) -> None:
+    """Make the folder of a store where there is none."""
+    refuse_without_pyarrow(path)
+    if weights:
+        raise UserError(f"--weights: needs a store in one file: -o {path.name}.db")
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
 
 
 def _refuse_other_keeping(path: Path, kept: Kept, *, rows: bool, weights: bool) -> None:

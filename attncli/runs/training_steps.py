@@ -14,8 +14,10 @@ from attncli.measure.patterns import Stack
 from attncli.measure.training import SUMMARIES, HeadsOverSteps, count_name, step_rows
 from attncli.report import Report
 from attncli.report_parts import versions
+from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.packing import Packed, packed, rounded
 from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
+from attncli.runs.reading import Reader, Step
 from attncli.runs.report_values import (
     ROWS,
     Column,
@@ -27,8 +29,6 @@ from attncli.runs.report_values import (
     stack_and_name,
     values_of,
 )
-from attncli.runs.results import Reader, Step
-from attncli.runs.runner import Chunk, ChunkResult
 from attncli.runs.store import STEP, Store
 from attncli.settings.heads import HeadsSpec
 

@@ -22,10 +22,11 @@ from attncli.models.in_turn import random_numbers_kept
 from attncli.models.loading import borrowed, is_sharded, measuring, short_name, unwrapped
 from attncli.models.pretrained import read_text
 from attncli.report import Report
+from attncli.runs.reading import Step, reading
 from attncli.runs.report_values import Expectations
-from attncli.runs.results import Step, reading
 from attncli.runs.runner import import_experiment
-from attncli.runs.store import Store, check_header, open_store
+from attncli.runs.store import Store, open_store
+from attncli.runs.store_files import check_header
 from attncli.runs.training_steps import (
     LOSS,
     MeasuredStep,

@@ -398,7 +398,7 @@ def test_watch_shows_each_text_and_every_view_holds_it(watched: Path, tmp_path: 
 
 @pytest.mark.parametrize("lines", [16, 24, 50])
 def test_the_screen_fits_the_terminal(watched: Path, lines: int) -> None:
-    from attncli.runs.results import reading
+    from attncli.runs.reading import reading
 
     with reading(watched) as reader:
         report = page.reports_of(watched, reader)[0]
@@ -458,7 +458,7 @@ def test_names_that_no_step_has_are_told_those_it_has(watched: Path, attn: Attn)
 
 @pytest.mark.parametrize("height", [None, 24])
 def test_a_last_step_without_a_loss_says_why(watched: Path, height: int | None) -> None:
-    from attncli.runs.results import reading
+    from attncli.runs.reading import reading
 
     with reading(watched) as reader:
         reports = [page.reports_of(watched, reader)[0], page.reports_of(watched, reader, "0:1")[0]]

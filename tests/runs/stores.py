@@ -9,7 +9,7 @@ import sys
 import zlib
 from pathlib import Path
 
-from attncli.runs.runner import Chunk, ChunkResult, run_chunk
+from attncli.runs.chunks import Chunk, ChunkResult, run_chunk
 
 ROOT = Path(__file__).parent.parent.parent
 ATTN = [sys.executable, "-m", "attncli"]

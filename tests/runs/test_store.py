@@ -19,7 +19,8 @@ import pytest
 
 from attncli.report import Report, Table
 from attncli.runs.schema import SCHEMA_VERSION
-from attncli.runs.store import driving, open_store
+from attncli.runs.store import open_store
+from attncli.runs.store_files import driving
 from attncli.views import SUFFIXES, Display, load_view
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb
@@ -153,7 +154,7 @@ def foreign_database(path: Path) -> None:
 
 
 def other_version(path: Path) -> None:
-    from attncli.runs.store import create_file
+    from attncli.runs.store_files import create_file
 
     create_file(path, rows=False, weights=False)
     connection = sqlite3.connect(path)
@@ -240,7 +241,7 @@ def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
         moment.setattr(Path, "exists", lambda path: True)
         moment.setattr(Path, "stat", stat_of_a_moment_later)
         with driving(tmp_path / "runs.db"):
-            assert ended and lock.read_text() == str(os.getpid())
+            assert ended and lock.read_text().split()[0] == str(os.getpid())
     assert not lock.exists()
 
 
@@ -255,7 +256,7 @@ def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
         (["--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
-        (["-o", "runs"], f"-o runs: the suffix must be one of .db, .sqlite, .sqlite3 (a store), {', '.join(SUFFIXES)}, or give --format"),
+        (["-o", "runs"], f"-o runs: the suffix must be one of .db, .sqlite, .sqlite3 (a store), / (one in a folder), {', '.join(SUFFIXES)}, or give --format"),
         (["-o", "nowhere/x.db"], "-o nowhere/x.db: no such directory: nowhere"),
     ],
 )  # fmt: skip
@@ -563,7 +564,7 @@ def test_the_deviation_is_that_of_all_values_however_they_came(
     values = [v for (v,) in connection.execute("SELECT value FROM tidy WHERE statistic = 'scores.max'") if v]
     connection.close()
     for runs_at_once in (1, 7, 1000):
-        monkeypatch.setattr("attncli.runs.results.RUNS_AT_ONCE", runs_at_once)
+        monkeypatch.setattr("attncli.runs.reading.RUNS_AT_ONCE", runs_at_once)
         (row,) = rows_of(attn, store, *POOLED, "--statistic", "scores.max")
         np.testing.assert_allclose(row["std"], statistics.stdev(values), rtol=1e-12)
     (row,) = rows_of(attn, store, *POOLED, "--statistic", "scores.max", "--where", "run = 3")

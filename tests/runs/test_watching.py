@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedT
 import attncli
 from attncli.errors import RunError, UserError
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.runs.results import reading
+from attncli.runs.reading import reading
 from attncli.runs.training_steps import StoredSteps, stored_steps
 from attncli.runs.watching import Watch
 from tests.running import ROOT

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -25,7 +25,9 @@ from attncli.models import loading
 from attncli.models.pretrained import Pretrained
 from attncli.runs import driver as workers
 from attncli.runs import plan as worth
+from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, run_chunk
 from attncli.runs.driver import Driver
+from attncli.runs.packing import Packed
 from attncli.runs.plan import (
     Job,
     PromptFile,
@@ -39,7 +41,6 @@ from attncli.runs.plan import (
     usable_cores,
 )
 from attncli.runs.report_values import Expectations
-from attncli.runs.runner import Chunk, ChunkResult, run_chunk
 from attncli.settings import SPECS
 from attncli.settings.fields import Given
 from tests.checkpoints import package_folder
@@ -245,8 +246,14 @@ class EmptyStore:
     def planned(self, keys: list[bytes]) -> dict[bytes, tuple[int, bool]]:
         return {key: (int.from_bytes(key, "big"), False) for key in keys}
 
-    def write(self, chunk: Chunk, result: ChunkResult) -> None:
-        pass
+    def work(self, compute: Callable[[Chunk], ChunkResult]) -> Callable[[Chunk], ChunkResult]:
+        return compute
+
+    def chunk(self, jobs: tuple[UnfinishedJob, ...]) -> Chunk:
+        return Chunk(jobs)
+
+    def write(self, chunk: Chunk, result: ChunkResult) -> dict[int, Packed]:
+        return {}
 
 
 def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> list[int]:

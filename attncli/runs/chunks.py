@@ -1,0 +1,156 @@
+"""A chunk is what a worker gets: some jobs of a plan, whose reports it turns into values."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from attncli.errors import UserError
+from attncli.report import Report
+from attncli.runs.packing import Packed, packed
+from attncli.runs.plan import TEXT_KEYS, Chain, Item, Job
+from attncli.runs.report_values import Columns, value_tables
+from attncli.runs.runner import Outcome, Values, alone_in_buckets, load_model, run_items, values_in_buckets
+
+DONE, FAILED = "done", "failed"
+
+
+class Run(NamedTuple):
+    """One experiment of a job, with its key and its place in the plan."""
+
+    job: Job
+    item: Item
+    key: bytes
+    place: int
+
+    def texts(self) -> tuple[str | None, str | None]:
+        """Its sentence and its context, where it reads them."""
+        sentence, context = (getattr(self.item.spec, key, None) for key in TEXT_KEYS)
+        if (prompt := self.job.prompt) is not None:
+            sentence, context = prompt.text, prompt.context or context
+        return sentence, context
+
+
+UnfinishedJob = tuple[Job, tuple[bytes | None, ...]]
+"""A job and the keys of its runs. A run without a key is computed only because later runs continue its
+generator: it is done already, or belongs to another place in the plan."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Jobs that go to a worker together, and what to keep besides the statistics."""
+
+    jobs: tuple[UnfinishedJob, ...]
+    rows: bool = False
+    weights: bool = False
+    compress: bool = True
+    """Whether the numbers of long runs are compressed."""
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def split(self) -> list["Chunk"]:
+        """Its halves, for another try after a worker died."""
+        half = len(self.jobs) // 2
+        return [replace(self, jobs=part) for part in (self.jobs[:half], self.jobs[half:])]
+
+    def runs(self) -> dict[int, Run]:
+        """The runs to keep, by their number in the chunk."""
+        each = (
+            None if key is None else Run(job, item, key, place)
+            for job, keys in self.jobs
+            for place, (item, key) in enumerate(zip(job.chain, keys, strict=True), start=job.place)
+        )
+        return {number: run for number, run in enumerate(each) if run is not None}
+
+
+class PartFile(NamedTuple):
+    """The file of a folder store in which a worker has written runs: its name and its bytes."""
+
+    file: str
+    size: int
+
+
+@dataclass
+class ChunkResult:
+    """The outcomes of the runs to keep, by their number in the chunk: statistics or an error.
+
+    Statistics are columns and their values. `environment` holds the versions that computed them;
+    `seconds_a_job` is how long a job took (0 where that is not known). Where the worker has written the
+    values to a part of a store, `part` is its file, and each value is its place there; `refusal` is why the
+    worker could not.
+    """
+
+    values: dict[int, tuple[Columns, Packed]] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    weights: dict[int, np.ndarray] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    seconds_a_job: float = 0.0
+    part: PartFile | None = None
+    refusal: UserError | None = None
+
+
+Work = Callable[[Chunk], ChunkResult]
+
+
+def run_chunk(chunk: Chunk) -> ChunkResult:
+    """Compute every run of a chunk; a UserError is the outcome of its run, and the other runs continue."""
+    result, wanted = ChunkResult(), chunk.runs()
+    # To import and to load is no part of what a run takes.
+    load_model(next(iter(wanted.values())).item.spec)
+    # The start, then the end of each part with the number of runs done by then.
+    times = [(time.perf_counter(), 0)]
+    keeps_more = chunk.rows or chunk.weights
+    for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], has_reports=keeps_more):
+        _keep(chunk, {number: found for number, found in outcomes.items() if number in wanted}, result)
+        times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
+    # Without the first of several parts, in which a model is tried.
+    (began, before), (ended, done) = times[1 if len(times) > 2 else 0], times[-1]
+    result.seconds_a_job = (ended - began) / max(1, done - before) * times[-1][1] / len(chunk)
+    return result
+
+
+def _outcomes(chains: Sequence[Chain], *, has_reports: bool) -> Iterator[Mapping[int, Outcome | Values]]:
+    """The outcome of each run, by its number; of one bucket or chain at a time."""
+    firsts = list(accumulate(map(len, chains), initial=0))
+    for bucket in alone_in_buckets(chains, partial(values_in_buckets, has_reports=has_reports)):
+        yield {firsts[place]: outcome for place, outcome in bucket.items()}
+    for first, chain in zip(firsts, chains, strict=False):
+        if len(chain) > 1:
+            yield dict(enumerate(_outcomes_of_chain(chain), start=first))
+
+
+def _outcomes_of_chain(chain: Chain) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for report in run_items(chain, lambda _, error: outcomes.append(error)):
+        outcomes.append(report)
+    return outcomes
+
+
+def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkResult) -> None:
+    """Add the statistics of reports, and the texts of errors."""
+    reports = {number: outcome for number, outcome in outcomes.items() if isinstance(outcome, Report)}
+    numbers = list(reports)
+    for columns, places, values in value_tables(list(reports.values()), rows=chunk.rows):
+        kept = packed(columns, values, compress=chunk.compress)
+        for place, row in zip(places, kept, strict=True):
+            result.values[numbers[place]] = columns, row
+    by_columns: dict[int, dict[int, Values]] = {}
+    for number, outcome in outcomes.items():
+        if isinstance(outcome, UserError):
+            result.errors[number] = "\n".join(outcome.lines)
+            continue
+        result.environment |= outcome.environment
+        if isinstance(outcome, Values):
+            by_columns.setdefault(id(outcome.columns), {})[number] = outcome
+        elif chunk.weights and "weights" in outcome.tensors:
+            result.weights[number] = outcome.tensors["weights"].values
+    for alike in by_columns.values():
+        columns = next(iter(alike.values())).columns
+        of_runs = np.stack([outcome.numbers for outcome in alike.values()])
+        rows = packed(columns, of_runs, compress=chunk.compress)
+        result.values |= {number: (columns, row) for number, row in zip(alike, rows, strict=True)}

@@ -1,0 +1,341 @@
+"""Reading a store, even while a batch is still writing it: its runs, their settings and their numbers."""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attncli.errors import RunError, UserError
+from attncli.plain_text import counted
+from attncli.runs.connection import Damaged, opened_to_read
+from attncli.runs.figures import Figures
+from attncli.runs.packing import Packed
+from attncli.runs.parts import refuse_without_pyarrow
+from attncli.runs.report_values import Columns
+from attncli.runs.store import IS_STEP, columns_of, figures_of, is_number, kept_of
+from attncli.runs.store_files import check_header
+
+RUNS_AT_ONCE, BYTES_AT_ONCE = 1000, 64 * 2**20
+RUNS_A_QUERY = 10_000
+"""Where its writer waits for a query's end."""
+
+
+def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The keys in which several settings differ, each with its values."""
+    every = list(several)
+    keys = sorted({key for settings in every for key in settings})
+    values = {key: list(dict.fromkeys(str(settings.get(key)) for settings in every)) for key in keys}
+    return {key: found for key, found in values.items() if len(found) > 1}
+
+
+class RunInfo(NamedTuple):
+    """A run by its number, the id of its sentence, the last plan that names it, and its settings' number."""
+
+    run: int
+    id: str | None
+    plan: int
+    settings: int
+
+
+class Runs(NamedTuple):
+    """Neighbouring runs with the same columns, and their values (run, column)."""
+
+    columns: Columns
+    runs: list[RunInfo]
+    values: np.ndarray
+
+
+class Step(NamedTuple):
+    """A step of a training run on one text; its number, that of its settings, the text, and its values."""
+
+    step: int
+    settings: int
+    sentence: str | None
+    columns: Columns
+    values: np.ndarray
+
+
+class FailedRun(NamedTuple):
+    """A run that failed, its source in the plan, and the error."""
+
+    run: RunInfo
+    source: str
+    error: str
+
+
+def _stored_object(text: Any) -> dict[str, Any] | None:
+    """A JSON object as the store has it; None for anything else."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and all(map(_is_setting, found.values())) else None
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether tables can hold a value: a number of at most 64 bits, a text, or a list of these."""
+    if isinstance(value, list):
+        return all(map(_is_setting, value))
+    return not isinstance(value, dict) and not (isinstance(value, int) and abs(value) >= 2**63)
+
+
+class Reader:
+    """A store that is open for reading: the runs in the plan of the last batch, or all runs.
+
+    Runs that are damaged are left out, and noted in `damaged`.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, figures: Figures, *, all_runs: bool = False) -> None:
+        self._connection, self._figures = connection, figures
+        self.all_runs = all_runs
+        self.keeps_rows, _, self.plan = kept_of(connection)
+        self._chosen = "" if all_runs else " AND plan IS NULL"
+        self.damaged: dict[int | str | None, str] = {}
+        """What is wrong with a run, by its number; a part, by its name; by None, with what runs share."""
+        self._damaged_parts: dict[str, set[int]] = {}
+        """The runs of each damaged part."""
+        self._num_damaged = dict.fromkeys(("done", "failed"), 0)
+        # The settings of every experiment in the store, by their number.
+        self.settings: dict[int, dict[str, Any]] = {}
+        for number, experiment, spec in connection.execute("SELECT settings, experiment, spec FROM settings"):
+            stored = _stored_object(spec)
+            if stored is not None and isinstance(experiment, str) and is_number(number):
+                self.settings[number] = {"experiment": experiment, **stored}
+            else:
+                self.damaged[None] = "settings are damaged"
+        has_runs = connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()
+        if not self.settings and (self.damaged or has_runs):
+            raise Damaged("the settings of its runs are damaged")
+        self._columns: dict[int, Columns | None] = {}
+
+    def counts(self) -> dict[str, int]:
+        """How many runs are done, and how many failed, without those that were read and are damaged."""
+        query = f"SELECT status, count(*) FROM runs WHERE true{self._chosen} GROUP BY status"
+        counts = dict(self._connection.execute(query).fetchall())
+        in_parts = sum(map(len, self._damaged_parts.values()))
+        damaged = {**self._num_damaged, "done": self._num_damaged["done"] + in_parts}
+        return {status: counts.get(status, 0) - num for status, num in damaged.items()}
+
+    def settings_in_use(self) -> dict[int, dict[str, Any]]:
+        """The settings of the chosen runs, by their number."""
+        query = f"SELECT DISTINCT settings FROM runs WHERE true{self._chosen} ORDER BY settings"
+        numbers = (number for (number,) in self._connection.execute(query))
+        return {number: self.settings[number] for number in numbers if number in self.settings}
+
+    def count_earlier(self, settings: int | None = None) -> int:
+        """How many runs, all or those with these settings, are not in the plan of the last batch."""
+        query = (
+            "SELECT count(*) FROM runs WHERE typeof(plan) = 'integer' AND settings = coalesce(?, settings)"
+        )
+        (count,) = self._connection.execute(query, (settings,)).fetchone()
+        return int(count)
+
+    def earlier_runs(self) -> str | None:
+        """A line on the runs that are not in the plan of the last batch, if there are any."""
+        count = self.count_earlier()
+        runs = "1 run of an earlier plan" if count == 1 else f"{count:,} runs of earlier plans"
+        if not count:
+            return None
+        if self.all_runs:
+            return f"included: {runs} (that of the last batch is plan {self.plan})"
+        return f"left out: {runs} (--all includes them)"
+
+    def environments(self) -> list[dict[str, str]]:
+        """The versions that computed the runs."""
+        used = f"SELECT environment FROM runs WHERE true{self._chosen}"
+        query = f"SELECT versions FROM environments WHERE environment IN ({used}) ORDER BY environment"
+        stored = [_stored_object(text) for (text,) in self._connection.execute(query)]
+        found = [versions for versions in stored if versions is not None]
+        if len(found) < len(stored):
+            self.damaged[None] = "the versions that computed its runs are damaged"
+        return found
+
+    def statistics(self) -> list[str]:
+        """The names of all statistics, in the order in which they were stored first."""
+        query = "SELECT statistic FROM columns ORDER BY shape, position"
+        names = (name for (name,) in self._connection.execute(query))
+        return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+    def has_layers(self) -> bool:
+        """Whether a chosen run has a statistic of each head of a model."""
+        shapes = f"SELECT shape FROM runs WHERE status = 'done'{self._chosen}"
+        query = f"SELECT EXISTS (SELECT 1 FROM columns WHERE layer IS NOT NULL AND shape IN ({shapes}))"
+        (found,) = self._connection.execute(query).fetchone()
+        return bool(found)
+
+    def failed(self) -> Iterator[FailedRun]:
+        """The failed runs in order."""
+        for *about, status, source, error in self._select("source, error", "status = 'failed'"):
+            if run := self._run(about, status, texts=(source, error)):
+                yield FailedRun(run, str(source), str(error))
+
+    def done(self, statistics: Collection[str] | None = None) -> Iterator[Runs]:
+        """The runs that are done, in order; where only some statistics are asked for, perhaps no others."""
+        runs: list[RunInfo] = []
+        values: list[Packed] = []
+        num_bytes = 0
+        last: object = None
+        # Of a damaged status, too, so that it is noted.
+        stored = self._select("shape, encoding, figures", "status IS NOT 'failed'")
+        for *about, status, shape, encoding, figures in stored:
+            packed = self._checked(status, shape, encoding, figures)
+            run = self._run(about, status, has_values=packed is not None)
+            if run is None or packed is None:
+                continue
+            if runs and (shape != last or len(runs) == RUNS_AT_ONCE or num_bytes > BYTES_AT_ONCE):
+                yield self._neighbours(last, runs, values, statistics)
+                runs, values, num_bytes = [], [], 0
+            last = shape
+            runs.append(run)
+            values.append(packed)
+            num_bytes += self._figures.itemsize(packed) * len(self._columns_of(shape) or ())
+        if runs:
+            yield self._neighbours(last, runs, values, statistics)
+
+    def has_steps(self) -> bool:
+        """Whether the runs are steps of a training run."""
+        (found,) = self._connection.execute(f"SELECT EXISTS (SELECT 1 FROM runs WHERE {IS_STEP})").fetchone()
+        return bool(found)
+
+    def steps(self) -> Iterator[Step]:
+        """The steps of a training run, in their order, each on each of its texts."""
+        query = (
+            "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape, encoding, figures "
+            f"FROM runs WHERE {IS_STEP} AND status IS NOT 'failed' ORDER BY CAST(id AS INTEGER), run"
+        )
+        stored = self._connection.execute(query, (self.plan,))
+        for *about, status, sentence, shape, encoding, figures in stored:
+            packed = self._checked(status, shape, encoding, figures)
+            run = self._run(about, status, texts=(sentence,), has_values=packed is not None)
+            if run is None or packed is None:
+                continue
+            if run.id is None or not (run.id.isascii() and run.id.isdecimal() and is_number(int(run.id))):
+                self.damaged[run.run] = "the number of its step is damaged"
+            elif not isinstance(self.settings[run.settings].get("model"), str):
+                self.damaged[run.run] = "its settings are damaged"
+            else:
+                columns, _, values = self._neighbours(shape, [run], [packed])
+                yield Step(int(run.id), run.settings, sentence, columns, values[0])
+
+    def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
+        """The settings with which the steps of a training run were measured, each with its text."""
+        query = f"SELECT DISTINCT settings, sentence FROM runs WHERE {IS_STEP}"
+        stored = self._connection.execute(query)
+        return [(self.settings[number], text) for number, text in stored if number in self.settings]
+
+    def _columns_of(self, shape: int) -> Columns | None:
+        """None where they are damaged."""
+        if shape not in self._columns:
+            try:
+                self._columns[shape] = columns_of(self._connection, shape)
+            except Damaged:
+                self._columns[shape] = None
+        return self._columns[shape]
+
+    def _checked(self, status: Any, shape: Any, encoding: Any, figures: Any) -> Packed | None:
+        """What leads to the numbers of a run that is done; None where it or their columns are damaged."""
+        columns = self._columns_of(shape) if status == "done" and is_number(shape) else None
+        return None if columns is None else self._figures.checked(columns, encoding, figures)
+
+    def _neighbours(
+        self,
+        shape: Any,
+        runs: list[RunInfo],
+        values: Sequence[Packed],
+        statistics: Collection[str] | None = None,
+    ) -> Runs:
+        columns = self._columns_of(shape)
+        assert columns is not None, "a run with values has columns"
+        columns, numbers, damaged = self._figures.numbers(columns, values, statistics)
+        if damaged:
+            for row, part in damaged.items():
+                self._damaged_parts.setdefault(part, set()).add(runs[row].run)
+            self.damaged |= {
+                part: f"is damaged, with {counted(len(of_part), 'run')}"
+                for part, of_part in self._damaged_parts.items()
+            }
+            whole = [row for row in range(len(runs)) if row not in damaged]
+            runs, numbers = [runs[row] for row in whole], numbers[whole]
+        return Runs(columns, runs, numbers)
+
+    def _run(
+        self,
+        about: Sequence[Any],
+        status: Any,
+        *,
+        texts: Sequence[Any] = (),
+        has_values: bool = False,
+    ) -> RunInfo | None:
+        """The run with the fields of RunInfo; None, which is noted, where it is damaged or has no values."""
+        run, name, plan, settings = about
+        if not is_number(run):
+            fault = "its number is"
+        elif status not in ("done", "failed"):
+            fault = "its status is"
+        elif not all(text is None or isinstance(text, str) for text in (name, *texts)):
+            fault = "its texts are"
+        elif not is_number(plan):
+            fault = "its plan is"
+        elif settings not in self.settings:
+            fault = "its settings are"
+        elif status == "done" and not has_values:
+            fault = "its statistics are"
+        else:
+            return RunInfo(run, name, plan, settings)
+        if run not in self.damaged and status in self._num_damaged:
+            self._num_damaged[status] += 1
+        self.damaged[run] = f"{fault} damaged"
+        return None
+
+    def _select(self, columns: str, where: str) -> Iterator[tuple[Any, ...]]:
+        """The runs that meet a condition in order: the fields of RunInfo, status, then these columns."""
+        about = "run, id, coalesce(plan, ?), settings, status"
+        query = f"SELECT {about}, {columns} FROM runs WHERE {where}{self._chosen}"
+        if self._figures.is_shared:
+            return self._in_parts(query)
+        return self._connection.execute(f"{query} ORDER BY run", (self.plan,))
+
+    def _in_parts(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """The runs of a query in order, so that none takes long."""
+        query, last = f"{query} AND run > ? ORDER BY run LIMIT {RUNS_A_QUERY}", -(2**63)
+        while rows := self._connection.execute(query, (self.plan, last)).fetchall():
+            yield from rows
+            last = rows[-1][0]
+
+
+MOST_DAMAGED_NAMED = 3
+
+
+def _line_on_damaged(path: Path, damaged: Mapping[int | str | None, str]) -> str:
+    """That runs were left out, and what can be done."""
+    names = {name: name if isinstance(name, str) else f"run {name}:" for name in damaged}
+    lines = [what if name is None else f"{names[name]} {what}" for name, what in damaged.items()]
+    if any(isinstance(name, str) for name in damaged):
+        advice = "left out: remove the file, and the same batch computes its runs again"
+    else:
+        advice = "left out: restore a copy of the store, or start over with --fresh"
+    if len(lines) > MOST_DAMAGED_NAMED:
+        lines[MOST_DAMAGED_NAMED:] = [f"{len(lines) - MOST_DAMAGED_NAMED:,} more"]
+    return f"{path}: {'; '.join(lines)}: {advice}"
+
+
+@contextmanager
+def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
+    """The store of that name; UserError if there is none, RunError if it cannot be read.
+
+    RunError, too, at the end, where damaged runs were left out.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: no such file")
+    check_header(path)
+    if path.is_dir():
+        refuse_without_pyarrow(path)
+    with opened_to_read(path) as connection:
+        reader = Reader(connection, figures_of(path, connection), all_runs=all_runs)
+        yield reader
+    if reader.damaged:
+        raise RunError(_line_on_damaged(path, reader.damaged))
