@@ -15,10 +15,13 @@ from typing import Any, NamedTuple
 import jsonschema
 import pytest
 from hypothesis import settings
-from jaxtyping import config as shapes
 from jaxtyping import install_import_hook
 
-from tests.shapes import checked
+from tests.shapes import check_by_test, checked
+
+# What was compiled for one process is there for the next that a test starts.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The same digits on every processor, since shown outputs are compared; torch reads these when it is imported.
 os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
@@ -31,7 +34,7 @@ ROOMS_OF_TENSORS = ("core", "models", "measure", "library", "toys", "commands", 
 install_import_hook(
     [f"attncli.{room}" for room in ROOMS_OF_TENSORS], f"{checked.__module__}.{checked.__name__}"
 )
-
+shapes = check_by_test()
 
 ROOT = Path(__file__).parents[1]
 # What a test file imports for models, for processes and the terminal browser; the fixture opens Chromium.
@@ -39,8 +42,6 @@ SLOW_IMPORTS = {"transformers", "subprocess", "textual", "tools"}
 SLOW_FIXTURE = "browser"
 SECONDS_FOR_CASES = 0.5
 """Of CPU, for the cases of one test in a quick run: the rest of a longer list waits for `make test`."""
-SECONDS_OF_SHAPES = 0.2
-"""Of CPU, for the cases of one test with their shapes checked, which more than doubles what they take."""
 
 
 @cache
@@ -91,9 +92,8 @@ seconds_of: Counter[str] = Counter()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    seconds = seconds_of[item.nodeid.partition("[")[0]]
-    shapes.update("jaxtyping_disable", seconds > SECONDS_OF_SHAPES)
-    if item.config.getoption("--quick") and seconds > SECONDS_FOR_CASES:
+    shapes.test = item.nodeid.partition("[")[0]
+    if item.config.getoption("--quick") and seconds_of[shapes.test] > SECONDS_FOR_CASES:
         pytest.skip(f"other cases of it took {SECONDS_FOR_CASES} s")
 
 
