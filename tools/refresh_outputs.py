@@ -162,7 +162,19 @@ def _run(arguments: list[str], folder: str, environment: dict[str, str], streams
     main()
 
 
-def refreshed(text: str, *, terminal: bool = True, quick: bool = False, slow: bool = False) -> str:
+def both_outputs_of(command: str, folder: str) -> str:
+    """What a command prints in a terminal, and below it what it prints in a pipe where that differs.
+
+    What writes a file runs once: it would find the file.
+    """
+    output = output_of(command, folder, terminal=True, quick=True)
+    if not PLAIN.fullmatch(command) or " -o " in command:
+        return output
+    piped = output_of(command, folder, terminal=False, quick=True)
+    return output if piped == output else f"{output}in a pipe:\n{piped}"
+
+
+def refreshed(text: str, *, quick: bool = False, slow: bool = False) -> str:
     """The page with the output of every command as it is now; slow ones only where asked to."""
     with TemporaryDirectory() as folder:
         copytree(ROOT / "configs", f"{folder}/configs")
@@ -177,7 +189,12 @@ def refreshed(text: str, *, terminal: bool = True, quick: bool = False, slow: bo
             if match[2] and not slow:
                 return match[0]
             commands = [line for line in match[3].splitlines() if line.startswith("$ ")]
-            outputs = [output_of(command[2:], folder, terminal=terminal, quick=quick) for command in commands]
+            outputs = [
+                both_outputs_of(command[2:], folder)
+                if quick
+                else output_of(command[2:], folder, terminal=True, quick=False)
+                for command in commands
+            ]
             shown = [f"{command}\n{output}" for command, output in zip(commands, outputs, strict=True)]
             return "".join([match[1], "\n".join(shown), match[4]])
 
