@@ -63,6 +63,7 @@ def imported(path: Path) -> frozenset[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what starts processes or loads models")
+    parser.addoption("--nightly", action="store_true", help="do more often what happens at random moments")
 
 
 class NoModels(MetaPathFinder):
