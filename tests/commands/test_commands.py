@@ -18,6 +18,7 @@ from attncli.cli import COMMAND_GROUPS, COMMANDS
 from attncli.settings import SPECS
 from attncli.views import SUFFIXES, VIEWS
 from tests.conftest import Attn
+from tests.forked import run_attn
 from tests.running import LESSON_FILES, ROOT
 
 ATTN = [sys.executable, "-m", "attncli"]
@@ -370,7 +371,13 @@ def test_columns_is_honoured_and_a_pipe_has_no_width(attn: Attn, monkeypatch: py
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_closed_pipe_ends_quietly(view: str) -> None:
     experiment = "circuit" if view == "dot" else "self --num-tokens 300"
-    command = f"{sys.executable} -m attncli {experiment} --format {view} | head -c 100 > {os.devnull}"
+    ended = run_attn([*experiment.split(), "--format", view], read=100)
+    assert (ended.code, ended.err) == (0, "")
+
+
+def test_a_process_whose_pipe_is_closed_ends_quietly() -> None:
+    """As it is in a shell, with all that Python does as it ends."""
+    command = f"{sys.executable} -m attncli self --num-tokens 300 | head -c 100 > {os.devnull}"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -436,10 +443,8 @@ def test_a_text_comes_from_a_file_or_standard_input(tmp_path: Path, attn: Attn) 
     path.write_text("The cat,\nthe dog.")
     report = json.loads(attn(["self", "--file", str(path), "--format", "json"]).out)
     assert report["tokens"] == ["the", "cat", "the", "dog"]
-    done = subprocess.run(
-        [*ATTN, "self", "--file", "-", "--format", "json"], input=b"a b", capture_output=True, check=True
-    )
-    assert json.loads(done.stdout)["tokens"] == ["a", "b"]
+    ended = run_attn(["self", "--file", "-", "--format", "json"], given="a b")
+    assert json.loads(ended.out)["tokens"] == ["a", "b"]
 
 
 def test_debug_shows_the_traceback_and_changes_no_exit_code(attn: Attn) -> None:

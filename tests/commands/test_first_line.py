@@ -16,6 +16,7 @@ from attncli.commands.command import CLEAR
 from attncli.commands.output import first_words, progress_line
 from attncli.models.folder import SHIPPED_MODEL
 from tests.running import LESSON_FILES
+from tools.refresh_outputs import start_attn
 
 IMPORTED = "torch is imported"
 SWEEP = "experiment: heads\nsweep: {seed: [1, 2, 3]}\n"
@@ -33,14 +34,16 @@ FIRST_LINES: list[tuple[list[str], str]] = [
 ]
 
 
-def on_terminal(arguments: Sequence[str], folder: Path) -> str:
+def on_terminal(arguments: Sequence[str], folder: Path, *, forked: bool = True) -> str:
     """What a command writes to a terminal of 80 columns, standard error and output."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "attncli", *arguments]
     environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment
-    )
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    if forked:
+        wait = start_attn(arguments, folder=folder, environment=environment, **streams).join
+    else:
+        command = [sys.executable, "-m", "attncli", *arguments]
+        wait = subprocess.Popen(command, cwd=folder, env=environment, **streams).wait
     os.close(theirs)
     parts = []
     try:
@@ -49,7 +52,7 @@ def on_terminal(arguments: Sequence[str], folder: Path) -> str:
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(ours)
-    process.wait(timeout=60)
+    wait(timeout=60)
     return b"".join(parts).decode()
 
 
@@ -61,7 +64,7 @@ def test_a_line_stands_there_before_torch_is_imported(
     (tmp_path / "torch.py").write_text(f"import os\nos.write(2, b'{IMPORTED}')\nos._exit(0)\n")
     (tmp_path / "texts.txt").write_text("abcabc\nbcabca\n")
     (tmp_path / "sweep.yaml").write_text(SWEEP)
-    shown, imported, _ = on_terminal(arguments, tmp_path).partition(IMPORTED)
+    shown, imported, _ = on_terminal(arguments, tmp_path, forked=False).partition(IMPORTED)
     assert imported and shown.startswith(CLEAR + line) and "\n" not in shown
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from attncli.settings.text import SENTENCE
 from tests.conftest import Attn
+from tests.forked import run_attn
 
 ATTN = [sys.executable, "-m", "attncli"]
 
@@ -46,24 +47,23 @@ def test_words_without_quotes_are_explained(words: list[str], example: str, attn
 
 
 def test_a_pipe_and_a_redirected_file_are_read(tmp_path: Path) -> None:
-    command = [*ATTN, "self", "--format", "json"]
-    piped = subprocess.run(command, input="the dog sleeps\n", capture_output=True, text=True)
-    assert tokens(piped.stdout) == ["the", "dog", "sleeps"] and piped.stderr == ""
+    command = ["self", "--format", "json"]
+    piped = run_attn(command, given="the dog sleeps\n")
+    assert tokens(piped.out) == ["the", "dog", "sleeps"] and piped.err == ""
     text = tmp_path / "text.txt"
     text.write_text("a red fox")
     with text.open() as stream:
-        redirected = subprocess.run(command, stdin=stream, capture_output=True, text=True)
+        redirected = subprocess.run([*ATTN, *command], stdin=stream, capture_output=True, text=True)
     assert tokens(redirected.stdout) == ["a", "red", "fox"]
-    said = subprocess.run([*command, "my own"], input="not this", capture_output=True, text=True)
-    assert tokens(said.stdout) == ["my", "own"]
+    assert tokens(run_attn([*command, "my own"], given="not this").out) == ["my", "own"]
 
 
 def test_an_empty_pipe_and_a_silent_one_are_left_alone() -> None:
-    command = [*ATTN, "self", "--format", "json"]
-    empty = subprocess.run(command, input="", capture_output=True, text=True)
-    assert tokens(empty.stdout) == SENTENCE.split() and empty.stderr == ""
+    command = ["self", "--format", "json"]
+    empty = run_attn(command)
+    assert tokens(empty.out) == SENTENCE.split() and empty.err == ""
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*ATTN, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         assert tokens(process.stdout.read()) == SENTENCE.split()

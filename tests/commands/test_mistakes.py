@@ -12,6 +12,7 @@ from attncli.errors import available_bytes, is_about_memory, out_of_memory
 from attncli.runs.driver import Died
 from attncli.views import VIEWS
 from tests.conftest import Attn
+from tests.forked import run_attn
 
 # fmt: off
 MISTAKES = [
@@ -256,18 +257,8 @@ def test_expectations_hold_for_reports_that_nobody_reads(tmp_path: Path) -> None
     plan.write_text("experiment: self\nnum_tokens: 50\nsweep: {seed: [1, 2, 3, 4, 5, 6]}\n")
     ends = []
     for most in (99, 0.1):
-        batch = [
-            sys.executable,
-            "-m",
-            "attncli",
-            "batch",
-            str(plan),
-            "--show",
-            "all",
-            "--expect",
-            f"entropy.mean < {most}",
-        ]
-        command = f"{shlex.join(batch)} | head -1 > {os.devnull}; exit ${{PIPESTATUS[0]}}"
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-        ends.append((done.returncode, len(done.stderr.splitlines())))
+        ended = run_attn(
+            ["batch", str(plan), "--show", "all", "--expect", f"entropy.mean < {most}"], read=100
+        )
+        ends.append((ended.code, len(ended.err.splitlines())))
     assert ends == [(0, 0), (1, 7)]

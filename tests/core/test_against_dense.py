@@ -175,12 +175,19 @@ class Case:
         return query, key, value, extra
 
 
+def case(size: int, **drawn: Any) -> Case:
+    """With fewer queries and keys for tiles of a single score, of which 70 on 70 in 12 heads are 58,800."""
+    most = 17 if size == 0 else 70
+    counts = {name: (drawn[name] - 1) % most + 1 for name in ("num_queries", "num_keys")}
+    return Case(size=size, **{**drawn, **counts})
+
+
 CASES = st.builds(
-    Case,
+    case,
+    size=st.integers(0, 5),
     seed=st.integers(0, 2**32),
     num_queries=st.integers(1, 70),
     num_keys=st.integers(1, 70),
-    size=st.integers(0, 5),
     heads=st.sampled_from([None, (1, 1), (6, 2), (3, 1), (2, 2)]),
     reach=st.sampled_from([0.1, 4.0, 30.0, 90.0, 1e4]),
     causal=st.booleans(),

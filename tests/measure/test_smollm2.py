@@ -174,7 +174,7 @@ def test_the_heads_that_copy_from_the_needle_are_named(
     attn: Attn, folder: Path, tmp_path: Path, pretrained: Pretrained
 ) -> None:
     """Its tokens are those of transformers' greedy generate, its rows those of eager attention."""
-    (tmp_path / "text.txt").write_text(HAYSTACK * 3 + NEEDLE + HAYSTACK * 3)
+    (tmp_path / "text.txt").write_text(HAYSTACK + NEEDLE + HAYSTACK)
     needle = NEEDLE[NEEDLE.index("eat") :].strip(" .")
     flags = ["--file", str(tmp_path / "text.txt"), "--question", QUESTION, "--chat", "--needle", needle]
     ended = attn(
@@ -200,7 +200,7 @@ def test_the_heads_that_copy_from_the_needle_are_named(
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    text = f"{(HAYSTACK * 3 + NEEDLE + HAYSTACK * 3).rstrip()}\n\n{QUESTION}"
+    text = f"{(HAYSTACK + NEEDLE + HAYSTACK).rstrip()}\n\n{QUESTION}"
     chat = [{"role": "user", "content": text}]
     prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]
     with torch.no_grad():

@@ -21,7 +21,7 @@ from tests.runs.stores import (
     write_batch,
 )
 
-NUM_KILLS = 20
+NUM_KILLS, NUM_NIGHTLY_KILLS = 5, 20
 NUM_WORKER_KILLS = 3
 NUM_SENTENCES = 400
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -66,7 +66,7 @@ def killed_after(command: list[str], seconds: float, *, from_start: bool) -> int
     return int(told[-1] or 0)
 
 
-def test_a_driver_killed_twenty_times(attn: Attn, tmp_path: Path) -> None:
+def test_a_driver_killed_again_and_again(attn: Attn, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     arguments = write_batch(tmp_path, NUM_SENTENCES)
     undisturbed, store = tmp_path / "whole.db", tmp_path / "runs.db"
     assert attn([*arguments, "-o", str(undisturbed)]).code == 0
@@ -74,7 +74,7 @@ def test_a_driver_killed_twenty_times(attn: Attn, tmp_path: Path) -> None:
     told = 0
     prompts = Path(arguments[-1])
     lines = prompts.read_text().splitlines()
-    for number in range(NUM_KILLS):
+    for number in range(NUM_NIGHTLY_KILLS if pytestconfig.getoption("--nightly") else NUM_KILLS):
         # Each time the lines stand in another order, and some are missing: the plan changes, too.
         prompts.write_text("\n".join(randomness.sample(lines, NUM_SENTENCES - number % 3)))
         from_start = number % 4 == 0

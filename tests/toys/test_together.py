@@ -58,8 +58,9 @@ def assert_same(got: object, expected: object, where: str = "", tolerance: float
         assert list(got.tensors) == list(expected.tensors)
         if "top_keys" in expected.statistics.get("rows", {}):
             got = with_ranking_of(got, expected)
+        ours = got.fields()
         for name, value in expected.fields().items():
-            assert_same(got.fields()[name], value, name, tolerance)
+            assert_same(ours[name], value, name, tolerance)
     elif isinstance(expected, NamedTensor):
         assert got.axes == expected.axes, where
         assert got.values.dtype == expected.values.dtype, where
