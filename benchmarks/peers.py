@@ -5,8 +5,8 @@
     python benchmarks/peers.py --peers PEERS --model SMOLLM2 --only swaps --rounds 1
 
 A process of its own answers each question: `attn` as typed, attncli from Python, and each library by what its
-documentation shows, with torch's default threads unless OMP_NUM_THREADS is set. The first round compares their
-numbers with attncli's: what differs is not timed. Then they take turns. Printed are medians over the rounds,
+documentation shows, with torch's default threads unless OMP_NUM_THREADS is set. The first round compares
+their numbers with attncli's: what differs is not timed. Then they take turns. Printed are medians of rounds,
 or the only run of what takes more than 20 s: seconds from start to end with imports and loading, seconds of
 the work with the model loaded (its second call where the first takes less than 10 s), in brackets those of
 the processor, and the peak of memory. `tests/checkpoints.py` makes SmolLM2's folder.
@@ -82,29 +82,16 @@ class Case(NamedTuple):
 
 
 PAIR = ("--answer", ANSWER, "--against", AGAINST)
+HEADS = ",".join(f"{layer}:{head}" for layer, head in SWAPPED)
+SWAP = ("--method", "swap", "--other", OTHER, "--heads", HEADS)
+LENGTH = ("--max-new-tokens", str(NUM_NEW))
 CASES = {
     "patterns": Case("patterns of a sentence, statistics", ("heads", SENTENCE), 1e-5),
     "page": Case("the same as a page to look at", ("heads", SENTENCE, "-o", "page.html"), 1e-5),
     "attribution": Case("direct logit attribution of all heads", ("why", PROMPT, *PAIR)),
     "ablations": Case("270 ablations", ("ablate", SENTENCE)),
-    "swaps": Case(
-        "100 swaps between two prompts",
-        (
-            "ablate",
-            PROMPT,
-            "--method",
-            "swap",
-            "--other",
-            OTHER,
-            *PAIR,
-            "--heads",
-            ",".join(f"{layer}:{head}" for layer, head in SWAPPED),
-        ),
-    ),
-    "writing": Case(
-        f"attention while {NUM_NEW} tokens are written",
-        ("generate", BEGINNING, "--max-new-tokens", str(NUM_NEW)),
-    ),
+    "swaps": Case("100 swaps between two prompts", ("ablate", PROMPT, *SWAP, *PAIR)),
+    "writing": Case(f"attention while {NUM_NEW} tokens are written", ("generate", BEGINNING, *LENGTH)),
     "policies": Case(
         "ten cache policies, three budgets", ("cache", "--file", "text.txt", "--policy", "all"), 1e-3
     ),
