@@ -179,9 +179,27 @@ def one_torch_thread() -> Iterator[None]:
         yield
 
 
+class IdleCores:
+    """How many cores are idle, over the last half second or more; NaN where the system does not say."""
+
+    def __init__(self) -> None:
+        self._mark = time.monotonic(), _busy_seconds(), time.process_time()
+        self._count = 1.0
+
+    def count(self) -> float:
+        """As many as were idle since it was last counted; 1 before there is half a second to go by."""
+        began, busy, own = self._mark
+        passed = time.monotonic() - began
+        if passed >= SECONDS:
+            self._mark = time.monotonic(), _busy_seconds(), time.process_time()
+            of_others = (self._mark[1] - busy) - (self._mark[2] - own)
+            self._count = (os.cpu_count() or 1) - of_others / max(passed, 1e-9)
+        return self._count
+
+
 @contextmanager
 def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
-    """As many torch threads as cores are idle, one to begin with, unless OMP_NUM_THREADS says how many.
+    """As many torch threads as cores are idle, unless OMP_NUM_THREADS says how many.
 
     Call what it yields between two products, to count the idle cores again. A thread that waits for a core
     keeps all others waiting, so that one thread is several times as fast on busy cores.
@@ -189,22 +207,15 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
     import torch
 
     most = torch.get_num_threads()
-    began, busy, own = time.monotonic(), _busy_seconds(), time.process_time()
-    if VARIABLE in os.environ or most == 1 or isnan(busy):
+    if VARIABLE in os.environ or most == 1 or isnan(idle_cores.count()):
         yield lambda: None
         return
 
     def adapt() -> None:
-        nonlocal began, busy, own
-        passed = time.monotonic() - began
-        if passed < SECONDS:
-            return
-        of_others = (_busy_seconds() - busy) - (time.process_time() - own)
-        began, busy, own = time.monotonic(), _busy_seconds(), time.process_time()
-        idle = (os.cpu_count() or 1) - of_others / passed
-        set_torch_threads(max(1, min(most, round(idle))))
+        set_torch_threads(max(1, min(most, round(idle_cores.count()))))
 
     with torch_threads(1):
+        adapt()
         yield adapt
 
 
@@ -217,6 +228,10 @@ def _busy_seconds() -> float:
     user, nice, system, _idle, _waiting, *interrupts = map(int, first_line.split()[1:])
     # The last two, for guests, are already in user and nice.
     return float(user + nice + system + sum(interrupts[:3])) / os.sysconf("SC_CLK_TCK")
+
+
+idle_cores = IdleCores()
+"""Counted from here on: what is imported first takes long enough to tell."""
 
 
 GROUPS = ("experiments", "statistics", "views", "engines")

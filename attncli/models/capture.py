@@ -623,16 +623,22 @@ ENOUGH_TOKENS = 1024
 """A product of so many rows is as fast, for a row, as one of more."""
 
 
-def in_step(model: nn.Module, works: Sequence[Callable[[], Given]]) -> list[Given]:
+def in_step(
+    model: nn.Module, works: Sequence[Callable[[], Given]], between: Callable[[], object] = lambda: None
+) -> list[Given]:
     """What each of these gives, which run the model on texts of their own.
 
     A model whose weights stay in their files runs them side by side: all the first block, then all the
     second, so that each is read once; where what was read is kept, their rows are multiplied together. The
-    error of the first that fails.
+    error of the first that fails. `between` is called after each block, or each work.
     """
     use = use_of(model)
     if use is None or len(works) < 2:
-        return [work() for work in works]
+        given = []
+        for work in works:
+            given.append(work())
+            between()
+        return given
     with side_by_side(works, shares_products=use.keeps) as runs, ExitStack() as hooks:
         for stack in blocks_of(model):
             for block in stack:
@@ -640,6 +646,7 @@ def in_step(model: nn.Module, works: Sequence[Callable[[], Given]]) -> list[Give
         while waiting := [run for run in runs if not run.has_ended]:
             with use.holding():
                 go_on(waiting)
+            between()
     return [run.given[0] for run in runs]
 
 

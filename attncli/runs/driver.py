@@ -301,8 +301,9 @@ def ended(status: int) -> str:
 
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 1, 256
-SECONDS_OF_FIRST_CHUNK, SECONDS_A_CHUNK, SECONDS_A_CHUNK_TOGETHER = 0.25, 1.0, 4.0
-"""The last is for runs of which many together are much faster than a few: texts through a model."""
+SECONDS_A_CHUNK, SECONDS_A_CHUNK_TOGETHER = 1.0, 4.0
+"""The latter for runs of which many together are much faster than a few: texts through a model."""
+SHARE_OF_FIRST_CHUNK = 0.25
 MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
@@ -369,7 +370,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         fewest, most = FIRST_JOBS
-        wanted = int(SECONDS_OF_FIRST_CHUNK / max(self.seconds_a_job, 1e-9))
+        wanted = int(SHARE_OF_FIRST_CHUNK * self.seconds_a_chunk / max(self.seconds_a_job, 1e-9))
         self._jobs_a_chunk = max(fewest, min(most, wanted))
         self._jobs_left = self.plan.num_jobs
 

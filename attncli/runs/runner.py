@@ -378,7 +378,7 @@ def _run_models(
     with in_use(pretrained), _threads_for(pretrained) if runs_once else nullcontext(_nothing) as adapt:
         for batches in together(pretrained.model, in_batches(texts, read, refused.__setitem__)):
             runs = [partial(_or_error, run, dict(batch)) for batch in batches]
-            each_run = in_step(pretrained.model, runs) if runs_once else (one() for one in runs)
+            each_run = in_step(pretrained.model, runs, adapt) if runs_once else (one() for one in runs)
             for batch, found in zip(batches, each_run, strict=True):
                 adapt()
                 outcomes: Sequence[Outcome | Values]
