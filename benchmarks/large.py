@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -128,7 +129,10 @@ def main() -> None:
         folder = asked.folder or Path(made)
         if not (folder / "config.json").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_model(folder, SHAPES[asked.size])
+            # In a process of its own: the peak of a command counts what its parent had when it began.
+            writer = get_context("spawn").Process(target=write_model, args=(folder, SHAPES[asked.size]))
+            writer.start()
+            writer.join()
         texts = Path(made) / "texts.txt"
         # The tokens of the shipped model's tokenizer are characters.
         starts = (n % (len(TEXT) - TOKENS_OF_A_TEXT) for n in range(NUM_TEXTS))

@@ -380,7 +380,6 @@ def _run_models(
             runs = [partial(_or_error, run, dict(batch)) for batch in batches]
             each_run = in_step(pretrained.model, runs, adapt) if runs_once else (one() for one in runs)
             for batch, found in zip(batches, each_run, strict=True):
-                adapt()
                 outcomes: Sequence[Outcome | Values]
                 if isinstance(found, UserError):  # running each alone shows which of them is to blame
                     outcomes = [_or_error(lambda one: run(dict([one]))[0], one) for one in batch]
