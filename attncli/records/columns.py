@@ -134,13 +134,16 @@ class Records(Table[R]):
         self.kind = kind
         self.cells: dict[str, Any] = {name: kept for name, kept in cells.items() if kept is not None}
         self._len = len(next(iter(self.cells.values()), ()))
-        for name, declared in kind.columns.items():
-            if declared.of is not None and name not in self.cells:
-                self.cells[name] = [declared.of(row) for row in self]
-            if name not in self.cells and declared.is_needed:
-                raise TypeError(f"{kind.__name__} needs a column {name}")
+        missing = [
+            name for name, needed in kind.columns.items() if needed.is_needed and name not in self.cells
+        ]
+        if missing:
+            raise TypeError(f"{kind.__name__} needs a column {missing[0]}")
         for name, kept in self.cells.items():
             self._check(name, kept)
+        for name, computed in kind.columns.items():
+            if computed.of is not None and name not in self.cells:
+                self.cells[name] = [computed.of(row) for row in self]
 
     def _check(self, name: str, kept: Sequence[Any] | np.ndarray) -> None:
         if len(kept) != self._len:
@@ -328,6 +331,11 @@ class Result:
     def fits(cls, names: Iterable[str]) -> bool:
         """Whether all that it needs is among the names of a report's statistics."""
         return {place.name for place in cls.groups() if place.is_needed} <= {*names}
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """What a report calls the parts of it."""
+        return tuple(place.name for place in cls.groups())
 
     def __repr__(self) -> str:
         tables = self._tables()

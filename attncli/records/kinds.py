@@ -20,8 +20,12 @@ def kind_of(result: Result) -> str:
 def kind_named(experiment: str, names: Iterable[str]) -> str:
     """The kind of an experiment whose report does not name one, by the names of its statistics; else none."""
     given = {*names}
-    kinds = ((name, kind) for name, kind in KINDS.items() if name.split(" of ")[0] == experiment)
-    return next((name for name, kind in kinds if kind.fits(given)), "")
+    return next((name for name, kind in kinds_of(experiment).items() if kind.fits(given)), "")
+
+
+def kinds_of(experiment: str) -> dict[str, type[Result]]:
+    """The kinds of results that an experiment has."""
+    return {name: kind for name, kind in KINDS.items() if name.split(" of ")[0] == experiment}
 
 
 def units_of_heads() -> dict[str, str]:

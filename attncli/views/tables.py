@@ -16,6 +16,7 @@ from rich.table import Table as ScreenTable
 from rich.text import Text
 
 from attncli.plain_text import plain_text
+from attncli.records.kinds import KINDS, kinds_of
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
@@ -304,13 +305,15 @@ NEEDS: dict[str, Needs] = {
 
 def shown_names() -> set[str]:
     """The names of the tables, numbers and tensors that first screens are made of."""
-    return {name for needs in NEEDS.values() for name in needs.names()}
+    of_kinds = chain.from_iterable(kind.names() for kind in KINDS.values())
+    return {*of_kinds, *(name for needs in NEEDS.values() for name in needs.names())}
 
 
 def shown_names_of(experiment: str) -> list[str]:
     """Those of one experiment, in whatever form."""
-    forms = (needs for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment)
-    return [name for name in dict.fromkeys(chain.from_iterable(map(Needs.names, forms))) if name not in PARTS]
+    forms = [needs.names() for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment]
+    kinds = [kind.names() for kind in kinds_of(experiment).values()]
+    return [name for name in dict.fromkeys(chain.from_iterable(forms + kinds)) if name not in PARTS]
 
 
 def suits(report: Report) -> bool:
