@@ -75,14 +75,13 @@ from attncli.measure.patterns import (
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
-from attncli.measure.scores import ScoreParts
 from attncli.measure.scores import score_parts as parts_of_score
 from attncli.measure.sources import AnswerSources, RetrievingHeads, SourceMethod, given_answer, written_answer
 from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import TextDifferences
 from attncli.measure.two_texts import text_differences as differences_of_texts
-from attncli.measure.why import LogitAttribution, attribution
+from attncli.measure.why import attribution
 from attncli.measure.writing import WrittenText, written
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
@@ -98,7 +97,8 @@ from attncli.models.pretrained import (
 from attncli.models.source_texts import SourcedText, Split, read_sourced, split_text, with_documents
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding
-from attncli.tabled import Tabled
+from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.tabled import Tabled
 
 
 def _model(value: Any) -> Any:

@@ -3,22 +3,35 @@
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from attncli.errors import NoSuchName
+from attncli.records.columns import Result
+from attncli.records.kinds import KINDS
+from attncli.records.values import (
+    AXES,
+    PLACES,
+    Cell,
+    NamedTensor,
+    Number,
+    Numbers,
+    Row,
+    Statistic,
+    Table,
+    Tensors,
+)
+
+__all__ = [  # what a report is made of has its names here, too
+    "AXES", "PLACES", "Cell", "NamedTensor", "Number", "Numbers", "Row", "Statistic", "Table", "Tensors",
+]  # fmt: skip
+
+ResultKind = TypeVar("ResultKind", bound=Result)
 
 SCHEMA_VERSION = 1
 
-# What the axes of tensors may be called.
-AXES = (
-    "batch", "layer", "head", "query", "key", "token", "dim", "embed", "rank", "query_block", "key_block",
-    "point", "bucket", "vector", "row", "column", "part", "source", "step", "map",
-)  # fmt: skip
-PLACES = ("layer", "head")
-"""The axes on which a survey has its heads."""
 RANKED = ("top_keys", "top_weights")
 """The statistics of rows that have an axis more: the largest weights and where they are."""
 WRITTEN = "Written: "
@@ -42,31 +55,8 @@ def pair_names(name: str) -> tuple[str, str]:
     return f"wrong_{name}", f"right_{name}"
 
 
-@dataclass(frozen=True)
-class NamedTensor:
-    """Numbers with a name for each axis.
-
-    No number (a masked score) is NaN or infinite in floating point, and -1 in integers (an index of nothing).
-    """
-
-    axes: tuple[str, ...]
-    values: np.ndarray
-
-    def __post_init__(self) -> None:
-        assert len(self.axes) == self.values.ndim, f"{self.axes} for {self.values.shape}"
-
-
-def _checked_cell(value: object) -> object:
-    if type(value) not in (str, int, float, type(None)):
-        raise ValueError("must be a number, a text or null")
-    return value
-
-
 # Annotations are checked where a saved report is read, and nowhere else.
 Count = Annotated[int, Field(strict=True, ge=0)]
-Number = int | float | None
-Cell = Annotated[str | Number, BeforeValidator(_checked_cell)]
-"""What stands in a table: text, a number, or None for no number (a hidden score)."""
 
 
 @dataclass(frozen=True)
@@ -119,53 +109,6 @@ class Step:
     values: Mapping[str, Cell] = field(default_factory=dict)
     tables: tuple[Terms, ...] = ()
     question: str = ""
-
-
-class Numbers(dict[str, Number]):
-    """Single numbers by their names."""
-
-    def __missing__(self, name: str) -> Number:
-        raise NoSuchName("number", name, self)
-
-
-class Tensors(dict[str, NamedTensor]):
-    """Tensors by their names: a number for each query in the group `rows`, for each key in `keys`."""
-
-    def __missing__(self, name: str) -> NamedTensor:
-        raise NoSuchName("tensor", name, self)
-
-
-Row = Mapping[str, Cell | list[Cell]]
-
-
-class Table(list[Row]):
-    """Rows of named cells, all with the same names; a cell may be a list of numbers."""
-
-    def grids(self, name: str) -> dict[str, NamedTensor]:
-        """Of a survey of heads, a column by layer and head: a grid for each stack, NaN where no head is.
-
-        The stack, in the order of the rows, is empty where there is but one.
-        """
-        stacks: dict[str, dict[tuple[int, ...], Cell | list[Cell]]] = {}
-        for row in self:
-            place = tuple(index for axis in PLACES if isinstance(index := row.get(axis), int))
-            if len(place) == len(PLACES) and min(place) >= 0:
-                stacks.setdefault(str(row.get("stack")), {})[place] = row.get(name)
-        return {
-            stack if len(stacks) > 1 else "": NamedTensor(PLACES, _grid(cells))
-            for stack, cells in stacks.items()
-        }
-
-
-def _grid(cells: Mapping[tuple[int, ...], Cell | list[Cell]]) -> np.ndarray:
-    grid = np.full(np.max(list(cells), axis=0) + 1, np.nan)
-    for place, cell in cells.items():
-        if isinstance(cell, int | float):
-            grid[place] = cell
-    return grid
-
-
-Statistic = Numbers | Tensors | Table
 
 
 Box = tuple[float, float, float, float]
@@ -241,6 +184,7 @@ class PictureMaps:
 class Report:
     """What one experiment found. `steps` are there where asked to explain.
 
+    `kind` is that of its result (records/kinds.py), empty for an experiment whose result has no columns yet.
     `token_spelling` is how a model's vocabulary writes its tokens, where that is not as text: `byte-level` or
     `metaspace`.
     `first_query` is the position of the first query among the tokens: where a model writes, the last of the
@@ -270,6 +214,20 @@ class Report:
     how_to_read: str = ""
     written: str | None = None
     id: str | None = None
+    kind: str = ""
+
+    @cached_property
+    def result(self) -> Result | None:
+        """The statistics as a result with typed columns; None where they are not what its kind declares."""
+        try:
+            return KINDS[self.kind].read(self.statistics) if self.kind else None
+        except TypeError:  # of another tool, or edited
+            return None
+
+    def result_of(self, kind: type[ResultKind]) -> ResultKind:
+        """The result, which is of that kind."""
+        assert isinstance(self.result, kind), f"{self.kind} is no {kind.__name__}"
+        return self.result
 
     @property
     def explained(self) -> frozenset[str]:
@@ -303,6 +261,7 @@ class Report:
         return {
             "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment,
+            **({"kind": self.kind} if self.kind not in ("", self.experiment) else {}),
             "spec": self.spec,
             "environment": self.environment,
             "tokens": self.tokens,
@@ -363,7 +322,7 @@ def plain(value: Any) -> Any:
         return cells.tolist()
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | Table):
         return [plain(item) for item in value]
     if isinstance(value, float):
         return value if np.isfinite(value) else None

@@ -16,7 +16,9 @@ from attncli.core.layer import Computed, Wanted
 from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
-from attncli.report import NamedTensor, Picture, PictureMaps, Report, Statistic, Table, Tensors
+from attncli.records.columns import Result
+from attncli.records.kinds import kind_of
+from attncli.report import NamedTensor, Picture, PictureMaps, Report, Row, Statistic, Table, Tensors
 from attncli.settings import load
 from attncli.settings.fields import ExplainRowSpec, Spec
 from attncli.settings.models import ModelSpec
@@ -42,7 +44,7 @@ def build_report(
     spec: Spec,
     texts: Texts,
     tensors: Mapping[str, NamedTensor],
-    statistics: Mapping[str, Statistic],
+    statistics: Mapping[str, Statistic] | Result,
     notes: Iterable[str],
     *,
     about: str = "",
@@ -62,8 +64,9 @@ def build_report(
         texts.tokens,
         texts.context_tokens,
         tensors=tensors,
-        statistics=statistics,
+        statistics=statistics.statistics() if isinstance(statistics, Result) else statistics,
         notes=tuple(notes),
+        kind=kind_of(statistics) if isinstance(statistics, Result) else "",
         token_spelling=texts.token_spelling,
         about=about,
         how_to_read=how_to_read,
@@ -163,15 +166,15 @@ def _quantiles(rows: Mapping[str, NamedTensor]) -> Table:
 
 def _extremes(rows: Mapping[str, NamedTensor]) -> Table:
     """The queries, of all batches and heads, where each statistic is lowest and highest."""
-    found = Table()
+    extremes: list[Row] = []
     for name, tensor in rows.items():
         flat = torch.from_numpy(tensor.values).flatten()
         for extreme, places in zip(("lowest", "highest"), extreme_places(flat, NUM_EXTREMES), strict=True):
             for place in places.tolist():
                 index = map(int, np.unravel_index(place, tensor.values.shape))
                 where = dict(zip(tensor.axes, index, strict=True))
-                found.append({"statistic": name, "extreme": extreme, **where, "value": flat[place].item()})
-    return found
+                extremes.append({"statistic": name, "extreme": extreme, **where, "value": flat[place].item()})
+    return Table(extremes)
 
 
 # How far a row's sum may be from one: bfloat16 weights round by 2^-9 of themselves.

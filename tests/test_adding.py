@@ -22,7 +22,7 @@ from scipy.spatial.distance import jensenshannon
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEW_FILE = re.compile(r"[Aa] new file, `([^`]+)`:")
-ROW = re.compile(r"[Tt]he (first|last) row of `(\w+)` in `([^`]+)`:")
+ROW = re.compile(r"[Tt]he (first|last) (?:row|line) of `(\w+)` in `([^`]+)`:")
 SENTENCE = "the cat sat on the mat because it was tired of the long walk home"
 
 
@@ -65,6 +65,12 @@ def put(addition: Addition, root: Path) -> None:
         lines.insert(first, addition.code)
     else:
         tree = ast.parse("".join(lines))
+        classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+        if kind := next((node for node in classes if node.name == addition.row_of), None):
+            last = [node for node in kind.body if isinstance(node, ast.AnnAssign)][-1]
+            lines.insert(last.end_lineno or 0, addition.code)
+            path.write_text("".join(lines))
+            return
         table = next(
             node.value
             for node in tree.body
@@ -136,7 +142,10 @@ def test_the_page_names_these_files_and_no_others() -> None:
     files = {
         "A statistic of a row": {"attncli/core/nearby_mass.py", "attncli/core/names.py"},
         "An experiment": {"attncli/commands/similarity.py", "attncli/settings/__init__.py"},
+        "A column of a result": {"attncli/records/logits.py"},
         "Something measured of a pair of heads": {
+            "attncli/records/pairs.py",
+            "attncli/records/kinds.py",
             "attncli/measure/pairs.py",
             "attncli/commands/pairs.py",
             "attncli/settings/__init__.py",
@@ -236,7 +245,8 @@ def test_a_pair_of_heads_is_measured_by_a_command_and_from_python(package: Packa
         from attncli.measure.pairs import head_distances
         model = attncli.open_model()
         weights = [layer.weights()[0].tolist() for layer in attncli.layers(model, {text!r})]
-        print(json.dumps([head_distances(model, attncli.read_text(model, {text!r})), weights]))
+        result = head_distances(model, attncli.read_text(model, {text!r}))
+        print(json.dumps([[dict(pair) for pair in result.pairs], weights]))
     """
     pairs, weights = json.loads(package.python(script))
     assert len(pairs) == 2 * 6 and pairs == sorted(pairs, key=lambda pair: pair["distance"])
@@ -249,6 +259,35 @@ def test_a_pair_of_heads_is_measured_by_a_command_and_from_python(package: Packa
     rows = list(csv.DictReader(io.StringIO(package.attn("pairs", text, "--format", "csv"))))
     assert [float(row["distance"]) for row in rows] == [pair["distance"] for pair in pairs]
     assert "distance" in package.attn("pairs", text)
+
+
+COLUMN = "size"
+
+
+def test_a_column_of_a_result_is_in_every_form(package: Package, tmp_path: Path) -> None:
+    """From its one line: JSON, CSV, NumPy, a condition, a store and its statistics, Python, a page."""
+    text = "to be or not to be"
+    heads = package.report("why", text)["statistics"]["heads"]
+    sizes = [abs(head["contribution"]) for head in heads]
+    assert [head[COLUMN] for head in heads] == sizes == sorted(sizes, reverse=True)
+    rows = list(csv.DictReader(io.StringIO(package.attn("why", text, "--format", "csv"))))
+    assert [float(row[COLUMN]) for row in rows] == sizes
+    page = tmp_path / "page.html"
+    package.attn("why", text, "-o", str(page))
+    assert f'"{COLUMN}"' in page.read_text()
+    config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
+    config.write_text(f"experiment: why\nsentence: {text}\n")
+    package.attn("batch", str(config), "-o", str(store), "--workers", "1", "--expect", f"{COLUMN} >= 0")
+    kept = package.report("results", str(store), "--statistic", COLUMN)["statistics"]["summary"]
+    place = {(head["layer"], head["head"]): head[COLUMN] for head in heads}
+    assert kept and all(abs(row["mean"] - place[row["layer"], row["head"]]) < 1e-5 for row in kept)
+    script = f"""if True:
+        import attncli
+        heads = attncli.why(attncli.open_model(), {text!r}).heads
+        assert heads.column({COLUMN!r}).min() >= 0 and heads[0].size == heads[0]["size"]
+        assert list(heads.to_pandas()["size"]) == [head.size for head in heads]
+    """
+    package.python(script)
 
 
 def test_what_pairs_does_not_read_is_told_without_torch(package: Package) -> None:

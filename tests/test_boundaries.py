@@ -7,12 +7,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncli"
 
-LEAVES = {"arguments", "errors", "files", "report", "plain_text"}
+LEAVES = {"arguments", "errors", "files", "records", "report", "plain_text"}
 # What each room may import of ours. A package's __init__ holds no more than its version.
 ARROWS = {
     "cli": {"commands", "settings", "core", "signals", *LEAVES},
     "api": {"settings", "runs", "models", "views", *LEAVES},
-    "library": {"measure", "models", "core", "tabled", *LEAVES} - {"report"},
+    "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
         *("runs", "views", "settings", "toys", "measure", "models", "core"),
         *("saved", "arrays", "report_parts", *LEAVES),
@@ -20,20 +20,20 @@ ARROWS = {
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", "core", *LEAVES},
     "toys": {"core", "errors", "report"},
-    "measure": {"models", "core", "tabled", *LEAVES} - {"report"},
+    "measure": {"models", "core", *LEAVES} - {"report"},
     "models": {"core", *LEAVES} - {"report"},
     "settings": {"models", "core", *LEAVES},
     "core": set(),
-    "report_parts": {"settings", "core", "report"},
+    "report_parts": {"settings", "core", "records", "report"},
     "saved": {"arrays", "settings", *LEAVES},
     "arrays": {"core", "errors", "files", "models", "plain_text"},
     "plain_text": set(),
-    "tabled": {"plain_text"},
+    "records": {"errors", "plain_text"},
     "arguments": {"core", "errors"},
     "errors": set(),
     "files": set(),
     "signals": set(),
-    "report": {"errors"},
+    "report": {"errors", "records"},
 }
 LIBRARY = ("core", "models", "measure", "library")
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)

@@ -159,20 +159,21 @@ class OpenModel:
 
         pretrained = self.pretrained
         with measuring(pretrained.name, pretrained.whole):
-            found = attribution(pretrained, self.reading, head=head)
-        amount = found.head["contribution"]
+            result = attribution(pretrained, self.reading, head=head)
+        rank, chosen = next(
+            (rank, row) for rank, row in enumerate(result.ranked(), 1) if row.name == result.head
+        )
         spelling, tokens = pretrained.token_spelling, self.reading.text.tokens
         labels = [token if spelling is None else readable_token(token, spelling) for token in tokens]
-        numbers = found.keys.contribution.tolist()
         return Addition(
-            pretrained.text_of(found.ids) or pretrained.labels(found.ids)[0],
-            found.parts["logit"],
-            amount,
-            1 + sum(abs(row["contribution"]) > abs(amount) for row in found.heads),
-            len(found.heads),
+            pretrained.text_of(result.ids) or pretrained.labels(result.ids)[0],
+            result.parts.logit,
+            chosen.contribution or 0.0,
+            rank,
+            len(result.heads),
             [
-                (f"{place} {label}", number)
-                for place, (label, number) in enumerate(zip(labels, numbers, strict=True))
+                (f"{place} {label}", key.contribution or 0.0)
+                for place, (label, key) in enumerate(zip(labels, result.keys, strict=True))
             ],
         )
 

@@ -1,6 +1,7 @@
 """What each head adds to the logit of the next token, and why a head looks where it does, as reports."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, create_model
@@ -18,7 +19,6 @@ from attncli.settings.fields import (
     Size,
     TokenName,
     contradiction,
-    in_group,
 )
 from attncli.settings.models import SurveyTextSpec
 from attncli.settings.text import Texts
@@ -26,10 +26,9 @@ from attncli.settings.text import Texts
 if TYPE_CHECKING:
     import torch
 
-    from attncli.measure.scores import ScoreParts
-    from attncli.measure.why import LogitAttribution
     from attncli.models.pretrained import Pretrained, Reading
-    from attncli.report import Report, Statistic
+    from attncli.records.logits import LogitAttribution
+    from attncli.report import Report
 
     class QueryAndKeySpec(SurveyTextSpec):
         to: str | None
@@ -123,12 +122,8 @@ class WhySpec(QueryAndKeySpec):
         names = {"from": getattr(self, "from"), "to": self.to}
         return {key: name for key, name in names.items() if name is not None}
 
-    def row_statistics(self) -> tuple[str, ...]:
-        return "contribution", "weight"
-
-    def single_statistics(self) -> tuple[str, ...]:
-        parts = in_group("parts", "embedding", "heads", "mlps", "biases", "sum", "logit", "norm_scale")
-        return ("contribution", *parts, *in_group("layers.N", "layer", "attention", "mlp"))
+    def result_kind(self) -> str:
+        return "why of a score" if self.is_of_score else "why"
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -167,62 +162,47 @@ def report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained", progress
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.measure.why import attribution
-    from attncli.report import Numbers, Table, Tensors
-    from attncli.report_parts import build_report, named
+    from attncli.records.values import PLACES, NamedTensor
+    from attncli.report_parts import build_report
 
-    found = attribution(pretrained, reading, answer=spec.answer, against=spec.against, head=spec.head)
-    ranked = sorted(found.heads, key=lambda row: -abs(row["contribution"]))
-    statistics: dict[str, Statistic] = {
-        "heads": Table(ranked[: spec.top]),
-        "layers": Table(found.layers),
-        "parts": Numbers(found.parts),
-        "keys": Tensors(
-            contribution=named(found.keys.contribution, "key"), weight=named(found.keys.weight, "key")
-        ),
-    }
-    spec = spec.model_copy(update={"head": f"{found.head['layer']}:{found.head['head']}"})
-    tensors = {"contribution": Table(found.heads).grids("contribution")[""]}
-    texts = Texts(reading.text.tokens, token_spelling=pretrained.token_spelling)
+    result = attribution(pretrained, reading, answer=spec.answer, against=spec.against, head=spec.head)
+    spec = spec.model_copy(update={"head": result.head})
     return build_report(
         spec,
-        texts,
-        tensors,
-        statistics,
-        _notes(spec, found, reading),
-        about=f"{pretrained.name}: {counted(len(found.heads), 'head')}, "
+        Texts(reading.text.tokens, token_spelling=pretrained.token_spelling),
+        {"contribution": NamedTensor(PLACES, result.heads.grid("contribution"))},
+        replace(result, heads=result.ranked()[: spec.top]),
+        _notes(spec, result, reading),
+        about=f"{pretrained.name}: {counted(len(result.heads), 'head')}, "
         f"on {counted(len(reading.text.ids), 'token')}.",
-        how_to_read=_how_to_read(found, pretrained),
+        how_to_read=_how_to_read(result, pretrained),
     )
 
 
-def _how_to_read(found: "LogitAttribution", pretrained: "Pretrained") -> str:
-    labels = pretrained.labels(found.ids)
-    shown = [pretrained.text_of([token]) or label for token, label in zip(found.ids, labels, strict=True)]
-    what = f"the logit of {shown[0]!r}" + (f" minus that of {shown[1]!r}" if len(shown) > 1 else "")
+def _how_to_read(result: "LogitAttribution", pretrained: "Pretrained") -> str:
+    labels = pretrained.labels(result.ids)
+    tokens = [pretrained.text_of([token]) or label for token, label in zip(result.ids, labels, strict=True)]
+    what = f"the logit of {tokens[0]!r}" + (f" minus that of {tokens[1]!r}" if len(tokens) > 1 else "")
     return f"What each part adds to {what} at the last token; the last norm divides all parts by one number."
 
 
-def _notes(spec: WhySpec, found: "LogitAttribution", reading: "Reading") -> list[str]:
+def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> list[str]:
     from attncli.report_parts import shipped_notes
 
     by_token = f"Head {spec.head} token by token: weight times value, through W_O and W_U."
-    return [by_token, *shipped_notes(spec), *found.notes, *reading.left_out_notes()]
-
-
-MOST_PAIRS = 20
+    return [by_token, *shipped_notes(spec), *result.notes, *reading.left_out_notes()]
 
 
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.measure.scores import score_parts
     from attncli.models.pretrained import token_named
-    from attncli.report import Numbers, Table, Tensors
-    from attncli.report_parts import build_report, named, shipped_notes
+    from attncli.report_parts import build_report, shipped_notes
 
     stack, layer, head = named_head(str(spec.head))
     if stack:
         raise UserError(f"head: must name a layer and a head, as {layer}:{head} (got {spec.head})")
     text, key = reading.text, spec.to
-    found = score_parts(
+    result = score_parts(
         pretrained,
         reading,
         layer=layer,
@@ -231,40 +211,14 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
         key=None if key is None else token_named(key, text, pretrained, key="to"),
         over=spec.over,
     )
-    tokens = pretrained.written_tokens(text)
-    spec = spec.model_copy(update={"from": str(found.query), "to": str(found.key)})
-    sides = {"key": found.key_side, "query": found.query_side}
-    statistics: dict[str, Statistic] = {
-        "sides": Table({"side": side, **row} for side, rows in sides.items() for row in rows),
-        "score": Numbers(
-            query=found.query,
-            key=found.key,
-            weight=found.weight,
-            score=found.score,
-            above_mean=found.above_mean,
-            position=found.position,
-            missing=found.missing,
-        ),
-        "pairs": Table(_pairs(found)),
-        "keys": Tensors(weight=named(found.weights, "key")),
-        "key_parts": Tensors(
-            {
-                f"{side}_{name}": named(numbers, "part", "key")
-                for side, of_side in found.of_keys.items()
-                for name, numbers in zip(("adds", "without"), of_side, strict=True)
-            }
-        ),
-        "part_names": Table({"part": part.name} for part in found.parts),
-    }
-    if found.writers:  # a report has no table without rows
-        statistics["writers"] = Table(row | {"key_token": tokens[row["key"]]} for row in found.writers)
+    query, key_place = result.query, result.key
     return build_report(
-        spec,
+        spec.model_copy(update={"from": str(query), "to": str(key_place)}),
         Texts(text.tokens, token_spelling=pretrained.token_spelling),
         {},
-        statistics,
-        [*shipped_notes(spec), *found.notes, *reading.left_out_notes()],
-        about=f"{pretrained.name}: why head {spec.head} looks from {found.query} to {found.key}.",
+        result,
+        [*shipped_notes(spec), *result.notes, *reading.left_out_notes()],
+        about=f"{pretrained.name}: why head {spec.head} looks from {query} to {key_place}.",
         how_to_read=SCORE_NOTE,
     )
 
@@ -273,17 +227,3 @@ SCORE_NOTE = (
     "The score, beyond that of an average key that the query sees, is a sum over what each part wrote there; "
     "behind each part stands the weight as it would be without it."
 )
-
-
-def _pairs(found: "ScoreParts") -> list[dict[str, str | float]]:
-    """The pairs of parts that add most, of the query and of the key."""
-    order = found.pairs.abs().flatten().argsort(descending=True)[:MOST_PAIRS].tolist()
-    places = (divmod(place, len(found.parts)) for place in order)
-    return [
-        {
-            "query_part": found.parts[a].name,
-            "key_part": found.parts[b].name,
-            "score": float(found.pairs[a, b]),
-        }
-        for a, b in places
-    ]

@@ -496,8 +496,7 @@ class Computed:
         return self.visible > 0
 
     def of_heads(self, heads: slice) -> "Computed":
-        """What was computed of some of the heads, where nothing is of all of them together."""
-        assert self.head_mean is None and self.kept_weights is None and self.moments is None
+        """What was computed of some of the heads, without what an engine gives of all heads, unasked."""
 
         def part(value: Any) -> Any:
             if isinstance(value, Computed):
@@ -506,5 +505,6 @@ class Computed:
                 return {name: row[:, heads] for name, row in value.items()}
             return None if value is None else value[:, heads]
 
-        parts = {name: part(value) for name, value in vars(self).items() if name != "visible"}
+        of_all = ("visible", "head_mean", "kept_weights", "moments")
+        parts = {name: part(value) for name, value in vars(self).items() if name not in of_all}
         return Computed(**parts, visible=self.visible)

@@ -53,7 +53,7 @@ from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
 from attncli.models.pretrained import CLS, FIRST_WORD_ID, Pretrained, Reading, checked_position
 from attncli.models.stored import blocks_of
-from attncli.tabled import Tabled
+from attncli.records.tabled import Tabled
 
 MASKED_SHARE = 0.15
 """Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""

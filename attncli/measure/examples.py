@@ -21,7 +21,7 @@ from attncli.models.capture import capture, in_step, together
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.text_files import ManyTexts, TextLine
-from attncli.tabled import Tabled
+from attncli.records.tabled import Tabled
 
 DECIMALS = 5
 """The last bits of a number must not decide an order."""

@@ -22,7 +22,7 @@ from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words
 from attncli.models.text_files import LineFile, ManyTexts
-from attncli.tabled import Tabled
+from attncli.records.tabled import Tabled
 
 if TYPE_CHECKING:
     from conllu import Token

@@ -35,6 +35,16 @@ from attncli.models.architectures import (
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import HIDES, CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading, checked_position
+from attncli.records.columns import Records
+from attncli.records.logits import (
+    KeyScores,
+    PairOfParts,
+    PartName,
+    RowWeight,
+    ScoreOfPart,
+    ScoreParts,
+    Writer,
+)
 
 CHUNK = 2**24
 """Numbers of the residual stream that a block reads at a time: 64 MB."""
@@ -550,39 +560,6 @@ class Row:
         return scores[..., key] - scores[..., self.seen].mean(dim=-1)
 
 
-@dataclass(frozen=True)
-class ScoreParts:
-    """The score of a query and a key of one head, as a sum over what earlier parts of the model wrote.
-
-    `key_side` and `query_side` have one row per part, the largest first: its `score`, above the mean of the
-    keys that the query sees (scaled scores, before a softcap), and the `weight_without` it: the softmax of
-    that row anew, without what the part wrote at all keys, or at the query. `pairs` (query part, key part) is
-    C less its mean, in the order of `parts`. Each of the three adds up to `above_mean`. `of_keys` says the
-    same of every key, by side, in the order of `parts`: what each part adds, and the weight without it; what
-    is added to keys that the query does not see is nan. `position` is what
-    ALiBi or a relative bias adds besides. `missing` is by how much the parts' score differs from that of the
-    model, relative to the largest part.
-    """
-
-    layer: int
-    head: int
-    query: int
-    key: int
-    weight: float
-    score: float
-    above_mean: float
-    position: float
-    missing: float
-    weights: Float[Tensor, " key"]
-    key_side: list[dict[str, Any]]
-    query_side: list[dict[str, Any]]
-    parts: list[Part]
-    pairs: Float[Tensor, "part part"]
-    of_keys: dict[Side, tuple[Float[Tensor, "part key"], Float[Tensor, "part key"]]]
-    writers: list[dict[str, Any]]
-    notes: tuple[str, ...] = ()
-
-
 @torch.no_grad()
 def score_parts(
     pretrained: Pretrained,
@@ -627,31 +604,56 @@ def score_parts(
         side: (row.above_mean_of_each(side_scores), row.weights(scores - side_scores))
         for side, side_scores in sides.items()
     }
-    tables = {side: _side(parts, adds[:, key], without[:, key]) for side, (adds, without) in of_sides.items()}
+    sides_table = ScoreOfPart.rows(
+        part_row
+        for side, (adds, without) in of_sides.items()
+        for part_row in _side(side, parts, adds[:, key], without[:, key])
+    )
     seen_mean = keys[:, row.seen].mean(dim=1)
     pairs = attention.scale * queries @ (keys[:, key] - seen_mean).mT
     largest = max(float(one.abs().max()) for one in sides.values())
     missing = max(float((one.sum(dim=0) - scores)[row.seen].abs().max()) for one in sides.values()) / largest
     if missing > ROUNDING:
         stream.refuse(f"the parts of the scores of {layer}:{head} miss them by {missing:.1g} of the largest")
+    writers = _writers(stream, sides_table, {"key": key, "query": query}, over)
     return ScoreParts(
-        layer,
-        head,
-        query,
-        key,
-        float(weights[key]),
-        float(scores[key]),
-        float(row.above_mean(scores, key)),
-        float(row.above_mean(row.position, key)),
-        missing,
-        weights,
-        tables["key"],
-        tables["query"],
-        parts,
-        pairs,
-        of_sides,
-        _writers(stream, tables, {"key": key, "query": query}, over),
-        tuple(stream.way.notes()),
+        sides=sides_table,
+        query=query,
+        key=key,
+        weight=float(weights[key]),
+        score=float(scores[key]),
+        above_mean=float(row.above_mean(scores, key)),
+        position=float(row.above_mean(row.position, key)),
+        missing=missing,
+        strongest_pairs=_strongest_pairs(parts, pairs),
+        keys=RowWeight.table(weight=weights.numpy(force=True)),
+        key_scores=KeyScores.table(
+            **{
+                f"{side}_{name}": numbers.numpy(force=True)
+                for side, of_side in of_sides.items()
+                for name, numbers in zip(("adds", "without"), of_side, strict=True)
+            }
+        ),
+        parts=PartName.table(part=[part.name for part in parts]),
+        writers=writers or None,
+        pairs=pairs.numpy(force=True),
+        layer=layer,
+        head=head,
+        notes=tuple(stream.way.notes()),
+    )
+
+
+MOST_PAIRS = 20
+
+
+def _strongest_pairs(parts: Sequence[Part], scores: Float[Tensor, "part part"]) -> Records[PairOfParts]:
+    """The pairs of parts that add most, of the query and of the key."""
+    order = scores.abs().flatten().argsort(descending=True)[:MOST_PAIRS].tolist()
+    places = [divmod(place, len(parts)) for place in order]
+    return PairOfParts.table(
+        query_part=[parts[query_part].name for query_part, _ in places],
+        key_part=[parts[key_part].name for _, key_part in places],
+        score=[float(scores[place]) for place in places],
     )
 
 
@@ -677,32 +679,32 @@ def _key_of(weights: Float[Tensor, " key"], key: int | None, row: Row, query: in
 
 
 def _side(
-    parts: Sequence[Part], scores: Float[Tensor, " part"], without: Float[Tensor, " part"]
-) -> list[dict[str, Any]]:
+    side: Side, parts: Sequence[Part], scores: Float[Tensor, " part"], without: Float[Tensor, " part"]
+) -> list[Mapping[str, Any]]:
+    """The rows of a side, the largest score first."""
     rows = [
-        {"part": part.name, **part._asdict(), "score": score, "weight_without": weight}
+        {"side": side, "part": part.name, **part._asdict(), "score": score, "weight_without": weight}
         for part, score, weight in zip(parts, scores.tolist(), without.tolist(), strict=True)
     ]
     return sorted(rows, key=lambda row: -abs(row["score"]))
 
 
 def _writers(
-    stream: Stream,
-    tables: Mapping[Side, Sequence[Mapping[str, Any]]],
-    places: Mapping[Side, int],
-    over: int,
-) -> list[dict[str, Any]]:
+    stream: Stream, parts: Records[ScoreOfPart], places: Mapping[Side, int], over: int
+) -> Records[Writer]:
     """What the heads that count most looked at from where they wrote."""
-    found = []
-    for side, rows in tables.items():
-        for written in [row for row in rows if row["kind"] == "head"][:over]:
-            attention = stream.attention[call_of(stream, written["layer"], written["head"])].attention
+    tokens = stream.pretrained.written_tokens(stream.reading.text)
+    rows = []
+    for side, query in places.items():
+        heads = [row for row in parts if row.side == side and row.kind == "head"]
+        for writer in heads[:over]:
+            assert writer.layer is not None and writer.head is not None
+            attention = stream.attention[call_of(stream, writer.layer, writer.head)].attention
             assert isinstance(attention, AttentionLayer)
-            head, query = written["head"], places[side]
-            keys = attention.key[0, head // attention.group].double()
-            scores = attention.scale * keys @ attention.query[0, head, query].double()
-            weights = Row(attention, head, query).weights(scores)
-            looked_at = int(weights.argmax())
-            own = {"side": side, "layer": written["layer"], "head": head, "query": query}
-            found.append({**own, "key": looked_at, "weight": float(weights[looked_at])})
-    return found
+            keys = attention.key[0, writer.head // attention.group].double()
+            scores = attention.scale * keys @ attention.query[0, writer.head, query].double()
+            weights = Row(attention, writer.head, query).weights(scores)
+            key = int(weights.argmax())
+            place = {"side": side, "layer": writer.layer, "head": writer.head, "query": query}
+            rows.append({**place, "key": key, "weight": float(weights[key]), "key_token": tokens[key]})
+    return Writer.rows(rows)

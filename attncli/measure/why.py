@@ -20,12 +20,13 @@ from attncli.measure.ablate import WHERE
 from attncli.measure.answers import AnswerTokens, one_token_each
 from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, found_texts, looked_at
-from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import index_of_head, output_of
 from attncli.models.architectures import BLOCK, list_of_block, output_projection, projection_of_heads
 from attncli.models.capture import capture, check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
+from attncli.records.columns import Records
+from attncli.records.logits import HeadLogit, KeyLogit, LayerLogit, LogitAttribution, LogitParts
 
 
 @dataclass
@@ -251,33 +252,6 @@ def _last_norm(
     refuse(pretrained, "no norm was found between its last block and W_U")
 
 
-@dataclass(frozen=True)
-class KeyContributions:
-    """p_ij v_j W_O . direction of one head at the last token, and its weights p_ij, for each token j."""
-
-    contribution: Float[Tensor, " key"]
-    weight: Float[Tensor, " key"]
-
-
-@dataclass(frozen=True)
-class LogitAttribution:
-    """What each part of a decoder adds to a logit, or to the difference of two, the last norm's scale frozen.
-
-    `heads` has one row per head with its `contribution` and the `key` that it looks at most from the last
-    token, the `query`, `layers` one per layer (attention, mlp), `parts` the sums over the model, which add up
-    to `logit`. `ids` are the token of the logit and, where asked for, the
-    one that it is compared with. `keys` are those of `head`, one of the rows.
-    """
-
-    heads: list[HeadRow]
-    layers: list[HeadRow]
-    parts: dict[str, float]
-    ids: list[int]
-    head: HeadRow
-    keys: KeyContributions
-    notes: tuple[str, ...] = ()
-
-
 def check_splits(pretrained: Pretrained) -> None:
     """UserError for a model whose logits cannot be a sum: of another kind, or rounded to half precision."""
     if pretrained.has_decoder or pretrained.predicts != "next":
@@ -336,51 +310,45 @@ def attribution(
     numbers = torch.cat(of_heads).tolist()
     looks = looked_at(survey, 0, [len(reading.text.ids) - 1] * len(numbers))
     compare_distances(survey)
-    rows = [
+    heads = HeadLogit.rows(
         {name: row[name] for name in (*WHERE, "pattern")} | {"contribution": number, **looks_at}
         for row, number, looks_at in zip(found_texts(survey)[0].rows, numbers, looks, strict=True)
-    ]
-    layers = [row["layer"] for row in rows if row["head"] == 0]
-    parts = {
+    )
+    if head is None:
+        chosen = max(heads, key=lambda row: abs(row.contribution or 0.0))
+    else:
+        chosen = heads[index_of_head(heads, head, "head", pretrained)]
+    layers = [row.layer for row in heads if row.head == 0]
+    sums = {
         "embedding": float(residual.embedding @ vector),
-        "heads": float(sum(own.sum() for own in of_heads)),
+        "heads": float(sum(numbers_of.sum() for numbers_of in of_heads)),
         "mlps": sum(mlps),
         "biases": sum(float(block.bias @ vector) for block in blocks) + direction.bias,
     }
-    parts |= {
-        "sum": sum(parts.values()),
-        "logit": float(difference(logits[ids])),
-        "norm_scale": direction.scale,
-    }
-    if head is None:
-        chosen = max(rows, key=lambda row: abs(row["contribution"]))
-    else:
-        chosen = rows[index_of_head(rows, head, "head", pretrained)]
+    logit = float(difference(logits[ids]))
     return LogitAttribution(
-        rows,
-        [
-            {"layer": layer, "attention": float(own.sum()), "mlp": mlp}
-            for layer, own, mlp in zip(layers, of_heads, mlps, strict=True)
-        ],
-        parts,
-        ids,
-        chosen,
-        _key_contributions(
-            pretrained, reading, chosen, blocks[layers.index(chosen["layer"])].factor * vector
+        heads=heads,
+        layers=LayerLogit.table(
+            layer=layers, attention=[float(numbers_of.sum()) for numbers_of in of_heads], mlp=mlps
         ),
-        (*chosen_tokens.notes, *way.notes()),
+        parts=LogitParts.single(**sums, sum=sum(sums.values()), logit=logit, norm_scale=direction.scale),
+        keys=_of_keys(pretrained, reading, chosen, blocks[layers.index(chosen.layer)].factor * vector),
+        ids=ids,
+        head=chosen.name,
+        notes=(*chosen_tokens.notes, *way.notes()),
     )
 
 
-def _key_contributions(
-    pretrained: Pretrained, reading: Reading, head: HeadRow, vector: Float[Tensor, " embed"]
-) -> KeyContributions:
-    found: list[KeyContributions] = []
+def _of_keys(
+    pretrained: Pretrained, reading: Reading, head: HeadLogit, vector: Float[Tensor, " embed"]
+) -> Records[KeyLogit]:
+    """p_ij v_j W_O . direction of a head at the last token i, and p_ij, for each token j."""
+    tables: list[Records[KeyLogit]] = []
 
     def keep(layer: CapturedLayer) -> Tensor:
-        if layer.module != head["module"]:
+        if layer.module != head.module:
             return output_of(layer)
-        attention, number = layer.attention, head["head"]
+        attention, number = layer.attention, head.head
         assert isinstance(attention, AttentionLayer)
         weights = attend(attention, Wanted(kept_heads=(number,))).kept_weights
         assert weights is not None
@@ -390,8 +358,11 @@ def _key_contributions(
         assert projection is not None
         columns = projection_of_heads(projection, attention.num_heads)[number].double()
         weight = weights[0, 0, -1].double()
-        found.append(KeyContributions(weight * (values[0, number].double() @ (vector @ columns)), weight))
+        contribution = weight * (values[0, number].double() @ (vector @ columns))
+        tables.append(
+            KeyLogit.table(contribution=contribution.numpy(force=True), weight=weight.numpy(force=True))
+        )
         raise StopCapture
 
     capture(pretrained.whole, pretrained.inputs([reading]), keep)
-    return found[0]
+    return tables[0]

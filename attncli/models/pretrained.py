@@ -412,16 +412,16 @@ class Pretrained:
         except Exception as error:  # a damaged tokenizer may fail in any way; the reason is given in one line
             raise UserError(f"model: the tokenizer of {self.name} fails: {reason_of(error)}") from None
 
-    def labels(self, ids: list[int]) -> tuple[str, ...]:
+    def labels(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Each token as the vocabulary has it; its number in brackets where a model has more of them."""
         # transformers' types know of no token without a name.
-        names: Any = self.tokenizer.convert_ids_to_tokens(ids)
+        names: Any = self.tokenizer.convert_ids_to_tokens([*ids])
         return tuple(f"[{i}]" if name is None else name for i, name in zip(ids, names, strict=True))
 
-    def text_of(self, ids: list[int]) -> str:
+    def text_of(self, ids: Sequence[int]) -> str:
         """The text that tokens stand for, without special ones."""
         with ALONE:  # a tokenizer that one thread uses cannot be told to cut texts by another
-            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            text = self.tokenizer.decode([*ids], skip_special_tokens=True)
         assert isinstance(text, str)
         return text
 

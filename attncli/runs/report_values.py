@@ -15,8 +15,10 @@ import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST, source_number
 from attncli.errors import UserError, nearest
+from attncli.records.columns import Records, Result
+from attncli.records.kinds import KINDS
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Statistic, Table, Tensors
-from attncli.settings.fields import SUMMARIES, Spec
+from attncli.settings.fields import SUMMARIES, Spec, in_group
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
 """What `attn results` reports on the values of a group."""
@@ -123,7 +125,7 @@ class OwnPart(Mapping[str, Part]):
 
 # Keys by rank, and what only describes the rows to people, are not statistics.
 LEFT_OUT = (
-    *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "edges", "key_parts"),
+    *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "edges"),
     *("intervals", "examples", "example_weights", "relations"),
     *("written", "named_tokens", "forgotten"),
 )
@@ -180,6 +182,8 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
     # A layer or head may also be a word, which is not a place.
     place = [index if isinstance(index, int) else None for index in map(first.spec.get, PLACES)]
     stacks = _stacks_of(statistics)
+    kind = KINDS.get(first.kind)
+    left_out = {*LEFT_OUT, *(group.name for group in (kind.groups() if kind else ()) if not group.is_kept)}
     for group, found in statistics.items():
         if group in ("heads", WITHOUT_FIRST) and isinstance(found, Table):
             yield _survey(found, stacks, len(reports), "" if group == "heads" else f"{group}.")
@@ -194,9 +198,11 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
                 axes, values = _of_members(tensor, members)
                 if not axes:
                     yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
-                elif name not in LEFT_OUT and "layer" not in axes:  # the table of heads has those means
+                elif (
+                    not {group, name} & left_out and "layer" not in axes
+                ):  # the table of heads has those means
                     yield _row_leaf(name, axes, values, place, rows)
-        elif group not in LEFT_OUT:
+        elif group not in left_out:
             for name, number in _single_numbers(group, found):
                 yield (one_column, name, *place), np.full((len(reports), 1), number, dtype=np.float64)
     for name, tensor in tensors.items():
@@ -303,8 +309,9 @@ def _survey(heads: Table, stacks: Iterable[str], num_reports: int, before: str) 
     prefixes = {stack: f"{prefix}{before}" for stack, prefix in _prefixes(stacks).items()}
     shape: list[Any] = []
     numbers: list[Any] = []
+    kept = [name for name in heads.kept_names() if name not in PLACES] if isinstance(heads, Records) else None
     for row in heads:
-        names = _names_of_numbers(tuple(row), tuple(map(type, row.values())))
+        names = _names_of_numbers(tuple(row), tuple(map(type, row.values()))) if kept is None else tuple(kept)
         shape.append((row["layer"], row["head"], prefixes[str(row["stack"])], names))
         numbers += [row[name] for name in names]
     return (survey_columns, tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64)
@@ -516,9 +523,28 @@ def as_declared(name: str) -> str:
     return NUMBER.sub("N", stack_and_name(name)[1])
 
 
+def kept_names(kind: type[Result]) -> tuple[list[str], list[str]]:
+    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers."""
+    rows: list[str] = []
+    singles: list[str] = []
+    for group in kind.groups():
+        columns = [name for name, column in group.kind.columns.items() if column.is_number]
+        if not group.is_kept:
+            continue
+        if group.axes:
+            rows += columns
+        elif group.name == "heads" and not group.is_single:
+            singles += [name for name in group.kind.kept_columns() if name not in PLACES]
+        else:
+            singles += in_group(group.name if group.is_single else f"{group.name}.N", *columns)
+    return rows, singles
+
+
 def _declared(spec: Spec, rows: bool) -> Iterator[str]:
-    yield from spec.single_statistics()
-    for row in spec.row_statistics():
+    kind = KINDS.get(spec.result_kind())
+    of_rows, singles = (spec.row_statistics(), spec.single_statistics()) if kind is None else kept_names(kind)
+    yield from singles
+    for row in of_rows:
         yield from (f"{row}.{how}" for how in SUMMARIES)
         if rows:
             yield row

@@ -319,11 +319,13 @@ def _ordered(rows: list[dict[str, Any]], sort: str | None, ascending: bool) -> l
 
 def _grids(rows: list[dict[str, Any]]) -> dict[str, NamedTensor]:
     """The means of each statistic as a grid of layers and heads."""
-    tables: dict[str, Table] = {}
+    by_statistic: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        tables.setdefault(row["statistic"], Table()).append(row)
+        by_statistic.setdefault(row["statistic"], []).append(row)
     return {
-        f"mean of {name}": grid for name, table in tables.items() for grid in table.grids("mean").values()
+        f"mean of {name}": grid
+        for name, of_statistic in by_statistic.items()
+        for grid in Table(of_statistic).grids("mean").values()
     }
 
 

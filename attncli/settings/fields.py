@@ -319,6 +319,10 @@ class Spec(BaseModel):
         """The module whose steps(spec, report) explains the computation; None where not asked to."""
         return None
 
+    def result_kind(self) -> str:
+        """The kind of its result, by the name in records/kinds.py, whose columns say which numbers it has."""
+        return ""
+
     def row_statistics(self) -> tuple[str, ...]:
         """The statistics of rows, and of keys, that its report will have: a run keeps SUMMARIES of each."""
         return ()

@@ -77,7 +77,9 @@ def _changes(report: Report, display: Display, most: int) -> Iterator[Section]:
         is_whole = not report.table("by_head") and not left_out
         count = MOST_CHANGED if most >= DIFF_ROWS else 0
         statistics = {} if is_whole else {changed: Table(report.table(changed)[:count])}
-        rows = [row for row in report.table("side_by_side") if row["statistic"] in DIFF_STATISTICS]
+        rows: Sequence[Row] = [
+            row for row in report.table("side_by_side") if row["statistic"] in DIFF_STATISTICS
+        ]
         rows = rows[: max(most - LEAST_ROWS, 1)]
     else:
         heads = "changed_heads" if report.table("changed_heads") else "heads_difference"

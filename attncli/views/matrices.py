@@ -8,6 +8,7 @@ import numpy as np
 
 from attncli.errors import nearest
 from attncli.plain_text import plain_text
+from attncli.records.kinds import units_of_heads
 from attncli.report import PLACES, NamedTensor, Picture, Report, Statistic, Table, Tensors, whole_head_name
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
@@ -167,7 +168,8 @@ def is_weights(name: str, axes: tuple[str, ...]) -> bool:
 # What the numbers of a tensor are, where its name does not say it.
 UNITS = {
     **dict.fromkeys(("entropy", "loss", "kl", "approximate", "jensen_shannon", "worst", "needle"), "nats"),
-    **dict.fromkeys(("contribution", "logit_difference"), "logit"),
+    **units_of_heads(),
+    "logit_difference": "logit",
     "distance": "tokens",
     "participation": "keys",
     "local_mass": "weight",

@@ -50,7 +50,6 @@ from attncli.views.texts import (
     styled,
     text_name,
     token_name,
-    weight_text,
     wrap_cells,
 )
 
@@ -719,8 +718,6 @@ A header with names of two words has a second line.
 """
 
 LITTLE, NATS = ".", "nats"
-MOST_EFFECTS, MOST_KEYS, FEWEST_KEYS = 6, 4, 2
-TERMS = {"embedding": "embedding", "heads": "heads", "mlps": "MLPs", "biases": "biases"}
 
 
 def _effect(name: object) -> Effect:
@@ -802,7 +799,7 @@ def _effect_of(name: str) -> str:
 def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Grid:
     """The first heads: what each looks at, and its effects, starting with the one they are sorted by."""
     has_stacks = len({row["stack"] for row in rows}) > 1
-    label = _head_names(rows)
+    label = head_names(rows)
     if has_stacks:
         names = [f"{row['stack']} {name}" for row, name in zip(rows, label.cells, strict=True)]
         label = Column(label.header, names)
@@ -824,7 +821,7 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
     looks_at = looked_at_columns(rows, display)
     # Where every head is missed at one token, that is what the screen is about.
     first, last = (looks_at, []) if len(looks_at) == 1 else ([], looks_at)
-    columns = [*at_tokens, _patterns(rows), *first, *columns, *last]
+    columns = [*at_tokens, patterns_on_average(rows), *first, *columns, *last]
     return Grid(title, label, columns).first_group(display.width)
 
 
@@ -833,11 +830,11 @@ def _effect_header(name: str) -> tuple[str, str]:
     return (name, NATS) if _nats(name) else split_header(name)
 
 
-def _head_names(rows: Sequence[Row]) -> Column:
+def head_names(rows: Sequence[Row]) -> Column:
     return Column(("", "head"), [head_name(row) for row in rows])
 
 
-def _patterns(rows: Sequence[Row]) -> Column:
+def patterns_on_average(rows: Sequence[Row]) -> Column:
     """What each head does over the whole text, beside what it looks at from one token."""
     return Column(("pattern,", "on average"), [plain_text(str(row["pattern"])) for row in rows], left=True)
 
@@ -904,120 +901,3 @@ def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elast
 def _tenth(value: float, largest: float) -> str:
     share = 10 * value / largest if largest else 0.0
     return "-" if share <= -0.5 else LITTLE if share < 0.5 else str(min(9, round(share)))
-
-
-def why_screen(report: Report, display: Display) -> ScreenParts:
-    """The sum; the heads and the MLPs that add most; the tokens whose values a head moved."""
-    if report.table("sides"):
-        yield from _score_screen(report, display)
-        return
-    parts, precision = report.numbers("parts"), display.precision
-    yield title_line(report, display)
-    yield text_line(report, display)
-    yield Paragraph(plain_text(report.how_to_read), "note")
-    terms = " + ".join(f"{term} {fixed(parts[name], precision)}" for name, term in TERMS.items())
-    yield Paragraph(f"logit {fixed(parts['logit'], precision)} = {terms}", "")
-    labels = TableLabels(report, display)
-    num_heads, num_keys = len(report.table("heads")), len(report.tensors_of("keys")["weight"].values)
-    yield Elastic(
-        lambda count: [_heads_and_mlps(report, display, count)], MOST_EFFECTS, LEAST_ROWS, num_heads
-    )
-    yield Elastic(lambda count: [_keys(report, labels, precision, count)], MOST_KEYS, FEWEST_KEYS, num_keys)
-    yield notes_in(report.notes, display, apart=True)
-
-
-def _heads_and_mlps(report: Report, display: Display, count: int) -> Grid:
-    """The heads that add most, up or down, and beside them the MLPs."""
-    precision = display.precision
-    heads = report.table("heads")[:count]
-    layers = sorted(report.table("layers"), key=lambda row: -abs(float(str(row["mlp"]))))[: len(heads)]
-    mlps = [(f"MLP {row['layer']}", fixed(row["mlp"], precision)) for row in layers]
-    mlps += [("", "")] * (len(heads) - len(mlps))
-    columns = [
-        _patterns(heads),
-        *looked_at_columns(heads, display),
-        Column(("", "adds"), [fixed(row["contribution"], precision) for row in heads]),
-        Column(("", ""), [f"  {name}" for name, _ in mlps], left=True),
-        Column(("", "adds"), [number for _, number in mlps]),
-    ]
-    return Grid(f"the {counted(len(heads), 'head')} and the MLPs that add most", _head_names(heads), columns)
-
-
-def _keys(report: Report, labels: TableLabels, precision: int, count: int) -> Grid:
-    """The tokens whose values the head moved most, by what that adds."""
-    tensors = report.tensors_of("keys")
-    places = np.argsort(-np.abs(tensors["contribution"].values), kind="stable")[:count].tolist()
-    columns = [
-        Column(("", header), [fixed(float(tensors[name].values[place]), precision) for place in places])
-        for header, name in (("weight", "weight"), ("adds", "contribution"))
-    ]
-    tokens = [labels.place("key", place) for place in places]
-    title = f"head {report.spec['head']}, by the tokens that it looked at"
-    return Grid(title, Column(("", "token"), tokens, left=True), columns)
-
-
-MOST_WROTE, MOST_PAIRS = 6, 3
-BOUNDS = (1e-6, 1e-5, 1e-4)  # the digits below differ from machine to machine
-
-
-def _score_screen(report: Report, display: Display) -> ScreenParts:
-    """Where the head looks and how much; what wrote the key and the query, and the weight without each."""
-    score, precision = report.numbers("score"), display.precision
-    labels = TableLabels(report, display)
-    query, key = (labels.place(side, int(str(score[side]))) for side in ("query", "key"))
-    yield one_line(f"why: {model_name(report)}, head {report.spec['head']}", display, "title")
-    yield text_line(report, display)
-    weight, above = weight_text(score["weight"], precision), fixed(score["above_mean"], precision)
-    total = fixed(score["score"], precision)
-    line = f"from {query} to {key}: weight {weight}, score {total}, {above} above an average key"
-    if score["position"]:
-        line += f"; positions add {fixed(score['position'], precision)}"
-    weights = report.tensors_of("keys")["weight"].values
-    if (most := int(weights.argmax())) != score["key"]:
-        line += f"; most goes to {labels.place('key', most)}, {weight_text(weights[most], precision)}"
-    yield Paragraph(line, "line")
-    sides = {side: [row for row in report.table("sides") if row["side"] == side] for side in ("key", "query")}
-    num_parts = min(map(len, sides.values()))
-    yield Elastic(
-        lambda count: [_side_tables(report, sides, precision, count)], MOST_WROTE, LEAST_ROWS, num_parts
-    )
-    pairs = [
-        f"{row['query_part']} × {row['key_part']} {fixed(row['score'], precision)}"
-        for row in report.table("pairs")[:MOST_PAIRS]
-    ]
-    yield Paragraph(plain_text(f"pairs, query × key: {', '.join(pairs)}"), "line")
-    if writers := [_written_from(row, labels, precision) for row in report.table("writers")]:
-        yield Paragraph(f"where these heads looked: {', '.join(dict.fromkeys(writers))}", "line")
-    missing = float(str(score["missing"]))
-    bound = next((bound for bound in BOUNDS if missing < bound), missing)
-    misses = f"The sum misses the score by less than {bound:.0e} of the largest part."
-    yield notes_in([report.how_to_read, misses, *report.notes], display, apart=True)
-
-
-def _side_tables(report: Report, sides: Mapping[str, Sequence[Row]], precision: int, count: int) -> Grid:
-    """The parts that count most on the side of the key, and beside them those of the query."""
-    count = min(count, *map(len, sides.values()))
-    weight = weight_text(report.numbers("score")["weight"], precision)
-    columns: list[Column] = []
-    for side, rows in sides.items():
-        some = rows[:count]
-        names = [f"{'  ' * (side == 'query')}{row['part']}" for row in some]
-        columns += [
-            Column(
-                (f"{'  ' * (side == 'query')}{side} side", "wrote"),
-                [plain_text(name) for name in names],
-                left=True,
-            ),
-            Column(("", "adds"), [fixed(row["score"], precision) for row in some]),
-            Column(
-                ("weight", f"{weight} ->"), [weight_text(row["weight_without"], precision) for row in some]
-            ),
-        ]
-    title = f"the first {count} parts on each side, largest first"
-    return Grid(title, columns[0], columns[1:])
-
-
-def _written_from(row: Row, labels: TableLabels, precision: int) -> str:
-    """`16:0 at 20 ·x 0.91`: a head, and what it looked at most where it wrote."""
-    key = labels.place("key", int(str(row["key"])))
-    return f"{row['layer']}:{row['head']} at {key} {weight_text(row['weight'], precision)}"

@@ -556,7 +556,7 @@ def results_screen(report: Report, display: Display) -> ScreenParts:
     yield Elastic(of, most, min(LEAST_ROWS, len(summary)), len(summary))
 
 
-def _telling_rows(summary: Table, spec: Mapping[str, Any], most: int) -> tuple[str, list[Row]]:
+def _telling_rows(summary: Table, spec: Mapping[str, Any], most: int) -> tuple[str, Sequence[Row]]:
     """A title, and at most that many rows: of heads the strongest, else first means of statistics of rows."""
     if len(summary) <= most or spec.get("sort"):
         return "summary", summary[:most]

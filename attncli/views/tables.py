@@ -16,6 +16,7 @@ from rich.table import Table as ScreenTable
 from rich.text import Text
 
 from attncli.plain_text import plain_text
+from attncli.records.kinds import KINDS, kinds_of
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
@@ -23,12 +24,12 @@ from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.comparisons import comparison_screen, watch_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
+from attncli.views.logit_screens import logit_screen, score_screen
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
 from attncli.views.model_screens import (
     ablate_screen,
     heads_screen,
     looks_at_first,
-    why_screen,
 )
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
@@ -241,27 +242,6 @@ NEEDS: dict[str, Needs] = {
         numbers={"baseline": ("loss",)},
         said=("about", "how_to_read"),
     ),
-    "why": Needs(
-        must=("parts", "heads", "layers", "keys"),
-        numbers={"parts": ("logit", "embedding", "heads", "mlps", "biases")},
-        tables={
-            "heads": {**HEAD, "pattern": TEXT, "contribution": MAYBE},
-            "layers": {"layer": WHOLE, "mlp": NUMBER},
-        },
-        spec={"head": ANY},
-        said=("about", "how_to_read"),
-    ),
-    "why of a score": Needs(
-        must=("sides", "score", "pairs", "keys"),
-        numbers={"score": ("query", "key", "weight", "score", "above_mean", "position", "missing")},
-        tables={
-            "sides": {"side": TEXT, "part": TEXT, "score": NUMBER, "weight_without": NUMBER},
-            "pairs": {"query_part": TEXT, "key_part": TEXT, "score": NUMBER},
-            "writers": {"side": TEXT, **HEAD, "query": WHOLE, "key": WHOLE, "weight": NUMBER},
-        },
-        spec={"head": ANY},
-        said=("about", "how_to_read"),
-    ),
     "source": Needs(
         must=("sources", "answer", "rankings", "source"),
         tables={
@@ -325,17 +305,21 @@ NEEDS: dict[str, Needs] = {
 
 def shown_names() -> set[str]:
     """The names of the tables, numbers and tensors that first screens are made of."""
-    return {name for needs in NEEDS.values() for name in needs.names()}
+    of_kinds = chain.from_iterable(kind.names() for kind in KINDS.values())
+    return {*of_kinds, *(name for needs in NEEDS.values() for name in needs.names())}
 
 
 def shown_names_of(experiment: str) -> list[str]:
     """Those of one experiment, in whatever form."""
-    forms = (needs for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment)
-    return [name for name in dict.fromkeys(chain.from_iterable(map(Needs.names, forms))) if name not in PARTS]
+    forms = [needs.names() for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment]
+    kinds = [kind.names() for kind in kinds_of(experiment).values()]
+    return [name for name in dict.fromkeys(chain.from_iterable(forms + kinds)) if name not in PARTS]
 
 
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
+    if report.kind:
+        return report.result is not None and bool(report.about and report.how_to_read)
     name = report.experiment
     if name == "heads":
         forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
@@ -348,8 +332,6 @@ def suits(report: Report) -> bool:
         name = "watch of a head"
     if name == "cache" and "policies" in report.statistics:
         name = "cache of policies"
-    if name == "why" and "sides" in report.statistics:
-        name = "why of a score"
     if name == "circuit" and "copying" in report.statistics:
         name = "circuit of weights"
     is_met = NEEDS[name].met_by(report)
@@ -456,6 +438,11 @@ def _is_new(step: str, report: Report) -> bool:
 
 FirstScreen = Callable[[Report, Display], ScreenParts]
 
+SCREENS_OF_KINDS: dict[str, FirstScreen] = {
+    "why": logit_screen,
+    "why of a score": score_screen,
+}
+
 # An experiment without a screen of its own shows everything. Display.width is a number here.
 SCREENS: dict[str, FirstScreen] = {
     "average": average_screen,
@@ -470,7 +457,6 @@ SCREENS: dict[str, FirstScreen] = {
     "generate": generate_screen,
     "ablate": ablate_screen,
     "cache": cache_screen,
-    "why": why_screen,
     "source": source_screen,
     "circuit": circuit_screen,
     "diff": comparison_screen,
@@ -497,12 +483,13 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     """The first screen; empty for an experiment without one and for a saved report that was edited since."""
-    if report.experiment not in SCREENS or not suits(report):
+    screen = SCREENS_OF_KINDS.get(report.kind) or SCREENS.get(report.experiment)
+    if screen is None or not suits(report):
         return []
     # As wide as the terminal, and in a pipe as wide as most, so that both print the same there.
     width = display.width or TEXT_WIDTH
     screen_display = replace(display, width=width, precision=display.screen_precision)
-    return list(SCREENS[report.experiment](report, screen_display))
+    return list(screen(report, screen_display))
 
 
 def _explanation(report: Report, display: Display) -> Iterator[Section]:

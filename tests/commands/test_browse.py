@@ -259,7 +259,7 @@ def test_a_text_is_browsed_as_heads_surveys_it(
     ranks = [f"{row['layer']}:{row['head']}" for row in rows]
     assert added.rank == 1 + ranks.index(heads[0]) and added.num_heads == len(ranks)
     assert added.contribution == pytest.approx(rows[added.rank - 1]["contribution"])
-    assert [number for _, number in added.keys] == pytest.approx(why.keys.contribution.tolist())
+    assert [number for _, number in added.keys] == pytest.approx(why.keys.column("contribution").tolist())
     assert added.keys[1][0] == "1 " + choice.grid.report.tokens[1] and added.logit == pytest.approx(
         why.parts["logit"]
     )

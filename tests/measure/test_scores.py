@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,9 +17,10 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from attncli.errors import UserError
-from attncli.measure.scores import Part, ScoreParts, score_parts
+from attncli.measure.scores import score_parts
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading, read_probe
+from attncli.records.logits import ScoreParts
 from attncli.settings.heads import HeadsSpec
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, HIDDEN, USUAL, Architecture
 
@@ -100,14 +102,15 @@ def test_parts_add_up_to_the_score_that_gives_the_weight(name: str) -> None:
             for part in ("embedding", "head", "mlp"):  # each has its own share
                 scores = [abs(row["score"]) for row in side if row["kind"] == part]
                 assert min(scores) > 1e-7 * largest, part
+        assert found.pairs is not None and found.parts is not None
         assert float(found.pairs.sum()) == pytest.approx(found.above_mean, abs=1e-4 * largest)
         assert len(found.parts) == 1 + 2 * (4 + 1) + 1
         weights = eager_weights(pretrained.model, 2, head)[QUERY]
         # Eager attention of Granite-SWA returns rows without their sink.
-        total = float(found.weights.sum()) if name == "Granite-SWA" else 1.0
+        total = float(found.keys.column("weight").sum()) if name == "Granite-SWA" else 1.0
         assert found.weight == pytest.approx(float(weights[found.key]) * total, abs=1e-5)
-        adds, _ = found.of_keys["key"]
-        hidden = adds.isnan()[0]
+        assert found.key_scores is not None
+        hidden = torch.from_numpy(found.key_scores[0].key_adds).isnan()
         assert (weights[hidden] == 0).all() and abs(found.position) < 100
         if name.startswith("Doge"):
             assert torch.equal(hidden, weights == 0)
@@ -165,7 +168,8 @@ def test_each_part_adds_what_the_formula_says(head: int) -> None:
     scale, visible = 8**-0.5, slice(0, QUERY + 1)
     scores = torch.stack([torch.stack([scale * key @ query[QUERY] for key in keys]) for query in queries])
     above = scores[..., 4] - scores[..., visible].mean(dim=-1)  # query part, key part
-    torch.testing.assert_close(found.pairs[:-1, :-1], above, atol=1e-5, rtol=1e-5)
+    assert found.pairs is not None
+    np.testing.assert_allclose(found.pairs[:-1, :-1], above, atol=1e-5, rtol=1e-5)
     of_key = {(row["kind"], row["layer"], row["head"]): row for row in found.key_side}
     row = of_key["head", 1, 2]
     assert row["score"] == pytest.approx(float(above[:, 1 + 5 + 2].sum()), abs=1e-5)
@@ -213,10 +217,14 @@ def test_places_that_are_not_there_are_refused(arguments: dict[str, int], messag
 def test_of_every_key_there_is_what_is_said_of_one() -> None:
     found = score_parts(tiny("Llama"), reading(), layer=2, head=1, query=QUERY, key=4)
     for side, rows in (("key", found.key_side), ("query", found.query_side)):
-        adds, without = found.of_keys[side]
-        own = {part: place for place, part in enumerate(found.parts)}
+        assert found.key_scores is not None and found.parts is not None
+        adds, without = (
+            torch.from_numpy(np.asarray(found.key_scores.cells[f"{side}_{name}"]))
+            for name in ("adds", "without")
+        )
+        places = {part.part: place for place, part in enumerate(found.parts)}
         for row in rows:
-            place = own[Part(row["kind"], row["layer"], row["head"])]
+            place = places[row.part]
             assert row["score"] == pytest.approx(float(adds[place, 4]))
             assert row["weight_without"] == pytest.approx(float(without[place, 4]))
         assert adds[:, : QUERY + 1].sum(dim=1).abs().max() < 1e-4  # above the mean
@@ -242,6 +250,7 @@ def test_the_shipped_model_finds_its_keys_by_what_its_previous_token_heads_wrote
     assert found.query_side[0]["kind"] == "embedding"
     assert found.key_side[0]["weight_without"] < found.weight - 0.1
     assert found.weight > 0.9
+    assert found.writers is not None
     writer = found.writers[0]
     assert (writer["layer"], writer["head"], writer["query"], writer["key"]) == (0, 1, 17, 16)
 

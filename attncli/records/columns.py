@@ -1,0 +1,353 @@
+"""Results with typed columns: a class of rows says once what its columns are.
+
+What a report, a table, a store, a condition, a unit or a data frame needs to know of a column follows from
+its declaration in the class, and stands nowhere else:
+
+    class HeadLogit(Record):
+        layer: int
+        head: int
+        contribution: float | None = column(unit="logit")
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, Self, SupportsIndex, TypeVar, Union, get_args, get_origin, overload
+
+import numpy as np
+
+from attncli.errors import NoSuchName, UserError
+from attncli.records.tabled import SmallTable
+from attncli.records.values import NamedTensor, Numbers, Statistic, Table, Tensors
+
+R = TypeVar("R", bound="Record")
+WIDER = {float: (int, float)}
+"""What else a cell may be: JSON has whole numbers among others."""
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, or the only one."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+class Column:
+    """A column of a class of rows.
+
+    `kinds` are the types that its cells may have, None for no number. `unit` is what its numbers are, as
+    logit or nats. A store keeps its numbers unless `is_kept` is false, as those of positions. A report of an
+    older attn may lack it where `is_needed` is false. With `of` it is computed from the other cells of a row.
+    """
+
+    def __init__(self, unit: str, is_kept: bool, is_needed: bool, of: Callable[[Any], object] | None) -> None:
+        self.name = ""
+        self.kinds: tuple[type, ...] = ()
+        self.unit, self.is_kept, self.is_needed, self.of = unit, is_kept, is_needed and of is None, of
+
+    def named(self, name: str, annotation: Any) -> Self:
+        """The column with its name, and what its cells are."""
+        kinds = [get_origin(kind) or kind for kind in _alternatives(annotation)]
+        self.name, self.kinds = name, tuple(wide for kind in kinds for wide in WIDER.get(kind, (kind,)))
+        return self
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its cells are numbers."""
+        return not {int, float}.isdisjoint(self.kinds)
+
+    def __get__(self, row: "Record | None", _: type) -> Any:
+        return self if row is None else row.get(self.name)
+
+
+def column(
+    *,
+    unit: str = "",
+    is_kept: bool = True,
+    is_needed: bool = True,
+    of: Callable[[Any], object] | None = None,
+) -> Any:
+    """The declaration of a column, behind its name and type; see `Column`."""
+    return Column(unit, is_kept, is_needed, of)
+
+
+class Record(Mapping[str, Any]):
+    """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
+
+    columns: ClassVar[Mapping[str, Column]] = {}
+
+    def __init_subclass__(cls) -> None:
+        own: dict[str, Column] = {}
+        for name, annotation in vars(cls).get("__annotations__", {}).items():
+            declared = vars(cls).get(name)
+            own[name] = (declared if isinstance(declared, Column) else column()).named(name, annotation)
+            setattr(cls, name, own[name])
+        cls.columns = {**cls.columns, **own}
+
+    def __init__(self, cells: Mapping[str, Sequence[Any]], place: int) -> None:
+        self._cells, self._place = cells, place
+
+    def __getitem__(self, name: str) -> Any:
+        cell = self._cells[name][self._place]
+        if isinstance(cell, np.generic):
+            cell = cell.item()
+        return None if isinstance(cell, float) and cell != cell else cell
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self)})"
+
+    @classmethod
+    def kept_columns(cls) -> list[str]:
+        """The columns whose numbers a store keeps."""
+        return [name for name, declared in cls.columns.items() if declared.is_kept and declared.is_number]
+
+    @classmethod
+    def table(cls, **cells: Sequence[Any] | np.ndarray) -> "Records[Self]":
+        """Rows from their columns, each a list or an array; TypeError for what the class does not declare."""
+        return Records(cls, cells)
+
+    @classmethod
+    def rows(cls, rows: Iterable[Mapping[str, Any]]) -> "Records[Self]":
+        """Rows from mappings with the same names; TypeError for what the class does not declare."""
+        found = [*rows]
+        return Records(cls, {name: [row[name] for row in found] for name in (found or [cls.columns])[0]})
+
+    @classmethod
+    def single(cls, **cells: Any) -> Self:
+        """A single row."""
+        return cls.rows([cells])[0]
+
+
+class Records(Table[R]):
+    """A table: its columns are arrays or lists, its rows are looked at one by one, each an `R`.
+
+    A column more than declared, of another attn's report, is kept. TypeError for columns that are not there,
+    of unequal lengths, or with cells of another kind.
+    """
+
+    def __init__(self, kind: type[R], cells: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
+        self.kind = kind
+        self.cells: dict[str, Any] = {name: kept for name, kept in cells.items() if kept is not None}
+        self._len = len(next(iter(self.cells.values()), ()))
+        missing = [
+            name for name, needed in kind.columns.items() if needed.is_needed and name not in self.cells
+        ]
+        if missing:
+            raise TypeError(f"{kind.__name__} needs a column {missing[0]}")
+        for name, kept in self.cells.items():
+            self._check(name, kept)
+        for name, computed in kind.columns.items():
+            if computed.of is not None and name not in self.cells:
+                self.cells[name] = [computed.of(row) for row in self]
+
+    def _check(self, name: str, kept: Sequence[Any] | np.ndarray) -> None:
+        if len(kept) != self._len:
+            raise TypeError(f"{self.kind.__name__}: {name} has {len(kept)} cells, others {self._len}")
+        declared = self.kind.columns.get(name)
+        if declared is None or isinstance(kept, np.ndarray):
+            return
+        wrong = next((cell for cell in kept if not isinstance(cell, declared.kinds)), None)
+        if wrong is not None or (None in kept and type(None) not in declared.kinds):
+            raise TypeError(f"{self.kind.__name__}: {name} holds {wrong!r:.40}")
+
+    def __len__(self) -> int:
+        return self._len
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> R: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "Records[R]": ...
+
+    def __getitem__(self, place: SupportsIndex | slice) -> "R | Records[R]":
+        if isinstance(place, slice):
+            return Records(self.kind, {name: kept[place] for name, kept in self.cells.items()})
+        return self.kind(self.cells, range(self._len)[place])
+
+    def __iter__(self) -> Iterator[R]:
+        return (self.kind(self.cells, place) for place in range(self._len))
+
+    def __repr__(self) -> str:
+        return SmallTable.of(self.kind.__name__, self).text()
+
+    def _repr_html_(self) -> str:
+        return SmallTable.of(self.kind.__name__, self).html()
+
+    def sorted(self, key: Callable[[R], Any]) -> "Records[R]":
+        """The rows in rising order of the key."""
+        return self.taken(sorted(range(self._len), key=lambda place: key(self[place])))
+
+    def where(self, condition: Callable[[R], bool]) -> "Records[R]":
+        """The rows that meet a condition."""
+        return self.taken([place for place in range(self._len) if condition(self[place])])
+
+    def taken(self, places: Sequence[int]) -> "Records[R]":
+        """The rows at these places, in their order."""
+        return Records(
+            self.kind,
+            {
+                name: kept[np.array(places, dtype=int)]
+                if isinstance(kept, np.ndarray)
+                else [kept[place] for place in places]
+                for name, kept in self.cells.items()
+            },
+        )
+
+    def column(self, name: str) -> np.ndarray:
+        """A column as an array: of numbers in float64, NaN for none; of texts as objects."""
+        if name not in self.cells:
+            raise NoSuchName("column", name, self.cells)
+        declared, kept = self.kind.columns.get(name), self.cells[name]
+        return np.asarray(kept, dtype=np.float64 if declared is None or declared.is_number else object)
+
+    def grid(self, name: str, *axes: str) -> np.ndarray:
+        """A column of numbers by whole numbers of others, as by layer and head; NaN where there is no row."""
+        places = tuple(self.column(axis).astype(int) for axis in axes or ("layer", "head"))
+        numbers = np.full([place.max() + 1 for place in places], np.nan)
+        numbers[places] = self.column(name)
+        return numbers
+
+    def kept_names(self) -> list[str]:
+        """The columns whose numbers a store keeps."""
+        return [name for name in self.kind.kept_columns() if name in self.cells]
+
+    def to_pandas(self) -> Any:
+        """A data frame with these columns; UserError where pandas is not installed."""
+        try:
+            import pandas  # type: ignore[import-untyped]
+        except ImportError:
+            raise UserError("to_pandas: needs: pip install pandas") from None
+        return pandas.DataFrame({name: [row[name] for row in self] for name in self.cells})
+
+
+@dataclass(frozen=True)
+class Group:
+    """Where a report has fields of a result: under which name, and in what form.
+
+    A table is a list of rows of the class `kind`. With `axes` its columns are tensors: of one axis the rows',
+    of two the rows' and that of the arrays in its cells. A single row is an object of numbers, and so are
+    fields that are numbers themselves.
+    """
+
+    name: str
+    kind: type[Record]
+    fields: tuple[str, ...]
+    axes: tuple[str, ...] = ()
+    is_kept: bool = True
+    is_needed: bool = True
+    is_single: bool = False
+    of_numbers: bool = False
+
+    def statistic(self, result: "Result") -> Statistic | None:
+        """What a report holds of it; None for a table that is not there."""
+        if self.of_numbers:
+            return Numbers({name: getattr(result, name) for name in self.fields})
+        value = getattr(result, self.fields[0])
+        if isinstance(value, Records) and self.axes:
+            tensors = {name: NamedTensor(self.axes, np.asarray(kept)) for name, kept in value.cells.items()}
+            return Tensors(tensors)
+        return Numbers(value) if isinstance(value, Record) else value
+
+    def read(self, statistic: Statistic) -> dict[str, Any]:
+        """The fields from what a report holds; TypeError for another form."""
+        (first, *_) = self.fields
+        match statistic:
+            case Tensors() if self.axes:
+                if any(tensor.axes != self.axes for tensor in statistic.values()):
+                    raise TypeError(f"{self.name} must have the axes {', '.join(self.axes)}")
+                arrays = {name: tensor.values for name, tensor in statistic.items()}
+                return {first: self.kind.table(**arrays)}
+            case Numbers() if self.is_single:
+                numbers = self.kind.single(**statistic)
+                return {name: numbers[name] for name in self.fields} if self.of_numbers else {first: numbers}
+            case Records() if not self.axes and not self.is_single and statistic.kind is self.kind:
+                return {first: statistic}
+            case Table() if not self.axes and not self.is_single:
+                return {first: self.kind.rows(statistic)}
+        raise TypeError(f"{self.name} has another form")
+
+
+def group(name: str = "", *, axes: tuple[str, ...] = (), is_kept: bool = True, is_needed: bool = True) -> Any:
+    """The declaration of a field of a result that stands among a report's statistics; see `Group`.
+
+    By default it has the field's name.
+    """
+    metadata = {"group": (name, axes, is_kept, is_needed)}
+    return field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
+
+
+def number(name: str, *, unit: str = "") -> Any:
+    """The declaration of a single number, one of the group of that name."""
+    return field(metadata={"number": (name, unit)})
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Result:
+    """What a question found: tables and single numbers; other fields are not in a saved report."""
+
+    @classmethod
+    @cache
+    def groups(cls) -> tuple[Group, ...]:
+        """The fields that stand among a report's statistics, in their order."""
+        groups: dict[str, Group] = {}
+        numbers: dict[str, dict[str, Any]] = {}
+        for part in fields(cls):
+            annotation = next(kind for kind in _alternatives(part.type) if kind is not type(None))
+            if "group" in part.metadata:
+                name, axes, is_kept, is_needed = part.metadata["group"]
+                (kind,) = get_args(annotation) or (annotation,)
+                is_single = get_origin(annotation) is None
+                name = name or part.name
+                groups[name] = Group(name, kind, (part.name,), axes, is_kept, is_needed, is_single)
+            elif "number" in part.metadata:
+                name, unit = part.metadata["number"]
+                numbers.setdefault(name, {})[part.name] = column(unit=unit).named(part.name, part.type)
+                kind = type("SingleNumbers", (Record,), {"columns": numbers[name]})
+                groups[name] = Group(name, kind, (*numbers[name],), is_single=True, of_numbers=True)
+        return (*groups.values(),)
+
+    def statistics(self) -> dict[str, Statistic]:
+        """What a report holds of it."""
+        statistics = {place.name: place.statistic(self) for place in self.groups()}
+        return {name: statistic for name, statistic in statistics.items() if statistic is not None}
+
+    @classmethod
+    def read(cls, statistics: Mapping[str, Statistic]) -> Self:
+        """The result that a report holds; TypeError where something is missing or has another form."""
+        values: dict[str, Any] = {}
+        for place in cls.groups():
+            if place.name in statistics:
+                values |= place.read(statistics[place.name])
+            elif place.is_needed:
+                raise TypeError(f"{cls.__name__} needs {place.name}")
+        return cls(**values)
+
+    @classmethod
+    def fits(cls, names: Iterable[str]) -> bool:
+        """Whether all that it needs is among the names of a report's statistics."""
+        return {place.name for place in cls.groups() if place.is_needed} <= {*names}
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """What a report calls the parts of it."""
+        return tuple(place.name for place in cls.groups())
+
+    def __repr__(self) -> str:
+        tables = self._tables()
+        sizes = ", ".join(f".{name} ({len(table)})" for name, table in tables.items())
+        name, rows = next(iter(tables.items()))
+        return f"{type(self).__name__} with {sizes}\n{SmallTable.of(f'.{name}', rows).text()}"
+
+    def _repr_html_(self) -> str:
+        name, rows = next(iter(self._tables().items()))
+        return SmallTable.of(type(self).__name__, rows, f".{name}").html()
+
+    def _tables(self) -> dict[str, Records[Any]]:
+        """The tables with rows, by the names of their fields."""
+        values = {name: getattr(self, name) for place in self.groups() for name in place.fields}
+        return {name: value for name, value in values.items() if isinstance(value, Records) and value}

@@ -1,0 +1,40 @@
+"""The kinds of results, by the names that a report's JSON has for them."""
+
+from collections.abc import Iterable
+
+from attncli.records.columns import Result
+from attncli.records.logits import LogitAttribution, ScoreParts
+
+KINDS: dict[str, type[Result]] = {
+    "why": LogitAttribution,
+    "why of a score": ScoreParts,
+}
+"""An experiment with one kind has its name; more begin with it."""
+
+
+def kind_of(result: Result) -> str:
+    """The name of the kind of a result."""
+    return next(name for name, kind in KINDS.items() if type(result) is kind)
+
+
+def kind_named(experiment: str, names: Iterable[str]) -> str:
+    """The kind of an experiment whose report does not name one, by the names of its statistics; else none."""
+    given = {*names}
+    return next((name for name, kind in kinds_of(experiment).items() if kind.fits(given)), "")
+
+
+def kinds_of(experiment: str) -> dict[str, type[Result]]:
+    """The kinds of results that an experiment has."""
+    return {name: kind for name, kind in KINDS.items() if name.split(" of ")[0] == experiment}
+
+
+def units_of_heads() -> dict[str, str]:
+    """The units of what is measured of heads, by the names of the columns, which are those of the grids."""
+    return {
+        name: column.unit
+        for kind in KINDS.values()
+        for group in kind.groups()
+        if group.name == "heads"
+        for name, column in group.kind.columns.items()
+        if column.unit
+    }

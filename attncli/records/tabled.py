@@ -1,0 +1,83 @@
+"""Rows as a small table: in plain text for a prompt, in HTML for a notebook."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, ClassVar, NamedTuple
+
+from attncli.plain_text import counted, plain_text
+
+MOST_ROWS, MOST_COLUMNS = 10, 7
+PLACE = ("layer", "head", "module", "kind", "stack")
+"""What a head's name stands for, and what few readers ask."""
+
+
+class SmallTable(NamedTuple):
+    """The first rows and columns, and a line about all of them."""
+
+    about: str
+    header: list[str]
+    rows: list[list[str]]
+
+    @classmethod
+    def of(cls, name: str, rows: Sequence[Mapping[str, Any]], where: str = "") -> "SmallTable":
+        """The table of rows with the same names; a head is one column, as 5:11.
+
+        `where` says where all of them are, as `.heads`.
+        """
+        first = [_with_head(row) for row in rows[:MOST_ROWS]]
+        known = {name: None for row in first for name, cell in row.items() if cell is not None}
+        names = [*known][:MOST_COLUMNS]
+        left_out = [
+            f"{count} more {what}"
+            for count, what in ((len(rows) - len(first), "rows"), (len(known) - len(names), "columns"))
+            if count
+        ]
+        about = f"{name}: {counted(len(rows), 'row')}{f' in {where}' if where else ''}"
+        cells = [[_cell(row.get(name)) for name in names] for row in first]
+        more = f" ({', '.join(left_out)})" if left_out else ""
+        return cls(f"{about}{more}", [*map(plain_text, names)], cells)
+
+    def text(self) -> str:
+        """The table in plain text."""
+        widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+        lines = [[*self.header], *self.rows]
+        aligned = ("  ".join(map(str.rjust, line, widths)).rstrip() for line in lines)
+        return "\n".join([self.about, *aligned])
+
+    def html(self) -> str:
+        """The table for a notebook."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
+        about = f"<p>{escape(self.about)}</p>"
+        return f"{about}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+class Tabled:
+    """A result whose rows a notebook or a prompt shows as a small table; all of them are in its fields."""
+
+    shown_rows: ClassVar[str] = "heads"
+    """The name of the rows that are shown."""
+
+    def __repr__(self) -> str:
+        """The table in plain text."""
+        return self._table().text()
+
+    def _repr_html_(self) -> str:
+        """The table for a notebook."""
+        return self._table().html()
+
+    def _table(self) -> SmallTable:
+        return SmallTable.of(type(self).__name__, getattr(self, self.shown_rows), f".{self.shown_rows}")
+
+
+def _with_head(row: Mapping[str, Any]) -> dict[str, Any]:
+    if not {"layer", "head"} <= row.keys():
+        return dict(row)
+    others = {name: cell for name, cell in row.items() if name not in PLACE}
+    return {"head": f"{row['layer']}:{row['head']}", **others}
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return "" if value is None else plain_text(str(value))

@@ -1,0 +1,137 @@
+"""Typed columns: what a class of rows declares is what tables, reports and results make of it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from attncli.errors import NoSuchName, UserError
+from attncli.records.columns import Record, Records, Result, column, group, number
+from attncli.records.values import Numbers, Table, Tensors
+from attncli.report import plain
+
+
+class Lamp(Record):
+    """A row of every kind of cell."""
+
+    layer: int
+    head: int
+    name: str | None = column(is_needed=False)
+    glow: float | None = column(unit="lumen")
+    place: int = column(is_kept=False, is_needed=False)
+    double: float | None = column(of=lambda lamp: None if lamp.glow is None else 2 * lamp.glow)
+
+
+class AtKey(Record):
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Lamps(Result):
+    """A table, single numbers, columns along an axis, and a table that may be missing."""
+
+    heads: Records[Lamp] = group()
+    count: int = number("sizes")
+    most: float = number("sizes", unit="lumen")
+    keys: Records[AtKey] = group(axes=("key",))
+    others: Records[Lamp] | None = group("more", is_needed=False)
+    notes: tuple[str, ...] = ()
+
+
+def lamps() -> Records[Lamp]:
+    return Lamp.table(
+        layer=[0, 0, 2], head=[0, 1, 1], name=["a", None, "c"], glow=np.array([0.5, np.nan, -3.0])
+    )
+
+
+def result() -> Lamps:
+    keys = AtKey.table(weight=np.array([0.25, 0.75]))
+    return Lamps(heads=lamps(), count=3, most=0.5, keys=keys, notes=("said once",))
+
+
+def test_rows_are_looked_at_by_name_and_as_attributes() -> None:
+    table = lamps()
+    first, second, last = table
+    assert (first.layer, first["name"], first.glow, first.double) == (0, "a", 0.5, 1.0)
+    assert second.glow is None and second.name is None and second.double is None
+    assert last == {"layer": 2, "head": 1, "name": "c", "glow": -3.0, "double": -6.0}
+    assert last.place is None and "place" not in last
+    assert all(type(cell) in (int, float, str, type(None)) for row in table for cell in row.values())
+    assert plain(table) == [dict(row) for row in table]
+
+
+def test_slices_sorting_and_conditions_give_tables() -> None:
+    table = lamps()
+    assert [row.head for row in table[1:]] == [1, 1] and table[-1] == table[2]
+    assert [row.name for row in table.sorted(lambda row: row.glow or 0.0)] == ["c", None, "a"]
+    assert [row.name for row in table.where(lambda row: row.glow is not None)] == ["a", "c"]
+    assert isinstance(table[:0], Table) and len(table[:0]) == 0
+
+
+def test_columns_and_grids_are_arrays() -> None:
+    table = lamps()
+    np.testing.assert_array_equal(table.column("glow"), [0.5, np.nan, -3.0])
+    assert list(table.column("name")) == ["a", None, "c"]
+    grid = table.grid("glow")
+    assert grid.shape == (3, 2) and grid[2, 1] == -3.0 and np.isnan(grid[1]).all()
+    assert table.grid("glow", "head").tolist()[0] == 0.5
+    with pytest.raises(NoSuchName, match="no column lumens; known: layer, head, name, glow, double"):
+        table.column("lumens")
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"layer": [0], "head": [0]}, "Lamp needs a column glow"),
+        ({"layer": [0, 1], "head": [0], "glow": [1.0]}, "Lamp: head has 1 cells, others 2"),
+        ({"layer": ["zero"], "head": [0], "glow": [1.0]}, "Lamp: layer holds 'zero'"),
+        ({"layer": [None], "head": [0], "glow": [1.0]}, "Lamp: layer holds None"),
+    ],
+)
+def test_what_a_class_does_not_declare_is_an_error(cells: dict[str, list[object]], message: str) -> None:
+    with pytest.raises(TypeError) as error:
+        Lamp.table(**cells)
+    assert str(error.value) == message
+
+
+def test_a_result_is_what_a_report_holds_and_back() -> None:
+    statistics = result().statistics()
+    assert list(statistics) == ["heads", "sizes", "keys"]
+    assert statistics["sizes"] == {"count": 3, "most": 0.5} and isinstance(statistics["sizes"], Numbers)
+    assert isinstance(statistics["keys"], Tensors) and statistics["keys"]["weight"].axes == ("key",)
+    untyped = statistics | {"heads": Table(map(dict, lamps()))}
+    for read in (Lamps.read(statistics), Lamps.read(untyped)):
+        assert read.heads == lamps() and isinstance(read.heads[0], Lamp)
+        assert (read.count, read.most, read.others, read.notes) == (3, 0.5, None, ())
+        assert read.keys.column("weight").tolist() == [0.25, 0.75]
+    with pytest.raises(TypeError, match="Lamps needs sizes"):
+        Lamps.read({name: value for name, value in statistics.items() if name != "sizes"})
+    with pytest.raises(TypeError, match="keys has another form"):
+        Lamps.read(statistics | {"keys": Numbers(weight=1.0)})
+
+
+def test_a_column_of_another_attn_is_kept() -> None:
+    table = Lamp.rows([{"layer": 0, "head": 0, "glow": 1, "later": 7}])
+    assert table[0]["later"] == 7 and table[0].glow == 1
+    assert table.kept_names() == ["layer", "head", "glow", "double"]
+
+
+def test_a_result_shows_itself_as_a_small_table() -> None:
+    assert repr(result()).splitlines()[:3] == [
+        "Lamps with .heads (3), .keys (2)",
+        ".heads: 3 rows",
+        "head  name  glow  double",
+    ]
+    html = result()._repr_html_()
+    assert "<th>glow</th>" in html and "Lamps" in html
+    assert "0:1" in repr(lamps()) and "<table>" in lamps()._repr_html_()
+
+
+def test_a_data_frame_has_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = lamps().to_pandas()
+    assert list(frame) == ["layer", "head", "name", "glow", "double"]
+    assert pandas.isna(frame["glow"][1]) and frame["double"][2] == -6.0
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(UserError, match="to_pandas: needs: pip install pandas"):
+        lamps().to_pandas()
