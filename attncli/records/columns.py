@@ -31,7 +31,7 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
-class Column:
+class ColumnKind:
     """A column of a class of rows.
 
     `kinds` are the types that its cells may have, None for no number. `unit` is what its numbers are, as
@@ -66,20 +66,20 @@ def column(
     is_needed: bool = True,
     of: Callable[[Any], object] | None = None,
 ) -> Any:
-    """The declaration of a column, behind its name and type; see `Column`."""
-    return Column(unit, is_kept, is_needed, of)
+    """The declaration of a column, behind its name and type; see `ColumnKind`."""
+    return ColumnKind(unit, is_kept, is_needed, of)
 
 
 class Record(Mapping[str, Any]):
     """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
 
-    columns: ClassVar[Mapping[str, Column]] = {}
+    columns: ClassVar[Mapping[str, ColumnKind]] = {}
 
     def __init_subclass__(cls) -> None:
-        own: dict[str, Column] = {}
+        own: dict[str, ColumnKind] = {}
         for name, annotation in vars(cls).get("__annotations__", {}).items():
             declared = vars(cls).get(name)
-            own[name] = (declared if isinstance(declared, Column) else column()).named(name, annotation)
+            own[name] = (declared if isinstance(declared, ColumnKind) else column()).named(name, annotation)
             setattr(cls, name, own[name])
         cls.columns = {**cls.columns, **own}
 
