@@ -44,7 +44,7 @@ from attncli.records.logits import (
     RowWeight,
     ScoreOfPart,
     ScoreParts,
-    Writer,
+    WritingHead,
 )
 
 CHUNK = 2**24
@@ -702,7 +702,7 @@ def _side(
 
 def _writers(
     stream: Stream, parts: Records[ScoreOfPart], places: Mapping[Side, int], over: int
-) -> Records[Writer]:
+) -> Records[WritingHead]:
     """What the heads that count most looked at from where they wrote."""
     tokens = stream.pretrained.written_tokens(stream.reading.text)
     rows = []
@@ -718,4 +718,4 @@ def _writers(
             key = int(weights.argmax())
             place = {"side": side, "layer": writer.layer, "head": writer.head, "query": query}
             rows.append({**place, "key": key, "weight": float(weights[key]), "key_token": tokens[key]})
-    return Writer.rows(rows)
+    return WritingHead.rows(rows)
