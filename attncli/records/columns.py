@@ -31,7 +31,7 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
-class Column:
+class ColumnKind:
     """A column of a class of rows.
 
     `kinds` are the types that its cells may have, None for no number. `unit` is what its numbers are, as
@@ -66,20 +66,20 @@ def column(
     is_needed: bool = True,
     of: Callable[[Any], object] | None = None,
 ) -> Any:
-    """The declaration of a column, behind its name and type; see `Column`."""
-    return Column(unit, is_kept, is_needed, of)
+    """The declaration of a column, behind its name and type; see `ColumnKind`."""
+    return ColumnKind(unit, is_kept, is_needed, of)
 
 
 class Record(Mapping[str, Any]):
     """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
 
-    columns: ClassVar[Mapping[str, Column]] = {}
+    columns: ClassVar[Mapping[str, ColumnKind]] = {}
 
     def __init_subclass__(cls) -> None:
-        own: dict[str, Column] = {}
+        own: dict[str, ColumnKind] = {}
         for name, annotation in vars(cls).get("__annotations__", {}).items():
             declared = vars(cls).get(name)
-            own[name] = (declared if isinstance(declared, Column) else column()).named(name, annotation)
+            own[name] = (declared if isinstance(declared, ColumnKind) else column()).named(name, annotation)
             setattr(cls, name, own[name])
         cls.columns = {**cls.columns, **own}
 
@@ -226,7 +226,7 @@ class Records(Table[R]):
 
 
 @dataclass(frozen=True)
-class Group:
+class StatisticGroup:
     """Where a report has fields of a result: under which name, and in what form.
 
     A table is a list of rows of the class `kind`. With `axes` its columns are tensors: of one axis the rows',
@@ -273,7 +273,7 @@ class Group:
 
 
 def group(name: str = "", *, axes: tuple[str, ...] = (), is_kept: bool = True, is_needed: bool = True) -> Any:
-    """The declaration of a field of a result that stands among a report's statistics; see `Group`.
+    """The declaration of a field of a result that stands among a report's statistics; see `StatisticGroup`.
 
     By default it has the field's name.
     """
@@ -292,9 +292,9 @@ class Result:
 
     @classmethod
     @cache
-    def groups(cls) -> tuple[Group, ...]:
+    def groups(cls) -> tuple[StatisticGroup, ...]:
         """The fields that stand among a report's statistics, in their order."""
-        groups: dict[str, Group] = {}
+        groups: dict[str, StatisticGroup] = {}
         numbers: dict[str, dict[str, Any]] = {}
         for part in fields(cls):
             annotation = next(kind for kind in _alternatives(part.type) if kind is not type(None))
@@ -303,12 +303,12 @@ class Result:
                 (kind,) = get_args(annotation) or (annotation,)
                 is_single = get_origin(annotation) is None
                 name = name or part.name
-                groups[name] = Group(name, kind, (part.name,), axes, is_kept, is_needed, is_single)
+                groups[name] = StatisticGroup(name, kind, (part.name,), axes, is_kept, is_needed, is_single)
             elif "number" in part.metadata:
                 name, unit = part.metadata["number"]
                 numbers.setdefault(name, {})[part.name] = column(unit=unit).named(part.name, part.type)
                 kind = type("SingleNumbers", (Record,), {"columns": numbers[name]})
-                groups[name] = Group(name, kind, (*numbers[name],), is_single=True, of_numbers=True)
+                groups[name] = StatisticGroup(name, kind, (*numbers[name],), is_single=True, of_numbers=True)
         return (*groups.values(),)
 
     def statistics(self) -> dict[str, Statistic]:

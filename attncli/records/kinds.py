@@ -17,6 +17,13 @@ def kind_of(result: Result) -> str:
     return next(name for name, kind in KINDS.items() if type(result) is kind)
 
 
+def known_kind(name: str) -> str:
+    """The name of a kind; ValueError for another one."""
+    if name not in KINDS:
+        raise ValueError(f"unknown kind {name!r:.40}: must be of {', '.join(KINDS)}")
+    return name
+
+
 def kind_named(experiment: str, names: Iterable[str]) -> str:
     """The kind of an experiment whose report does not name one, by the names of its statistics; else none."""
     given = {*names}
