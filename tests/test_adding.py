@@ -5,6 +5,7 @@ Nothing but the files that the page names is touched.
 
 import ast
 import csv
+import inspect
 import io
 import json
 import re
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
+
+from attncli.records.kinds import KINDS
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -124,11 +127,30 @@ class Package(NamedTuple):
         return str(out)
 
 
+# Settings whose report is of each kind of result: one more column of its first table is in every form.
+KINDS_SHOWN = {
+    "ablate": {"sentence": "a b a b"},
+    "why": {"sentence": "a b a b"},
+    "why of a score": {"sentence": "a b a b", "head": "1:2"},
+}
+MORE = "third"
+
+
+def add_columns(root: Path) -> None:
+    """A column in the class of the first table of each kind, one line each."""
+    rows = {kind.groups()[0].kind for kind in KINDS.values()}
+    for kind in sorted(rows, key=lambda kind: kind.__name__):
+        file = Path(inspect.getfile(kind)).relative_to(ROOT)
+        line = f"    {MORE}: float = column(of=lambda row: 1 / 3)\n"
+        put(Addition("", str(file), kind.__name__, False, line), root)
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Package]:
     """A copy of the package with everything that the page adds."""
     root = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "attncli", root / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
+    add_columns(root)
     for addition in additions():
         put(addition, root)
     command = [sys.executable, "-c", RUN_EACH]
@@ -259,6 +281,34 @@ def test_a_pair_of_heads_is_measured_by_a_command_and_from_python(package: Packa
     rows = list(csv.DictReader(io.StringIO(package.attn("pairs", text, "--format", "csv"))))
     assert [float(row["distance"]) for row in rows] == [pair["distance"] for pair in pairs]
     assert "distance" in package.attn("pairs", text)
+
+
+def test_each_kind_has_a_command_here() -> None:
+    assert KINDS_SHOWN.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS_SHOWN)
+def test_a_column_of_each_kind_is_in_every_form(package: Package, tmp_path: Path, kind: str) -> None:
+    first = KINDS[kind].groups()[0]
+    experiment = kind.split(" of ")[0]
+    arguments = [
+        experiment,
+        *(part for name, value in KINDS_SHOWN[kind].items() for part in (f"--{name}", value)),
+    ]
+    report = package.report(*arguments)
+    rows = report["statistics"][first.name]
+    assert report.get("kind", report["experiment"]) == kind
+    assert rows and {row[MORE] for row in rows} == {1 / 3}
+    table = package.attn(*arguments, "--show", first.name, "--format", "csv")
+    assert {float(row[MORE]) for row in csv.DictReader(io.StringIO(table))} == {1 / 3}
+    page, config, store = (tmp_path / name for name in ("page.html", "config.yaml", "runs.db"))
+    package.attn(*arguments, "-o", str(page))
+    assert f'"{MORE}"' in page.read_text()
+    config.write_text(json.dumps({"experiment": experiment} | KINDS_SHOWN[kind]))
+    name = MORE if first.name == "heads" else f"{first.name}.0.{MORE}"
+    package.attn("batch", str(config), "-o", str(store), "--workers", "1", "--expect", f"{name} = {1 / 3}")
+    summary = package.report("results", str(store), "--statistic", name)["statistics"]["summary"]
+    assert summary and all(abs(row["mean"] - 1 / 3) < 1e-6 for row in summary)
 
 
 COLUMN = "size"

@@ -22,6 +22,8 @@ from attncli.records.tabled import SmallTable
 from attncli.records.values import NamedTensor, Numbers, Statistic, Table, Tensors
 
 R = TypeVar("R", bound="Record")
+INTERVAL = ("_low", "_high")
+"""The lower and upper end of the 95 % interval of a mean."""
 WIDER = {float: (int, float)}
 """What else a cell may be: JSON has whole numbers among others."""
 
@@ -37,12 +39,21 @@ class ColumnKind:
     `kinds` are the types that its cells may have, None for no number. `unit` is what its numbers are, as
     logit or nats. A store keeps its numbers unless `is_kept` is false, as those of positions. A report of an
     older attn may lack it where `is_needed` is false. With `of` it is computed from the other cells of a row.
+    A mean over texts `has_interval`: the columns NAME_low and NAME_high beside it, where there are several.
     """
 
-    def __init__(self, unit: str, is_kept: bool, is_needed: bool, of: Callable[[Any], object] | None) -> None:
+    def __init__(
+        self,
+        unit: str,
+        is_kept: bool,
+        is_needed: bool,
+        has_interval: bool,
+        of: Callable[[Any], object] | None,
+    ) -> None:
         self.name = ""
         self.kinds: tuple[type, ...] = ()
         self.unit, self.is_kept, self.is_needed, self.of = unit, is_kept, is_needed and of is None, of
+        self.has_interval = has_interval
 
     def named(self, name: str, annotation: Any) -> Self:
         """The column with its name, and what its cells are."""
@@ -64,10 +75,11 @@ def column(
     unit: str = "",
     is_kept: bool = True,
     is_needed: bool = True,
+    has_interval: bool = False,
     of: Callable[[Any], object] | None = None,
 ) -> Any:
     """The declaration of a column, behind its name and type; see `ColumnKind`."""
-    return ColumnKind(unit, is_kept, is_needed, of)
+    return ColumnKind(unit, is_kept, is_needed, has_interval, of)
 
 
 class Record(Mapping[str, Any]):
@@ -81,6 +93,9 @@ class Record(Mapping[str, Any]):
             declared = vars(cls).get(name)
             own[name] = (declared if isinstance(declared, ColumnKind) else column()).named(name, annotation)
             setattr(cls, name, own[name])
+            if own[name].has_interval:
+                ends = (column(is_needed=False).named(f"{name}{end}", annotation) for end in INTERVAL)
+                own |= {end.name: end for end in ends}
         cls.columns = {**cls.columns, **own}
 
     def __init__(self, cells: Mapping[str, Sequence[Any]], place: int) -> None:
@@ -214,7 +229,7 @@ class Records(Table[R]):
 
     def kept_names(self) -> list[str]:
         """The columns whose numbers a store keeps."""
-        return [name for name in self.kind.kept_columns() if name in self.cells]
+        return [name for name in self.cells if name in self.kind.kept_columns()]
 
     def to_pandas(self) -> Any:
         """A data frame with these columns; UserError where pandas is not installed."""
@@ -251,7 +266,9 @@ class StatisticGroup:
         if isinstance(value, Records) and self.axes:
             tensors = {name: NamedTensor(self.axes, np.asarray(kept)) for name, kept in value.cells.items()}
             return Tensors(tensors)
-        return Numbers(value) if isinstance(value, Record) else value
+        if isinstance(value, Record):
+            return Numbers(value)
+        return value if value or self.is_needed else None  # a report has no table without rows
 
     def read(self, statistic: Statistic) -> dict[str, Any]:
         """The fields from what a report holds; TypeError for another form."""
@@ -338,16 +355,13 @@ class Result:
         return tuple(place.name for place in cls.groups())
 
     def __repr__(self) -> str:
-        tables = self._tables()
-        sizes = ", ".join(f".{name} ({len(table)})" for name, table in tables.items())
-        name, rows = next(iter(tables.items()))
-        return f"{type(self).__name__} with {sizes}\n{SmallTable.of(f'.{name}', rows).text()}"
+        return self._first_rows().text()
 
     def _repr_html_(self) -> str:
-        name, rows = next(iter(self._tables().items()))
-        return SmallTable.of(type(self).__name__, rows, f".{name}").html()
+        return self._first_rows().html()
 
-    def _tables(self) -> dict[str, Records[Any]]:
-        """The tables with rows, by the names of their fields."""
-        values = {name: getattr(self, name) for place in self.groups() for name in place.fields}
-        return {name: value for name, value in values.items() if isinstance(value, Records) and value}
+    def _first_rows(self) -> SmallTable:
+        """Its first table that has rows."""
+        values = [(name, getattr(self, name)) for place in self.groups() for name in place.fields]
+        name, rows = next((name, value) for name, value in values if isinstance(value, Records) and value)
+        return SmallTable.of(type(self).__name__, rows, f".{name}")

@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 
 from attncli.records.columns import Result
+from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 
 KINDS: dict[str, type[Result]] = {
+    "ablate": HeadEffects,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
 }

@@ -22,12 +22,12 @@ from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.comparisons import comparison_screen, watch_screen
+from attncli.views.effect_screens import ablate_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
 from attncli.views.logit_screens import logit_screen, score_screen
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
 from attncli.views.model_screens import (
-    ablate_screen,
     heads_screen,
     looks_at_first,
 )
@@ -218,14 +218,8 @@ NEEDS: dict[str, Needs] = {
         tables={"written": {"token": ANY, "keys": LIST, "weights": LIST}, "heads": HEAD},
         spec={"sort": TEXT},
     ),
-    "ablate": Needs(
-        must=("heads",),
-        tables={"heads": {"stack": TEXT, **HEAD, "pattern": TEXT}},
-        numbers={"approximation": ("rank_correlation", "heads")},
-        num_axes=2,
-        spec={"sort": TEXT},
-        said=("about",),
-    ),
+    "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
+    **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
     "cache": Needs(
         must=("heads", "curve", "baseline"),
         tables={
@@ -319,7 +313,7 @@ def shown_names_of(experiment: str) -> list[str]:
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
     if report.kind:
-        return report.result is not None and bool(report.about and report.how_to_read)
+        return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
     name = report.experiment
     if name == "heads":
         forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
@@ -439,6 +433,7 @@ def _is_new(step: str, report: Report) -> bool:
 FirstScreen = Callable[[Report, Display], ScreenParts]
 
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
+    "ablate": ablate_screen,
     "why": logit_screen,
     "why of a score": score_screen,
 }
@@ -455,7 +450,6 @@ SCREENS: dict[str, FirstScreen] = {
     "pitfalls": pitfalls_screen,
     "heads": heads_screen,
     "generate": generate_screen,
-    "ablate": ablate_screen,
     "cache": cache_screen,
     "source": source_screen,
     "circuit": circuit_screen,
