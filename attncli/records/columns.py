@@ -102,6 +102,8 @@ class Record(Mapping[str, Any]):
         self._cells, self._place = cells, place
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self._cells:
+            raise NoSuchName("column", name, self._cells)
         cell = self._cells[name][self._place]
         if isinstance(cell, np.generic):
             cell = cell.item()
@@ -193,8 +195,10 @@ class Records(Table[R]):
     def _repr_html_(self) -> str:
         return SmallTable.of(self.kind.__name__, self).html()
 
-    def sorted(self, key: Callable[[R], Any]) -> "Records[R]":
-        """The rows in rising order of the key."""
+    def sorted(self, key: str | Callable[[R], Any]) -> "Records[R]":
+        """The rows in rising order of a column, those without a number last, or of what a function gives."""
+        if isinstance(key, str):
+            return self.taken(self.column(key).argsort(kind="stable").tolist())
         return self.taken(sorted(range(self._len), key=lambda place: key(self[place])))
 
     def where(self, condition: Callable[[R], bool]) -> "Records[R]":

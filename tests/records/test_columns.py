@@ -65,6 +65,7 @@ def test_slices_sorting_and_conditions_give_tables() -> None:
     table = lamps()
     assert [row.head for row in table[1:]] == [1, 1] and table[-1] == table[2]
     assert [row.name for row in table.sorted(lambda row: row.glow or 0.0)] == ["c", None, "a"]
+    assert [row.name for row in table.sorted("glow")] == ["c", "a", None]
     assert [row.name for row in table.where(lambda row: row.glow is not None)] == ["a", "c"]
     assert isinstance(table[:0], Table) and len(table[:0]) == 0
 
@@ -78,6 +79,8 @@ def test_columns_and_grids_are_arrays() -> None:
     assert table.grid("glow", "head").tolist()[0] == 0.5
     with pytest.raises(NoSuchName, match="no column lumens; known: layer, head, name, glow, double"):
         table.column("lumens")
+    with pytest.raises(NoSuchName, match="no column lumens"):
+        table[0]["lumens"]
 
 
 @pytest.mark.parametrize(
