@@ -79,7 +79,6 @@ from attncli.measure.scores import score_parts as parts_of_score
 from attncli.measure.sources import AnswerSources, RetrievingHeads, SourceMethod, given_answer, written_answer
 from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
-from attncli.measure.two_texts import TextDifferences
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import attribution
 from attncli.measure.writing import WrittenText, written
@@ -97,6 +96,7 @@ from attncli.models.pretrained import (
 from attncli.models.source_texts import SourcedText, Split, read_sourced, split_text, with_documents
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding
+from attncli.records.changes import TextDifferences
 from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.tabled import Tabled

@@ -21,6 +21,7 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from attncli.records.kinds import KINDS
+from attncli.settings.heads import HeadsSpec
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -127,9 +128,11 @@ class Package(NamedTuple):
         return str(out)
 
 
-# Settings whose report is of each kind of result: one more column of its first table is in every form.
-KINDS_SHOWN = {
+# What has a report of each kind of result: one more column of its first table is in every form. What a batch
+# takes is given as settings.
+KINDS_SHOWN: dict[str, dict[str, str] | list[str]] = {
     "ablate": {"sentence": "a b a b"},
+    "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
     "why": {"sentence": "a b a b"},
     "why of a score": {"sentence": "a b a b", "head": "1:2"},
 }
@@ -290,11 +293,10 @@ def test_each_kind_has_a_command_here() -> None:
 @pytest.mark.parametrize("kind", KINDS_SHOWN)
 def test_a_column_of_each_kind_is_in_every_form(package: Package, tmp_path: Path, kind: str) -> None:
     first = KINDS[kind].groups()[0]
-    experiment = kind.split(" of ")[0]
-    arguments = [
-        experiment,
-        *(part for name, value in KINDS_SHOWN[kind].items() for part in (f"--{name}", value)),
-    ]
+    asked, experiment = KINDS_SHOWN[kind], kind.split(" of ")[0]
+    settings = {} if isinstance(asked, list) else asked
+    flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
+    arguments = asked if isinstance(asked, list) else [experiment, *flags]
     report = package.report(*arguments)
     rows = report["statistics"][first.name]
     assert report.get("kind", report["experiment"]) == kind
@@ -304,7 +306,9 @@ def test_a_column_of_each_kind_is_in_every_form(package: Package, tmp_path: Path
     page, config, store = (tmp_path / name for name in ("page.html", "config.yaml", "runs.db"))
     package.attn(*arguments, "-o", str(page))
     assert f'"{MORE}"' in page.read_text()
-    config.write_text(json.dumps({"experiment": experiment} | KINDS_SHOWN[kind]))
+    if not settings:
+        return
+    config.write_text(json.dumps({"experiment": experiment} | settings))
     name = MORE if first.name == "heads" else f"{first.name}.0.{MORE}"
     package.attn("batch", str(config), "-o", str(store), "--workers", "1", "--expect", f"{name} = {1 / 3}")
     summary = package.report("results", str(store), "--statistic", name)["statistics"]["summary"]

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
+from attncli.records.changes import TextDifferences
 from attncli.records.columns import Result
 from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
+    "diff of texts": TextDifferences,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
 }

@@ -21,7 +21,7 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
-from attncli.views.comparisons import comparison_screen, watch_screen
+from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
 from attncli.views.effect_screens import ablate_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
@@ -259,21 +259,7 @@ NEEDS: dict[str, Needs] = {
         tables={"edges": {**EDGE, "score": NUMBER}, "copying": {**HEAD, "score": NUMBER}},
         said=("about", "how_to_read"),
     ),
-    "diff of texts": Needs(
-        must=("heads",),
-        tables={
-            "heads": {
-                **{"stack": TEXT, **HEAD, "mean_jensen_shannon": MAYBE, "query_a": WHOLE, "query_b": WHOLE},
-                **dict.fromkeys(("statistic", "query_a_token", "query_b_token"), TEXT),
-                **dict.fromkeys(("a", "b"), MAYBE),
-                **{f"key_{side}": WHOLE for side in "ab"},
-                **{f"key_{side}_token": TEXT for side in "ab"},
-                **{f"weight_{side}": MAYBE for side in "ab"},
-            },
-            "predictions": {"token": TEXT, "a": MAYBE, "b": MAYBE},
-        },
-        said=("about",),
-    ),
+    "diff of texts": Needs(said=("about",)),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(
         must=("summary",),
@@ -318,8 +304,6 @@ def suits(report: Report) -> bool:
     if name == "heads":
         forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
         name = f"heads of {forms[0]}" if forms else name
-    if name == "diff" and "heads" in report.statistics:
-        name = "diff of texts"
     if name == "source" and "chosen" in report.statistics:
         name = "source of heads"
     if name == "watch" and report.spec.get("head"):
@@ -434,6 +418,7 @@ FirstScreen = Callable[[Report, Display], ScreenParts]
 
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
     "ablate": ablate_screen,
+    "diff of texts": two_texts_screen,
     "why": logit_screen,
     "why of a score": score_screen,
 }
