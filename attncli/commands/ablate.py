@@ -70,7 +70,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         Field(
             "zero",
             description="what replaces a head's output: nothing, its mean over all tokens, the first value, "
-            "or what it gave on another prompt",
+            "or (swap: activation patching) what it gave on another prompt",
         )
     )
     other: Annotated[Text | None, Everyday("with --method swap: the other prompt, of as many tokens")] = (
@@ -126,7 +126,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         measured = {"loss", "kl"}
         measured |= {"probability"} if self.answer is not None else set()
         measured |= {"logit_difference"} if self.against is not None else set()
-        measured |= {"restored"} if self.method == "swap" else set()
+        measured |= {"restored"} if self.method == "swap" and self.against is not None else set()
         # Whether a model has a head that predicts tokens is known when it is there.
         measured |= {"output_change"} if self.model and not self.answer else set()
         measured |= {"approximate"} if self.approximate else set()
@@ -135,7 +135,8 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         several = self.texts is not None
         left_out = {f"{name}{end}" for name in EFFECTS.keys() - measured for end in ("", "_low", "_high")}
         left_out |= {f"{name}{end}" for name in EFFECTS for end in ("_low", "_high") if not several}
-        left_out |= set() if self.method == "swap" else {"back", "back_baseline", "token"}
+        left_out |= set() if self.method == "swap" else {"back", "back_baseline"}
+        left_out |= set() if self.token == EACH_TOKEN else {"token"}
         left_out |= set() if self.jointly else {"joint"}
         return left_out | (set() if self.approximate else {"approximation"})
 

@@ -223,8 +223,11 @@ def _of_members(tensor: NamedTensor, members: list[int] | None) -> tuple[tuple[s
 def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, Any]]:
     """Every number by its full name; rows of a table and items of a list are named by their place."""
     rows = {group: found} if isinstance(found, Numbers) else {f"{group}.{i}": r for i, r in enumerate(found)}
+    kept = found.kept_names() if isinstance(found, Records) else None
     for before, row in rows.items():
         for name, cell in row.items():
+            if kept is not None and name not in kept:
+                continue
             listed = {f".{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {"": cell}
             for place, item in listed.items():
                 if not isinstance(item, str):
@@ -528,19 +531,20 @@ def kept_names(kind: type[Result]) -> tuple[list[str], list[str]]:
     rows: list[str] = []
     singles: list[str] = []
     for group in kind.groups():
-        columns = [name for name, column in group.kind.columns.items() if column.is_number]
+        columns = group.kind.kept_columns()
         if not group.is_kept:
             continue
         if group.axes:
             rows += columns
         elif group.name == "heads" and not group.is_single:
-            singles += [name for name in group.kind.kept_columns() if name not in PLACES]
+            singles += [name for name in columns if name not in PLACES]
         else:
             singles += in_group(group.name if group.is_single else f"{group.name}.N", *columns)
     return rows, singles
 
 
-def _declared(spec: Spec, rows: bool) -> Iterator[str]:
+def declared_statistics(spec: Spec, *, rows: bool = False) -> Iterator[str]:
+    """The names of the statistics that runs with these settings will have; with `rows` each row's, too."""
     kind = KINDS.get(spec.result_kind())
     of_rows, singles = (spec.row_statistics(), spec.single_statistics()) if kind is None else kept_names(kind)
     unmeasured = spec.unmeasured()
@@ -559,7 +563,7 @@ def refuse_unknown(
     for spec in specs:
         if not missing:
             return
-        known |= dict.fromkeys(_declared(spec, rows))
+        known |= dict.fromkeys(declared_statistics(spec, rows=rows))
         missing = [condition for condition in missing if as_declared(condition.name) not in known]
     if missing:
         raise UserError(
