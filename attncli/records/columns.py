@@ -39,15 +39,18 @@ class Column:
     older attn may lack it where `is_needed` is false. With `of` it is computed from the other cells of a row.
     """
 
-    def __init__(self, unit: str, is_kept: bool, is_needed: bool, of: Callable[[Any], object] | None) -> None:
-        self.name = ""
+    def __init__(
+        self, name: str, unit: str, is_kept: bool, is_needed: bool, of: Callable[[Any], object] | None
+    ) -> None:
+        self.name = name
         self.kinds: tuple[type, ...] = ()
         self.unit, self.is_kept, self.is_needed, self.of = unit, is_kept, is_needed and of is None, of
 
     def named(self, name: str, annotation: Any) -> Self:
-        """The column with its name, and what its cells are."""
+        """The column with its name, unless it has another, and what its cells are."""
         kinds = [get_origin(kind) or kind for kind in _alternatives(annotation)]
-        self.name, self.kinds = name, tuple(wide for kind in kinds for wide in WIDER.get(kind, (kind,)))
+        self.name = self.name or name
+        self.kinds = tuple(wide for kind in kinds for wide in WIDER.get(kind, (kind,)))
         return self
 
     @property
@@ -60,14 +63,18 @@ class Column:
 
 
 def column(
+    name: str = "",
     *,
     unit: str = "",
     is_kept: bool = True,
     is_needed: bool = True,
     of: Callable[[Any], object] | None = None,
 ) -> Any:
-    """The declaration of a column, behind its name and type; see `Column`."""
-    return Column(unit, is_kept, is_needed, of)
+    """The declaration of a column, behind its name and type; see `Column`.
+
+    `name` is that of the cell where no attribute can have it, as `from`.
+    """
+    return Column(name, unit, is_kept, is_needed, of)
 
 
 class Record(Mapping[str, Any]):
@@ -77,10 +84,11 @@ class Record(Mapping[str, Any]):
 
     def __init_subclass__(cls) -> None:
         own: dict[str, Column] = {}
-        for name, annotation in vars(cls).get("__annotations__", {}).items():
-            declared = vars(cls).get(name)
-            own[name] = (declared if isinstance(declared, Column) else column()).named(name, annotation)
-            setattr(cls, name, own[name])
+        for attribute, annotation in vars(cls).get("__annotations__", {}).items():
+            declared = vars(cls).get(attribute)
+            named = (declared if isinstance(declared, Column) else column()).named(attribute, annotation)
+            own[named.name] = named
+            setattr(cls, attribute, named)
         cls.columns = {**cls.columns, **own}
 
     def __init__(self, cells: Mapping[str, Sequence[Any]], place: int) -> None:

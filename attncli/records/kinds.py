@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 
+from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.records.logits import LogitAttribution, ScoreParts
 
 KINDS: dict[str, type[Result]] = {
     "why": LogitAttribution,
     "why of a score": ScoreParts,
+    "circuit": HeadEdges,
+    "circuit of weights": Compositions,
 }
 """An experiment with one kind has its name; more begin with it."""
 

@@ -125,7 +125,7 @@ class OwnPart(Mapping[str, Part]):
 
 # Keys by rank, and what only describes the rows to people, are not statistics.
 LEFT_OUT = (
-    *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "edges"),
+    *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
     *("intervals", "examples", "example_weights", "relations"),
     *("written", "named_tokens", "forgotten"),
 )
@@ -540,7 +540,8 @@ def kept_names(kind: type[Result]) -> tuple[list[str], list[str]]:
     return rows, singles
 
 
-def _declared(spec: Spec, rows: bool) -> Iterator[str]:
+def declared_names(spec: Spec, *, rows: bool) -> Iterator[str]:
+    """The names, as declared, of the statistics that runs will have; with `rows` also those of every row."""
     kind = KINDS.get(spec.result_kind())
     of_rows, singles = (spec.row_statistics(), spec.single_statistics()) if kind is None else kept_names(kind)
     yield from singles
@@ -558,7 +559,7 @@ def refuse_unknown(
     for spec in specs:
         if not missing:
             return
-        known |= dict.fromkeys(_declared(spec, rows))
+        known |= dict.fromkeys(declared_names(spec, rows=rows))
         missing = [condition for condition in missing if as_declared(condition.name) not in known]
     if missing:
         raise UserError(
