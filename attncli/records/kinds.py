@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable
 
+from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
+from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 
 KINDS: dict[str, type[Result]] = {
+    "ablate": HeadEffects,
+    "diff of texts": TextDifferences,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
     "circuit": HeadEdges,
@@ -18,6 +22,13 @@ KINDS: dict[str, type[Result]] = {
 def kind_of(result: Result) -> str:
     """The name of the kind of a result."""
     return next(name for name, kind in KINDS.items() if type(result) is kind)
+
+
+def known_kind(name: str) -> str:
+    """The name of a kind; ValueError for another one."""
+    if name not in KINDS:
+        raise ValueError(f"unknown kind {name!r:.40}: must be of {', '.join(KINDS)}")
+    return name
 
 
 def kind_named(experiment: str, names: Iterable[str]) -> str:

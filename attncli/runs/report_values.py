@@ -544,7 +544,8 @@ def declared_names(spec: Spec, *, rows: bool) -> Iterator[str]:
     """The names, as declared, of the statistics that runs will have; with `rows` also those of every row."""
     kind = KINDS.get(spec.result_kind())
     of_rows, singles = (spec.row_statistics(), spec.single_statistics()) if kind is None else kept_names(kind)
-    yield from singles
+    unmeasured = spec.unmeasured()
+    yield from (name for name in singles if not unmeasured.intersection(name.split(".")))
     for row in of_rows:
         yield from (f"{row}.{how}" for how in SUMMARIES)
         if rows:

@@ -22,13 +22,13 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
-from attncli.views.comparisons import comparison_screen, watch_screen
+from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
+from attncli.views.effect_screens import ablate_screen
 from attncli.views.graphs import circuit_screen, weights_screen
 from attncli.views.heatmap import sentences
 from attncli.views.logit_screens import logit_screen, score_screen
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
 from attncli.views.model_screens import (
-    ablate_screen,
     heads_screen,
     looks_at_first,
 )
@@ -218,14 +218,8 @@ NEEDS: dict[str, Needs] = {
         tables={"written": {"token": ANY, "keys": LIST, "weights": LIST}, "heads": HEAD},
         spec={"sort": TEXT},
     ),
-    "ablate": Needs(
-        must=("heads",),
-        tables={"heads": {"stack": TEXT, **HEAD, "pattern": TEXT}},
-        numbers={"approximation": ("rank_correlation", "heads")},
-        num_axes=2,
-        spec={"sort": TEXT},
-        said=("about",),
-    ),
+    "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
+    **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
     "cache": Needs(
         must=("heads", "curve", "baseline"),
         tables={
@@ -255,21 +249,7 @@ NEEDS: dict[str, Needs] = {
         said=("about", "how_to_read"),
     ),
     "source of heads": Needs(must=("heads", "chosen"), tables={"heads": HEAD, "chosen": {}}, said=("about",)),
-    "diff of texts": Needs(
-        must=("heads",),
-        tables={
-            "heads": {
-                **{"stack": TEXT, **HEAD, "mean_jensen_shannon": MAYBE, "query_a": WHOLE, "query_b": WHOLE},
-                **dict.fromkeys(("statistic", "query_a_token", "query_b_token"), TEXT),
-                **dict.fromkeys(("a", "b"), MAYBE),
-                **{f"key_{side}": WHOLE for side in "ab"},
-                **{f"key_{side}_token": TEXT for side in "ab"},
-                **{f"weight_{side}": MAYBE for side in "ab"},
-            },
-            "predictions": {"token": TEXT, "a": MAYBE, "b": MAYBE},
-        },
-        said=("about",),
-    ),
+    "diff of texts": Needs(said=("about",)),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(
         must=("summary",),
@@ -309,13 +289,11 @@ def shown_names_of(experiment: str) -> list[str]:
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
     if report.kind:
-        return report.result is not None and bool(report.about and report.how_to_read)
+        return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
     name = report.experiment
     if name == "heads":
         forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
         name = f"heads of {forms[0]}" if forms else name
-    if name == "diff" and "heads" in report.statistics:
-        name = "diff of texts"
     if name == "source" and "chosen" in report.statistics:
         name = "source of heads"
     if name == "watch" and report.spec.get("head"):
@@ -426,6 +404,8 @@ def _is_new(step: str, report: Report) -> bool:
 FirstScreen = Callable[[Report, Display], ScreenParts]
 
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
+    "ablate": ablate_screen,
+    "diff of texts": two_texts_screen,
     "why": logit_screen,
     "why of a score": score_screen,
     "circuit": circuit_screen,
@@ -444,7 +424,6 @@ SCREENS: dict[str, FirstScreen] = {
     "pitfalls": pitfalls_screen,
     "heads": heads_screen,
     "generate": generate_screen,
-    "ablate": ablate_screen,
     "cache": cache_screen,
     "source": source_screen,
     "diff": comparison_screen,
