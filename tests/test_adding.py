@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
+from attncli.records.columns import Result, StatisticGroup
 from attncli.records.kinds import KINDS
 from attncli.settings.heads import HeadsSpec
 
@@ -128,10 +129,12 @@ class Package(NamedTuple):
         return str(out)
 
 
-# What has a report of each kind of result: one more column of its first table is in every form. What a batch
-# takes is given as settings.
-KINDS_SHOWN: dict[str, dict[str, str] | list[str]] = {
+# What has a report of each kind of result: one more column of its first table that a store keeps is in every
+# form. What a batch takes is given as settings.
+KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "ablate": {"sentence": "a b a b"},
+    "circuit": {"sentence": "a b a b"},
+    "circuit of weights": {"weights": True},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
     "why": {"sentence": "a b a b"},
     "why of a score": {"sentence": "a b a b", "head": "1:2"},
@@ -139,9 +142,14 @@ KINDS_SHOWN: dict[str, dict[str, str] | list[str]] = {
 MORE = "third"
 
 
+def first_table(kind: type[Result]) -> StatisticGroup:
+    """The first that a store keeps."""
+    return next(group for group in kind.groups() if group.is_kept)
+
+
 def add_columns(root: Path) -> None:
-    """A column in the class of the first table of each kind, one line each."""
-    rows = {kind.groups()[0].kind for kind in KINDS.values()}
+    """A column in the class of the first such table of each kind, one line each."""
+    rows = {first_table(kind).kind for kind in KINDS.values()}
     for kind in sorted(rows, key=lambda kind: kind.__name__):
         file = Path(inspect.getfile(kind)).relative_to(ROOT)
         line = f"    {MORE}: float = column(of=lambda row: 1 / 3)\n"
@@ -292,10 +300,12 @@ def test_each_kind_has_a_command_here() -> None:
 
 @pytest.mark.parametrize("kind", KINDS_SHOWN)
 def test_a_column_of_each_kind_is_in_every_form(package: Package, tmp_path: Path, kind: str) -> None:
-    first = KINDS[kind].groups()[0]
+    first = first_table(KINDS[kind])
     asked, experiment = KINDS_SHOWN[kind], kind.split(" of ")[0]
     settings = {} if isinstance(asked, list) else asked
-    flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
+    flags = [
+        part for name, value in settings.items() for part in (f"--{name}", value) if isinstance(part, str)
+    ]
     arguments = asked if isinstance(asked, list) else [experiment, *flags]
     report = package.report(*arguments)
     rows = report["statistics"][first.name]

@@ -235,5 +235,5 @@ def head_differences(heads_a: Heads, heads_b: Heads) -> list[HeadRow]:
             if isinstance(value, float) and isinstance(of_other := other.get(name), float)
         }
         if other:
-            found.append({name: row[name] for name in where} | numbers)
+            found.append({name: row[name] for name in where if name in row} | numbers)
     return with_equal_names(found)

@@ -44,21 +44,23 @@ class ColumnKind:
 
     def __init__(
         self,
+        name: str,
         unit: str,
         is_kept: bool,
         is_needed: bool,
         has_interval: bool,
         of: Callable[[Any], object] | None,
     ) -> None:
-        self.name = ""
+        self.name = name
         self.kinds: tuple[type, ...] = ()
         self.unit, self.is_kept, self.is_needed, self.of = unit, is_kept, is_needed and of is None, of
         self.has_interval = has_interval
 
     def named(self, name: str, annotation: Any) -> Self:
-        """The column with its name, and what its cells are."""
+        """The column with its name, unless it has another, and what its cells are."""
         kinds = [get_origin(kind) or kind for kind in _alternatives(annotation)]
-        self.name, self.kinds = name, tuple(wide for kind in kinds for wide in WIDER.get(kind, (kind,)))
+        self.name = self.name or name
+        self.kinds = tuple(wide for kind in kinds for wide in WIDER.get(kind, (kind,)))
         return self
 
     @property
@@ -71,6 +73,7 @@ class ColumnKind:
 
 
 def column(
+    name: str = "",
     *,
     unit: str = "",
     is_kept: bool = True,
@@ -78,8 +81,11 @@ def column(
     has_interval: bool = False,
     of: Callable[[Any], object] | None = None,
 ) -> Any:
-    """The declaration of a column, behind its name and type; see `ColumnKind`."""
-    return ColumnKind(unit, is_kept, is_needed, has_interval, of)
+    """The declaration of a column, behind its name and type; see `ColumnKind`.
+
+    `name` is that of the cell where no attribute can have it, as `from`.
+    """
+    return ColumnKind(name, unit, is_kept, is_needed, has_interval, of)
 
 
 class Record(Mapping[str, Any]):
@@ -89,12 +95,13 @@ class Record(Mapping[str, Any]):
 
     def __init_subclass__(cls) -> None:
         own: dict[str, ColumnKind] = {}
-        for name, annotation in vars(cls).get("__annotations__", {}).items():
-            declared = vars(cls).get(name)
-            own[name] = (declared if isinstance(declared, ColumnKind) else column()).named(name, annotation)
-            setattr(cls, name, own[name])
-            if own[name].has_interval:
-                ends = (column(is_needed=False).named(f"{name}{end}", annotation) for end in INTERVAL)
+        for attribute, annotation in vars(cls).get("__annotations__", {}).items():
+            declared = vars(cls).get(attribute)
+            named = (declared if isinstance(declared, ColumnKind) else column()).named(attribute, annotation)
+            own[named.name] = named
+            setattr(cls, attribute, named)
+            if named.has_interval:
+                ends = (column(is_needed=False).named(f"{named.name}{end}", annotation) for end in INTERVAL)
                 own |= {end.name: end for end in ends}
         cls.columns = {**cls.columns, **own}
 

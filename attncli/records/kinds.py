@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from attncli.records.changes import TextDifferences
+from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
@@ -12,6 +13,8 @@ KINDS: dict[str, type[Result]] = {
     "diff of texts": TextDifferences,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
+    "circuit": HeadEdges,
+    "circuit of weights": Compositions,
 }
 """An experiment with one kind has its name; more begin with it."""
 

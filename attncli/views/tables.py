@@ -16,6 +16,7 @@ from rich.table import Table as ScreenTable
 from rich.text import Text
 
 from attncli.plain_text import plain_text
+from attncli.records.circuit import HeadEdges
 from attncli.records.kinds import KINDS, kinds_of
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
@@ -23,7 +24,7 @@ from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
 from attncli.views.effect_screens import ablate_screen
-from attncli.views.graphs import circuit_screen
+from attncli.views.graphs import circuit_screen, weights_screen
 from attncli.views.heatmap import sentences
 from attncli.views.logit_screens import logit_screen, score_screen
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
@@ -128,7 +129,6 @@ def _has_axes(report: Report, name: str, num_axes: int) -> bool:
 
 
 HEAD = {"layer": WHOLE, "head": WHOLE}
-EDGE = {"from": TEXT, "to": TEXT, "side": TEXT}
 WEIGHTS = Needs(
     tensors={"weights": 2, "pooled_mean": 2},
     numbers={
@@ -249,16 +249,6 @@ NEEDS: dict[str, Needs] = {
         said=("about", "how_to_read"),
     ),
     "source of heads": Needs(must=("heads", "chosen"), tables={"heads": HEAD, "chosen": {}}, said=("about",)),
-    "circuit": Needs(
-        must=("edges",),
-        tables={"edges": {**EDGE, "share": NUMBER, "strength": NUMBER}, "heads": {**HEAD, "weight": MAYBE}},
-        said=("about", "how_to_read"),
-    ),
-    "circuit of weights": Needs(
-        must=("edges", "copying"),
-        tables={"edges": {**EDGE, "score": NUMBER}, "copying": {**HEAD, "score": NUMBER}},
-        said=("about", "how_to_read"),
-    ),
     "diff of texts": Needs(said=("about",)),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(
@@ -310,8 +300,6 @@ def suits(report: Report) -> bool:
         name = "watch of a head"
     if name == "cache" and "policies" in report.statistics:
         name = "cache of policies"
-    if name == "circuit" and "copying" in report.statistics:
-        name = "circuit of weights"
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)
@@ -370,13 +358,12 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
 
 def _with_head(step: str, report: Report) -> str:
     """The step; with the first of the report's heads where it takes one."""
-    ends = ("from_head", "to_head")
-    between = (row for row in report.table("edges") if None not in map(row.get, ends))
-    edge = next(between, {})  # of a circuit the reader of the strongest edge between heads
-    reader = {"layer": edge.get("to_layer"), "head": edge.get("to_head")}
-    first = next(iter(report.table("heads")), {}) if None in reader.values() else reader
-    is_known = step == ONE_HEAD and {*PLACES} <= first.keys()
-    return step.replace("LAYER:HEAD", head_name(first)) if is_known else step
+    if step != ONE_HEAD:
+        return step
+    if isinstance(report.result, HeadEdges) and (edge := report.result.strongest_between_heads()):
+        return step.replace("LAYER:HEAD", f"{edge.to_layer}:{edge.to_head}")
+    first = next(iter(report.table("heads")), {})
+    return step.replace("LAYER:HEAD", head_name(first)) if {*PLACES} <= first.keys() else step
 
 
 def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:
@@ -421,6 +408,8 @@ SCREENS_OF_KINDS: dict[str, FirstScreen] = {
     "diff of texts": two_texts_screen,
     "why": logit_screen,
     "why of a score": score_screen,
+    "circuit": circuit_screen,
+    "circuit of weights": weights_screen,
 }
 
 # An experiment without a screen of its own shows everything. Display.width is a number here.
@@ -437,7 +426,6 @@ SCREENS: dict[str, FirstScreen] = {
     "generate": generate_screen,
     "cache": cache_screen,
     "source": source_screen,
-    "circuit": circuit_screen,
     "diff": comparison_screen,
     "results": results_screen,
     "watch": watch_screen,

@@ -61,6 +61,18 @@ def test_rows_are_looked_at_by_name_and_as_attributes() -> None:
     assert plain(table) == [dict(row) for row in table]
 
 
+class Wire(Record):
+    start: str = column("from")
+    to: str
+
+
+def test_a_cell_may_have_a_name_that_no_attribute_can_have() -> None:
+    (wire,) = Wire.table(**{"from": ["lamp"], "to": ["switch"]})
+    assert wire.start == wire["from"] == "lamp" and list(Wire.columns) == ["from", "to"]
+    with pytest.raises(TypeError, match="Wire needs a column from"):
+        Wire.table(to=["switch"])
+
+
 def test_slices_sorting_and_conditions_give_tables() -> None:
     table = lamps()
     assert [row.head for row in table[1:]] == [1, 1] and table[-1] == table[2]
