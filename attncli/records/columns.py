@@ -55,6 +55,11 @@ class Column:
         """Whether its cells are numbers."""
         return not {int, float}.isdisjoint(self.kinds)
 
+    @property
+    def is_list(self) -> bool:
+        """Whether its cells are lists of numbers."""
+        return list in self.kinds
+
     def __get__(self, row: "Record | None", _: type) -> Any:
         return self if row is None else row.get(self.name)
 
@@ -312,9 +317,9 @@ class Result:
         return (*groups.values(),)
 
     def statistics(self) -> dict[str, Statistic]:
-        """What a report holds of it."""
+        """What a report holds of it, which has no table without rows."""
         statistics = {place.name: place.statistic(self) for place in self.groups()}
-        return {name: statistic for name, statistic in statistics.items() if statistic is not None}
+        return {name: statistic for name, statistic in statistics.items() if statistic}
 
     @classmethod
     def read(cls, statistics: Mapping[str, Statistic]) -> Self:

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 
+from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.columns import Result
 from attncli.records.logits import LogitAttribution, ScoreParts
 
 KINDS: dict[str, type[Result]] = {
+    "cache": LimitedHeads,
+    "cache of policies": PolicyCosts,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
 }

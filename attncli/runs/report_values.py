@@ -127,7 +127,7 @@ class OwnPart(Mapping[str, Part]):
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "edges"),
     *("intervals", "examples", "example_weights", "relations"),
-    *("written", "named_tokens", "forgotten"),
+    *("written", "named_tokens"),
 )
 
 
@@ -523,26 +523,35 @@ def as_declared(name: str) -> str:
     return NUMBER.sub("N", stack_and_name(name)[1])
 
 
-def kept_names(kind: type[Result]) -> tuple[list[str], list[str]]:
-    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers."""
+def kept_names(kind: type[Result], left_out: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers.
+
+    Without the groups and columns that are left out.
+    """
     rows: list[str] = []
     singles: list[str] = []
     for group in kind.groups():
-        columns = [name for name, column in group.kind.columns.items() if column.is_number]
-        if not group.is_kept:
+        if not group.is_kept or group.name in left_out:
             continue
+        is_survey = group.name == "heads" and not group.is_single and not group.axes
+        columns = [column for name, column in group.kind.columns.items() if name not in left_out]
+        names = [column.name for column in columns if column.is_number and (column.is_kept or not is_survey)]
+        names += [f"{column.name}.N" for column in columns if column.is_list]
         if group.axes:
-            rows += columns
-        elif group.name == "heads" and not group.is_single:
-            singles += [name for name in group.kind.kept_columns() if name not in PLACES]
+            rows += names
+        elif is_survey:
+            singles += [name for name in names if name not in PLACES]
         else:
-            singles += in_group(group.name if group.is_single else f"{group.name}.N", *columns)
+            singles += in_group(group.name if group.is_single else f"{group.name}.N", *names)
     return rows, singles
 
 
-def _declared(spec: Spec, rows: bool) -> Iterator[str]:
+def declared_names(spec: Spec, *, rows: bool = False) -> Iterator[str]:
+    """The statistics that the reports of these settings will have; with `rows` those of every row, too."""
     kind = KINDS.get(spec.result_kind())
-    of_rows, singles = (spec.row_statistics(), spec.single_statistics()) if kind is None else kept_names(kind)
+    of_rows, singles = spec.row_statistics(), spec.single_statistics()
+    if kind is not None:
+        of_rows, singles = map(tuple, kept_names(kind, spec.not_in_result()))
     yield from singles
     for row in of_rows:
         yield from (f"{row}.{how}" for how in SUMMARIES)
@@ -558,7 +567,7 @@ def refuse_unknown(
     for spec in specs:
         if not missing:
             return
-        known |= dict.fromkeys(_declared(spec, rows))
+        known |= dict.fromkeys(declared_names(spec, rows=rows))
         missing = [condition for condition in missing if as_declared(condition.name) not in known]
     if missing:
         raise UserError(

@@ -323,6 +323,10 @@ class Spec(BaseModel):
         """The kind of its result, by the name in records/kinds.py, whose columns say which numbers it has."""
         return ""
 
+    def not_in_result(self) -> frozenset[str]:
+        """Groups and columns of its result that these settings leave out."""
+        return frozenset()
+
     def row_statistics(self) -> tuple[str, ...]:
         """The statistics of rows, and of keys, that its report will have: a run keeps SUMMARIES of each."""
         return ()

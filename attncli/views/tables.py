@@ -21,6 +21,7 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
+from attncli.views.cache_screens import limited_heads_screen, policies_screen
 from attncli.views.comparisons import comparison_screen, watch_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
@@ -58,7 +59,6 @@ from attncli.views.sections import (
 )
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
 from attncli.views.writer_screens import (
-    cache_screen,
     generate_screen,
     knows_heads,
     source_screen,
@@ -226,22 +226,6 @@ NEEDS: dict[str, Needs] = {
         spec={"sort": TEXT},
         said=("about",),
     ),
-    "cache": Needs(
-        must=("heads", "curve", "baseline"),
-        tables={
-            "heads": {"stack": TEXT, **HEAD, "kept_weight": NUMBER, "kl": NUMBER, "worst": NUMBER},
-            "curve": {"share": NUMBER, "cache": NUMBER, "kl": NUMBER, "loss": NUMBER},
-            "full": HEAD,
-        },
-        numbers={"baseline": ("loss", "bytes", "sink", "window"), "at_budget": ("cache", "kl", "loss")},
-        said=("about", "how_to_read"),
-    ),
-    "cache of policies": Needs(
-        must=("policies", "baseline"),
-        tables={"policies": {"policy": TEXT, "budget": MAYBE, "cache": NUMBER, "kl": NUMBER, "loss": NUMBER}},
-        numbers={"baseline": ("loss",)},
-        said=("about", "how_to_read"),
-    ),
     "source": Needs(
         must=("sources", "answer", "rankings", "source"),
         tables={
@@ -330,8 +314,6 @@ def suits(report: Report) -> bool:
         name = "source of heads"
     if name == "watch" and report.spec.get("head"):
         name = "watch of a head"
-    if name == "cache" and "policies" in report.statistics:
-        name = "cache of policies"
     if name == "circuit" and "copying" in report.statistics:
         name = "circuit of weights"
     is_met = NEEDS[name].met_by(report)
@@ -439,6 +421,8 @@ def _is_new(step: str, report: Report) -> bool:
 FirstScreen = Callable[[Report, Display], ScreenParts]
 
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
+    "cache": limited_heads_screen,
+    "cache of policies": policies_screen,
     "why": logit_screen,
     "why of a score": score_screen,
 }
@@ -456,7 +440,6 @@ SCREENS: dict[str, FirstScreen] = {
     "heads": heads_screen,
     "generate": generate_screen,
     "ablate": ablate_screen,
-    "cache": cache_screen,
     "source": source_screen,
     "circuit": circuit_screen,
     "diff": comparison_screen,

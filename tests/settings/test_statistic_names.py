@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from attncli.commands.pitfalls import PITFALLS
-from attncli.runs.report_values import as_declared, values_of
+from attncli.runs.report_values import as_declared, declared_names, values_of
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
-from attncli.settings.fields import SUMMARIES, Given, Spec, build_spec
+from attncli.settings.fields import Given, Spec, build_spec
 
 MODEL = str(Path(__file__).parents[2] / "attncli/data/tiny-induction")
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -53,9 +53,7 @@ def spec_of(name: str, settings: dict[str, Any]) -> Spec:
 def test_what_is_declared_is_what_is_there(name: str, settings: dict[str, Any]) -> None:
     spec = spec_of(name, settings)
     columns, _ = values_of(Session().run(spec, reseed=True))
-    of_rows = {f"{row}.{how}" for row in spec.row_statistics() for how in SUMMARIES}
-    found = {as_declared(column.statistic) for column in columns}
-    assert found == of_rows | set(spec.single_statistics())
+    assert {as_declared(column.statistic) for column in columns} == {*declared_names(spec)}
 
 
 def test_two_texts_share_no_positions() -> None:
