@@ -58,8 +58,8 @@ from attncli.core.layer import AttentionLayer
 from attncli.core.names import CACHE_POLICIES, PATTERNS, ROW_STATISTICS, named_head
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.ablate import Predicted, ablated, predicted_reading, swapped_reading
-from attncli.measure.cache import Judged, LimitedHeads, judged_reading, limited_heads, read_judged
-from attncli.measure.cache_policies import PolicyCosts, policy_costs, windows
+from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged
+from attncli.measure.cache_policies import policy_costs, windows
 from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import HeadExamples, head_examples
@@ -95,6 +95,7 @@ from attncli.models.pretrained import (
 from attncli.models.source_texts import SourcedText, Split, read_sourced, split_text, with_documents
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding
+from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.effects import HeadEffects

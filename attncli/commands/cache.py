@@ -1,6 +1,7 @@
 """What a model loses with a smaller cache: heads that keep few keys, policies for the keys of a prompt."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -8,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from attncli.arguments import number_as_text
 from attncli.core.names import CACHE_POLICIES
 from attncli.plain_text import counted
-from attncli.settings.fields import Contradictions, Count, Everyday, Size, contradiction, in_group
+from attncli.settings.fields import Contradictions, Count, Everyday, Size, contradiction
 from attncli.settings.models import SurveyTextSpec, split_names
 from attncli.settings.text import Text, Texts
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     import torch
 
     from attncli.core.progress import Stage
-    from attncli.measure.cache import Judged, LimitedHeads
-    from attncli.measure.cache_policies import PolicyCosts
-    from attncli.measure.patterns import HeadRow
+    from attncli.measure.cache import Judged
     from attncli.models.pretrained import Pretrained
-    from attncli.report import Report, Statistic
+    from attncli.records.caches import LimitedHeads
+    from attncli.records.values import NamedTensor
+    from attncli.report import Report
     from attncli.toys.attention import Progress
 
     Policy = str
@@ -127,23 +128,13 @@ class CacheSpec(SurveyTextSpec):
             return ("--budget 0.05,0.2,0.8", "-o policies.png", "-o policies.csv")
         return cls.next_steps
 
-    def single_statistics(self) -> tuple[str, ...]:
-        lost = ["kl", "loss", *(["needle"] if self.needle else []), "worst", "worst_at"]
-        baseline = in_group("baseline", "loss", *(["needle"] if self.needle else []))
-        if self.is_of_policies:
-            counts = in_group("baseline", "prompt", "judged")
-            over = [name for name in lost if not name.startswith("worst")]
-            lines = in_group("lines.N", "budget.N", *(f"{name}.N" for name in over))
-            has_lines = self.policy and len(self.budget) != 1
-            costs = in_group("policies.N", "budget", "cache", *lost)
-            return (*baseline, *counts, *costs, *(lines if has_lines else ()))
-        heads = ("kept_weight", *lost, "bytes")
-        curve = in_group("curve.N", "limited", "share", "bytes", "cache", *lost)
-        found = [*heads, *curve, *baseline, *in_group("baseline", "bytes", "tokens", "sink", "window")]
-        if self.budget:
-            found += in_group("at_budget", "limited", "share", "bytes", "cache", *lost)
-            found += in_group("full.N", "layer", "head")
-        return tuple(found)
+    def result_kind(self) -> str:
+        return "cache of policies" if self.is_of_policies else "cache"
+
+    def unmeasured(self) -> set[str]:
+        left_out = {"needle": not self.needle, "full": not self.budget, "at_budget": not self.budget}
+        left_out["lines"] = not self.policy or len(self.budget) == 1
+        return {name for name, is_left_out in left_out.items() if is_left_out}
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -211,21 +202,18 @@ def report(
     if progress is None:
         return of(spec, reading, pretrained, None)
     progress.if_long(ways_out)
-    found = of(spec, reading, pretrained, progress.stage)
+    measured = of(spec, reading, pretrained, progress.stage)
     progress(1.0)
-    return found
+    return measured
 
 
 def _of_heads(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
 ) -> "Report":
-    import numpy as np
-
-    from attncli.measure.cache import limited_heads, need_name
-    from attncli.report import NamedTensor, Numbers, Table
+    from attncli.measure.cache import limited_heads
     from attncli.report_parts import build_report, shipped_notes
 
-    found = limited_heads(
+    result = limited_heads(
         pretrained,
         reading,
         sink=spec.sink,
@@ -233,58 +221,47 @@ def _of_heads(
         budget=spec.budget[0] if spec.budget else None,
         progress=tell,
     )
-    need = need_name(found.heads[0])
-    statistics: dict[str, Statistic] = {
-        "heads": Table(found.heads[: spec.top]),
-        "forgotten": Table(_of_shown(found, spec.top)),
-        "curve": Table(found.curve),
-        "baseline": Numbers(**found.baseline, sink=found.sink, window=found.window),
-    }
-    if spec.budget:
-        statistics |= {"full": Table(found.full), "at_budget": Numbers(found.at_budget)}
-    grids = Table(found.heads).grids(need)
-    tensors = {f"{need} {stack}".strip(): grid for stack, grid in grids.items()}
-    tensors |= {
-        name: NamedTensor(("point",), np.array([row[column] for row in found.curve[::-1]]))
-        for name, column in _curves(found)
-    }
+    listed = result.heads[: spec.top]
     return build_report(
         spec,
         Texts(reading.text.tokens, token_spelling=pretrained.token_spelling),
-        tensors,
-        statistics,
-        [*shipped_notes(spec), LIMITED, POSITIONS, *found.notes, *reading.left_out_notes()],
-        about=f"{pretrained.name}: {counted(len(found.heads), 'key/value head')}, "
+        _tensors(result),
+        replace(result, heads=listed, forgotten=result.forgotten_by(listed)),
+        [*shipped_notes(spec), LIMITED, POSITIONS, *result.notes, *reading.left_out_notes()],
+        about=f"{pretrained.name}: {counted(len(result.heads), 'key/value head')}, "
         f"on {counted(len(reading.text.ids), 'token')}.",
-        how_to_read=f"Each alone keeps the first {_keys(found.sink)} and the last {found.window}.",
+        how_to_read=f"Each alone keeps the first {_keys(result.sink)} and the last {result.window}.",
     )
 
 
-def _of_shown(found: "LimitedHeads", top: int | None) -> "Iterator[HeadRow]":
-    """What is forgotten by the heads that are listed."""
-    shown = {(row["layer"], row["head"]) for row in found.heads[:top]}
-    return (row for row in found.forgotten if (row["layer"], row["head"]) in shown)
+def _tensors(result: "LimitedHeads") -> "dict[str, NamedTensor]":
+    """The need of each head, and what is lost over the share of the cache."""
+    from attncli.records.values import NamedTensor
+
+    grids = {
+        f"{result.need} {stack}".strip(): grid for stack, grid in result.heads.grids(result.need).items()
+    }
+    names = {f"{name}_together": name for name in ("kl", "loss", "needle") if name in result.curve.cells}
+    curve = result.curve[::-1]
+    points = {
+        name: NamedTensor(("point",), curve.column(column))
+        for name, column in ({"cache": "cache"} | names).items()
+    }
+    return grids | points
 
 
 def _keys(count: int) -> str:
     return "key" if count == 1 else f"{count} keys"
 
 
-def _curves(found: "LimitedHeads") -> list[tuple[str, str]]:
-    """The share of the cache, and what is lost over it, by the names of their tensors."""
-    names = [name for name in ("kl", "loss", "needle") if name in found.curve[0]]
-    return [("cache", "cache"), *((f"{name}_together", name) for name in names)]
-
-
 def _of_policies(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
 ) -> "Report":
     from attncli.measure.cache_policies import policy_costs, windows
-    from attncli.report import Numbers, Table
     from attncli.report_parts import build_report, shipped_notes
 
     readings = [reading] if spec.every is None else windows(pretrained, reading, spec.every)
-    found = policy_costs(
+    result = policy_costs(
         pretrained,
         readings,
         policies=spec.policies,
@@ -294,13 +271,6 @@ def _of_policies(
         progress=tell,
         key=_text_key(spec),
     )
-    statistics: dict[str, Statistic] = {
-        "policies": Table(found.policies),
-        "lines": Table(_lines(found)),
-        "baseline": Numbers(**found.baseline, prompt=found.prompt, judged=found.judged),
-    }
-    if len(spec.policies) == 0 or len(spec.budget or USUAL_BUDGETS) < 2:
-        del statistics["lines"]
     papers = [
         f"{name}: {CACHE_POLICIES[name].keeps}, {CACHE_POLICIES[name].paper}." for name in spec.policies
     ]
@@ -308,24 +278,9 @@ def _of_policies(
         spec,
         Texts(reading.text.tokens, token_spelling=pretrained.token_spelling),
         {},
-        statistics,
-        [*shipped_notes(spec), POSITIONS, *papers, *found.notes, *reading.left_out_notes()],
-        about=f"{pretrained.name}: {_counts(found)}.",
+        result,
+        [*shipped_notes(spec), POSITIONS, *papers, *result.notes, *reading.left_out_notes()],
+        about=f"{pretrained.name}: a prompt of {counted(result.prompt, 'token')}, judged by the "
+        f"{result.judged:,} after it.",
         how_to_read="The prompt is read once; what follows sees of it what a policy keeps, and itself.",
     )
-
-
-def _counts(found: "PolicyCosts") -> str:
-    return f"a prompt of {counted(found.prompt, 'token')}, judged by the {found.judged:,} after it"
-
-
-def _lines(found: "PolicyCosts") -> list[dict[str, Any]]:
-    """One row per policy, with lists over the budgets."""
-    rows: dict[str, dict[str, list[float]]] = {}
-    for row in found.policies:
-        if row["budget"] is not None:
-            lists = rows.setdefault(row["policy"], {})
-            for name in ("budget", "kl", "loss", "needle"):
-                if name in row:
-                    lists.setdefault(name, []).append(row[name])
-    return [{"policy": policy, **lists} for policy, lists in rows.items()]

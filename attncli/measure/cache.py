@@ -2,10 +2,9 @@
 together.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,11 +20,21 @@ from attncli.core.runtime import threads_of_idle_cores
 from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together, work_of_run
 from attncli.measure.looks import rows_at
-from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import HeadPlace, Removed
 from attncli.models.capture import run_model
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.records.caches import (
+    CacheBaseline,
+    ForgottenKey,
+    HeadNeed,
+    KeyValueHead,
+    LimitedHeads,
+    Lost,
+    LostTogether,
+    need_in,
+)
+from attncli.records.columns import Records
 
 
 @dataclass(frozen=True)
@@ -191,10 +200,7 @@ def kept_weight(layer: AttentionLayer, few: Visibility) -> Float[Tensor, " kv_he
 class Judge:
     """The predictions with the whole cache, and what is lost in others.
 
-    kl is sum p ln(p / q), p with the whole cache; loss is -ln p of what follows, needle the same of the
-    needle, in nats per token, minus that with the whole cache. `worst` is the kl of the token hit hardest,
-    which is at the position `worst_at`. The first places of the text may be left out of the predictions: they
-    are the same.
+    The first places of the text may be left out of the predictions: they are the same.
     """
 
     def __init__(self, logits: Float[Tensor, "place vocabulary"], reading: Judged, num_same: int = 0) -> None:
@@ -206,20 +212,20 @@ class Judge:
         losses = self.expected.losses
         return {"loss": float(losses.mean()), **self._needle(losses)}
 
-    def lost(self, logits: Float[Tensor, "place vocabulary"]) -> dict[str, Any]:
+    def lost(self, logits: Float[Tensor, "place vocabulary"]) -> Lost:
         """What is lost with these predictions."""
         same, expected = self.num_same, self.expected
         losses, divergences = expected.compared(logits, first=same)
         divergence = nn.functional.pad(divergences, (same, 0))
         rises = nn.functional.pad(losses - expected.losses[same:], (same, 0))
         worst = int(divergence.argmax())
-        return {
-            "kl": float(divergence.mean()),
-            "loss": float(rises.mean()),
+        return Lost.single(
+            kl=float(divergence.mean()),
+            loss=float(rises.mean()),
             **self._needle(rises),
-            "worst": float(divergence[worst]),
-            "worst_at": int(self.reading.places[worst]) + 1 + self.reading.offset,
-        }
+            worst=float(divergence[worst]),
+            worst_at=int(self.reading.places[worst]) + 1 + self.reading.offset,
+        )
 
     def _needle(self, losses: Float[Tensor, " place"]) -> dict[str, float]:
         needle = [*self.reading.needle]
@@ -228,43 +234,25 @@ class Judge:
 
 @dataclass(frozen=True)
 class CacheHead:
-    """A key/value head: its place, the bytes of a key with its value, how many keys it keeps of the text."""
+    """A key/value head: its place, the share of its weight on the keys that it would keep, the bytes of a key
+    with its value, how many keys it keeps of the text.
+    """
 
     place: HeadPlace
-    row: HeadRow
+    stack: str
+    layer: int
+    kept_weight: float
     bytes_per_key: int
     whole: int
     few: int
 
-    def row_of_place(self) -> HeadRow:
-        """Where it is, and nothing else."""
-        return {name: self.row[name] for name in ("stack", "layer", "head")}
+    def where(self) -> dict[str, str | int]:
+        """Its place, by the names of columns."""
+        return {"stack": self.stack, "layer": self.layer, "head": self.place.head}
 
     def num_bytes(self, *, limited: bool) -> int:
         """What it takes of the cache when the text is read."""
         return self.bytes_per_key * (self.few if limited else self.whole)
-
-
-@dataclass(frozen=True)
-class LimitedHeads:
-    """What is lost where key/value heads keep the first `sink` keys and the last `window` alone.
-
-    `heads` has one row per head, the one that needs the rest most first: kl, loss and needle as in `Judge`,
-    `kept_weight` on the keys it would keep, `bytes` of the whole text, and the `key` with most weight that it
-    forgets at the `query` before the token that is hit hardest. `curve` has one row per share of the
-    heads that are limited together, the least needed first. `baseline` are the numbers with the whole cache.
-    `full` names the heads that keep everything, where a budget was given, and `at_budget` what that costs.
-    """
-
-    heads: list[HeadRow]
-    forgotten: list[HeadRow]
-    curve: list[dict[str, Any]]
-    baseline: dict[str, Any]
-    sink: int
-    window: int
-    full: list[HeadRow] = field(default_factory=list)
-    at_budget: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 READING_RUNS = 2.0
@@ -315,8 +303,8 @@ class Limiting:
         itemsize = attention.key.element_size()
         size = itemsize * (attention.key.shape[-1] + attention.value.shape[-1])
         for head, share in enumerate(shares):
-            row = {"stack": layer.stack_name, "layer": layer.layer, "head": head, "kept_weight": share}
-            self.heads.append(CacheHead(HeadPlace(call, head), row, size, *counts))
+            place = HeadPlace(call, head)
+            self.heads.append(CacheHead(place, layer.stack_name, layer.layer, share, size, *counts))
         return None
 
     num_calls = 0
@@ -327,12 +315,12 @@ class Limiting:
         what: str,
         *,
         beside: Removed = (),
-    ) -> list[dict[str, Any]]:
+    ) -> Records[Lost]:
         """What is lost in each of these runs, some of them together; `beside` those of `begin_from`.
 
         `what` is told of each, as it begins.
         """
-        found: list[dict[str, Any]] = [{}] * len(limited)
+        lost: dict[int, Lost] = {}
         number = 1
         for some in runs_together(self.run, limited):
             cost = sum(self.run.work_without(limited[index]) for index in some)
@@ -341,8 +329,8 @@ class Limiting:
             first_call = min(place.call for index in some for place in limited[index])
             runs = [[*beside, *limited[index]] for index in some]
             for index, output in zip(some, self.run.without(runs, self.limit, first_call), strict=True):
-                found[index] = self.judge.lost(output)
-        return found
+                lost[index] = self.judge.lost(output)
+        return Lost.rows(lost[index] for index in range(len(limited)))
 
     def work(self, order: Sequence[CacheHead], counts: Sequence[int], tried: Sequence[int]) -> float:
         """About what the whole takes: each head alone, so many of them together, the rounds of a search."""
@@ -359,22 +347,22 @@ class Limiting:
         third at a time.
         """
         sizes = tried_sizes(len(order), count)
-        found = [*order[len(order) - sizes[0] :]]
+        kept = [*order[len(order) - sizes[0] :]]
         limited = [head.place for head in order[: len(order) - sizes[0]]]
         for size in sizes[1:]:
             self.work_told.begin("the others together", self.run.work_without(()))
             self.run.begin_from(limited, self.limit)
-            lost = self.losses([[head.place] for head in found], "head beside others", beside=limited)
-            needs = [one.get("needle", one["kl"]) for one in lost]
-            found = [found[index] for index in sorted(range(len(found)), key=needs.__getitem__)]
-            limited += [head.place for head in found[: len(found) - size]]
-            found = found[len(found) - size :]
+            lost = self.losses([[head.place] for head in kept], "head beside others", beside=limited)
+            needs = lost.column("needle" if self.reading.needle else "kl").tolist()
+            kept = [kept[index] for index in sorted(range(len(kept)), key=needs.__getitem__)]
+            limited += [head.place for head in kept[: len(kept) - size]]
+            kept = kept[len(kept) - size :]
         self.run.begin_from((), self.limit)
-        return found[::-1]
+        return kept[::-1]
 
-    def forgotten(self, queries: Sequence[int]) -> list[list[dict[str, Any]]]:
+    def forgotten(self, queries: Sequence[int]) -> list[Records[ForgottenKey]]:
         """Of each head the keys with most weight from one query among those that it would not keep."""
-        tokens, found = self.reading.text.tokens, list[list[dict[str, Any]]]()
+        tokens, of_heads = self.reading.text.tokens, list[Records[ForgottenKey]]()
 
         def take(layer: CapturedLayer) -> Tensor:
             attention = layer.attention
@@ -382,34 +370,36 @@ class Limiting:
             num_keys = attention.shape[3]
             few = self.limit.visibility(attention.visibility)
             for head in range(attention.key.shape[1]):
-                query = queries[len(found)]
-                own = slice(head * attention.group, (head + 1) * attention.group)
-                row = rows_at(attention, [query], 0)[own, 0].mean(dim=0).cpu()
+                place, query = self.heads[len(of_heads)].where(), queries[len(of_heads)]
+                group = slice(head * attention.group, (head + 1) * attention.group)
+                row = rows_at(attention, [query], 0)[group, 0].mean(dim=0).cpu()
                 row = row.masked_fill(few.block(torch.tensor([query]), torch.arange(num_keys))[0, 0], 0.0)
                 weights, keys = row.topk(min(MOST_FORGOTTEN, num_keys))
-                found.append(
-                    [
-                        {"query": query, "query_token": tokens[query], "key": key}
+                of_heads.append(
+                    ForgottenKey.rows(
+                        {**place, "query": query, "query_token": tokens[query], "key": key}
                         | {"key_token": tokens[key], "key_weight": weight}
                         for key, weight in zip(keys.tolist(), weights.tolist(), strict=True)
                         if weight > 0
-                    ]
+                    )
                 )
             return output_by(self.limit.whole, attention)
 
         self.work_told.begin("the keys they forget", self.run.work_without(()))
         run_model(self.run.model, self.run.inputs, take)
-        return found
+        return of_heads
 
-    def together(self, order: Sequence[CacheHead], counts: Sequence[int]) -> list[dict[str, Any]]:
+    def together(self, order: Sequence[CacheHead], counts: Sequence[int]) -> Records[LostTogether]:
         """What is lost, and left of the cache, with so many heads limited, the first of an order first."""
         runs = [[head.place for head in order[:count]] for count in counts]
-        whole, rows = num_bytes(order), []
-        for count, lost in zip(counts, self.losses(runs, "heads together"), strict=True):
-            size = num_bytes(order, count)
-            row = {"limited": count, "share": count / len(order), **lost}
-            rows.append(row | {"bytes": size, "cache": size / whole})
-        return rows
+        whole, sizes = num_bytes(order), [num_bytes(order, count) for count in counts]
+        return LostTogether.table(
+            limited=[*counts],
+            share=[count / len(order) for count in counts],
+            **self.losses(runs, "heads together").cells,
+            bytes=sizes,
+            cache=[size / whole for size in sizes],
+        )
 
 
 def num_bytes(order: Sequence[CacheHead], num_limited: int = 0) -> int:
@@ -454,7 +444,7 @@ def limited_heads(
         work = Work(tell, _expected_work(pretrained, reading, limit, budget))
         work.begin("reading", 0.0)
         limiting = _limiting(pretrained, reading, limit, work, budget=budget, sink=sink, window=window)
-        return _found(limiting, budget)
+        return _measured(limiting, budget)
 
 
 def tell_of_layer(work: Work, cost: float, number: int, count: int) -> None:
@@ -511,38 +501,47 @@ def _limiting(
     return Limiting(pretrained, reading, smaller, work)
 
 
-def _found(limiting: Limiting, budget: float | None) -> LimitedHeads:
+def _measured(limiting: Limiting, budget: float | None) -> LimitedHeads:
     """What is lost by each head alone, by shares of them together, and with a budget."""
     heads, judge = limiting.heads, limiting.judge
     counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
     _expect_work(limiting, counts, budget)
     alone = limiting.losses([[head.place] for head in heads], "head")
-    needs = [lost[need_name(lost)] for lost in alone]
+    needs = alone.column(need_in(alone)).tolist()
     order = [heads[index] for index in sorted(range(len(heads)), key=needs.__getitem__)]
     curve = limiting.together(order, counts)
     by_need = sorted(range(len(heads)), key=lambda index: -needs[index])
-    missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
-    full, at_budget = ([], {}) if budget is None else _at_budget(limiting, order, budget)
-    nothing = dict.fromkeys(LOOKED_AT)
+    missed = limiting.forgotten([lost.worst_at - 1 for lost in alone])
+    full, at_budget = (None, None) if budget is None else _at_budget(limiting, order, budget)
     return LimitedHeads(
-        [
+        heads=HeadNeed.rows(
             {
-                **heads[index].row,
+                **heads[index].where(),
+                "kept_weight": heads[index].kept_weight,
                 **alone[index],
                 "bytes": heads[index].num_bytes(limited=False),
-                **(missed[index] or [nothing])[0],
+                **_most_missed(missed[index]),
             }
             for index in by_need
-        ],
-        [{**heads[index].row_of_place(), **row} for index in by_need for row in missed[index]],
-        curve,
-        {**judge.baseline(), "bytes": num_bytes(heads), "tokens": len(judge.reading.text.ids)},
-        limiting.limit.sink,
-        limiting.limit.window,
-        [head.row_of_place() for head in full],
-        at_budget,
+        ),
+        forgotten=ForgottenKey.rows(row for index in by_need for row in missed[index]),
+        curve=curve,
+        baseline=CacheBaseline.single(
+            **judge.baseline(),
+            bytes=num_bytes(heads),
+            tokens=len(judge.reading.text.ids),
+            sink=limiting.limit.sink,
+            window=limiting.limit.window,
+        ),
+        full=None if full is None else KeyValueHead.rows(head.where() for head in full),
+        at_budget=at_budget,
         notes=tuple(limiting.run.way.notes()),
     )
+
+
+def _most_missed(forgotten: Records[ForgottenKey]) -> dict[str, str | int | float | None]:
+    """The key with most weight of those that a head forgets, where there is one."""
+    return {name: forgotten[0][name] if forgotten else None for name in LOOKED_AT}
 
 
 def _expect_work(limiting: Limiting, counts: Sequence[int], budget: float | None) -> None:
@@ -555,7 +554,7 @@ def _expect_work(limiting: Limiting, counts: Sequence[int], budget: float | None
 
 def _at_budget(
     limiting: Limiting, order: Sequence[CacheHead], budget: float
-) -> tuple[list[CacheHead], dict[str, Any]]:
+) -> tuple[list[CacheHead], LostTogether]:
     """The heads that keep everything, the most needed first, and what is lost where all others are limited.
 
     `order` has all heads, the least needed first.
@@ -591,13 +590,6 @@ def _within(
         else:
             break
     return Limit(sinks, last)
-
-
-def need_name(lost: Mapping[str, Any]) -> str:
-    """What tells how much a head needs what it would forget: the needle, where one is sought, else the token
-    that is hit hardest; a head that is needed at one place hardly shows in a mean.
-    """
-    return "needle" if "needle" in lost else "worst"
 
 
 def _num_limited(order: Sequence[CacheHead], budget: float) -> int:

@@ -2,8 +2,9 @@
 keeps numbers of few bits.
 """
 
+import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_b
 from attncli.measure.removal import Removed
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
+from attncli.records.caches import Lost, PolicyCost, PolicyCosts, PromptBaseline, lines_of
+from attncli.records.columns import Record
 
 Scores = Float[Tensor, "kv_head key"]
 """The keys of the highest scores stay."""
@@ -390,22 +393,6 @@ def rounded_cache(start: Start, bits: int) -> tuple[Tensor, Tensor]:
     return keys, torch.cat([values[:, :whole], value[:, whole:]], dim=1)
 
 
-@dataclass(frozen=True)
-class PolicyCosts:
-    """What is lost with each policy at each budget, judged on the last tokens of a text.
-
-    `policies` has one row per policy and budget: kl, loss and needle as in `Judge`, `cache` the share of the
-    prompt's cache that stays, in bytes. `baseline` are the numbers with the whole cache, `prompt` and
-    `judged` how many tokens.
-    """
-
-    policies: list[dict[str, Any]]
-    baseline: dict[str, Any]
-    prompt: int
-    judged: int
-    notes: tuple[str, ...] = ()
-
-
 _note_rotation: ContextVar[Callable[[], None]] = ContextVar("note_rotation")
 """What this run wants to know of: models of other threads may have the same code."""
 
@@ -573,17 +560,17 @@ class PromptCache:
             left += size * sum(map(len, of_layer))
         return left / whole
 
-    def lost(self, copies: Sequence[Callable[[int, Start], Sequence[Part]]]) -> list[dict[str, Any]]:
+    def lost(self, copies: Sequence[Callable[[int, Start], Sequence[Part]]]) -> list[Lost]:
         """What is lost with each of these caches, some of them together."""
-        found: list[dict[str, Any]] = []
+        lost: list[Lost] = []
         size = self.run.num_together()
         for first in range(0, len(copies), size):
             some = copies[first : first + size]
             cost = len(some) * self.run.work_without(())
             self._work.begin("smaller cache", cost, first + 1, len(copies))
             outputs = self.run.without([()] * len(some), KeptKeys(some, self.run.starts), 0)
-            found += [self.judge.lost(output) for output in outputs]
-        return found
+            lost += [self.judge.lost(output) for output in outputs]
+        return lost
 
 
 def _largest(scores: Float[Tensor, " key"], held: Bool[Tensor, " key"], count: int) -> Int[Tensor, " kept"]:
@@ -649,7 +636,7 @@ def policy_costs(
     of a text that judge `every` tokens each, means. UserError, at `key`, for a text too short to be cut, and
     for a model that cannot read on from kept keys; MemoryError.
     """
-    found = []
+    of_windows = []
     num_caches = len(policies) * len(budgets) + (bits is not None)
     costs = [_reading_cost(pretrained, one, policies) for one in readings]
     costs += [num_caches * _cost_of_cache(pretrained, one, every) for one in readings]
@@ -661,8 +648,8 @@ def policy_costs(
         if start < 3:
             count = len(reading.text.ids)
             raise UserError(f"{key}: must be longer, for a prompt and tokens behind it (got {count} tokens)")
-        found.append(_costs(pretrained, reading, start, policies, budgets, bits, work))
-    return found[0] if len(found) == 1 else _mean_costs(found)
+        of_windows.append(_costs(pretrained, reading, start, policies, budgets, bits, work))
+    return of_windows[0] if len(of_windows) == 1 else _mean_costs(of_windows)
 
 
 def _costs(
@@ -682,14 +669,20 @@ def _costs(
         copies.append(lambda call, first: [_rounded_part(first, bits)])
     lost = cache.lost(copies)
     rows = [
-        {"policy": policy, "budget": budget, "cache": cache.share(kept), **one}
-        for (policy, budget, kept), one in zip(runs, lost, strict=False)
+        {"policy": policy, "budget": budget, "cache": cache.share(kept), **numbers}
+        for (policy, budget, kept), numbers in zip(runs, lost, strict=False)
     ]
     if bits is not None:
         share = _share_of_bits(cache.run.starts[0], bits)
         rows.append({"policy": f"{bits} bits", "budget": None, "cache": share, **lost[-1]})
     judged = len(reading.text.ids) - start - 1
-    return PolicyCosts(rows, cache.judge.baseline(), start, judged, tuple(cache.run.way.notes()))
+    costs = PolicyCost.rows(rows)
+    return PolicyCosts(
+        policies=costs,
+        lines=lines_of(costs),
+        baseline=PromptBaseline.single(**cache.judge.baseline(), prompt=start, judged=judged),
+        notes=tuple(cache.run.way.notes()),
+    )
 
 
 def _reading_cost(pretrained: Pretrained, reading: Judged, policies: Sequence[str]) -> float:
@@ -703,21 +696,35 @@ def _cost_of_cache(pretrained: Pretrained, reading: Judged, every: int | None) -
     return work_of_run(pretrained, reading, max(0, len(reading.text.ids) - count - 1), count)
 
 
-def _mean_costs(found: Sequence[PolicyCosts]) -> PolicyCosts:
+def _mean_costs(of_windows: Sequence[PolicyCosts]) -> PolicyCosts:
     """Means over windows that judge as many tokens each; the worst token of all, the one window's needle."""
-    rows = []
-    for alike in zip(*(costs.policies for costs in found), strict=True):
-        worst = max(alike, key=lambda row: float(row["worst"]))
-        rows.append({**worst, **_means(alike, ("cache", "kl", "loss", "needle"))})
-    baseline = _means([costs.baseline for costs in found], ("loss", "needle"))
-    notes = dict.fromkeys(note for costs in found for note in costs.notes)
-    largest = max(costs.prompt for costs in found)
-    return PolicyCosts(rows, baseline, largest, sum(costs.judged for costs in found), tuple(notes))
+    costs = PolicyCost.rows(map(_mean_cost, zip(*(window.policies for window in of_windows), strict=True)))
+    return PolicyCosts(
+        policies=costs,
+        lines=lines_of(costs),
+        baseline=PromptBaseline.single(
+            **_means([window.baseline for window in of_windows], ("loss", "needle")),
+            prompt=max(window.prompt for window in of_windows),
+            judged=sum(window.judged for window in of_windows),
+        ),
+        notes=tuple(dict.fromkeys(note for window in of_windows for note in window.notes)),
+    )
 
 
-def _means(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
-    known = {name: [row[name] for row in rows if name in row] for name in names}
+def _mean_cost(of_windows: Sequence[PolicyCost]) -> dict[str, str | int | float | None]:
+    """What a policy costs at a budget, by the names of the columns, in their order."""
+    worst = max(of_windows, key=lambda row: _number(row.worst))
+    cells = {**worst, **_means(of_windows, ("cache", "kl", "loss", "needle"))}
+    return {name: cells[name] for name in PolicyCost.columns if name in cells}
+
+
+def _means(rows: Sequence[Record], names: Sequence[str]) -> dict[str, float]:
+    known = {name: [_number(row[name]) for row in rows if name in row] for name in names}
     return {name: sum(numbers) / len(numbers) for name, numbers in known.items() if numbers}
+
+
+def _number(cell: float | None) -> float:
+    return math.nan if cell is None else cell
 
 
 def _rounded_part(start: Start, bits: int) -> Part:

@@ -68,6 +68,11 @@ class ColumnKind:
         """Whether its cells are numbers."""
         return not {int, float}.isdisjoint(self.kinds)
 
+    @property
+    def is_list(self) -> bool:
+        """Whether its cells are lists of numbers."""
+        return list in self.kinds
+
     def __get__(self, row: "Record | None", _: type) -> Any:
         return self if row is None else row.get(self.name)
 
@@ -128,7 +133,11 @@ class Record(Mapping[str, Any]):
     @classmethod
     def kept_columns(cls) -> list[str]:
         """The columns whose numbers a store keeps."""
-        return [name for name, declared in cls.columns.items() if declared.is_kept and declared.is_number]
+        return [
+            name
+            for name, declared in cls.columns.items()
+            if declared.is_kept and (declared.is_number or declared.is_list)
+        ]
 
     @classmethod
     def table(cls, **cells: Sequence[Any] | np.ndarray) -> "Records[Self]":
@@ -340,9 +349,9 @@ class Result:
         return (*groups.values(),)
 
     def statistics(self) -> dict[str, Statistic]:
-        """What a report holds of it."""
+        """What a report holds of it, which has no table without rows."""
         statistics = {place.name: place.statistic(self) for place in self.groups()}
-        return {name: statistic for name, statistic in statistics.items() if statistic is not None}
+        return {name: statistic for name, statistic in statistics.items() if statistic}
 
     @classmethod
     def read(cls, statistics: Mapping[str, Statistic]) -> Self:

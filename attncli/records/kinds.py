@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
@@ -11,6 +12,8 @@ from attncli.records.logits import LogitAttribution, ScoreParts
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
     "diff of texts": TextDifferences,
+    "cache": LimitedHeads,
+    "cache of policies": PolicyCosts,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
     "circuit": HeadEdges,

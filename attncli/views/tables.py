@@ -22,6 +22,7 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
+from attncli.views.cache_screens import limited_heads_screen, policies_screen
 from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
 from attncli.views.effect_screens import ablate_screen
 from attncli.views.graphs import circuit_screen, weights_screen
@@ -59,7 +60,6 @@ from attncli.views.sections import (
 )
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
 from attncli.views.writer_screens import (
-    cache_screen,
     generate_screen,
     knows_heads,
     source_screen,
@@ -220,22 +220,6 @@ NEEDS: dict[str, Needs] = {
     ),
     "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
     **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
-    "cache": Needs(
-        must=("heads", "curve", "baseline"),
-        tables={
-            "heads": {"stack": TEXT, **HEAD, "kept_weight": NUMBER, "kl": NUMBER, "worst": NUMBER},
-            "curve": {"share": NUMBER, "cache": NUMBER, "kl": NUMBER, "loss": NUMBER},
-            "full": HEAD,
-        },
-        numbers={"baseline": ("loss", "bytes", "sink", "window"), "at_budget": ("cache", "kl", "loss")},
-        said=("about", "how_to_read"),
-    ),
-    "cache of policies": Needs(
-        must=("policies", "baseline"),
-        tables={"policies": {"policy": TEXT, "budget": MAYBE, "cache": NUMBER, "kl": NUMBER, "loss": NUMBER}},
-        numbers={"baseline": ("loss",)},
-        said=("about", "how_to_read"),
-    ),
     "source": Needs(
         must=("sources", "answer", "rankings", "source"),
         tables={
@@ -298,8 +282,6 @@ def suits(report: Report) -> bool:
         name = "source of heads"
     if name == "watch" and report.spec.get("head"):
         name = "watch of a head"
-    if name == "cache" and "policies" in report.statistics:
-        name = "cache of policies"
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)
@@ -406,6 +388,8 @@ FirstScreen = Callable[[Report, Display], ScreenParts]
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
     "ablate": ablate_screen,
     "diff of texts": two_texts_screen,
+    "cache": limited_heads_screen,
+    "cache of policies": policies_screen,
     "why": logit_screen,
     "why of a score": score_screen,
     "circuit": circuit_screen,
@@ -424,7 +408,6 @@ SCREENS: dict[str, FirstScreen] = {
     "pitfalls": pitfalls_screen,
     "heads": heads_screen,
     "generate": generate_screen,
-    "cache": cache_screen,
     "source": source_screen,
     "diff": comparison_screen,
     "results": results_screen,

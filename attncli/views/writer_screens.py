@@ -1,18 +1,15 @@
-"""The first screens of models that write: where each token looked, a smaller cache, sources of an answer."""
+"""The first screens of models that write: where each token looked, sources of an answer."""
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 
-from attncli.errors import readable_bytes
 from attncli.plain_text import counted, plain_text
-from attncli.report import PLACES, Cell, Numbers, Report, Row
+from attncli.report import Cell, Report, Row
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.matrices import head_name
-from attncli.views.model_screens import LEAST_ROWS, looked_at_columns, some_of, tenths, token_cell
+from attncli.views.model_screens import LEAST_ROWS, token_cell
 from attncli.views.screens import screen_parts
 from attncli.views.sections import (
     GAP,
@@ -28,8 +25,6 @@ from attncli.views.sections import (
     model_name,
     notes_in,
     one_line,
-    text_line,
-    title_line,
 )
 from attncli.views.texts import (
     NO_NUMBER,
@@ -169,142 +164,6 @@ def _strongest_heads(report: Report, display: Display, count: int) -> Grid:
     shown = [{name: row[name] for name in names if name in row} for row in heads[:count]]
     title = plain_text(f"heads with the {least} {sort}, means over the new tokens")
     return heads_grid(title, shown, display.precision).first_group(display.width)
-
-
-MOST_LIMITED, LEAST_LIMITED = 10, 3
-LOST = ("kl", "loss", "needle")
-SIGNED = ("loss", "needle")
-MEANS = {
-    "kl": "kl (how far predictions move), in nats per token",
-    "loss": "loss, in nats per token more",
-    "needle": "loss of the needle, in nats per token more",
-}
-
-
-def cache_screen(report: Report, display: Display) -> ScreenParts:
-    """What was read, and what is lost: by head and together, or by policy and budget."""
-    yield title_line(report, display)
-    yield text_line(report, display)
-    if report.table("policies"):
-        yield from _policies(report, display)
-    else:
-        yield from _limited_heads(report, display)
-
-
-def _baseline(report: Report, precision: int) -> str:
-    baseline = report.numbers("baseline")
-    losses = (f"{name} {fixed(baseline[name], precision)}" for name in ("loss", "needle") if name in baseline)
-    return f"with the whole cache: {', '.join(losses)}"
-
-
-def _limited_heads(report: Report, display: Display) -> ScreenParts:
-    heads, curve, baseline = report.table("heads"), report.table("curve"), report.numbers("baseline")
-    size = readable_bytes(int(float(str(baseline["bytes"]))))
-    kept = f"limited: the first {baseline['sink']} and last {baseline['window']} keys"
-    yield Paragraph(f"{_baseline(report, display.precision)}, {size}; {kept}", "")
-    need = "needle" if "needle" in heads[0] else "worst"
-    usual = min(MOST_LIMITED, len(heads))
-    yield Elastic(
-        lambda count: [_needed(heads[:count], len(heads), need, display)],
-        usual,
-        min(LEAST_LIMITED, usual),
-        len(heads),
-        rank=1,
-    )
-    for name, tensor in report.tensors.items():
-        if tensor.axes == PLACES:
-            yield tenths(name, tensor, need, display)
-    yield _together(curve, display)
-    if at_budget := report.numbers("at_budget"):
-        yield _whole(at_budget, report.table("full"), display)
-
-
-def _needed(rows: Sequence[Row], count: int, need: str, display: Display) -> Grid:
-    """The heads that need most, the weight on the keys that each would keep, and what it would forget."""
-    names = [need, *(name for name in (*LOST, "worst") if name in rows[0] and name != need)]
-    lost = [Column(("", name), [_lost(name, row[name], display.precision) for row in rows]) for name in names]
-    kept = Column(("weight", "kept"), [fixed(row["kept_weight"], display.precision) for row in rows])
-    columns = [*lost, kept, *looked_at_columns(rows, display, "forgets")]
-    title = (
-        f"{some_of(len(rows), count, 'key/value head')}, largest {need} first; kl: how far predictions move"
-    )
-    return Grid(title, Column(("", "head"), [head_name(row) for row in rows]), columns).first_group(
-        display.width
-    )
-
-
-def _lost(name: str, value: object, precision: int) -> str:
-    number = fixed(value, precision)
-    return f"+{number}" if name in SIGNED and isinstance(value, float) and value > 0 else number
-
-
-def _together(curve: Sequence[Row], display: Display) -> Grid:
-    """The curve, a column for each share of the heads; of every second one where not all fit."""
-    grids = [_curve(list(curve)[::-step][::-1], display) for step in (1, 2, 4)]
-    fitting = (grid for grid in grids if len(grid.first_group(display.width).columns) == len(grid.columns))
-    return next(fitting, grids[-1])
-
-
-def _curve(rows: Sequence[Row], display: Display) -> Grid:
-    names = ["cache", *(name for name in LOST if name in rows[0])]
-    columns = [
-        Column(
-            ("", _percent(row["share"])),
-            [_percent(row["cache"]), *(_lost(name, row[name], display.precision) for name in names[1:])],
-        )
-        for row in rows
-    ]
-    title = "limited together, the least needed first, and what of the cache is left"
-    return Grid(title, Column(("", "heads"), names), columns)
-
-
-def _whole(numbers: Numbers, full: Sequence[Row], display: Display) -> Paragraph:
-    """What the budget costs, and the heads that keep everything."""
-    lost = ", ".join(
-        f"{name} {_lost(name, numbers[name], display.precision)}" for name in LOST if name in numbers
-    )
-    names = ", ".join(map(head_name, full)) or "no head"
-    return Paragraph(f"{_percent(numbers['cache'])} of the cache: {lost}. Whole: {names}", "line")
-
-
-def _policies(report: Report, display: Display) -> ScreenParts:
-    rows = report.table("policies")
-    yield Paragraph(_baseline(report, display.precision), "")
-    names = [name for name in ("needle", "kl", "loss") if name in rows[0]]
-    policies = list(dict.fromkeys(str(row["policy"]) for row in rows))
-    for rank, name in enumerate(names):
-        most = len(policies)
-        grid = _by_budget(rows, policies, name, display)
-        yield Elastic(partial(_or_none, grid), most, 0 if rank else most, most, rank)
-
-
-def _or_none(grid: Grid, room: int) -> list[Section]:
-    """The whole of it, or nothing."""
-    return [grid] if room == len(grid.label.cells) else []
-
-
-def _by_budget(rows: Sequence[Row], policies: Sequence[str], name: str, display: Display) -> Grid:
-    """A row for each policy, a column for each budget."""
-    budgets = list(dict.fromkeys(row["budget"] for row in rows if row["budget"] is not None))
-    cells = {(row["policy"], row["budget"]): _lost(name, row[name], display.precision) for row in rows}
-    columns = [
-        Column(("", f"{budget:g}"), [cells.get((policy, budget), "") for policy in policies])
-        for budget in budgets
-    ]
-    if rest := {row["policy"]: row for row in rows if row["budget"] is None}:
-        column = [
-            f"{_lost(name, rest[policy][name], display.precision)} ({rest[policy]['cache']:.2f})"
-            if policy in rest
-            else ""
-            for policy in policies
-        ]
-        columns.append(Column(("", "all keys"), column))
-    title = f"{MEANS[name]}, by the share of the cache that stays"
-    return Grid(title, Column(("", "policy"), list(policies), left=True), columns).first_group(display.width)
-
-
-def _percent(share: object) -> str:
-    return f"{float(str(share)):.0%}"
 
 
 MOST_SOURCES, LEAST_SOURCES = 8, 2

@@ -15,6 +15,7 @@ from attncli.core.progress import Stage
 from attncli.measure.ablate import TextRun
 from attncli.measure.cache import limited_heads, read_judged
 from attncli.models.loading import in_use
+from attncli.report import plain
 from tests.conftest import Attn
 
 TEXT = "the code is b7q. to be or not to be, that is all. the code is"
@@ -48,6 +49,34 @@ def test_a_budget_names_heads_in_json_and_on_the_screen(attn: Attn) -> None:
     assert f"Whole: {names}" in attn(["cache", "--budget", "0.6"]).out
     assert "kl 10.48, loss +10.48. Whole: no head" in attn(["cache", "--budget", "0.05"]).out
     assert found["baseline"]["sink"] == 1 and found["baseline"]["window"] == 7
+
+
+def test_a_budget_that_no_head_stays_whole_at_is_shown_again(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    screen = attn(["cache", "--budget", "0.05", "-o", str(path)])
+    again = attn(["show", str(path)])
+    assert (screen.code, again.code, again.err) == (0, 0, "")
+    assert "Whole: no head" in again.out and "full" not in json.loads(path.read_text())["statistics"]
+
+
+def test_results_have_typed_columns(attn: Attn) -> None:
+    """What Python gives is what the command's JSON says, column by column."""
+    saved = report(attn, TEXT, "--needle", "b7q", "--budget", "0.7")
+    model = attncli.open_model()
+    result = attncli.cache(model, TEXT, needle="b7q", budget=0.7)
+    assert "kind" not in saved and plain(result.heads) == saved["statistics"]["heads"]
+    first = result.heads[0]
+    assert first.needle == first["needle"] == result.heads.column("needle").max()
+    assert result.heads.grid("needle")[first.layer, first.head] == first.needle
+    assert result.at_budget is not None and result.at_budget.cache <= 0.7
+    assert (result.sink, result.window) == (result.baseline.sink, result.baseline["window"])
+    assert attncli.cache(model, TEXT).full is None
+    saved = report(attn, "--policy", "sinks,h2o")
+    assert saved["kind"] == "cache of policies"
+    assert [line["budget"] for line in saved["statistics"]["lines"]] == [[0.1, 0.3, 0.5]] * 2
+    by_policy = {line["policy"]: line["kl"] for line in saved["statistics"]["lines"]}
+    rows = saved["statistics"]["policies"]
+    assert by_policy["h2o"] == [row["kl"] for row in rows if row["policy"] == "h2o"]
 
 
 @pytest.mark.parametrize("given", ["8", "0"])

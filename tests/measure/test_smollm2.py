@@ -343,7 +343,7 @@ def test_nine_heads_of_ninety_keep_the_needle(folder: Path) -> None:
     with in_use(open_model(str(folder))) as model:
         reading = read_judged(model, HARBOUR, needle=SECRET)
         limiting = Limiting(model, reading, Limit(4, 16))
-        order = sorted(limiting.heads, key=lambda head: (head.row["layer"], head.row["head"]) in WHOLE)
+        order = sorted(limiting.heads, key=lambda head: (head.layer, head.place.head) in WHOLE)
         share = num_bytes(order, 81) / num_bytes(order)
         alone, kept, none = limiting.losses(
             [[HeadPlace(18, 2)], [head.place for head in order[:81]], [head.place for head in order]],

@@ -1,6 +1,6 @@
 """Typed columns: what a class of rows declares is what tables, reports and results make of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -124,6 +124,11 @@ def test_a_result_is_what_a_report_holds_and_back() -> None:
         Lamps.read({name: value for name, value in statistics.items() if name != "sizes"})
     with pytest.raises(TypeError, match="keys has another form"):
         Lamps.read(statistics | {"keys": Numbers(weight=1.0)})
+
+
+def test_a_report_has_no_table_without_rows() -> None:
+    none = Lamp.table(layer=[], head=[], glow=[])
+    assert "more" not in replace(result(), others=none).statistics()
 
 
 def test_a_column_of_another_attn_is_kept() -> None:
