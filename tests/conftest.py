@@ -1,6 +1,7 @@
 """Shapes in signatures are checked while tests run; a fixture runs `attn` as its entry point does."""
 
 import ast
+import gc
 import json
 import os
 import re
@@ -28,6 +29,9 @@ sys.dont_write_bytecode = False
 # Shown outputs are compared: the same digits on every processor with AVX2, as those of x86 have had for ten
 # years. Elsewhere the last digits may differ, which tests/same_text.py allows. Read as torch is imported.
 os.environ |= {"MKL_CBWR": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
+
+# transformers compiles some hundred patterns anew for each model that it loads, more than Python keeps.
+vars(re)["_MAXCACHE"] = 2**14
 
 # Elsewhere the examples change with every run; what a machine checks before landing is the same twice.
 settings.register_profile("ci", derandomize=True)
@@ -83,6 +87,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     is_test = collection_path.name.startswith("test_") and config.getoption("--quick")
     return True if is_test and imported(collection_path) & SLOW_IMPORTS else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Garbage collection would traverse, again and again, the million objects that imports make and keep."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
