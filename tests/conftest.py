@@ -100,7 +100,26 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+LONGEST = [
+    f"tests/{name}.py"
+    for name in (
+        *("views/pictures/test_pictures", "test_architectures", "measure/test_smollm2"),
+        *("commands/test_first_screens", "runs/test_watching", "runs/test_survival", "test_pages"),
+        *("runs/test_store", "core/test_each_engine", "test_release", "runs/test_executors"),
+        *("commands/test_commands", "views/page/test_page_in_browser", "api/test_callers_models"),
+    )
+]
+"""Files of 20 seconds and more begin first, so that at the end no worker waits long for another."""
+
+
+def place_of(item: pytest.Item) -> int:
+    name = item.path.relative_to(ROOT).as_posix()
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    assert all((ROOT / name).exists() for name in LONGEST)
+    items.sort(key=place_of)
     if config.getoption("--quick"):
         slow = [item for item in items if SLOW_FIXTURE in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=slow)
