@@ -1,6 +1,7 @@
 """Shapes in signatures are checked while tests run; a fixture runs `attn` as its entry point does."""
 
 import ast
+import gc
 import json
 import os
 import re
@@ -25,8 +26,12 @@ from tests.shapes import check_by_test, checked
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# The same digits on every processor, since shown outputs are compared; torch reads these when it is imported.
-os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+# Shown outputs are compared: the same digits on every processor with AVX2, as those of x86 have had for ten
+# years. Elsewhere the last digits may differ, which tests/same_text.py allows. Read as torch is imported.
+os.environ |= {"MKL_CBWR": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
+
+# transformers compiles some hundred patterns anew for each model that it loads, more than Python keeps.
+vars(re)["_MAXCACHE"] = 2**14
 
 # Elsewhere the examples change with every run; what a machine checks before landing is the same twice.
 settings.register_profile("ci", derandomize=True)
@@ -84,7 +89,37 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_test and imported(collection_path) & SLOW_IMPORTS else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Garbage collection would traverse, again and again, the million objects that imports make and keep."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+LONGEST = [
+    f"tests/{name}.py"
+    for name in (
+        *("views/pictures/test_pictures", "test_architectures", "measure/test_smollm2"),
+        *("commands/test_first_screens", "runs/test_watching", "runs/test_survival", "test_pages"),
+        *("runs/test_store", "core/test_each_engine", "test_release", "runs/test_executors"),
+        *("commands/test_commands", "views/page/test_page_in_browser", "api/test_callers_models"),
+    )
+]
+"""Files of 20 seconds and more begin first, so that at the end no worker waits long for another."""
+
+
+def place_of(item: pytest.Item) -> int:
+    name = item.path.relative_to(ROOT).as_posix()
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    assert all((ROOT / name).exists() for name in LONGEST)
+    items.sort(key=place_of)
     if config.getoption("--quick"):
         slow = [item for item in items if SLOW_FIXTURE in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=slow)

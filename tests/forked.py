@@ -1,16 +1,19 @@
-"""A process of `attn` in a tenth of a second: the fork of one that has imported torch and transformers.
+"""A process of `attn`, or of Python, in a tenth of a second: forked once torch and transformers are there.
 
 Streams, signals, exit codes and terminals are those of any process. What happens while Python starts or
 imports something is another matter: tests of that start `python -m attncli`.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from tests.conftest import Ended
-from tools.refresh_outputs import start_attn
+from tests.running import ROOT
+from tools.refresh_outputs import start_attn, start_python
 
 
 def run_attn(
@@ -25,11 +28,28 @@ def run_attn(
 
     Whoever reads its standard output closes the pipe after `read` bytes.
     """
+    return _ended(start_attn, arguments, given, read, folder or Path.cwd(), environment)
+
+
+def run_python(program: str, *arguments: object) -> Ended:
+    """What a program does that is not about how Python starts, nor about what it imports."""
+    start = partial(start_python, program)
+    return _ended(start, [*map(str, arguments)], "", None, ROOT, os.environ)
+
+
+def _ended(
+    start: Callable[..., BaseProcess],
+    arguments: Sequence[str],
+    given: str,
+    read: int | None,
+    folder: Path,
+    environment: Mapping[str, str],
+) -> Ended:
     with TemporaryFile() as err:
         (stdin, ours), (theirs, stdout) = os.pipe(), os.pipe()
-        process = start_attn(
+        process = start(
             arguments,
-            folder=folder or Path.cwd(),
+            folder=folder,
             environment=environment,
             stdin=stdin,
             stdout=stdout,

@@ -1,6 +1,10 @@
-"""Folders with tiny models in them, made on the spot."""
+"""Folders with tiny models in them, made once in a process and then copied."""
 
+import shutil
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -17,6 +21,28 @@ from transformers.utils import logging
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, VOCABULARY
 
 logging.disable_progress_bar()
+
+MADE = TemporaryDirectory(prefix="attn-models-")
+"""What was made so far, for as long as the process lives."""
+
+
+def made_once(make: Callable[..., Path]) -> Callable[..., Path]:
+    """The same call again copies what the first one made; torch's random numbers go on as after the first."""
+    known: dict[object, tuple[Path, torch.Tensor]] = {}
+
+    @wraps(make)
+    def copied(folder: Path, *arguments: Any, **options: Any) -> Path:
+        key = (arguments, *options.items())
+        if key not in known:
+            kept = make(Path(MADE.name, f"{make.__name__}-{len(known)}"), *arguments, **options)
+            known[key] = kept, torch.get_rng_state()
+        kept, state = known[key]
+        torch.set_rng_state(state)
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+        return folder
+
+    return copied
+
 
 WORDS = ["the", "cat", "walks", "on", "street", "sat", "because", "it", "was", "tired", "die", "katze"]
 
@@ -37,6 +63,7 @@ def save_tokenizer(folder: Path, *, padded: int | None = None) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
 
 
+@made_once
 def save_writer(folder: Path, architecture: str) -> Path:
     """The same with the head that writes, which ends at no token before its time."""
     config = ARCHITECTURES[architecture].build().config
@@ -72,6 +99,7 @@ GEMMAS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@made_once
 def save_gemma(folder: Path, name: str) -> Path:
     """Gemma 3n or 4, which writes and shares keys and values."""
     kind: Any = getattr(transformers, f"{name}ForCausalLM")
@@ -87,6 +115,7 @@ def save_gemma(folder: Path, name: str) -> Path:
     return folder
 
 
+@made_once
 def save_model(folder: Path, architecture: str, *, padded: int | None = None) -> Path:
     """A folder as a user has it: config, safetensors, tokenizer."""
     model = ARCHITECTURES[architecture].build()

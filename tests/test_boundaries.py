@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -75,15 +76,18 @@ NAMES = {f"attncli.core.{name}" for name in ("names", "process", "runtime")}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-IMPORTS = {path: imported_modules(path) for path in SOURCES}
+@cache
+def imports() -> dict[Path, set[str]]:
+    """The modules that each file imports: two seconds, which only the worker with these tests spends."""
+    return {path: imported_modules(path) for path in SOURCES}
 
 
 def packages(path: Path) -> set[str]:
-    return {name.split(".")[0] for name in IMPORTS[path]}
+    return {name.split(".")[0] for name in imports()[path]}
 
 
 def test_rooms_import_along_the_arrows() -> None:
-    for path, modules in IMPORTS.items():
+    for path, modules in imports().items():
         room = room_of(path)
         if room not in ("__init__", "__main__"):
             ours = {name.split(".")[1] for name in modules if name.startswith("attncli.")}
@@ -99,7 +103,7 @@ def test_the_library_knows_neither_settings_nor_words_for_people() -> None:
 def test_of_the_toys_only_what_explains_a_report_knows_reports() -> None:
     knowing = [
         path.stem
-        for path, modules in IMPORTS.items()
+        for path, modules in imports().items()
         if "attncli.report" in modules and room_of(path) == "toys"
     ]
     assert knowing and all(name.startswith("explained_") for name in knowing)
@@ -115,13 +119,13 @@ def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms() -> None:
 
 
 def test_settings_and_views_know_only_the_names_of_what_is_measured() -> None:
-    for path, modules in IMPORTS.items():
+    for path, modules in imports().items():
         of_core = {name for name in modules if name.count(".") == 2 and name.startswith("attncli.core.")}
         assert of_core <= NAMES or room_of(path) not in ("settings", "views"), path
 
 
 def test_of_other_packages_only_what_is_public_is_imported() -> None:
-    for path, modules in IMPORTS.items():
+    for path, modules in imports().items():
         parts = {part for name in modules for part in name.split(".")}
         assert not {part for part in parts if part.startswith("_") and not part.endswith("__")}, path
 

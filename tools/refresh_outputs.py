@@ -24,7 +24,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
@@ -42,7 +42,7 @@ PYTHON_BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n.*?```\n)?", re.D
 RUN_BLOCKS = """
 import contextlib, io, json, sys
 names, outputs = {}, []
-for code in json.load(sys.stdin):
+for code in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code, names)
     outputs.append(printed.getvalue())
@@ -133,21 +133,51 @@ def start_attn(
     Without `stdin` it reads /dev/null. What these two read of the environment as they are imported is that of
     the first call.
     """
+    return _start(_attn, arguments, folder, environment, (stdin, stdout, stderr))
+
+
+def start_python(
+    program: str,
+    arguments: Sequence[str],
+    *,
+    folder: str | Path,
+    environment: Mapping[str, str],
+    stdout: int,
+    stderr: int,
+    stdin: int | None = None,
+) -> BaseProcess:
+    """The same of a program, as `python -c` runs it; its `sys.path` is that of the process that calls."""
+    return _start(_python, (program, *arguments), folder, environment, (stdin, stdout, stderr))
+
+
+def _start(
+    run: Callable[[Sequence[str]], None],
+    given: Sequence[str],
+    folder: str | Path,
+    environment: Mapping[str, str],
+    descriptors: Sequence[int | None],
+) -> BaseProcess:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
-    streams = [None if stdin is None else DupFd(stdin), DupFd(stdout), DupFd(stderr)]
-    process = context.Process(target=_run, args=([*arguments], str(folder), {**environment}, streams))
+    streams = [None if descriptor is None else DupFd(descriptor) for descriptor in descriptors]
+    process = context.Process(target=_run, args=(run, [*given], str(folder), {**environment}, streams))
     process.start()
     return process
 
 
-def _run(arguments: list[str], folder: str, environment: dict[str, str], streams: list[Any]) -> None:
-    """`attn`, with these streams; what it writes before it has them goes nowhere."""
+def _run(
+    run: Callable[[Sequence[str]], None],
+    given: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    streams: Sequence[Any],
+) -> None:
+    """In the new process: run what was given, with these streams; what is written before goes nowhere."""
     for number, stream in enumerate(streams):
         if stream is not None:
-            given = stream.detach()
-            os.dup2(given, number)
-            os.close(given)
+            descriptor = stream.detach()
+            os.dup2(descriptor, number)
+            os.close(descriptor)
     # What this process began with may have been a file, whose place is remembered.
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
     out, err = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
@@ -156,10 +186,20 @@ def _run(arguments: list[str], folder: str, environment: dict[str, str], streams
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    run(given)
+
+
+def _attn(arguments: Sequence[str]) -> None:
     sys.argv = ["attn", *arguments]
     from attncli.cli import main
 
     main()
+
+
+def _python(given: Sequence[str]) -> None:
+    program, *arguments = given
+    sys.argv = ["-c", *arguments]
+    exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def both_outputs_of(command: str, folder: str) -> str:
@@ -201,20 +241,21 @@ def refreshed(text: str, *, quick: bool = False, slow: bool = False) -> str:
         return BLOCK.sub(rerun, text)
 
 
-def refreshed_python(text: str) -> str:
-    """The page with what its Python prints now."""
-    with TemporaryDirectory() as folder:
+def refreshed_python(text: str, *, quick: bool = False) -> str:
+    """The page with what its Python prints now, in a fork where it has to be quick."""
+    with TemporaryDirectory() as folder, TemporaryFile() as printed:
         Path(folder, "my-model").symlink_to(ROOT / "attncli" / "data" / "tiny-induction")
-        ended = subprocess.run(
-            [sys.executable, "-c", RUN_BLOCKS],
-            input=json.dumps(PYTHON_BLOCK.findall(text)),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            cwd=folder,
-            env=_environment(),
-        )
-    outputs = iter(json.loads(ended.stdout))
+        blocks, out = json.dumps(PYTHON_BLOCK.findall(text)), printed.fileno()
+        if quick:
+            asked: dict[str, Any] = {"folder": folder, "environment": _environment()}
+            process = start_python(RUN_BLOCKS, [blocks], **asked, stdout=out, stderr=2)
+            process.join()
+            assert process.exitcode == 0
+        else:
+            command = [sys.executable, "-c", RUN_BLOCKS, blocks]
+            subprocess.run(command, stdout=out, check=True, cwd=folder, env=_environment())
+        printed.seek(0)
+        outputs = iter(json.loads(printed.read()))
 
     def with_output(match: re.Match[str]) -> str:
         output = "".join(f"{line.rstrip()}\n" for line in next(outputs).splitlines())

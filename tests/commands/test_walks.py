@@ -161,8 +161,10 @@ def test_keys_pressed_before_the_first_prompt_skip_no_step(explained: Path) -> N
         seen.close()
 
 
-@pytest.mark.parametrize("forward", ["\n", " ", "n", "\x1b[B", "\x1bOB", "\x1b[6~"])
-@pytest.mark.parametrize("back", ["b", "\x1b[A", "\x1b[5~"])
+@pytest.mark.parametrize(
+    ("forward", "back"),
+    [*zip(["\n", " ", "n", "\x1b[B", "\x1bOB", "\x1b[6~"], 2 * ["b", "\x1b[A", "\x1b[5~"], strict=True)],
+)
 def test_single_keys_go_on_and_back(explained: Path, forward: str, back: str) -> None:
     with terminal(["show", explained.name], explained.parent) as seen:
         assert seen.read() and "1 of 8" in seen.screen and "b: back" not in seen.screen

@@ -70,9 +70,9 @@ def test_workers_share_the_work_with_one_thread_each(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost(workers: int) -> None:
-    results = by_number(run_workers(chunk_work.killed_by_thirteen, chunks_of(40, 16), workers))
+    results = by_number(run_workers(chunk_work.killed_by_thirteen, chunks_of(20, 4), workers))
     assert results.pop(KILLER) == Died("its worker was killed by SIGKILL")
-    assert results == {i: i**2 for i in range(40) if i != KILLER}
+    assert results == {i: i**2 for i in range(20) if i != KILLER}
 
 
 def test_a_worker_that_is_killed_as_it_sends_a_result_ends_at_once() -> None:

@@ -131,12 +131,14 @@ def test_a_run_that_kills_its_worker_is_recorded_and_the_others_go_on(
     attn: Attn, tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attncli.runs.driver.run_chunk", killed_by_thirteen)
-    arguments, store = write_batch(tmp_path, 30, "experiment: self\nembed_dim: 4"), tmp_path / "runs.db"
+    arguments, store = write_batch(tmp_path, 16, "experiment: self\nembed_dim: 4"), tmp_path / "runs.db"
+    prompts = Path(arguments[-1])
+    prompts.write_text("".join(prompts.read_text().splitlines(keepends=True)[-4:]))  # 12 to 15
     ended = attn([*arguments, "-o", str(store), "--workers", workers])
     assert ended.code == 3
     first, summary = ended.err.splitlines()
-    assert re.fullmatch(r".*sweep.yaml:1:1, line 14: its worker was killed by SIGKILL", first)
-    assert "has 29 of 30 runs" in summary and "1 failed" in summary
+    assert re.fullmatch(r".*sweep.yaml:1:1, line 2: its worker was killed by SIGKILL", first)
+    assert "has 3 of 4 runs" in summary and "1 failed" in summary
     monkeypatch.undo()
     again = attn([*arguments, "-o", str(store), "--workers", workers])
-    assert again.code == 0 and "has 30 of 30 runs, 1 done now" in again.err
+    assert again.code == 0 and "has 4 of 4 runs, 1 done now" in again.err

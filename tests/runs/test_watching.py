@@ -1,13 +1,13 @@
 """Watching a training run: what it leaves untouched, what it keeps, and what cannot end the training."""
 
+import os
 import random
-import signal
-import subprocess
 import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import attncli
 from attncli.errors import RunError, UserError
@@ -23,46 +23,15 @@ from attncli.models.folder import SHIPPED_MODEL
 from attncli.runs.reading import reading
 from attncli.runs.training_steps import StoredSteps, stored_steps
 from attncli.runs.watching import Watch
+from tests.forked import run_python
 from tests.running import ROOT
-
-TOKENS = 5
-FEW = {"num_tokens": TOKENS}
+from tests.runs.small_training import FEW, TOKENS, seeded, small_model, trained
+from tools.refresh_outputs import start_python
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(SHIPPED_MODEL)
-
-
-def small_model() -> GPT2LMHeadModel:
-    """With dropout: a random number more or less changes its weights."""
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=64, n_positions=32, n_embd=12, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0
-    )
-    return GPT2LMHeadModel(config)
-
-
-def trained(
-    model: nn.Module, num_steps: int, after: Callable[[int, torch.Tensor], object] = lambda *_: None
-) -> None:
-    """`after` each step; what it reads follows from the random generators of torch, Python and numpy."""
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(1, num_steps + 1):
-        tokens = torch.randint(64, (2, 7))
-        tokens[0, 0], tokens[1, 0] = random.randrange(64), int(np.random.randint(64))
-        loss = model(tokens, labels=tokens).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        after(step, loss)
-
-
-def seeded() -> None:
-    torch.manual_seed(1)
-    random.seed(1)
-    np.random.seed(1)
 
 
 def steps_in(path: Path) -> StoredSteps:
@@ -157,7 +126,7 @@ TRAINING = """
 import sys, torch, attncli
 from transformers import AutoTokenizer
 from attncli.models.folder import SHIPPED_MODEL
-from tests.runs.test_watching import small_model, trained
+from tests.runs.small_training import small_model, trained
 torch.set_num_threads(1)
 model = small_model()
 watch = attncli.Watch(model, AutoTokenizer.from_pretrained(SHIPPED_MODEL), every=1, store=sys.argv[1],
@@ -170,17 +139,17 @@ def test_a_killed_run_leaves_a_store_that_opens_and_a_second_one_is_refused(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.db"
-    process = subprocess.Popen([sys.executable, "-c", TRAINING, str(path)])
+    process = start_python(TRAINING, [str(path)], folder=ROOT, environment=os.environ, stdout=1, stderr=2)
     try:
         deadline = time.monotonic() + 60
         while not (path.exists() and len(_steps_of(path)) > 3):
-            assert process.poll() is None and time.monotonic() < deadline
+            assert process.exitcode is None and time.monotonic() < deadline
             time.sleep(0.05)
         with pytest.raises(RunError, match=r"run\.db: is being written by another attn \(process \d+\)"):
             Watch(small_model(), tokenizer, store=path, **FEW)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
     steps = _steps_of(path)
     assert steps == list(range(1, len(steps) + 1))
     with pytest.raises(UserError, match=rf"steps 1 to {len(steps)} of a run: give another name, or resume=T"):
@@ -312,7 +281,7 @@ import torch
 from transformers import AutoTokenizer
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.runs.watching import Watch
-from tests.runs.test_watching import FEW, small_model, trained
+from tests.runs.small_training import FEW, small_model, trained
 
 warnings.simplefilter("ignore")  # torch's own, as it compiles
 for is_watched in (False, True):
@@ -336,11 +305,9 @@ for is_watched in (False, True):
 
 def test_a_compiled_model_is_not_compiled_again() -> None:
     """In a process of its own: others that ran here may have made torch give up."""
-    ended = subprocess.run(
-        [sys.executable, "-c", COMPILED], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert ended.returncode == 0, ended.stderr
-    alone, watched = map(int, ended.stdout.split())
+    ended = run_python(COMPILED)
+    assert ended.code == 0, ended.err
+    alone, watched = map(int, ended.out.split())
     assert alone == watched > 0
 
 
@@ -380,6 +347,8 @@ def test_wrapped_models_are_unwrapped(tokenizer: PreTrainedTokenizerBase, tmp_pa
 TOGETHER = """
 import hashlib
 import sys
+import warnings
+from datetime import timedelta
 import torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
@@ -388,11 +357,13 @@ from transformers import AutoTokenizer
 from attncli.errors import UserError
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.runs.watching import Watch
-from tests.runs.test_watching import FEW, seeded, small_model, trained
+from tests.runs.small_training import FEW, seeded, small_model, trained
 
+warnings.simplefilter("ignore")
 folder, rank = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)
-distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+group = {"init_method": f"file://{folder}/group", "rank": rank, "world_size": 2}
+distributed.init_process_group("gloo", **group, timeout=timedelta(minutes=2))
 tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
 for store in (None, f"{folder}/run.db"):
     model = small_model()
@@ -431,20 +402,10 @@ distributed.destroy_process_group()
 
 def test_two_processes_that_train_together(tmp_path: Path) -> None:
     """The first measures, both keep their weights; of weights in parts each says at once that it cannot."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", TOGETHER, str(tmp_path), str(rank)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        ended = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], ended
-    first, second = (out.splitlines() for out, _ in ended)
+    with ThreadPoolExecutor() as both:
+        ended = [*both.map(lambda rank: run_python(TOGETHER, tmp_path, rank), range(2))]
+    assert [process.code for process in ended] == [0, 0], ended
+    first, second = (process.out.splitlines() for process in ended)
     assert (first.pop(1), second.pop(1)) == ("4", "None")
     assert first == second
     alone, watched, *lines, later = first

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from attncli.runs.runner import Session
 from attncli.settings import SPECS
 from attncli.settings.attention import SelfOfModelSpec
 from attncli.settings.fields import Given, Spec, build_spec
+from attncli.settings.models import ModelSpec
 from attncli.toys.attention import KeptDraws
 from tests.running import run_together
 
@@ -52,7 +54,7 @@ def with_ranking_of(got: Report, expected: Report) -> Report:
 
 
 def assert_same(got: object, expected: object, where: str = "", tolerance: float = 1e-6) -> None:
-    """Equal within 1e-6 of the largest number that they stand beside; everything else exactly."""
+    """Equal within the tolerance of the largest number that they stand beside; everything else exactly."""
     assert type(got) is type(expected) or isinstance(got, Mapping), where
     if isinstance(expected, Report):
         assert list(got.tensors) == list(expected.tensors)
@@ -91,8 +93,9 @@ def assert_same(got: object, expected: object, where: str = "", tolerance: float
 
 
 def assert_together_is_alone(specs: list[Spec]) -> None:
+    """Within 1e-6; where a model reads them, 3e-6: products of other sizes are summed in another order."""
     for got, spec in zip(run_together(specs), specs, strict=True):
-        assert_same(got, alone(spec))
+        assert_same(got, alone(spec), tolerance=3e-6 if isinstance(spec, ModelSpec) else 1e-6)
 
 
 SENTENCES = [
@@ -162,11 +165,8 @@ def test_all_experiments_mixed_in_any_order() -> None:
         for text in (CAT, "a b c d e f")
         for name, kind in SPECS.items()
     ]
-    together = run_together(specs)
-    for got, spec in zip(together, specs, strict=True):
-        assert_same(got, alone(spec))
-    for got, expected in zip(run_together(specs[::-1]), together[::-1], strict=True):
-        assert_same(got, expected)
+    Random().shuffle(specs)
+    assert_together_is_alone(specs)
 
 
 words = st.text(st.sampled_from("abc"), min_size=1, max_size=2)

@@ -1,11 +1,13 @@
-"""What transformers' own eager attention gives, from a model that is loaded anew for each text."""
+"""What transformers' own eager attention gives of each text, from a model as it was loaded."""
 
 import itertools
 import re
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +124,18 @@ def load(folder: Path, auto_class: Any = AutoModel) -> PreTrainedModel:
     return model
 
 
+@lru_cache(maxsize=1)
+def _loaded(folder: Path) -> PreTrainedModel:
+    return load(folder)
+
+
 def layers_of_text(folder: Path, text: str) -> list[Layer]:
-    """Each layer's attention, by stack (encoder, self, cross) and number; NotTestable where eager fails."""
+    """Each layer's attention, by stack (encoder, self, cross) and number; NotTestable where eager fails.
+
+    Of a model as it was loaded: some change with the texts that they read.
+    """
     try:
-        model = load(folder)
+        model = deepcopy(_loaded(folder))
         ids = torch.tensor([AutoTokenizer.from_pretrained(folder)(text)["input_ids"]])
         return run(model, inputs(model, ids))[1]
     except Exception as error:

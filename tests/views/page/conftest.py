@@ -31,31 +31,53 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+Tabs = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def tabs(browser: Any) -> Tabs:
+    """Tabs that no test has open, by the options of their context: a new one takes a core half a second."""
+    return {}
+
+
+def new_tab(browser: Any, **options: Any) -> Any:
+    """A tab that notes in `told` and `asked` what its page tells, throws, and asks of a network."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+
+    def is_own(request: Any) -> bool:
+        return request.url == page.file
+
+    context.route("**/*", lambda route: route.continue_() if is_own(route.request) else route.abort())
+    page.on("console", lambda message: page.told.append(message.text))
+    page.on("pageerror", lambda error: page.told.append(str(error)))
+    page.on("dialog", lambda dialog: (page.told.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: is_own(request) or page.asked.append(request.url))
+    return page
+
+
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
+def opened(browser: Any, tabs: Tabs, tmp_path: Path) -> Iterator[Opened]:
     """Opens a page from disk once it is drawn. At the end nothing was asked of a network, told or thrown."""
     told: list[str] = []
     asked: list[str] = []
-    contexts = []
+    taken: list[tuple[str, Any]] = []
 
     def open_file(text: str, *, width: int = 1280, **options: Any) -> Any:
         path = tmp_path / "page.html"
         path.write_text(text, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        context.route("**/*", lambda route: route.continue_() if is_own(route.request) else route.abort())
-        is_own = lambda request: request.url == path.as_uri()  # noqa: E731
-        page = context.new_page()
-        page.told, page.asked = told, asked
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
-        page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: is_own(request) or asked.append(request.url))
-        page.goto(path.as_uri())
+        idle = tabs.setdefault(repr(options), [])
+        page = idle.pop() if idle else new_tab(browser, **options)
+        taken.append((repr(options), page))
+        page.told, page.asked, page.file = told, asked, path.as_uri()
+        page.set_viewport_size({"width": width, "height": 900})
+        page.mouse.move(-1, -1)  # over nothing, wherever the test before left it
+        page.goto(page.file)
         page.wait_for_selector("html[data-drawn]")
         return page
 
     yield open_file
-    for context in contexts:
-        context.close()
+    for options, page in taken:
+        page.goto("about:blank")
+        tabs[options].append(page)
     assert told == [] and asked == []
