@@ -76,7 +76,7 @@ from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
 from attncli.measure.scores import score_parts as parts_of_score
-from attncli.measure.sources import AnswerSources, RetrievingHeads, SourceMethod, given_answer, written_answer
+from attncli.measure.sources import SourceMethod, given_answer, written_answer
 from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import TextDifferences
@@ -99,6 +99,7 @@ from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.tabled import Tabled
 
 

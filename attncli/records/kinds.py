@@ -5,10 +5,13 @@ from collections.abc import Iterable
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.columns import Result
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.sources import AnswerSources, RetrievingHeads
 
 KINDS: dict[str, type[Result]] = {
     "cache": LimitedHeads,
     "cache of policies": PolicyCosts,
+    "source": AnswerSources,
+    "source of heads": RetrievingHeads,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
 }

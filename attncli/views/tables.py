@@ -57,12 +57,10 @@ from attncli.views.sections import (
     statistic_tables,
     step_sections,
 )
+from attncli.views.source_screens import knows_heads, retrieving_heads_screen, source_screen, split_further
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
 from attncli.views.writer_screens import (
     generate_screen,
-    knows_heads,
-    source_screen,
-    split_further,
 )
 
 ANY = (str, int, float, type(None))
@@ -151,7 +149,6 @@ HEADS = Needs(
     },
 )
 
-SOURCE_NUMBERS = dict.fromkeys(("all_heads", "retrieving_heads", "lost"), MAYBE)
 
 NEEDS: dict[str, Needs] = {
     **dict.fromkeys(("self", "multihead", "cross", "show"), WEIGHTS),
@@ -226,19 +223,6 @@ NEEDS: dict[str, Needs] = {
         spec={"sort": TEXT},
         said=("about",),
     ),
-    "source": Needs(
-        must=("sources", "answer", "rankings", "source"),
-        tables={
-            "sources": {"source": WHOLE, "name": TEXT, "title": ANY, "text": ANY, **SOURCE_NUMBERS},
-            "answer": {"text": TEXT, "source": MAYBE},
-            "rankings": {
-                **{"ranking": TEXT, "predicts": TEXT, "removed": WHOLE},
-                **{"spearman": MAYBE, "first_right": MAYBE},
-            },
-        },
-        said=("about", "how_to_read"),
-    ),
-    "source of heads": Needs(must=("heads", "chosen"), tables={"heads": HEAD, "chosen": {}}, said=("about",)),
     "circuit": Needs(
         must=("edges",),
         tables={"edges": {**EDGE, "share": NUMBER, "strength": NUMBER}, "heads": {**HEAD, "weight": MAYBE}},
@@ -310,8 +294,6 @@ def suits(report: Report) -> bool:
         name = f"heads of {forms[0]}" if forms else name
     if name == "diff" and "heads" in report.statistics:
         name = "diff of texts"
-    if name == "source" and "chosen" in report.statistics:
-        name = "source of heads"
     if name == "watch" and report.spec.get("head"):
         name = "watch of a head"
     if name == "circuit" and "copying" in report.statistics:
@@ -423,6 +405,8 @@ FirstScreen = Callable[[Report, Display], ScreenParts]
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
     "cache": limited_heads_screen,
     "cache of policies": policies_screen,
+    "source": source_screen,
+    "source of heads": retrieving_heads_screen,
     "why": logit_screen,
     "why of a score": score_screen,
 }
@@ -440,7 +424,6 @@ SCREENS: dict[str, FirstScreen] = {
     "heads": heads_screen,
     "generate": generate_screen,
     "ablate": ablate_screen,
-    "source": source_screen,
     "circuit": circuit_screen,
     "diff": comparison_screen,
     "results": results_screen,
