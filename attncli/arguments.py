@@ -376,10 +376,10 @@ def _kind(annotation: Any) -> Any:
 
 
 Given = ParamSpec("Given")
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 
-def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
     """The function, whose arguments are first held to their annotations and taken as these make them.
 
     WrongArgument with a line for each that does not fit. A wrong keyword stays Python's TypeError. Numbers of
@@ -400,7 +400,7 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
         }
 
     @wraps(function)
-    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
         try:
             given = parameters.bind(*args, **kwargs)
         except TypeError:

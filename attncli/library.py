@@ -57,10 +57,9 @@ from attncli.arguments import (
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import CACHE_POLICIES, PATTERNS, ROW_STATISTICS, named_head
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.ablate import HeadEffects, Predicted, ablated, predicted_reading, swapped_reading
+from attncli.measure.ablate import Predicted, ablated, predicted_reading, swapped_reading
 from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged
 from attncli.measure.cache_policies import policy_costs, windows
-from attncli.measure.circuit import Compositions, HeadEdges
 from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import HeadExamples, head_examples
@@ -79,7 +78,6 @@ from attncli.measure.scores import score_parts as parts_of_score
 from attncli.measure.sources import SourceMethod, given_answer, written_answer
 from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
-from attncli.measure.two_texts import TextDifferences
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import attribution
 from attncli.measure.writing import WrittenText, written
@@ -98,6 +96,9 @@ from attncli.models.source_texts import SourcedText, Split, read_sourced, split_
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding
 from attncli.records.caches import LimitedHeads, PolicyCosts
+from attncli.records.changes import TextDifferences
+from attncli.records.circuit import Compositions, HeadEdges
+from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.tabled import Tabled

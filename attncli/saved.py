@@ -29,8 +29,7 @@ from attncli import __version__
 from attncli.arguments import expectation
 from attncli.arrays import NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
-from attncli.records.kinds import KINDS as KINDS_OF_RESULTS
-from attncli.records.kinds import kind_named
+from attncli.records.kinds import kind_named, known_kind
 from attncli.report import (
     AXES,
     PLACES,
@@ -365,12 +364,6 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _known_kind(name: str) -> str:
-    if name not in KINDS_OF_RESULTS:
-        raise ValueError(f"unknown kind {name!r:.40}: must be of {', '.join(KINDS_OF_RESULTS)}")
-    return name
-
-
 def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     for axis in axes:
         if axis not in AXES:
@@ -527,7 +520,7 @@ class SavedReport(Report):
     statistic_axes: Mapping[str, Mapping[str, Axes]]
     notes: tuple[str, ...] = field()
     id: None = field(default=None, init=False)
-    kind: Annotated[str, AfterValidator(_known_kind)] = ""
+    kind: Annotated[str, AfterValidator(known_kind)] = ""
 
     def restored(self) -> Report:
         """The report itself; ValueError, with the place, for statistics and axes that do not match."""

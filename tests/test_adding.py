@@ -5,6 +5,7 @@ Nothing but the files that the page names is touched.
 
 import ast
 import csv
+import inspect
 import io
 import json
 import re
@@ -18,6 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
+
+from attncli.records.columns import Result, StatisticGroup
+from attncli.records.kinds import KINDS
+from attncli.settings.heads import HeadsSpec
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -124,11 +129,39 @@ class Package(NamedTuple):
         return str(out)
 
 
+# What has a report of each kind of result: one more column of its first table that a store keeps is in every
+# form. What a batch takes is given as settings.
+KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
+    "ablate": {"sentence": "a b a b"},
+    "circuit": {"sentence": "a b a b"},
+    "circuit of weights": {"weights": True},
+    "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
+    "why": {"sentence": "a b a b"},
+    "why of a score": {"sentence": "a b a b", "head": "1:2"},
+}
+MORE = "third"
+
+
+def first_table(kind: type[Result]) -> StatisticGroup:
+    """The first that a store keeps."""
+    return next(group for group in kind.groups() if group.is_kept)
+
+
+def add_columns(root: Path) -> None:
+    """A column in the class of the first such table of each kind, one line each."""
+    rows = {first_table(kind).kind for kind in KINDS.values()}
+    for kind in sorted(rows, key=lambda kind: kind.__name__):
+        file = Path(inspect.getfile(kind)).relative_to(ROOT)
+        line = f"    {MORE}: float = column(of=lambda row: 1 / 3)\n"
+        put(Addition("", str(file), kind.__name__, False, line), root)
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Package]:
     """A copy of the package with everything that the page adds."""
     root = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "attncli", root / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
+    add_columns(root)
     for addition in additions():
         put(addition, root)
     command = [sys.executable, "-c", RUN_EACH]
@@ -259,6 +292,37 @@ def test_a_pair_of_heads_is_measured_by_a_command_and_from_python(package: Packa
     rows = list(csv.DictReader(io.StringIO(package.attn("pairs", text, "--format", "csv"))))
     assert [float(row["distance"]) for row in rows] == [pair["distance"] for pair in pairs]
     assert "distance" in package.attn("pairs", text)
+
+
+def test_each_kind_has_a_command_here() -> None:
+    assert KINDS_SHOWN.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS_SHOWN)
+def test_a_column_of_each_kind_is_in_every_form(package: Package, tmp_path: Path, kind: str) -> None:
+    first = first_table(KINDS[kind])
+    asked, experiment = KINDS_SHOWN[kind], kind.split(" of ")[0]
+    settings = {} if isinstance(asked, list) else asked
+    flags = [
+        part for name, value in settings.items() for part in (f"--{name}", value) if isinstance(part, str)
+    ]
+    arguments = asked if isinstance(asked, list) else [experiment, *flags]
+    report = package.report(*arguments)
+    rows = report["statistics"][first.name]
+    assert report.get("kind", report["experiment"]) == kind
+    assert rows and {row[MORE] for row in rows} == {1 / 3}
+    table = package.attn(*arguments, "--show", first.name, "--format", "csv")
+    assert {float(row[MORE]) for row in csv.DictReader(io.StringIO(table))} == {1 / 3}
+    page, config, store = (tmp_path / name for name in ("page.html", "config.yaml", "runs.db"))
+    package.attn(*arguments, "-o", str(page))
+    assert f'"{MORE}"' in page.read_text()
+    if not settings:
+        return
+    config.write_text(json.dumps({"experiment": experiment} | settings))
+    name = MORE if first.name == "heads" else f"{first.name}.0.{MORE}"
+    package.attn("batch", str(config), "-o", str(store), "--workers", "1", "--expect", f"{name} = {1 / 3}")
+    summary = package.report("results", str(store), "--statistic", name)["statistics"]["summary"]
+    assert summary and all(abs(row["mean"] - 1 / 3) < 1e-6 for row in summary)
 
 
 COLUMN = "size"

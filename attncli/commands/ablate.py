@@ -10,7 +10,7 @@ from attncli.arguments import head_name, head_names
 from attncli.core.names import EFFECTS
 from attncli.errors import UserError
 from attncli.plain_text import counted
-from attncli.settings.fields import Contradictions, Everyday, Size, TokenName, contradiction, in_group
+from attncli.settings.fields import Contradictions, Everyday, Size, TokenName, contradiction
 from attncli.settings.models import ImageSpec, SurveyTextSpec
 from attncli.settings.text import Text, Texts
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attncli.measure.ablate import Predicted
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.models.text_files import TextLine
-    from attncli.report import Report, Statistic
+    from attncli.report import Report
 
     Effect = str
 else:
@@ -70,7 +70,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         Field(
             "zero",
             description="what replaces a head's output: nothing, its mean over all tokens, the first value, "
-            "or what it gave on another prompt",
+            "or (swap: activation patching) what it gave on another prompt",
         )
     )
     other: Annotated[Text | None, Everyday("with --method swap: the other prompt, of as many tokens")] = (
@@ -119,24 +119,26 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         """Whether a picture alone is read."""
         return self.image is not None and self.sentence is None and self.file is None
 
-    def single_statistics(self) -> tuple[str, ...]:
-        differences = {
-            "loss": True,
-            "probability": self.answer is not None,
-            "logit_difference": self.against is not None,
-        }
-        baseline = [name for name, is_measured in differences.items() if is_measured]
+    def result_kind(self) -> str:
+        return "ablate"
+
+    def unmeasured(self) -> set[str]:
+        measured = {"loss", "kl"}
+        measured |= {"probability"} if self.answer is not None else set()
+        measured |= {"logit_difference"} if self.against is not None else set()
+        measured |= {"restored"} if self.method == "swap" and self.against is not None else set()
         # Whether a model has a head that predicts tokens is known when it is there.
-        effects = [*baseline, "kl", *(["output_change"] if self.model and not self.answer else [])]
+        measured |= {"output_change"} if self.model and not self.answer else set()
+        measured |= {"approximate"} if self.approximate else set()
         if self.is_of_picture:
-            effects = ["cls_change", "output_change"]
-        ends = ("", "_low", "_high") if self.texts is not None else ("",)
-        names = [f"{name}{end}" for name in effects for end in ends]
-        found = [*names, *in_group("baseline", *(f"{name}{end}" for name in baseline for end in ends))]
-        found += in_group("joint", *names) if self.jointly else ()
-        if self.approximate:
-            found += ["approximate", *in_group("approximation", "rank_correlation", "heads")]
-        return tuple(found)
+            measured = {"cls_change", "output_change"}
+        several = self.texts is not None
+        left_out = {f"{name}{end}" for name in EFFECTS.keys() - measured for end in ("", "_low", "_high")}
+        left_out |= {f"{name}{end}" for name in EFFECTS for end in ("_low", "_high") if not several}
+        left_out |= set() if self.method == "swap" else {"back", "back_baseline"}
+        left_out |= set() if self.token == EACH_TOKEN else {"token"}
+        left_out |= set() if self.jointly else {"joint"}
+        return left_out | (set() if self.approximate else {"approximation"})
 
     def _contradictions_of_swaps(self) -> Contradictions:
         if self.method != "swap":
@@ -321,10 +323,9 @@ def _report(
 ) -> "Report":
     from attncli.commands.heads import pictures_of
     from attncli.measure.ablate import ablated
-    from attncli.report import Numbers, Table
     from attncli.report_parts import build_report
 
-    found = ablated(
+    result = ablated(
         pretrained,
         readings,
         heads=spec.named_heads,
@@ -335,37 +336,25 @@ def _report(
         into=spec.into,
         progress=progress,
     )
-    rows, back = found.heads, found.back
-    if spec.token == EACH_TOKEN:
-        tokens = pretrained.written_tokens(readings[0].text)
-        rows, back = ([{**row, "token_text": tokens[row["token"]]} for row in some] for some in (rows, back))
-    measured = [name for name in EFFECTS if name in rows[0]]
+    measured = [name for name in EFFECTS if name in result.heads.cells]
     sort = _sort(spec, measured, pretrained)
     if spec.sort != sort:
         spec = spec.model_copy(update={"sort": sort})
     sign = 1 if EFFECTS[sort].falls else -1
-    ranked = sorted(rows, key=lambda row: (row[sort] is None, sign * (row[sort] or 0.0)))
-    statistics: dict[str, Statistic] = {"heads": Table(ranked[: spec.top])}
-    if back:
-        statistics["back"] = Table(sorted(back, key=lambda row: -abs(float(str(row[sort])))))
-    single = {
-        "baseline": found.baseline,
-        "back_baseline": found.back_baseline,
-        "joint": found.joint,
-        "approximation": found.approximation,
-    }
-    statistics |= {name: Numbers(numbers) for name, numbers in single.items() if numbers}
-    grids = {} if spec.token == EACH_TOKEN else Table(rows).grids(sort)
+    ranked = result.heads.sorted(lambda row: (row[sort] is None, sign * (row[sort] or 0.0)))
+    back = None if result.back is None else result.back.sorted(lambda row: -abs(row[sort]))
+    grids = {} if spec.token == EACH_TOKEN else result.heads.grids(sort)
     tensors = {f"{sort} {stack}".strip(): grid for stack, grid in grids.items()}
     read = Texts(token_spelling=pretrained.token_spelling)
     if spec.texts is None:
         text, context = readings[0].text, readings[0].context
         read = read._replace(tokens=text.tokens, context_tokens=context.tokens if context else ())
-    notes = [*_notes(spec, readings, pretrained), *notes, *found.notes]
-    num_heads = len({(row["stack"], row["layer"], row["head"]) for row in rows})
+    notes = [*_notes(spec, readings, pretrained), *notes, *result.notes]
+    num_heads = len({(row.stack, row.layer, row.head) for row in result.heads})
     about = _about(readings, num_heads, pretrained)
     pictures = () if spec.image is None else pictures_of(readings[0])
-    return build_report(spec, read, tensors, statistics, notes, about=about, pictures=pictures)
+    ranked_result = replace(result, heads=ranked[: spec.top], back=back)
+    return build_report(spec, read, tensors, ranked_result, notes, about=about, pictures=pictures)
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -> str:

@@ -131,10 +131,10 @@ class CacheSpec(SurveyTextSpec):
     def result_kind(self) -> str:
         return "cache of policies" if self.is_of_policies else "cache"
 
-    def not_in_result(self) -> frozenset[str]:
+    def unmeasured(self) -> set[str]:
         left_out = {"needle": not self.needle, "full": not self.budget, "at_budget": not self.budget}
         left_out["lines"] = not self.policy or len(self.budget) == 1
-        return frozenset(name for name, is_left_out in left_out.items() if is_left_out)
+        return {name for name, is_left_out in left_out.items() if is_left_out}
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()

@@ -1,6 +1,6 @@
 """`attn circuit`: which heads feed which, on a text, the probe or many texts, or from weights alone."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -9,21 +9,18 @@ from attncli.arguments import head_name_without_stack
 from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
 from attncli.plain_text import counted
-from attncli.report import Cell, Numbers, Report, Statistic, Table
-from attncli.settings.fields import Contradictions, Everyday, contradiction, in_group
+from attncli.report import Report
+from attncli.settings.fields import Contradictions, Everyday, contradiction
 from attncli.settings.models import SurveyTextSpec
 from attncli.settings.text import Texts
 
 if TYPE_CHECKING:
-    from attncli.measure.circuit import HeadEdges
     from attncli.models.pretrained import Pretrained, Reading
 
     PatternName = str
 else:
     PatternName = Literal[tuple(HEAD_PATTERNS)]
 
-LEAST_SHARE = 0.01
-"""Edges with a smaller share are left out of a report: they are most."""
 SHARE_NOTE = (
     "K, Q: the share of a head's score, beyond that of an average key, that an earlier head wrote on the key "
     "(query); V: of its output. strength: times the head's mean weight beyond the first key."
@@ -71,11 +68,8 @@ class CircuitSpec(SurveyTextSpec):
             return "--show all", "-o circuit.svg"
         return cls.next_steps[1:] if settings.get("head") else cls.next_steps
 
-    def single_statistics(self) -> tuple[str, ...]:
-        if self.weights:
-            return in_group("copying.N", "layer", "head", "score")
-        of_heads = ("weight", "logit_share", *(f"{side}_of_heads" for side in ("key", "query", "value")))
-        return (*of_heads, *in_group("texts", "num_texts"))
+    def result_kind(self) -> str:
+        return "circuit of weights" if self.weights else "circuit"
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -137,13 +131,7 @@ def _report(
         heads = heads_with_pattern(pretrained, readings, spec.pattern)
         if not heads:
             raise UserError(f"pattern: no head of {pretrained.name} has it here (got {spec.pattern})")
-    found = head_edges(pretrained, readings, heads=heads, progress=progress)
-    edges = sorted(map(_edge, found.rows), key=lambda row: -abs(row["strength"]))
-    statistics: dict[str, Statistic] = {
-        "edges": Table(row for row in edges if abs(row["share"]) >= LEAST_SHARE),
-        "heads": Table(_heads(found)),
-        "texts": Numbers(num_texts=found.num_texts),
-    }
+    result = head_edges(pretrained, readings, heads=heads, progress=progress)
     tokens = readings[0].text.tokens if spec.texts is None else ()
     on = counted(len(tokens), "token") if spec.texts is None else counted(len(readings), "text")
     of_texts = ["± half of a 95 % interval over the texts (Student's t)."] if len(readings) > 1 else []
@@ -151,48 +139,11 @@ def _report(
         spec,
         Texts(tokens, token_spelling=pretrained.token_spelling),
         {},
-        statistics,
-        [*of_texts, *shipped_notes(spec), *found.notes, *notes],
+        result,
+        [*of_texts, *shipped_notes(spec), *result.notes, *notes],
         about=f"{pretrained.name}: which heads feed which, on {on}.",
         how_to_read=SHARE_NOTE,
     )
-
-
-def _edge(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The edge from a part to a head or the logits, under their names."""
-    from attncli.measure.scores import Part
-
-    part = Part(row["kind"], row["from_layer"], row["from_head"])
-    to = "logits" if row["layer"] is None else f"{row['layer']}:{row['head']}"
-    ends = {name: row[name] for name in ("share_low", "share_high") if name in row}
-    return {
-        **{"from": part.name, "to": to, "side": row["side"], "share": row["share"]},
-        **ends,
-        "strength": row["strength"],
-        **{
-            "from_layer": part.layer,
-            "from_head": part.head,
-            "to_layer": row["layer"],
-            "to_head": row["head"],
-        },
-    }
-
-
-def _heads(found: "HeadEdges") -> Iterable[dict[str, Cell]]:
-    """Of each head its mean weight, and how much of each side all earlier heads wrote together."""
-    shares: dict[tuple[Any, Any], dict[str, float]] = {}
-    for row in found.rows:
-        if row["kind"] == "head" and row["layer"] is not None:
-            of_head = shares.setdefault((row["layer"], row["head"]), {})
-            of_head[row["side"]] = of_head.get(row["side"], 0.0) + row["share"]
-    logits = {
-        (row["from_layer"], row["from_head"]): row["share"] for row in found.rows if row["layer"] is None
-    }
-    for (layer, head), weight in found.weight.items():
-        of_head = shares.get((layer, head), {})
-        sides = {f"{side}_of_heads": of_head.get(side, 0.0) for side in ("key", "query", "value")}
-        of_logits = {"logit_share": logits[layer, head]} if logits else {}
-        yield {"stack": "self", "layer": layer, "head": head, "weight": weight, **sides, **of_logits}
 
 
 def _report_weights(
@@ -201,18 +152,8 @@ def _report_weights(
     from attncli.measure.circuit import compositions
     from attncli.report_parts import build_report, shipped_notes
 
-    found = compositions(pretrained, head=spec.head, progress=progress)
-    edges = [
-        {
-            **{"from": f"{row['from_layer']}:{row['from_head']}", "to": f"{row['layer']}:{row['head']}"},
-            **{"side": row["side"], "score": row["score"]},
-            **{"from_layer": row["from_layer"], "from_head": row["from_head"]},
-            **{"to_layer": row["layer"], "to_head": row["head"]},
-        }
-        for row in sorted(found.rows, key=lambda row: -row["score"])
-    ]
-    statistics: dict[str, Statistic] = {"edges": Table(edges), "copying": Table(found.copying)}
-    notes = [*([COPYING_NOTE] if found.copying else []), *found.notes, *shipped_notes(spec)]
+    result = compositions(pretrained, head=spec.head, progress=progress)
+    notes = [*([COPYING_NOTE] if result.copying else []), *result.notes, *shipped_notes(spec)]
     spec = spec.model_copy(update={"probe": None, "num_tokens": None})
     about = f"{pretrained.name}: which heads can feed which, from weights alone."
-    return build_report(spec, Texts(), {}, statistics, notes, about=about, how_to_read=WEIGHTS_NOTE)
+    return build_report(spec, Texts(), {}, result, notes, about=about, how_to_read=WEIGHTS_NOTE)

@@ -304,13 +304,13 @@ def report(
 ) -> Report:
     """B compared with A."""
     from attncli.measure.two_texts import text_differences
+    from attncli.records.kinds import kind_of
     from attncli.report_parts import versions
 
-    found = text_differences(pretrained, *reading)
-    heads, aligned = Table(found.heads), found.alignment
-    is_aligned = heads[0]["mean_jensen_shannon"] is not None
-    change = "mean_jensen_shannon" if is_aligned else "difference"
-    tables = {"heads": heads, "predictions": Table(found.predictions)}
+    result = text_differences(pretrained, *reading)
+    aligned = result.alignment
+    assert aligned is not None
+    change = "mean_jensen_shannon" if result.is_aligned else "difference"
     counts = [len(side.text.ids) for side in reading]
     read = f"on {counts[0]} and {counted(counts[1], 'token')}, {aligned.num_shared} of them aligned"
     return Report(
@@ -318,11 +318,12 @@ def report(
         {side: {"model": spec.model, "sentence": text} for side, text in (("a", spec.a), ("b", spec.b))},
         versions(),
         aligned.tokens,
-        tensors={f"{change} {stack}".strip(): grid for stack, grid in heads.grids(change).items()},
-        statistics={name: table for name, table in tables.items() if table},
-        notes=found.notes if is_aligned else (NO_SHARED_NOTE, *found.notes),
+        tensors={f"{change} {stack}".strip(): grid for stack, grid in result.heads.grids(change).items()},
+        statistics=result.statistics(),
+        notes=result.notes if result.is_aligned else (NO_SHARED_NOTE, *result.notes),
         token_spelling=pretrained.token_spelling,
-        about=f"{pretrained.name}: {counted(len(heads), 'head')}, {read}.",
+        about=f"{pretrained.name}: {counted(len(result.heads), 'head')}, {read}.",
+        kind=kind_of(result),
     )
 
 

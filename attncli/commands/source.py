@@ -142,8 +142,8 @@ class SourceSpec(ModelSpec):
     def result_kind(self) -> str:
         return "source of heads" if self.find_heads else "source"
 
-    def not_in_result(self) -> frozenset[str]:
-        return frozenset() if self.method == "sampled" else frozenset({"effect", "effect_rank"})
+    def unmeasured(self) -> set[str]:
+        return set() if self.method == "sampled" else {"effect", "effect_rank"}
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()

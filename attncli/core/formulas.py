@@ -546,6 +546,17 @@ def merged_moments(
     `squares` are the sums of squared deviations from each group's mean. NaN where all groups are empty, the
     variance below two numbers. Chan, Golub and LeVeque 1979.
     """
+    if mean.shape[-1] == 1:  # as in most calls, which would take longer to merge than to measure
+        total, center, within, least, most = (
+            numbers.squeeze(-1).double() for numbers in (count, mean, squares, lowest, highest)
+        )
+        is_none = total == 0
+        return {
+            "mean": center.masked_fill(is_none, torch.nan),
+            "variance": (within / (total - 1)).masked_fill(total < 2, torch.nan),
+            "min": least.masked_fill(is_none, torch.nan),
+            "max": most.masked_fill(is_none, torch.nan),
+        }
     number, center = count.double(), mean.double().nan_to_num()
     total = number.sum(dim=-1)
     overall = (number * center).sum(dim=-1) / total

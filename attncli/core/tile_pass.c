@@ -27,7 +27,7 @@
 typedef struct {
     int64_t num_queries, num_keys, value_dim, top_k;
     int64_t first_rank;         /* of the tile's first key */
-    int64_t bounded;            /* whether the reference stays 0 */
+    int64_t bounded;            /* whether the reference stays 0: no score is further from it than SAFE_BITS */
     int64_t num_first, window;  /* local keys: position < num_first or |query - key| < window */
     float headroom;             /* how far scores may outgrow the reference, in bits */
     float *scores;              /* query, key: scores come in, exponentials go out */
@@ -43,13 +43,12 @@ typedef struct {
     float *output;               /* query, value_dim */
 } Tile;
 
-/* 2^x by a polynomial on [-1/2, 1/2] (relative error 2e-9 before rounding); 0 below the normal numbers. */
-INLINED float exp2_of(float x)
+/* 2^x by a polynomial on [-1/2, 1/2] (relative error 2e-9 before rounding), for -125 <= x < 127. */
+INLINED float exp2_within(float x)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: its last bits count ones */
-    float bounded = x < -125.0f ? -125.0f : x;
-    float shifted = bounded + shift;
-    float f = bounded - (shifted - shift);
+    float shifted = x + shift;
+    float f = x - (shifted - shift);
     float p = 1.533757685e-04f;
     p = p * f + 1.339986037e-03f;
     p = p * f + 9.618519534e-03f;
@@ -62,6 +61,13 @@ INLINED float exp2_of(float x)
     memcpy(&bits, &p, sizeof bits);
     bits += (int32_t)((uint32_t)power << 23);
     memcpy(&p, &bits, sizeof p);
+    return p;
+}
+
+/* 2^x for any x below 127; 0 below the normal numbers. */
+INLINED float exp2_of(float x)
+{
+    float p = exp2_within(x < -125.0f ? -125.0f : x);
     return x < -125.0f ? 0.0f : x == x ? p : x; /* the bits of some NaN would make it a number */
 }
 
@@ -78,29 +84,39 @@ INLINED float keep(float score, int64_t rank, float *top_scores, int64_t *top_ra
     return top_scores[top_k - 1];
 }
 
-/* Takes in the top_k of a row: lanes in the order of their largest, until none is left that is among them. */
-INLINED void find_top(const Tile *tile, float *lanes, int64_t query, int64_t from, int64_t to)
+/* Takes in the top_k of a row, of which `lanes` has the largest of every LANES-th score. */
+INLINED void find_top(const Tile *tile, const float *lanes, int64_t query, int64_t from, int64_t to)
 {
     const float *scores = tile->scores + query * tile->num_keys;
     int64_t top_k = tile->top_k;
     float *top_scores = tile->top_scores + query * top_k;
     int64_t *top_ranks = tile->top_ranks + query * top_k;
-    for (;;) {
+    float left[LANES], least = top_scores[top_k - 1], bound = -INFINITY;
+    memcpy(left, lanes, sizeof left);
+    /* No score below the top_k-th largest of the lanes' largest is among the top_k. */
+    for (int64_t rank = 0; rank < top_k; rank++) {
         float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)
         for (int64_t lane = 0; lane < LANES; lane++)
-            largest = lanes[lane] > largest ? lanes[lane] : largest;
-        if (!(largest > top_scores[top_k - 1]))
-            return;
-        int64_t lane = 0;
-        while (lanes[lane] != largest)
-            lane++;
-        lanes[lane] = -INFINITY;
-        float least = top_scores[top_k - 1];
-        for (int64_t j = from + lane; j < to; j += LANES)
-            if (scores[j] > least)
-                least = keep(scores[j], tile->first_rank + j, top_scores, top_ranks, top_k);
+            largest = left[lane] > largest ? left[lane] : largest;
+        if (!(largest > least)) {
+            bound = least;
+            break;
+        }
+        bound = largest;
+#pragma omp simd
+        for (int64_t lane = 0; lane < LANES; lane++)
+            left[lane] = left[lane] == largest ? -INFINITY : left[lane];
     }
+    int64_t chosen[LANES], num_chosen = 0;
+    for (int64_t lane = 0; lane < LANES; lane++) {
+        chosen[num_chosen] = lane;
+        num_chosen += lanes[lane] >= bound;
+    }
+    for (int64_t place = 0; place < num_chosen; place++)
+        for (int64_t j = from + chosen[place]; j < to; j += LANES)
+            if (scores[j] >= bound && scores[j] > least)
+                least = keep(scores[j], tile->first_rank + j, top_scores, top_ranks, top_k);
 }
 
 /* The sum of the weights of the columns from <= j < to. */
@@ -140,32 +156,44 @@ INLINED void note_keys(const Tile *tile, int64_t query, int64_t from, int64_t to
         tile->previous[query] = scores[column];
 }
 
+/* Takes one score into each of the lanes, of which there are no more than LANES. */
+INLINED void add_to_lanes(const float *scores, int64_t num_lanes, float *highest, float *lowest, float *sums,
+                          float *squares)
+{
+#pragma omp simd
+    for (int64_t lane = 0; lane < num_lanes; lane++) {
+        float score = scores[lane];
+        highest[lane] = score > highest[lane] ? score : highest[lane];
+        lowest[lane] = score < lowest[lane] ? score : lowest[lane];
+        sums[lane] += score;
+        squares[lane] += score * score;
+    }
+}
+
 /* Moments, extremes and top keys of the visible scores of a row. */
 INLINED void add_scores(const Tile *tile, int64_t query, int64_t from, int64_t to)
 {
     const float *scores = tile->scores + query * tile->num_keys;
-    float lanes[LANES], sum = 0.0f, square = 0.0f, least = scores[from], most = scores[from];
+    float highest[LANES], lowest[LANES], sums[LANES], squares[LANES];
+    for (int64_t lane = 0; lane < LANES; lane++) {
+        highest[lane] = -INFINITY;
+        lowest[lane] = INFINITY;
+        sums[lane] = squares[lane] = 0.0f;
+    }
     int64_t start = from;
-    for (int64_t lane = 0; lane < LANES; lane++)
-        lanes[lane] = -INFINITY;
     for (; start + LANES <= to; start += LANES)
-#pragma omp simd
-        for (int64_t lane = 0; lane < LANES; lane++)
-            lanes[lane] = scores[start + lane] > lanes[lane] ? scores[start + lane] : lanes[lane];
-    for (int64_t j = start; j < to; j++)
-        lanes[j - start] = scores[j] > lanes[j - start] ? scores[j] : lanes[j - start];
-#pragma omp simd reduction(max : most)
-    for (int64_t lane = 0; lane < LANES; lane++)
-        most = lanes[lane] > most ? lanes[lane] : most;
-#pragma omp simd reduction(+ : sum, square) reduction(min : least)
-    for (int64_t j = from; j < to; j++) {
-        float score = scores[j];
-        sum += score;
-        square += score * score;
-        least = score < least ? score : least;
+        add_to_lanes(scores + start, LANES, highest, lowest, sums, squares);
+    add_to_lanes(scores + start, to - start, highest, lowest, sums, squares);
+    float most = -INFINITY, least = INFINITY, sum = 0.0f, square = 0.0f;
+#pragma omp simd reduction(+ : sum, square) reduction(max : most) reduction(min : least)
+    for (int64_t lane = 0; lane < LANES; lane++) {
+        most = highest[lane] > most ? highest[lane] : most;
+        least = lowest[lane] < least ? lowest[lane] : least;
+        sum += sums[lane];
+        square += squares[lane];
     }
     if (tile->top_k && most > tile->top_scores[query * tile->top_k + tile->top_k - 1])
-        find_top(tile, lanes, query, from, to);
+        find_top(tile, highest, query, from, to);
     tile->score[query] += sum;
     tile->score_square[query] += square;
     if (least < tile->smallest[query])
@@ -209,8 +237,8 @@ INLINED float local_sum(const Tile *tile, const float *weights, float here, int6
     return sum + sum_of(weights, near, column_from(position, near, to, here + window));
 }
 
-/* The visible scores of a row become exponentials, and their sums are taken. */
-INLINED void add_weights(const Tile *tile, int64_t query, int64_t from, int64_t to)
+/* The visible scores of a row become exponentials, and their sums are taken. Of bounded ones none is far from 0. */
+INLINED void add_weights(const Tile *tile, int64_t query, int64_t from, int64_t to, int bounded)
 {
     float *scores = tile->scores + query * tile->num_keys;
     const float *position = tile->position;
@@ -218,8 +246,8 @@ INLINED void add_weights(const Tile *tile, int64_t query, int64_t from, int64_t 
     float total = 0.0f, square = 0.0f, weighted = 0.0f, distance = 0.0f;
 #pragma omp simd reduction(+ : total, square, weighted, distance)
     for (int64_t j = from; j < to; j++) {
-        float score = scores[j] - reference;
-        float weight = exp2_of(score);
+        float score = bounded ? scores[j] : scores[j] - reference;
+        float weight = bounded ? exp2_within(score) : exp2_of(score);
         scores[j] = weight;
         total += weight;
         square += weight * weight;
@@ -254,9 +282,12 @@ EACH_PROCESSOR void attn_add_tile(const Tile *tile)
         }
         note_keys(tile, query, from, to);
         add_scores(tile, query, from, to);
-        if (!tile->bounded)
+        if (tile->bounded) {
+            add_weights(tile, query, from, to, 1);
+        } else {
             raise_reference(tile, query);
-        add_weights(tile, query, from, to);
+            add_weights(tile, query, from, to, 0);
+        }
         memset(scores, 0, (size_t)from * sizeof *scores);
         memset(scores + to, 0, (size_t)(num_keys - to) * sizeof *scores);
     }

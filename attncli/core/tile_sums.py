@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -36,10 +36,11 @@ class Interval:
         Keys that no query of the block sees are left out, which makes causal attention half the work
         and a sliding window linear in the length. Only slices at the ragged edges need a mask.
         """
-        start, stop = int(self.first.min()), int(self.stop.max())
+        # Neither falls from query to query.
+        start, stop = int(self.first[0]), int(self.stop[-1])
         inner = (
-            -(-int(self.first.max()) // ALIGNMENT) * ALIGNMENT,
-            int(self.stop.min()) // ALIGNMENT * ALIGNMENT,
+            -(-int(self.first[-1]) // ALIGNMENT) * ALIGNMENT,
+            int(self.stop[0]) // ALIGNMENT * ALIGNMENT,
         )
         cuts = [start, *inner, stop] if inner[0] < inner[1] else [start, stop]
         for left, right in pairwise(cuts):
@@ -148,6 +149,8 @@ class QueryBlock:
 
     def of(self, rows: slice) -> "QueryBlock":
         """Some of these rows, counted from the first; in the same memory."""
+        if rows == slice(0, len(self.query)):
+            return self
         interval = Interval(self.interval.first[rows], self.interval.stop[rows])
         own = slice(self.rows.start + rows.start, self.rows.start + rows.stop)
         return QueryBlock(
@@ -274,22 +277,24 @@ class RowSums:
 
     def of(self, rows: slice) -> "RowSums":
         """Those of some queries, in the same memory."""
-        tensors = (getattr(self, field.name)[rows] for field in fields(self)[1:])
-        return RowSums(self.bounded, *tensors)
+        if rows == slice(0, len(self.total)):
+            return self
+        bounded, *tensors = vars(self).values()
+        return RowSums(bounded, *(tensor[rows] for tensor in tensors))
 
 
 def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bool) -> RowSums:
     """The sums before any key was seen; those of the output, zeros, are summed up in their place."""
     like, num_queries = output, len(output)
-    lowest = like.new_full((num_queries,), LOWEST)
+    smallest, largest, first_key, previous = like.new_full((4, num_queries), LOWEST)
     score, square, total, total_square, weighted, distance, local = torch.zeros(
         7, num_queries, dtype=torch.float64, device=like.device
     )
     return RowSums(
         bounded=bounded,
         reference=like.new_full((num_queries,), 0.0 if bounded else LOWEST / 10),
-        largest=lowest,
-        smallest=-lowest,
+        largest=largest,
+        smallest=smallest.neg_(),
         score=score,
         score_square=square,
         total=total,
@@ -297,8 +302,8 @@ def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bo
         weighted=weighted,
         distance=distance,
         local=local,
-        first_key=lowest.clone(),
-        previous=lowest.clone(),
+        first_key=first_key,
+        previous=previous,
         output=output,
         top_scores=like.new_full((num_queries, top_k), LOWEST),
         top_ranks=torch.full((num_queries, top_k), -1, device=like.device),

@@ -495,12 +495,10 @@ def stream(
 def _null_rows(
     num_heads: int, num_queries: int, value_dim: int, top_k: int, like: Tensor
 ) -> dict[str, Tensor]:
-    rows = {
-        name: like.new_full(
-            (num_heads, num_queries), torch.nan, dtype=torch.float64 if name in IN_FLOAT64 else like.dtype
-        )
-        for name in RUNNING
-    }
+    shape = num_heads, num_queries
+    names = [name for name in RUNNING if name not in IN_FLOAT64]
+    rows = dict(zip(names, like.new_full((len(names), *shape), torch.nan), strict=True))
+    rows |= {name: like.new_full(shape, torch.nan, dtype=torch.float64) for name in IN_FLOAT64}
     return rows | {
         "top_weights": like.new_full((num_heads, num_queries, top_k), torch.nan),
         "top_keys": like.new_full((num_heads, num_queries, top_k), -1, dtype=torch.int64),

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import count, groupby
 from math import nan
@@ -53,7 +53,7 @@ from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
 from attncli.models.pretrained import CLS, FIRST_WORD_ID, Pretrained, Reading, checked_position
 from attncli.models.stored import blocks_of
-from attncli.records.tabled import Tabled
+from attncli.records.effects import Approximation, BaselineNumbers, Effects, HeadEffect, HeadEffects
 
 MASKED_SHARE = 0.15
 """Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
@@ -444,7 +444,7 @@ class TextRun:
 KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30
 """Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
 
-Effects = dict[str, float]
+EffectNumbers = dict[str, float]
 
 
 class Baseline:
@@ -464,7 +464,9 @@ class Baseline:
         self.expected = Predictions(output, reading.targets) if reading.num_places else None
         self.numbers = {} if self.expected is None else self._numbers(output, self.expected.losses)
 
-    def _numbers(self, output: Float[Tensor, "place vocabulary"], losses: Float[Tensor, " place"]) -> Effects:
+    def _numbers(
+        self, output: Float[Tensor, "place vocabulary"], losses: Float[Tensor, " place"]
+    ) -> EffectNumbers:
         numbers = {"loss": float(losses.mean())}
         if self.reading.is_answer:
             numbers["probability"] = float(losses[0].neg().exp())
@@ -475,14 +477,14 @@ class Baseline:
 
     def effects(
         self, outputs: Float[Tensor, "copy place vocabulary_or_dim"]
-    ) -> list[tuple[Effects, int | None]]:
+    ) -> list[tuple[EffectNumbers, int | None]]:
         """Those of each output, one after the other: a single copy of the predictions is in memory.
 
         With each the token, by its position, where the loss rose most, or the output changed most.
         """
         return [self._effects(output) for output in outputs]
 
-    def _effects(self, output: Float[Tensor, "place vocabulary_or_dim"]) -> tuple[Effects, int | None]:
+    def _effects(self, output: Float[Tensor, "place vocabulary_or_dim"]) -> tuple[EffectNumbers, int | None]:
         if self.expected is None:
             before, now = self.output.double(), output.double()
             changes = relative_changes(before, now)
@@ -572,10 +574,10 @@ class Ablation:
         self.removed: list[list[HeadPlace]] = []
         self.patterns: list[Counter[str]] = []
         self.looks: list[HeadRow] = []
-        self.effects: list[list[Effects]] = []
-        self.baselines: list[Effects] = []
-        self.back_effects: list[list[Effects]] = []
-        self.back_baselines: list[Effects] = []
+        self.effects: list[list[EffectNumbers]] = []
+        self.baselines: list[EffectNumbers] = []
+        self.back_effects: list[list[EffectNumbers]] = []
+        self.back_baselines: list[EffectNumbers] = []
         self.gradients: list[Tensor] = []
         self.places: Sequence[HeadPlace] = []
         self.adapt: Callable[[], None] = lambda: None
@@ -652,9 +654,9 @@ class Ablation:
         outputs: Callable[[Sequence[int]], Tensor],
         begun: float,
         share: float,
-    ) -> list[tuple[Effects, int | None]]:
+    ) -> list[tuple[EffectNumbers, int | None]]:
         """The effects of each set of heads that is removed, and the token where it is missed most."""
-        found: list[tuple[Effects, int | None]] = [({}, None)] * len(self.removed)
+        found: list[tuple[EffectNumbers, int | None]] = [({}, None)] * len(self.removed)
         done = 0
         begins = [[self.into_place]] * len(self.removed) if self.into_place else self.removed
         for some in runs_together(run, begins):
@@ -745,21 +747,24 @@ class Ablation:
         """The mean of |d loss / d gate| over the texts, for each head."""
         return torch.stack(self.gradients).mean(dim=0)
 
-    def _exact(self) -> list[Effects]:
+    def _exact(self) -> list[EffectNumbers]:
         """The effects of each chosen head over the texts."""
         return _over_texts([found[: len(self.chosen)] for found in self.effects])
 
-    def swapped_rows(self, effects: Sequence[Sequence[Effects]], *, with_looks: bool) -> list[HeadRow]:
+    def swapped_rows(self, effects: Sequence[Sequence[EffectNumbers]], *, with_looks: bool) -> list[HeadRow]:
         """One for each head, and for each token where these are swapped one by one."""
         alone = len(self.removed) - self.jointly
         rows: list[HeadRow] = []
         per_head = alone // len(self.chosen)
+        texts = self.pretrained.written_tokens(self.readings[0].text) if self.each_token else []
         for place, found in enumerate(_over_texts([each[:alone] for each in effects])):
             index = self.chosen[place // per_head]
             ((pattern, _),) = self.patterns[index].most_common(1)
             row = {**self.heads[index], "pattern": pattern}
-            row |= {"token": place % per_head} if self.each_token else {}
-            rows.append(row | found | (self.looks[index] if self.looks and with_looks else {}))
+            token = place % per_head
+            row |= {"token": token} if self.each_token else {}
+            row |= found | (self.looks[index] if self.looks and with_looks else {})
+            rows.append(row | ({"token_text": texts[token]} if self.each_token else {}))
         return rows
 
     def rows(self) -> list[HeadRow]:
@@ -778,20 +783,20 @@ class Ablation:
         return rows
 
     @property
-    def baseline(self) -> Effects:
+    def baseline(self) -> EffectNumbers:
         """The numbers with all heads, means over the texts."""
         return _over_texts([[numbers] for numbers in self.baselines])[0]
 
-    def together(self) -> dict[str, dict[str, float]]:
+    def together(self) -> tuple[EffectNumbers, Approximation | None]:
         """The effects of all chosen heads at once; how well the approximation orders the heads."""
-        joint: dict[str, float] = {}
+        joint: EffectNumbers = {}
         if self.jointly:
-            (joint,) = _over_texts([found[-1:] for found in self.effects])
+            (joint,) = _over_texts([effects[-1:] for effects in self.effects])
         if not self.gradients:
-            return {"joint": joint, "approximation": {}}
+            return joint, None
         losses = torch.tensor([effects["loss"] for effects in self._exact()], dtype=torch.float64).abs()
         correlation = rank_correlation(self._mean_gradients()[self.chosen], losses).item()
-        return {"joint": joint, "approximation": {"rank_correlation": correlation, "heads": len(losses)}}
+        return joint, Approximation.single(rank_correlation=correlation, heads=len(losses))
 
 
 class _Paths:
@@ -821,33 +826,12 @@ class _Paths:
         return self.run.without([[self.into]] * len(changed), Removal("swap", given=given))
 
 
-def _with_share_restored(effects: Effects, own: Effects, other: Effects) -> Effects:
+def _with_share_restored(effects: EffectNumbers, own: EffectNumbers, other: EffectNumbers) -> EffectNumbers:
     """With `restored`: the share of the way from a prompt's logit difference to that of the other one."""
     if "logit_difference" not in own:
         return effects
     way = other["logit_difference"] - own["logit_difference"]
     return {**effects, "restored": effects["logit_difference"] / way if way else nan}
-
-
-@dataclass(frozen=True, repr=False)
-class HeadEffects(Tabled):
-    """What is lost without heads, as rows of plain values, means over the texts with 95 % intervals.
-
-    `heads` has one row per head that was measured, `baseline` the numbers with all heads. `joint` is what is
-    lost without all named heads at once; `approximation` how well gradients order the heads. Of a single text
-    `query` is the position of the token where the head is missed most, and `key` what the head looks at most
-    from there, with `key_weight`.
-    Where heads give what they gave on another prompt, a row may be for one `token`, by its position, and
-    `back` and `back_baseline` are those of the other prompt, whose heads give what they gave on this one.
-    """
-
-    heads: list[HeadRow]
-    baseline: Effects
-    joint: Effects
-    approximation: Effects
-    back: list[HeadRow] = field(default_factory=list)
-    back_baseline: Effects = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 @torch.no_grad()
@@ -892,13 +876,17 @@ def ablated(
     )
     ablation.run()
     is_swap = method == "swap"
+    back = ablation.swapped_rows(ablation.back_effects, with_looks=False) if is_swap else []
+    back_baseline = _over_texts([[numbers] for numbers in ablation.back_baselines])[0] if is_swap else {}
+    joint, approximation = ablation.together()
     return HeadEffects(
-        ablation.rows(),
-        ablation.baseline,
-        **ablation.together(),
-        back=ablation.swapped_rows(ablation.back_effects, with_looks=False) if is_swap else [],
-        back_baseline=_over_texts([[one] for one in ablation.back_baselines])[0] if is_swap else {},
-        notes=(*dict.fromkeys(note for one in readings for note in one.notes), *ablation.notes),
+        heads=HeadEffect.rows(ablation.rows()),
+        back=HeadEffect.rows(back) if back else None,
+        baseline=BaselineNumbers.single(**ablation.baseline) if ablation.baseline else None,
+        back_baseline=BaselineNumbers.single(**back_baseline) if back_baseline else None,
+        joint=Effects.single(**joint) if joint else None,
+        approximation=approximation,
+        notes=(*dict.fromkeys(note for reading in readings for note in reading.notes), *ablation.notes),
     )
 
 
@@ -942,7 +930,7 @@ def runs_together(run: TextRun, removed: Sequence[Removed]) -> Iterator[list[int
             yield alike[start : start + size]
 
 
-def _over_texts(found: Sequence[Sequence[Effects]]) -> list[Effects]:
+def _over_texts(found: Sequence[Sequence[EffectNumbers]]) -> list[EffectNumbers]:
     """The means of each head's effects over the texts and, with several texts, their 95 % intervals."""
     names = list(found[0][0])
     if not names:

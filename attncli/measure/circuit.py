@@ -1,10 +1,11 @@
 """Which heads feed which: shares of what each head does, on texts, and compositions of their weights."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,9 +20,22 @@ from attncli.measure.scores import Part, Stream, Vectors, call_of, seen_by
 from attncli.measure.stream_ends import Copied, ToUnembedding, copied_by, embedding_of, unembedding_of
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.records.circuit import (
+    Composition,
+    CompositionEdge,
+    Compositions,
+    FedHead,
+    HeadCopying,
+    HeadEdges,
+    PartEdge,
+    PartShare,
+)
+from attncli.records.columns import Records
 
 EdgeSide = Literal["key", "query", "value", "logit"]
 SIDES: tuple[EdgeSide, ...] = ("key", "query", "value")
+LEAST_SHARE = 0.01
+"""Edges with a smaller share are left out: they are most."""
 
 
 class _Target(NamedTuple):
@@ -30,28 +44,6 @@ class _Target(NamedTuple):
     layer: int | None
     head: int | None
     side: EdgeSide
-
-
-@dataclass(frozen=True)
-class HeadEdges:
-    """How much of what each head does, and of the logits, comes from each earlier part of the model.
-
-    One row per head (`layer`, `head`), `side` and part (`kind`, `from_layer`, `from_head`), with the `share`
-    of what the head does that is the part's; over the parts of a side these add up to 1. It is nan where a
-    head looks at nothing beyond the first key, as in a text of one token. Of several texts it is the mean of
-    those where it is a number, with the ends of its 95 % interval (`share_low`, `share_high`; Student's t).
-    key, query: of how far the score of the key that a query looks at most, beyond the first, is above the
-    mean of those that it sees, the queries weighted by the weight that they give it. value: of the head's
-    output, through its weights, along that output. logit, without layer and head: of how far the logit of
-    each token that is predicted is above the mean of all tokens.
-    `weight` is the mean weight on those keys, by head. `strength` is the share times that weight, since the
-    score of a head that looks at the first key alone decides little; of the logits the share.
-    """
-
-    rows: list[dict[str, Any]]
-    weight: dict[tuple[int, int], float]
-    num_texts: int
-    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -73,14 +65,14 @@ class _Means:
         self.mean += change / self.count.clamp_min(1)
         self.squares += torch.where(is_number, change * (numbers - self.mean), 0.0)
 
-    def means(self) -> list[float]:
+    def means(self) -> np.ndarray:
         """The means; nan of no number."""
-        return self.mean.masked_fill(self.count == 0, nan).tolist()
+        return self.mean.masked_fill(self.count == 0, nan).numpy()
 
-    def intervals(self) -> tuple[list[float], list[float]]:
+    def intervals(self) -> tuple[np.ndarray, np.ndarray]:
         """The ends of the 95 % intervals; nan below two texts."""
         low, high = mean_interval(self.count, self.mean, self.squares)
-        return low.tolist(), high.tolist()
+        return low.numpy(), high.numpy()
 
 
 @torch.no_grad()
@@ -115,21 +107,84 @@ def head_edges(
                     progress((number + target.layer / pretrained.num_layers) / len(readings))
             shares.add(torch.cat(of_text))
             weights.add(torch.tensor([*weight.values()], dtype=torch.float64))
-    mean_weights = dict(zip(weight, weights.means(), strict=True))
-    rows = [
-        {**target._asdict(), "kind": part.kind, "from_layer": part.layer, "from_head": part.head}
-        for target, parts in targets
-        for part in parts
+    mean_weights = dict(zip(weight, weights.means().tolist(), strict=True))
+    rows = _share_rows(targets, shares, mean_weights, has_intervals=len(readings) > 1)
+    return HeadEdges(
+        edges=_edges(rows),
+        heads=_fed_heads(rows, mean_weights),
+        num_texts=len(readings),
+        rows=rows,
+        notes=tuple(notes),
+    )
+
+
+def _share_rows(
+    targets: Sequence[tuple[_Target, list[Part]]],
+    shares: _Means,
+    mean_weights: Mapping[tuple[int, int], float],
+    *,
+    has_intervals: bool,
+) -> Records[PartShare]:
+    """The share of each part in each target, in their order."""
+    pairs = [(target, part) for target, parts in targets for part in parts]
+    weights = [
+        1.0 if target.layer is None or target.head is None else mean_weights[target.layer, target.head]
+        for target, _ in pairs
     ]
-    columns = {"share": shares.means()}
-    if len(readings) > 1:
-        columns["share_low"], columns["share_high"] = shares.intervals()
-    for name, numbers in columns.items():
-        for row, number_of_row in zip(rows, numbers, strict=True):
-            row[name] = number_of_row
-    for row in rows:
-        row["strength"] = row["share"] * mean_weights.get((row["layer"], row["head"]), 1.0)
-    return HeadEdges(rows, mean_weights, len(readings), tuple(notes))
+    share = shares.means()
+    intervals = zip(("share_low", "share_high"), shares.intervals(), strict=True) if has_intervals else ()
+    return PartShare.table(
+        layer=[target.layer for target, _ in pairs],
+        head=[target.head for target, _ in pairs],
+        side=[target.side for target, _ in pairs],
+        kind=[part.kind for _, part in pairs],
+        from_layer=[part.layer for _, part in pairs],
+        from_head=[part.head for _, part in pairs],
+        share=share,
+        **dict(intervals),
+        strength=share * np.array(weights),
+    )
+
+
+def _edges(rows: Records[PartShare]) -> Records[PartEdge]:
+    """Those of at least LEAST_SHARE by the names of their ends, the strongest first."""
+    is_kept = np.abs(rows.column("share")) >= LEAST_SHARE
+    order = np.argsort(-np.abs(rows.column("strength")), kind="stable")
+    strongest = rows.taken(order[is_kept[order]].tolist())
+    cells = strongest.cells
+    parts = map(Part, cells["kind"], cells["from_layer"], cells["from_head"])
+    heads = zip(cells["layer"], cells["head"], strict=True)
+    columns = ("side", "share", "share_low", "share_high", "strength", "from_layer", "from_head")
+    return PartEdge.table(
+        **{"from": [part.name for part in parts]},
+        to=["logits" if layer is None else f"{layer}:{head}" for layer, head in heads],
+        **{name: cells[name] for name in columns if name in cells},
+        to_layer=cells["layer"],
+        to_head=cells["head"],
+    )
+
+
+def _fed_heads(rows: Records[PartShare], mean_weights: Mapping[tuple[int, int], float]) -> Records[FedHead]:
+    """Of each head its mean weight, and how much of each side all earlier heads wrote together."""
+    shares: dict[tuple[int, int, str], float] = {}
+    of_logits: dict[tuple[int, int], float] = {}
+    names = ("layer", "head", "side", "kind", "from_layer", "from_head", "share")
+    for layer, head, side, kind, from_layer, from_head, share in zip(
+        *(rows.cells[name] for name in names), strict=True
+    ):
+        if layer is None:
+            of_logits[from_layer, from_head] = share
+        elif kind == "head":
+            shares[layer, head, side] = shares.get((layer, head, side), 0.0) + share
+    logit_share = [of_logits[place] for place in mean_weights] if of_logits else None
+    return FedHead.table(
+        stack=["self"] * len(mean_weights),
+        layer=[layer for layer, _ in mean_weights],
+        head=[head for _, head in mean_weights],
+        weight=[*mean_weights.values()],
+        **{f"{side}_of_heads": [shares.get((*place, side), 0.0) for place in mean_weights] for side in SIDES},
+        **({} if logit_share is None else {"logit_share": logit_share}),
+    )
 
 
 def _targets(
@@ -174,7 +229,9 @@ class _Look:
         attention = captured.attention
         assert isinstance(attention, AttentionLayer)
         self.head, self.kv_head = head, head // attention.group
-        query, key = (one.double() for one in (attention.query[0, head], attention.key[0, self.kv_head]))
+        query, key = (
+            vector.double() for vector in (attention.query[0, head], attention.key[0, self.kv_head])
+        )
         weights = captured.weights()[0, head].double()
         seen = seen_by(attention, head, torch.arange(len(query), device=query.device)).double()
         beyond = weights.clone()
@@ -200,8 +257,8 @@ def _added(
     attention = stream.attention[call].attention
     assert isinstance(attention, AttentionLayer)
     directions = [
-        torch.zeros(len(looks) * len(SIDES), *one.shape[1:], dtype=torch.float64, device=one.device)
-        for one in (attention.query, attention.key, attention.value)
+        torch.zeros(len(looks) * len(SIDES), *vectors.shape[1:], dtype=torch.float64, device=vectors.device)
+        for vectors in (attention.query, attention.key, attention.value)
     ]
     query, key, value = directions
     for place, look in enumerate(looks):
@@ -250,25 +307,6 @@ def heads_with_pattern(pretrained: Pretrained, readings: Sequence[Reading], patt
     return [name for name, count in counts.items() if 2 * count > len(readings)]
 
 
-@dataclass(frozen=True)
-class Compositions:
-    """How much of what earlier heads can write each head can read, from weights alone.
-
-    `rows` have one row per pair of heads and `side`, with the composition `score`
-    ||W_1 W_2||_F / (||W_1||_F ||W_2||_F), W_1 the W_OV of the earlier head (`from_layer`, `from_head`), W_2
-    the W_QK of the later one (query), its transpose (key) or its W_OV (value): Elhage et al. 2021, K-, Q- and
-    V-composition. The gains of the norms belong to W_Q, W_K and W_V; rotations are left out.
-    `copying` has one row per head, with its copying `score`, sum Re(e) / sum |e| of the eigenvalues e of
-    W_U W_OV W_E: 1 where it raises the logits of the tokens that it looks at; products of matrices between
-    the embedding or W_U and the stream belong to W_E and W_U. Empty for models that predict no next token, or
-    that transform the stream otherwise before W_U.
-    """
-
-    rows: list[dict[str, Any]]
-    copying: list[dict[str, Any]]
-    notes: tuple[str, ...] = ()
-
-
 class _Maps(NamedTuple):
     """What a block reads with and writes with, one matrix per head, as x W."""
 
@@ -298,8 +336,8 @@ def compositions(
     chosen = None if head is None else named_head(head)
     if chosen is not None:
         call_of(stream, chosen.layer, chosen.head)
-    rows: list[dict[str, Any]] = []
-    copying: list[dict[str, Any]] = []
+    scores: list[_Score] = []
+    copying: list[Mapping[str, int | float]] = []
     earlier: list[tuple[int, Tensor]] = []
     unembedding = unembedding_of(pretrained)
     copied = Copied(None) if unembedding is None else copied_by(stream, unembedding)
@@ -311,7 +349,7 @@ def compositions(
             for layer, written in earlier:
                 if not (of_chosen or (chosen is not None and chosen.layer == layer)):
                     continue
-                rows += _composed(layer, written, maps)
+                scores += _composed(layer, written, maps)
                 adapt()
             # ||V O X|| = ||R O X||, R of the QR decomposition of V.
             writes = _triangle(maps.value) @ maps.output
@@ -319,19 +357,47 @@ def compositions(
             copying += [] if copied.matrix is None else _copying(maps, copied.matrix)
             if progress is not None:
                 progress(((call + 1) / num_layers) ** 2)
+    copying_scores = HeadCopying.rows(copying)
     if chosen is not None:
-        ends = (("layer", "head"), ("from_layer", "from_head"))
-        rows = [row for row in rows if any((row[a], row[b]) == (chosen.layer, chosen.head) for a, b in ends)]
-        copying = [row for row in copying if (row["layer"], row["head"]) == (chosen.layer, chosen.head)]
+        place = (chosen.layer, chosen.head)
+        scores = [score for score in scores if place in (score[:2], score[3:5])]
+        copying_scores = copying_scores.where(lambda row: (row.layer, row.head) == place)
     notes = [f"No copying scores of {pretrained.name}: {copied.reason}."] if copied.reason else []
-    return Compositions(rows, copying, tuple(notes))
+    rows = Composition.rows(score._asdict() for score in scores)
+    return Compositions(edges=_composition_edges(rows), copying=copying_scores, rows=rows, notes=tuple(notes))
+
+
+def _composition_edges(rows: Records[Composition]) -> Records[CompositionEdge]:
+    """The pairs of heads by their names, the highest score first."""
+    cells = rows.taken(np.argsort(-rows.column("score"), kind="stable").tolist()).cells
+    names = {
+        "from": zip(cells["from_layer"], cells["from_head"], strict=True),
+        "to": zip(cells["layer"], cells["head"], strict=True),
+    }
+    return CompositionEdge.table(
+        **{end: [f"{layer}:{head}" for layer, head in heads] for end, heads in names.items()},
+        **{name: cells[name] for name in ("side", "score", "from_layer", "from_head")},
+        to_layer=cells["layer"],
+        to_head=cells["head"],
+    )
+
+
+class _Score(NamedTuple):
+    """The composition score of a side of a head and an earlier head."""
+
+    layer: int
+    head: int
+    side: EdgeSide
+    from_layer: int
+    from_head: int
+    score: float
 
 
 def _composed(
     from_layer: int, written: Float[Tensor, "head value_dim embed"], maps: _Maps
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[_Score]:
     """The scores of what the heads of a layer write, of norm 1, and those of a later one read."""
-    sides = {
+    sides: dict[EdgeSide, tuple[Tensor, Tensor]] = {
         "key": (maps.key, maps.query),
         "query": (maps.query, maps.key),
         "value": (maps.value, maps.output.mT),
@@ -344,11 +410,10 @@ def _composed(
         scores = (product.view(shape).square().sum(dim=(1, 3)).sqrt() / norms).tolist()
         for from_head, of_head in enumerate(scores):
             for head, score in enumerate(of_head):
-                place = {"layer": maps.layer, "head": head, "side": side}
-                yield {**place, "from_layer": from_layer, "from_head": from_head, "score": score}
+                yield _Score(maps.layer, head, side, from_layer, from_head, score)
 
 
-def _copying(maps: _Maps, copied: Float[Tensor, "embed embed"]) -> Iterator[dict[str, Any]]:
+def _copying(maps: _Maps, copied: Float[Tensor, "embed embed"]) -> Iterator[Mapping[str, int | float]]:
     """sum Re(e) / sum |e| of each head; e are those of a matrix as small as its values."""
     values = torch.linalg.eigvals((maps.output @ copied @ maps.value).double())
     ratios = values.real.sum(dim=-1) / values.abs().sum(dim=-1)
@@ -369,10 +434,11 @@ def _maps(stream: Stream, call: int) -> _Maps:
     directions = torch.eye(embed_dim, dtype=columns.dtype, device=columns.device)
     layer = stream.attention_on(call, torch.cat([0 * directions[:1], directions]).unsqueeze(1))
     query, key, value = (
-        (one[1:, :, 0] - one[:1, :, 0]).transpose(0, 1) for one in (layer.query, layer.key, layer.value)
+        (vectors[1:, :, 0] - vectors[:1, :, 0]).transpose(0, 1)
+        for vectors in (layer.query, layer.key, layer.value)
     )
     group = num_heads // len(key)
-    key, value = (one.repeat_interleave(group, dim=0) for one in (key, value))
+    key, value = (matrices.repeat_interleave(group, dim=0) for matrices in (key, value))
     writes = columns.transpose(1, 2).reshape(num_heads * value_dim, 1, embed_dim)
     output = stream.written(call, writes).view(num_heads, value_dim, embed_dim)
     return _Maps(captured.layer, query, key, value, output)

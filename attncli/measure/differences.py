@@ -13,25 +13,9 @@ from attncli.core.formulas import jensen_shannon
 from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
 from attncli.measure.patterns import HeadRow, with_equal_names
+from attncli.records.changes import Alignment
 
 ARROW = " → "
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """The tokens of both sides in one order, and the position of each on either side; -1 for none.
-
-    A token that replaced another one is named as `cat → dog`.
-    """
-
-    tokens: tuple[str, ...]
-    a: np.ndarray
-    b: np.ndarray
-
-    @property
-    def num_shared(self) -> int:
-        """Places that both sides have."""
-        return int(((self.a >= 0) & (self.b >= 0)).sum())
 
 
 def align(a: Sequence[str], b: Sequence[str]) -> Alignment:
@@ -251,5 +235,5 @@ def head_differences(heads_a: Heads, heads_b: Heads) -> list[HeadRow]:
             if isinstance(value, float) and isinstance(of_other := other.get(name), float)
         }
         if other:
-            found.append({name: row[name] for name in where} | numbers)
+            found.append({name: row[name] for name in where if name in row} | numbers)
     return with_equal_names(found)

@@ -17,6 +17,7 @@ from itertools import count
 from math import nan
 from typing import Any, Literal, NamedTuple, NoReturn, TypeGuard
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ from attncli.records.logits import (
     RowWeight,
     ScoreOfPart,
     ScoreParts,
-    Writer,
+    WritingHead,
 )
 
 CHUNK = 2**24
@@ -590,34 +591,20 @@ def score_parts(
     scores = attention.scale * own_keys @ own_query
     weights = row.weights(scores)
     key = _key_of(weights, key, row, query)
-    parts: list[Part] = []
-    of_query, of_keys = [], []
-    for some, layer_of_parts in stream.read_parts(call):
-        parts += some
-        of_query.append(layer_of_parts.query[:, head, query].double())
-        of_keys.append(layer_of_parts.key[:, head // attention.group].double())
-    queries, keys = torch.cat(of_query), torch.cat(of_keys)
+    parts, queries, keys = _vectors_of_parts(stream, call, attention, head, query)
     key_scores = attention.scale * keys @ own_query
     query_scores = attention.scale * queries @ own_keys.mT
-    sides: dict[Side, Tensor] = {"key": key_scores, "query": query_scores}
-    of_sides = {
-        side: (row.above_mean_of_each(side_scores), row.weights(scores - side_scores))
-        for side, side_scores in sides.items()
-    }
-    sides_table = ScoreOfPart.rows(
-        part_row
-        for side, (adds, without) in of_sides.items()
-        for part_row in _side(side, parts, adds[:, key], without[:, key])
-    )
-    seen_mean = keys[:, row.seen].mean(dim=1)
-    pairs = attention.scale * queries @ (keys[:, key] - seen_mean).mT
-    largest = max(float(one.abs().max()) for one in sides.values())
-    missing = max(float((one.sum(dim=0) - scores)[row.seen].abs().max()) for one in sides.values()) / largest
+    by_side: dict[Side, Tensor] = {"key": key_scores, "query": query_scores}
+    largest = max(float(of_parts.abs().max()) for of_parts in by_side.values())
+    rest = [(of_parts.sum(dim=0) - scores)[row.seen] for of_parts in by_side.values()]
+    missing = max(float(difference.abs().max()) for difference in rest) / largest
     if missing > ROUNDING:
         stream.refuse(f"the parts of the scores of {layer}:{head} miss them by {missing:.1g} of the largest")
-    writers = _writers(stream, sides_table, {"key": key, "query": query}, over)
+    key_scores_table, sides = _sides(parts, row, scores, by_side, key)
+    pairs = attention.scale * queries @ (keys[:, key] - keys[:, row.seen].mean(dim=1)).mT
+    writers = _writers(stream, sides, {"key": key, "query": query}, over)
     return ScoreParts(
-        sides=sides_table,
+        sides=sides,
         query=query,
         key=key,
         weight=float(weights[key]),
@@ -627,13 +614,7 @@ def score_parts(
         missing=missing,
         strongest_pairs=_strongest_pairs(parts, pairs),
         keys=RowWeight.table(weight=weights.numpy(force=True)),
-        key_scores=KeyScores.table(
-            **{
-                f"{side}_{name}": numbers.numpy(force=True)
-                for side, of_side in of_sides.items()
-                for name, numbers in zip(("adds", "without"), of_side, strict=True)
-            }
-        ),
+        key_scores=key_scores_table,
         parts=PartName.table(part=[part.name for part in parts]),
         writers=writers or None,
         pairs=pairs.numpy(force=True),
@@ -641,6 +622,36 @@ def score_parts(
         head=head,
         notes=tuple(stream.way.notes()),
     )
+
+
+def _vectors_of_parts(
+    stream: Stream, call: int, attention: AttentionLayer, head: int, query: int
+) -> tuple[list[Part], Float[Tensor, "part dim"], Float[Tensor, "part key dim"]]:
+    """What each part gives the query of a head at one token, and its keys, in float64."""
+    parts: list[Part] = []
+    queries, keys = [], []
+    for some, layer in stream.read_parts(call):
+        parts += some
+        queries.append(layer.query[:, head, query].double())
+        keys.append(layer.key[:, head // attention.group].double())
+    return parts, torch.cat(queries), torch.cat(keys)
+
+
+def _sides(
+    parts: Sequence[Part],
+    row: Row,
+    scores: Float[Tensor, " key"],
+    by_side: Mapping[Side, Float[Tensor, "part key"]],
+    key: int,
+) -> tuple[Records[KeyScores], Records[ScoreOfPart]]:
+    """What each part adds to the score of each key, by side, with the weights without it; and of one key."""
+    tables: dict[str, np.ndarray] = {}
+    rows: list[Mapping[str, Any]] = []
+    for side, of_parts in by_side.items():
+        adds, without = row.above_mean_of_each(of_parts), row.weights(scores - of_parts)
+        tables |= {f"{side}_adds": adds.numpy(force=True), f"{side}_without": without.numpy(force=True)}
+        rows += _side(side, parts, adds[:, key], without[:, key])
+    return KeyScores.table(**tables), ScoreOfPart.rows(rows)
 
 
 MOST_PAIRS = 20
@@ -691,7 +702,7 @@ def _side(
 
 def _writers(
     stream: Stream, parts: Records[ScoreOfPart], places: Mapping[Side, int], over: int
-) -> Records[Writer]:
+) -> Records[WritingHead]:
     """What the heads that count most looked at from where they wrote."""
     tokens = stream.pretrained.written_tokens(stream.reading.text)
     rows = []
@@ -707,4 +718,4 @@ def _writers(
             key = int(weights.argmax())
             place = {"side": side, "layer": writer.layer, "head": writer.head, "query": query}
             rows.append({**place, "key": key, "weight": float(weights[key]), "key_token": tokens[key]})
-    return Writer.rows(rows)
+    return WritingHead.rows(rows)

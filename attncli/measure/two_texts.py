@@ -1,7 +1,6 @@
 """Two texts read by one model: which heads look elsewhere, and what comes next instead."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -12,35 +11,18 @@ from torch import Tensor
 from attncli.core.formulas import jensen_shannon
 from attncli.errors import refuse_bytes
 from attncli.measure.ablate import WHERE
-from attncli.measure.differences import NAMING, Alignment, align
+from attncli.measure.differences import NAMING, align
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
 from attncli.measure.patterns import HeadRow
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack
+from attncli.records.changes import HeadChange, TextDifferences, TokenChange
+from attncli.records.columns import Records
 
 BYTES_PER_WEIGHT = 60
 """Of the heads of a layer, of both texts: their rows in float64, spread over the tokens of both."""
 BYTES_PER_LOGIT = 8
-
-
-@dataclass(frozen=True)
-class TextDifferences:
-    """Text B compared with text A, as one model reads them; `alignment` is that of their tokens.
-
-    `heads` has one row per head, the one that changed most first. Where tokens of both texts correspond,
-    `mean_jensen_shannon` is the mean distance of their rows (see `jensen_shannon`), and `query_a`, `query_b`
-    are where it is largest; else heads are in the order of the `statistic` that changed most, of those that
-    name heads, and the queries are the last tokens. `key_a` and `key_b` are what the head looks at most from
-    there, with `weight_a` and `weight_b`.
-    `predictions` are the tokens whose probability at the end changed most, or at the mask; none where the
-    model has no head that predicts tokens.
-    """
-
-    heads: list[HeadRow]
-    predictions: list[dict[str, Any]]
-    alignment: Alignment
-    notes: tuple[str, ...] = ()
 
 
 class TextRun(NamedTuple):
@@ -69,12 +51,11 @@ def text_differences(
     heads = [_head(*rows) for rows in zip(run_a.heads, run_b.heads, changed, strict=True)]
     is_aligned = any(row["mean_jensen_shannon"] is not None for row in heads)
     change = "mean_jensen_shannon" if is_aligned else "difference"
-    heads.sort(key=lambda row: -abs(row[change] or 0.0))
     return TextDifferences(
-        heads,
-        _predictions(pretrained, run_a, run_b, num_predictions),
-        align(a.text.tokens, b.text.tokens),
-        tuple(dict.fromkeys((*run_a.notes, *run_b.notes))),
+        heads=HeadChange.rows(sorted(heads, key=lambda row: -abs(row[change] or 0.0))),
+        predictions=_predictions(pretrained, run_a, run_b, num_predictions),
+        alignment=align(a.text.tokens, b.text.tokens),
+        notes=tuple(dict.fromkeys((*run_a.notes, *run_b.notes))),
     )
 
 
@@ -186,19 +167,16 @@ def _head(a: HeadRow, b: HeadRow, changed: HeadRow) -> HeadRow:
     }
 
 
-def _predictions(pretrained: Pretrained, a: TextRun, b: TextRun, count: int) -> list[dict[str, Any]]:
+def _predictions(pretrained: Pretrained, a: TextRun, b: TextRun, count: int) -> Records[TokenChange]:
     """The tokens whose probability changed most."""
     if a.probabilities is None or b.probabilities is None:
-        return []
+        return TokenChange.rows([])
     difference = b.probabilities - a.probabilities
     ids = difference.abs().topk(min(count, len(difference))).indices.tolist()
-    return [
-        {
-            "token_id": i,
-            "token": label,
-            "a": float(a.probabilities[i]),
-            "b": float(b.probabilities[i]),
-            "difference": float(difference[i]),
-        }
-        for i, label in zip(ids, pretrained.labels(ids), strict=True)
-    ]
+    return TokenChange.table(
+        token_id=ids,
+        token=list(pretrained.labels(ids)),
+        a=a.probabilities[ids].tolist(),
+        b=b.probabilities[ids].tolist(),
+        difference=difference[ids].tolist(),
+    )

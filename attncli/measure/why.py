@@ -7,23 +7,25 @@ direction that W_U reads.
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, Wanted
+from attncli.core.layer import AttentionLayer
+from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.measure.ablate import WHERE
 from attncli.measure.answers import AnswerTokens, one_token_each
 from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, found_texts, looked_at
-from attncli.measure.removal import index_of_head, output_of
+from attncli.measure.looks import rows_at
+from attncli.measure.removal import index_of_head
 from attncli.models.architectures import BLOCK, list_of_block, output_projection, projection_of_heads
-from attncli.models.capture import capture, check_computed_here, run_model
-from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.records.columns import Records
 from attncli.records.logits import HeadLogit, KeyLogit, LayerLogit, LogitAttribution, LogitParts
@@ -109,37 +111,47 @@ def residual_of(
     ):
         refuse(pretrained, "its blocks do not have one attention layer each")
     stream = embedding = calls[names[0]][0].read
+    modules_by_part = {part: key for key, part in pretrained.whole.named_modules()}
     blocks = []
     for name, module, heads in zip(names, modules, outputs, strict=True):
         call = calls[name][0]
         if len(calls[name]) > 1 or not close(call.read, stream):
             refuse(pretrained, f"{name} reads something else than the output of the block before it")
-        blocks.append(_block(pretrained, calls, name, module, heads))
+        inside = {key: of_key[0] for key, of_key in calls.items() if key.startswith(f"{name}.")}
+        inside = {key: of_key for key, of_key in inside.items() if len(calls[key]) == 1}
+        projection = output_projection(pretrained.whole, module, heads.numel())
+        of_projection = None if projection is None else inside.get(modules_by_part[projection])
+        if projection is None or of_projection is None:
+            refuse(pretrained, f"no output projection was found for {module}")
+        if not close(of_projection.read, heads.flatten()):
+            refuse(pretrained, f"{module} changes the outputs of its heads before W_O")
+        block = _block(call, of_projection, list(inside.values()), projection, heads)
+        if block is None:
+            refuse(
+                pretrained, f"the output of {name} is not its input plus the outputs of its heads and its MLP"
+            )
+        blocks.append(block)
         stream = call.gave
     return Residual(embedding, blocks, stream)
 
 
 def _block(
-    pretrained: Pretrained, calls: Calls, name: str, module: str, heads: Float[Tensor, "head value_dim"]
-) -> Block:
-    call = calls[name][0]
-    inside = {key: own[0] for key, own in calls.items() if key.startswith(f"{name}.") and len(own) == 1}
-    projection = output_projection(pretrained.whole, module, heads.numel())
-    parts = pretrained.whole.named_modules()
-    of_projection = next((inside[key] for key, part in parts if part is projection and key in inside), None)
-    if projection is None or of_projection is None:
-        refuse(pretrained, f"no output projection was found for {module}")
-    if not close(of_projection.read, heads.flatten()):
-        refuse(pretrained, f"{module} changes the outputs of its heads before W_O")
+    call: Call,
+    of_projection: Call,
+    inside: Sequence[Call],
+    projection: nn.Module,
+    heads: Float[Tensor, "head value_dim"],
+) -> Block | None:
+    """What a block adds, from its call and those of W_O and of all modules in it; None where it is no sum."""
     added = call.gave - call.read
-    factor = _factor(added, of_projection.gave, [one.gave for one in inside.values()], call.gave.abs().max())
+    factor = _factor(added, of_projection.gave, [each.gave for each in inside], call.gave.abs().max())
     if factor is None:
-        refuse(pretrained, f"the output of {name} is not its input plus the outputs of its heads and its MLP")
-    columns = factor * projection_of_heads(projection, len(heads)).double()
+        return None
+    columns = projection_of_heads(projection, len(heads)).double()
+    by_head = factor * (columns @ heads.unsqueeze(-1)).squeeze(-1)
     bias = getattr(projection, "bias", None)
-    own_bias = torch.zeros_like(added) if bias is None else factor * bias.detach().double()
-    mlp = added - factor * of_projection.gave
-    return Block((columns @ heads.unsqueeze(-1)).squeeze(-1), own_bias, mlp, factor)
+    of_bias = torch.zeros_like(added) if bias is None else factor * bias.detach().double()
+    return Block(by_head, of_bias, added - factor * of_projection.gave, factor)
 
 
 def _factor(added: Tensor, of_heads: Tensor, given: Sequence[Tensor], size: Tensor) -> float | None:
@@ -279,10 +291,67 @@ def attribution(
     are not such a sum, an answer of several tokens, and a head that is not there; MemoryError.
     """
     check_splits(pretrained)
+    run = _recorded_run(pretrained, reading, head)
+    answers = {key: text for key, text in (("answer", answer), ("against", against)) if text is not None}
+    tokens = AnswerTokens([int(run.logits.argmax())])
+    if answers:
+        log_probabilities = partial(run.logits.log_softmax, dim=-1)
+        tokens = one_token_each(pretrained, answers, reading.text.ids, log_probabilities)
+    residual = residual_of(pretrained, run.calls, run.modules, run.outputs)
+    direction = direction_of(pretrained, run.calls, residual.last, run.logits, tokens.ids)
+    vector, blocks = direction.vector, residual.blocks
+    by_layer = [block.heads @ vector for block in blocks]
+    heads = _head_logits(run.survey, torch.cat(by_layer).tolist(), len(reading.text.ids))
+    layers = LayerLogit.table(
+        layer=[row.layer for row in heads if row.head == 0],
+        attention=[float(numbers.sum()) for numbers in by_layer],
+        mlp=[float(block.mlp @ vector) for block in blocks],
+    )
+    if head is None:
+        chosen = max(heads, key=lambda row: abs(row.contribution or 0.0))
+    else:
+        chosen = heads[index_of_head(heads, head, "head", pretrained)]
+    place = layers.cells["layer"].index(chosen.layer)
+    return LogitAttribution(
+        heads=heads,
+        layers=layers,
+        parts=_sums(residual, direction, by_layer, float(difference(run.logits[tokens.ids]))),
+        keys=_of_keys(pretrained, chosen, run.last_rows[place], blocks[place].factor * vector),
+        ids=tokens.ids,
+        head=chosen.name,
+        notes=(*tokens.notes, *run.notes),
+    )
+
+
+@dataclass(frozen=True)
+class _LastRow:
+    """Where the heads of a layer looked from the last token, and the values that they read."""
+
+    weights: Float[Tensor, "head key"]
+    values: Float[Tensor, "kv_head key value_dim"]
+
+
+@dataclass(frozen=True)
+class _RecordedRun:
+    """A run on a text: the calls of its modules, what its heads do, and what they gave at the last token."""
+
+    calls: Calls
+    survey: Survey
+    modules: list[str]
+    outputs: list[Float[Tensor, "head value_dim"]]
+    last_rows: list[_LastRow | None]
+    logits: Float[Tensor, " vocabulary"]
+    notes: Sequence[str]
+
+
+def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) -> _RecordedRun:
+    """The run of a text; of a layer without the head that is asked for the last row is None."""
     model, inputs = pretrained.whole, pretrained.inputs([reading])
-    way = check_computed_here(model, inputs)
+    way, num_tokens = check_computed_here(model, inputs), len(reading.text.ids)
+    wanted = None if head is None else named_head(head).layer
     modules: list[str] = []
     outputs: list[Tensor] = []
+    last_rows: list[_LastRow | None] = []
     with ExitStack() as hooks:
         survey = Survey(WHERE_IT_LOOKS, [reading], pretrained, None, hooks)
 
@@ -291,78 +360,52 @@ def attribution(
             assert output is not None
             modules.append(layer.module)
             outputs.append(output[0, :, -1].double())
+            attention = layer.attention
+            if wanted in (None, layer.layer) and isinstance(attention, AttentionLayer):
+                weights = rows_at(attention, [num_tokens - 1], 0)[:, 0]
+                last_rows.append(_LastRow(weights.double(), attention.value[0].clone()))
+            else:
+                last_rows.append(None)
             return output
 
-        with recorded_calls(model, len(reading.text.ids)) as calls:
+        with recorded_calls(model, num_tokens) as calls:
             logits = run_model(model, inputs, keep)["logits"][0, -1]
-    answers = {key: text for key, text in (("answer", answer), ("against", against)) if text is not None}
-    chosen_tokens = AnswerTokens([int(logits.argmax())])
-    if answers:
-        chosen_tokens = one_token_each(
-            pretrained, answers, reading.text.ids, lambda: logits.log_softmax(dim=-1)
-        )
-    ids = chosen_tokens.ids
-    residual = residual_of(pretrained, calls, modules, outputs)
-    direction = direction_of(pretrained, calls, residual.last, logits, ids)
-    vector, blocks = direction.vector, residual.blocks
-    of_heads = [block.heads @ vector for block in blocks]
-    mlps = [float(block.mlp @ vector) for block in blocks]
-    numbers = torch.cat(of_heads).tolist()
-    looks = looked_at(survey, 0, [len(reading.text.ids) - 1] * len(numbers))
+    return _RecordedRun(calls, survey, modules, outputs, last_rows, logits, way.notes())
+
+
+def _head_logits(survey: Survey, contributions: Sequence[float], num_tokens: int) -> Records[HeadLogit]:
+    """What each head adds, in the order of the survey, and what it looks at from the last token."""
+    looks = looked_at(survey, 0, [num_tokens - 1] * len(contributions))
     compare_distances(survey)
-    heads = HeadLogit.rows(
+    return HeadLogit.rows(
         {name: row[name] for name in (*WHERE, "pattern")} | {"contribution": number, **looks_at}
-        for row, number, looks_at in zip(found_texts(survey)[0].rows, numbers, looks, strict=True)
+        for row, number, looks_at in zip(found_texts(survey)[0].rows, contributions, looks, strict=True)
     )
-    if head is None:
-        chosen = max(heads, key=lambda row: abs(row.contribution or 0.0))
-    else:
-        chosen = heads[index_of_head(heads, head, "head", pretrained)]
-    layers = [row.layer for row in heads if row.head == 0]
-    sums = {
+
+
+def _sums(
+    residual: Residual, direction: Direction, by_layer: Sequence[Float[Tensor, " head"]], logit: float
+) -> LogitParts:
+    """The sums over the model; `by_layer` is what the heads of each layer add."""
+    vector = direction.vector
+    parts = {
         "embedding": float(residual.embedding @ vector),
-        "heads": float(sum(numbers_of.sum() for numbers_of in of_heads)),
-        "mlps": sum(mlps),
-        "biases": sum(float(block.bias @ vector) for block in blocks) + direction.bias,
+        "heads": float(sum(numbers.sum() for numbers in by_layer)),
+        "mlps": sum(float(block.mlp @ vector) for block in residual.blocks),
+        "biases": sum(float(block.bias @ vector) for block in residual.blocks) + direction.bias,
     }
-    logit = float(difference(logits[ids]))
-    return LogitAttribution(
-        heads=heads,
-        layers=LayerLogit.table(
-            layer=layers, attention=[float(numbers_of.sum()) for numbers_of in of_heads], mlp=mlps
-        ),
-        parts=LogitParts.single(**sums, sum=sum(sums.values()), logit=logit, norm_scale=direction.scale),
-        keys=_of_keys(pretrained, reading, chosen, blocks[layers.index(chosen.layer)].factor * vector),
-        ids=ids,
-        head=chosen.name,
-        notes=(*chosen_tokens.notes, *way.notes()),
-    )
+    return LogitParts.single(**parts, sum=sum(parts.values()), logit=logit, norm_scale=direction.scale)
 
 
 def _of_keys(
-    pretrained: Pretrained, reading: Reading, head: HeadLogit, vector: Float[Tensor, " embed"]
+    pretrained: Pretrained, head: HeadLogit, row: _LastRow | None, vector: Float[Tensor, " embed"]
 ) -> Records[KeyLogit]:
     """p_ij v_j W_O . direction of a head at the last token i, and p_ij, for each token j."""
-    tables: list[Records[KeyLogit]] = []
-
-    def keep(layer: CapturedLayer) -> Tensor:
-        if layer.module != head.module:
-            return output_of(layer)
-        attention, number = layer.attention, head.head
-        assert isinstance(attention, AttentionLayer)
-        weights = attend(attention, Wanted(kept_heads=(number,))).kept_weights
-        assert weights is not None
-        _, values = attention.expanded()
-        in_dim = attention.num_heads * values.shape[-1]
-        projection = output_projection(pretrained.whole, layer.module, in_dim)
-        assert projection is not None
-        columns = projection_of_heads(projection, attention.num_heads)[number].double()
-        weight = weights[0, 0, -1].double()
-        contribution = weight * (values[0, number].double() @ (vector @ columns))
-        tables.append(
-            KeyLogit.table(contribution=contribution.numpy(force=True), weight=weight.numpy(force=True))
-        )
-        raise StopCapture
-
-    capture(pretrained.whole, pretrained.inputs([reading]), keep)
-    return tables[0]
+    assert row is not None, head.name
+    num_heads = len(row.weights)
+    projection = output_projection(pretrained.whole, head.module, num_heads * row.values.shape[-1])
+    assert projection is not None
+    columns = projection_of_heads(projection, num_heads)[head.head].double()
+    weight, values = row.weights[head.head], row.values[head.head * len(row.values) // num_heads]
+    contribution = weight * (values.double() @ (vector @ columns))
+    return KeyLogit.table(contribution=contribution.numpy(force=True), weight=weight.numpy(force=True))

@@ -190,12 +190,19 @@ def layer_stack(module: str) -> str:
 def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module | None:
     """The layer that projects the merged heads of an attention module; None where it is not found."""
     parent, _, _ = module.rpartition(".")
-    modules = dict(model.named_modules())
     for name in OUTPUT_PROJECTIONS:
-        layer = modules.get(name.format(module=module, parent=parent))
+        layer = _module_named(model, name.format(module=module, parent=parent))
         if isinstance(layer, nn.Linear | Conv1D) and _matrix(layer).shape[1] == in_dim:
             return layer
     return None
+
+
+def _module_named(model: nn.Module, name: str) -> nn.Module | None:
+    """The module at a path such as layers.3.attn; None where there is none."""
+    module: nn.Module | None = model
+    for part in name.split("."):
+        module = None if module is None else dict(module.named_children()).get(part)
+    return module
 
 
 def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:

@@ -392,6 +392,17 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     return way
 
 
+def comes_by_interface(model: PreTrainedModel) -> bool:
+    """Whether it is known that the model hands over its attention, on all texts that it was tried on."""
+    ways = _ways.get(model, {})
+    return bool(ways) and all(way.kind == "interface" for way in ways.values())
+
+
+def copy_ways(model: PreTrainedModel, copy: PreTrainedModel) -> None:
+    """How a model's attention comes is how that of its copy does."""
+    _ways[copy] = {**_ways.get(model, {})}
+
+
 def _covers(tried: Shapes, shapes: Shapes) -> bool:
     """Whether a model was tried on as many texts that were as long."""
     return len(tried) == len(shapes) and all(

@@ -22,6 +22,8 @@ from attncli.records.tabled import SmallTable
 from attncli.records.values import NamedTensor, Numbers, Statistic, Table, Tensors
 
 R = TypeVar("R", bound="Record")
+INTERVAL = ("_low", "_high")
+"""The lower and upper end of the 95 % interval of a mean."""
 WIDER = {float: (int, float)}
 """What else a cell may be: JSON has whole numbers among others."""
 
@@ -31,23 +33,34 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
-class Column:
+class ColumnKind:
     """A column of a class of rows.
 
     `kinds` are the types that its cells may have, None for no number. `unit` is what its numbers are, as
     logit or nats. A store keeps its numbers unless `is_kept` is false, as those of positions. A report of an
     older attn may lack it where `is_needed` is false. With `of` it is computed from the other cells of a row.
+    A mean over texts `has_interval`: the columns NAME_low and NAME_high beside it, where there are several.
     """
 
-    def __init__(self, unit: str, is_kept: bool, is_needed: bool, of: Callable[[Any], object] | None) -> None:
-        self.name = ""
+    def __init__(
+        self,
+        name: str,
+        unit: str,
+        is_kept: bool,
+        is_needed: bool,
+        has_interval: bool,
+        of: Callable[[Any], object] | None,
+    ) -> None:
+        self.name = name
         self.kinds: tuple[type, ...] = ()
         self.unit, self.is_kept, self.is_needed, self.of = unit, is_kept, is_needed and of is None, of
+        self.has_interval = has_interval
 
     def named(self, name: str, annotation: Any) -> Self:
-        """The column with its name, and what its cells are."""
+        """The column with its name, unless it has another, and what its cells are."""
         kinds = [get_origin(kind) or kind for kind in _alternatives(annotation)]
-        self.name, self.kinds = name, tuple(wide for kind in kinds for wide in WIDER.get(kind, (kind,)))
+        self.name = self.name or name
+        self.kinds = tuple(wide for kind in kinds for wide in WIDER.get(kind, (kind,)))
         return self
 
     @property
@@ -65,33 +78,44 @@ class Column:
 
 
 def column(
+    name: str = "",
     *,
     unit: str = "",
     is_kept: bool = True,
     is_needed: bool = True,
+    has_interval: bool = False,
     of: Callable[[Any], object] | None = None,
 ) -> Any:
-    """The declaration of a column, behind its name and type; see `Column`."""
-    return Column(unit, is_kept, is_needed, of)
+    """The declaration of a column, behind its name and type; see `ColumnKind`.
+
+    `name` is that of the cell where no attribute can have it, as `from`.
+    """
+    return ColumnKind(name, unit, is_kept, is_needed, has_interval, of)
 
 
 class Record(Mapping[str, Any]):
     """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
 
-    columns: ClassVar[Mapping[str, Column]] = {}
+    columns: ClassVar[Mapping[str, ColumnKind]] = {}
 
     def __init_subclass__(cls) -> None:
-        own: dict[str, Column] = {}
-        for name, annotation in vars(cls).get("__annotations__", {}).items():
-            declared = vars(cls).get(name)
-            own[name] = (declared if isinstance(declared, Column) else column()).named(name, annotation)
-            setattr(cls, name, own[name])
+        own: dict[str, ColumnKind] = {}
+        for attribute, annotation in vars(cls).get("__annotations__", {}).items():
+            declared = vars(cls).get(attribute)
+            named = (declared if isinstance(declared, ColumnKind) else column()).named(attribute, annotation)
+            own[named.name] = named
+            setattr(cls, attribute, named)
+            if named.has_interval:
+                ends = (column(is_needed=False).named(f"{named.name}{end}", annotation) for end in INTERVAL)
+                own |= {end.name: end for end in ends}
         cls.columns = {**cls.columns, **own}
 
     def __init__(self, cells: Mapping[str, Sequence[Any]], place: int) -> None:
         self._cells, self._place = cells, place
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self._cells:
+            raise NoSuchName("column", name, self._cells)
         cell = self._cells[name][self._place]
         if isinstance(cell, np.generic):
             cell = cell.item()
@@ -108,8 +132,12 @@ class Record(Mapping[str, Any]):
 
     @classmethod
     def kept_columns(cls) -> list[str]:
-        """The columns whose numbers a store keeps."""
-        return [name for name, declared in cls.columns.items() if declared.is_kept and declared.is_number]
+        """The columns whose numbers, or lists of numbers, a store keeps."""
+        return [
+            name
+            for name, declared in cls.columns.items()
+            if declared.is_kept and (declared.is_number or declared.is_list)
+        ]
 
     @classmethod
     def table(cls, **cells: Sequence[Any] | np.ndarray) -> "Records[Self]":
@@ -183,8 +211,10 @@ class Records(Table[R]):
     def _repr_html_(self) -> str:
         return SmallTable.of(self.kind.__name__, self).html()
 
-    def sorted(self, key: Callable[[R], Any]) -> "Records[R]":
-        """The rows in rising order of the key."""
+    def sorted(self, key: str | Callable[[R], Any]) -> "Records[R]":
+        """The rows in rising order of a column, those without a number last, or of what a function gives."""
+        if isinstance(key, str):
+            return self.taken(self.column(key).argsort(kind="stable").tolist())
         return self.taken(sorted(range(self._len), key=lambda place: key(self[place])))
 
     def where(self, condition: Callable[[R], bool]) -> "Records[R]":
@@ -219,7 +249,7 @@ class Records(Table[R]):
 
     def kept_names(self) -> list[str]:
         """The columns whose numbers a store keeps."""
-        return [name for name in self.kind.kept_columns() if name in self.cells]
+        return [name for name in self.cells if name in self.kind.kept_columns()]
 
     def to_pandas(self) -> Any:
         """A data frame with these columns; UserError where pandas is not installed."""
@@ -231,7 +261,7 @@ class Records(Table[R]):
 
 
 @dataclass(frozen=True)
-class Group:
+class StatisticGroup:
     """Where a report has fields of a result: under which name, and in what form.
 
     A table is a list of rows of the class `kind`. With `axes` its columns are tensors: of one axis the rows',
@@ -256,7 +286,9 @@ class Group:
         if isinstance(value, Records) and self.axes:
             tensors = {name: NamedTensor(self.axes, np.asarray(kept)) for name, kept in value.cells.items()}
             return Tensors(tensors)
-        return Numbers(value) if isinstance(value, Record) else value
+        if isinstance(value, Record):
+            return Numbers(value)
+        return value if value or self.is_needed else None  # a report has no table without rows
 
     def read(self, statistic: Statistic) -> dict[str, Any]:
         """The fields from what a report holds; TypeError for another form."""
@@ -278,7 +310,7 @@ class Group:
 
 
 def group(name: str = "", *, axes: tuple[str, ...] = (), is_kept: bool = True, is_needed: bool = True) -> Any:
-    """The declaration of a field of a result that stands among a report's statistics; see `Group`.
+    """The declaration of a field of a result that stands among a report's statistics; see `StatisticGroup`.
 
     By default it has the field's name.
     """
@@ -297,9 +329,9 @@ class Result:
 
     @classmethod
     @cache
-    def groups(cls) -> tuple[Group, ...]:
+    def groups(cls) -> tuple[StatisticGroup, ...]:
         """The fields that stand among a report's statistics, in their order."""
-        groups: dict[str, Group] = {}
+        groups: dict[str, StatisticGroup] = {}
         numbers: dict[str, dict[str, Any]] = {}
         for part in fields(cls):
             annotation = next(kind for kind in _alternatives(part.type) if kind is not type(None))
@@ -308,18 +340,18 @@ class Result:
                 (kind,) = get_args(annotation) or (annotation,)
                 is_single = get_origin(annotation) is None
                 name = name or part.name
-                groups[name] = Group(name, kind, (part.name,), axes, is_kept, is_needed, is_single)
+                groups[name] = StatisticGroup(name, kind, (part.name,), axes, is_kept, is_needed, is_single)
             elif "number" in part.metadata:
                 name, unit = part.metadata["number"]
                 numbers.setdefault(name, {})[part.name] = column(unit=unit).named(part.name, part.type)
                 kind = type("SingleNumbers", (Record,), {"columns": numbers[name]})
-                groups[name] = Group(name, kind, (*numbers[name],), is_single=True, of_numbers=True)
+                groups[name] = StatisticGroup(name, kind, (*numbers[name],), is_single=True, of_numbers=True)
         return (*groups.values(),)
 
     def statistics(self) -> dict[str, Statistic]:
-        """What a report holds of it, which has no table without rows."""
+        """What a report holds of it."""
         statistics = {place.name: place.statistic(self) for place in self.groups()}
-        return {name: statistic for name, statistic in statistics.items() if statistic}
+        return {name: statistic for name, statistic in statistics.items() if statistic is not None}
 
     @classmethod
     def read(cls, statistics: Mapping[str, Statistic]) -> Self:
@@ -343,16 +375,13 @@ class Result:
         return tuple(place.name for place in cls.groups())
 
     def __repr__(self) -> str:
-        tables = self._tables()
-        sizes = ", ".join(f".{name} ({len(table)})" for name, table in tables.items())
-        name, rows = next(iter(tables.items()))
-        return f"{type(self).__name__} with {sizes}\n{SmallTable.of(f'.{name}', rows).text()}"
+        return self._first_rows().text()
 
     def _repr_html_(self) -> str:
-        name, rows = next(iter(self._tables().items()))
-        return SmallTable.of(type(self).__name__, rows, f".{name}").html()
+        return self._first_rows().html()
 
-    def _tables(self) -> dict[str, Records[Any]]:
-        """The tables with rows, by the names of their fields."""
-        values = {name: getattr(self, name) for place in self.groups() for name in place.fields}
-        return {name: value for name, value in values.items() if isinstance(value, Records) and value}
+    def _first_rows(self) -> SmallTable:
+        """Its first table that has rows."""
+        values = [(name, getattr(self, name)) for place in self.groups() for name in place.fields]
+        name, rows = next((name, value) for name, value in values if isinstance(value, Records) and value)
+        return SmallTable.of(type(self).__name__, rows, f".{name}")

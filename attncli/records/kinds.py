@@ -3,17 +3,24 @@
 from collections.abc import Iterable
 
 from attncli.records.caches import LimitedHeads, PolicyCosts
+from attncli.records.changes import TextDifferences
+from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
+from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
 
 KINDS: dict[str, type[Result]] = {
+    "ablate": HeadEffects,
+    "diff of texts": TextDifferences,
     "cache": LimitedHeads,
     "cache of policies": PolicyCosts,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
+    "circuit": HeadEdges,
+    "circuit of weights": Compositions,
 }
 """An experiment with one kind has its name; more begin with it."""
 
@@ -21,6 +28,13 @@ KINDS: dict[str, type[Result]] = {
 def kind_of(result: Result) -> str:
     """The name of the kind of a result."""
     return next(name for name, kind in KINDS.items() if type(result) is kind)
+
+
+def known_kind(name: str) -> str:
+    """The name of a kind; ValueError for another one."""
+    if name not in KINDS:
+        raise ValueError(f"unknown kind {name!r:.40}: must be of {', '.join(KINDS)}")
+    return name
 
 
 def kind_named(experiment: str, names: Iterable[str]) -> str:

@@ -131,7 +131,7 @@ class PartName(Record):
     part: str
 
 
-class Writer(Record):
+class WritingHead(Record):
     """A head that wrote a query or key, and what it looked at most as it wrote there."""
 
     side: str
@@ -175,7 +175,7 @@ class ScoreParts(Result):
         "key_parts", axes=("part", "key"), is_kept=False, is_needed=False
     )
     parts: Records[PartName] | None = group("part_names", is_needed=False)
-    writers: Records[Writer] | None = group(is_needed=False)
+    writers: Records[WritingHead] | None = group(is_needed=False)
     pairs: np.ndarray | None = None
     layer: int | None = None
     head: int | None = None

@@ -74,7 +74,8 @@ def _with_head(row: Mapping[str, Any]) -> dict[str, Any]:
     if not {"layer", "head"} <= row.keys():
         return dict(row)
     others = {name: cell for name, cell in row.items() if name not in PLACE}
-    return {"head": f"{row['layer']}:{row['head']}", **others}
+    name = None if row["head"] is None else f"{row['layer']}:{row['head']}"  # an MLP is no head
+    return {"head": name, **others}
 
 
 def _cell(value: object) -> str:

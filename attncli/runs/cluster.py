@@ -15,7 +15,7 @@ from typing import Any
 from attncli import __version__
 from attncli.errors import RunError, UserError, reason_of
 from attncli.runs.chunks import Chunk, Work
-from attncli.runs.driver import Died, Pending, Queue, Result, attempted
+from attncli.runs.driver import ChunkEnd, Died, Pending, Queue, attempted
 
 SECONDS_TO_CONNECT = 15
 SECONDS_FOR_A_WORKER = 60
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
         return {"attncli": __version__, "torch": "missing"}
 
 
-def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> Result:
+def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> ChunkEnd:
     """On a worker: work(chunk), one chunk at a time per process, however many threads it has.
 
     A worker may have joined after the others were asked for their versions.
@@ -51,7 +51,7 @@ def run_in_cluster(
     *,
     scheduler: str,
     on_wait: Callable[[str], None] = lambda line: None,
-) -> Iterator[tuple[Chunk, Result]]:
+) -> Iterator[tuple[Chunk, ChunkEnd]]:
     """Each chunk with its result, as they are done. `work` is a function in a module that the workers have.
 
     `on_wait` gets a line if the cluster has no worker yet, and one is waited for.
@@ -168,7 +168,7 @@ def _differ(worker: str, got: dict[str, str], expected: dict[str, str]) -> str:
 
 def _results(
     distributed: Any, client: Any, queue: Queue, work: Work, scheduler: str
-) -> Iterator[tuple[Chunk, Result]]:
+) -> Iterator[tuple[Chunk, ChunkEnd]]:
     running: dict[Any, Pending] = {}
     done = distributed.as_completed(loop=client.loop)
     expected = versions()

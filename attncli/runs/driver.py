@@ -51,10 +51,10 @@ class Died:
         return cls(f"{name}: {message}" if message else name, "".join(format_exception(error)))
 
 
-Result = ChunkResult | Died
+ChunkEnd = ChunkResult | Died
 
 
-def attempted(work: Work, chunk: Chunk) -> Result:
+def attempted(work: Work, chunk: Chunk) -> ChunkEnd:
     """The result of the work, or what it raised: one failing run must not lose the others."""
     try:
         return work(chunk)
@@ -88,7 +88,7 @@ class Queue:
         """Return a chunk that its worker never started."""
         self._again.appendleft(pending)
 
-    def finished(self, pending: Pending, result: Result) -> Iterator[tuple[Chunk, Result]]:
+    def finished(self, pending: Pending, result: ChunkEnd) -> Iterator[tuple[Chunk, ChunkEnd]]:
         """The chunk with its result; nothing if it failed and will be tried again.
 
         Several runs are tried again in halves; one run comes back with Died if it raised, or after several
@@ -103,7 +103,7 @@ class Queue:
             yield chunk, result
 
 
-def run_here(chunks: Iterable[Chunk], work: Work) -> Iterator[tuple[Chunk, Result]]:
+def run_here(chunks: Iterable[Chunk], work: Work) -> Iterator[tuple[Chunk, ChunkEnd]]:
     """Each chunk with its result, in order. What kills this process kills the batch."""
     queue = Queue(chunks)
     while (pending := queue.take()) is not None:
@@ -152,7 +152,7 @@ class Worker:
         with suppress(OSError):  # it has died since its last result: the next one says so
             self.connection.send(pending.chunk)
 
-    def received(self) -> Iterator[Result]:
+    def received(self) -> Iterator[ChunkEnd]:
         """The result that has come, none where it has only begun; EOFError or OSError where it has died."""
         message = self.connection.recv_bytes()
         if self.has_begun:
@@ -222,7 +222,7 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def run_in_workers(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iterator[tuple[Chunk, Result]]:
+def run_in_workers(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iterator[tuple[Chunk, ChunkEnd]]:
     """Each chunk with its result, as they are done. `work` is a function in a module; chunks can be pickled.
 
     Each worker has one torch thread, unless OMP_NUM_THREADS says how many, and at most two chunks.
@@ -261,7 +261,7 @@ class Workers:
                     worker.send(pending)
         return any(worker.sent for worker in self.workers)
 
-    def results(self) -> Iterator[tuple[Chunk, Result]]:
+    def results(self) -> Iterator[tuple[Chunk, ChunkEnd]]:
         """Wait for a worker; each finished chunk with its result."""
         busy = [worker for worker in self.workers if worker.sent]
         have_written = wait([worker.connection for worker in busy])
@@ -275,7 +275,7 @@ class Workers:
                 self.failed_starts = 0
                 yield from self.queue.finished(worker.sent.popleft(), result)
 
-    def _replace(self, worker: Worker) -> Iterator[tuple[Chunk, Result]]:
+    def _replace(self, worker: Worker) -> Iterator[tuple[Chunk, ChunkEnd]]:
         self.workers.remove(worker)
         ending = ended(worker.end())
         lost = [*worker.sent]
@@ -308,7 +308,7 @@ MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
 
-Executor = Callable[[Iterable[Chunk], Work], Iterator[tuple[Chunk, Result]]]
+Executor = Callable[[Iterable[Chunk], Work], Iterator[tuple[Chunk, ChunkEnd]]]
 """It pulls chunks as it needs them and yields each with its result, in any order.
 
 A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails every

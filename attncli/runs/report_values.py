@@ -125,7 +125,7 @@ class OwnPart(Mapping[str, Part]):
 
 # Keys by rank, and what only describes the rows to people, are not statistics.
 LEFT_OUT = (
-    *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "edges"),
+    *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
     *("intervals", "examples", "example_weights", "relations"),
     *("written", "named_tokens"),
 )
@@ -223,8 +223,11 @@ def _of_members(tensor: NamedTensor, members: list[int] | None) -> tuple[tuple[s
 def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, Any]]:
     """Every number by its full name; rows of a table and items of a list are named by their place."""
     rows = {group: found} if isinstance(found, Numbers) else {f"{group}.{i}": r for i, r in enumerate(found)}
+    kept = found.kept_names() if isinstance(found, Records) else None
     for before, row in rows.items():
         for name, cell in row.items():
+            if kept is not None and name not in kept:
+                continue
             listed = {f".{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {"": cell}
             for place, item in listed.items():
                 if not isinstance(item, str):
@@ -523,36 +526,30 @@ def as_declared(name: str) -> str:
     return NUMBER.sub("N", stack_and_name(name)[1])
 
 
-def kept_names(kind: type[Result], left_out: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers.
-
-    Without the groups and columns that are left out.
-    """
+def kept_names(kind: type[Result]) -> tuple[list[str], list[str]]:
+    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers."""
     rows: list[str] = []
     singles: list[str] = []
     for group in kind.groups():
-        if not group.is_kept or group.name in left_out:
+        if not group.is_kept:
             continue
-        is_survey = group.name == "heads" and not group.is_single and not group.axes
-        columns = [column for name, column in group.kind.columns.items() if name not in left_out]
-        names = [column.name for column in columns if column.is_number and (column.is_kept or not is_survey)]
-        names += [f"{column.name}.N" for column in columns if column.is_list]
+        columns = group.kind.columns
+        names = [f"{name}.N" if columns[name].is_list else name for name in group.kind.kept_columns()]
         if group.axes:
             rows += names
-        elif is_survey:
+        elif group.name == "heads" and not group.is_single:
             singles += [name for name in names if name not in PLACES]
         else:
             singles += in_group(group.name if group.is_single else f"{group.name}.N", *names)
     return rows, singles
 
 
-def declared_names(spec: Spec, *, rows: bool = False) -> Iterator[str]:
-    """The statistics that the reports of these settings will have; with `rows` those of every row, too."""
+def declared_statistics(spec: Spec, *, rows: bool = False) -> Iterator[str]:
+    """The names of the statistics that runs with these settings will have; with `rows` each row's, too."""
     kind = KINDS.get(spec.result_kind())
-    of_rows, singles = spec.row_statistics(), spec.single_statistics()
-    if kind is not None:
-        of_rows, singles = map(tuple, kept_names(kind, spec.not_in_result()))
-    yield from singles
+    of_rows, singles = (spec.row_statistics(), spec.single_statistics()) if kind is None else kept_names(kind)
+    unmeasured = spec.unmeasured()
+    yield from (name for name in singles if not unmeasured.intersection(name.split(".")))
     for row in of_rows:
         yield from (f"{row}.{how}" for how in SUMMARIES)
         if rows:
@@ -567,7 +564,7 @@ def refuse_unknown(
     for spec in specs:
         if not missing:
             return
-        known |= dict.fromkeys(declared_names(spec, rows=rows))
+        known |= dict.fromkeys(declared_statistics(spec, rows=rows))
         missing = [condition for condition in missing if as_declared(condition.name) not in known]
     if missing:
         raise UserError(

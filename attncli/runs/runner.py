@@ -276,6 +276,8 @@ class Values:
 
 Outcome = Report | UserError
 Part = TypeVar("Part")
+Batch = Sequence[tuple[int, "Reading"]]
+"""Texts that run together: the place of each, and what is read of it."""
 
 
 def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
@@ -350,6 +352,7 @@ def _run_models(
     module = import_experiment(first)
     from torch import Generator
 
+    from attncli.models.at_once import LONGEST, MOST_WORKS, can_run_at_once, run_at_once
     from attncli.models.capture import in_step, together
     from attncli.models.loading import in_use
 
@@ -363,32 +366,53 @@ def _run_models(
         reading: Reading = module.read(specs[place], texts[place], pretrained, generator)
         return reading
 
-    def run(some: Mapping[int, "Reading"]) -> Sequence[Report | Values]:
+    gives_values = not has_reports and hasattr(module, "values_each")
+
+    def run(some: Mapping[int, "Reading"], loaded: "Pretrained") -> Sequence[Report | Values]:
         own, readings = [specs[place] for place in some], [*some.values()]
-        if not has_reports and hasattr(module, "values_each"):
-            table, environment = module.values_each(own, readings, pretrained)
+        if gives_values:
+            table, environment = module.values_each(own, readings, loaded)
             if table is not None:
                 return [Values(table.columns, numbers, environment) for numbers in table.values]
-        return reports_of_texts(module, own, readings, pretrained, None)
+        return reports_of_texts(module, own, readings, loaded, None)
+
+    def outcomes_of(batch: Batch, loaded: "Pretrained") -> Sequence[Outcome | Values]:
+        found = _or_error(run, dict(batch), loaded)
+        if isinstance(found, UserError):  # running each alone shows which of them is to blame
+            return [_or_error(lambda one: run(dict([one]), loaded)[0], one) for one in batch]
+        return found
 
     refused: dict[int, Outcome | Values] = {}
     # What runs the model many times replaces parts of it meanwhile, which are not for other runs, and follows
     # the idle cores by itself.
     runs_once = hasattr(module, "report_each")
+    batches = in_batches(texts, read, refused.__setitem__)
     with in_use(pretrained), _threads_for(pretrained) if runs_once else nullcontext(_nothing) as adapt:
-        for batches in together(pretrained.model, in_batches(texts, read, refused.__setitem__)):
-            runs = [partial(_or_error, run, dict(batch)) for batch in batches]
-            each_run = in_step(pretrained.model, runs, adapt) if runs_once else (one() for one in runs)
-            for batch, found in zip(batches, each_run, strict=True):
-                outcomes: Sequence[Outcome | Values]
-                if isinstance(found, UserError):  # running each alone shows which of them is to blame
-                    outcomes = [_or_error(lambda one: run(dict([one]))[0], one) for one in batch]
-                else:
-                    outcomes = found
+        # Of a report every matrix may be kept: several batches of them take too much memory.
+        at_once = gives_values and runs_once and can_run_at_once(pretrained)
+        for some in _some(batches, MOST_WORKS) if at_once else together(pretrained.model, batches):
+            works = [partial(outcomes_of, batch) for batch in some]
+            adapt()
+            each_run: Iterator[Sequence[Outcome | Values]]
+            if at_once and max(max(reading.counts) for batch in some for _, reading in batch) <= LONGEST:
+                each_run = run_at_once(pretrained, works)
+            else:
+                runs = [partial(work, pretrained) for work in works]
+                each_run = (one() for one in runs)
+                if runs_once:
+                    each_run = iter(in_step(pretrained.model, runs, adapt))
+            for batch, outcomes in zip(some, each_run, strict=True):
                 yield refused | dict(zip(dict(batch), outcomes, strict=True))
                 refused.clear()
     if refused:
         yield refused
+
+
+def _some(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
+    """As many batches at a time, fewer at the end."""
+    batches = iter(batches)
+    while some := list(islice(batches, count)):
+        yield some
 
 
 def _run_buckets(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterator[dict[int, Outcome]]:

@@ -33,14 +33,18 @@ EXPERIMENTS = {
     "heads": Experiment("What each head of a pretrained model does", "settings.heads:HeadsSpec", "Models"),
     "generate": Experiment("Where a model looks while it writes", "commands.generate:GenerateSpec", "Models"),
     "ablate": Experiment(
-        "What a model loses without each of its heads", "commands.ablate:AblateSpec", "Models"
+        "What is lost without each head (swap: activation patching)", "commands.ablate:AblateSpec", "Models"
     ),
     "cache": Experiment(
         "What a smaller cache loses, by head and policy", "commands.cache:CacheSpec", "Models"
     ),
-    "why": Experiment("What each head adds to the logit of the next token", "commands.why:WhySpec", "Models"),
+    "why": Experiment(
+        "What each head adds to a logit: direct logit attribution", "commands.why:WhySpec", "Models"
+    ),
     "source": Experiment("Which sources an answer came from", "commands.source:SourceSpec", "Models"),
-    "circuit": Experiment("Which heads feed which", "commands.circuit:CircuitSpec", "Models"),
+    "circuit": Experiment(
+        "Which heads feed which: QK and OV circuits", "commands.circuit:CircuitSpec", "Models"
+    ),
     "pitfalls": Experiment(
         "Classic mistakes, each next to the right way", "commands.pitfalls:PitfallsSpec", "Learn"
     ),

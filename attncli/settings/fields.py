@@ -323,9 +323,9 @@ class Spec(BaseModel):
         """The kind of its result, by the name in records/kinds.py, whose columns say which numbers it has."""
         return ""
 
-    def not_in_result(self) -> frozenset[str]:
-        """Groups and columns of its result that these settings leave out."""
-        return frozenset()
+    def unmeasured(self) -> set[str]:
+        """The columns, and the groups of numbers, that its result lacks with these settings."""
+        return set()
 
     def row_statistics(self) -> tuple[str, ...]:
         """The statistics of rows, and of keys, that its report will have: a run keeps SUMMARIES of each."""

@@ -11,6 +11,8 @@ from rich.cells import cell_len
 
 from attncli.core.names import PATTERNS, UNNAMED
 from attncli.plain_text import counted, plain_text
+from attncli.records.changes import HeadChange, TextDifferences, TokenChange
+from attncli.records.columns import Records
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name, matrices_of, pictured, place_names
@@ -52,9 +54,6 @@ MOST_STATISTICS, MOST_HEADS = 16, 10
 
 def comparison_screen(report: Report, display: Display) -> ScreenParts:
     """The settings that differ; the difference of the weights, of many heads that of the most changed."""
-    if report.table("heads"):
-        yield from _texts(report, display)
-        return
     yield Paragraph(heading(report), "title")
     count = NOTES if report.tensors else NOTES_OF_SURVEYS
     notes = [] if report.table("by_head") else map(plain_text, report.notes[:count])
@@ -125,77 +124,80 @@ CHANGED_TITLE = "the heads that changed most, and what each looks at where it ch
 NOT_ALIGNED_TITLE = "the heads whose statistics changed most, and what each looks at from the last token"
 
 
-def _texts(report: Report, display: Display) -> ScreenParts:
+def two_texts_screen(report: Report, display: Display) -> ScreenParts:
     """Both texts; the heads that changed most, with what they look at; what comes next in each."""
+    result = report.result_of(TextDifferences)
     yield title_line(report, display)
     for side in ("a", "b"):
         settings = report.spec.get(side)
         text = settings.get("sentence") if isinstance(settings, Mapping) else ""
         yield one_line(f"{side.upper()}: {' '.join(str(text).split())}", display)
-    yield Elastic(
-        partial(_changed_heads, report, display), MOST_HEADS, LEAST_ROWS, len(report.table("heads"))
-    )
-    if predictions := report.table("predictions")[:MOST_PREDICTIONS]:
-        yield Paragraph(_next_tokens(predictions, display), "prose")
+    yield Elastic(partial(_changed_heads, result, display), MOST_HEADS, LEAST_ROWS, len(result.heads))
+    if result.predictions:
+        yield Paragraph(_next_tokens(result.predictions[:MOST_PREDICTIONS], display), "prose")
     for note in report.notes[:NOTES]:
         yield Paragraph(shortened(plain_text(note), display.width), "note")
 
 
-def _changed_heads(report: Report, display: Display, most: int) -> Iterator[Section]:
-    heads = report.table("heads")[:most]
-    is_aligned = heads[0]["mean_jensen_shannon"] is not None
-    stacks = len({row["stack"] for row in heads}) > 1
-    places = [head_name(row) for row in heads]
-    names = [f"{row['stack']} {place}" if stacks else place for row, place in zip(heads, places, strict=True)]
+def _changed_heads(result: TextDifferences, display: Display, most: int) -> Iterator[Section]:
+    heads, precision = result.heads[:most], display.precision
+    is_aligned = heads[0].mean_jensen_shannon is not None
+    has_stacks = len({head.stack for head in heads}) > 1
+    names = [f"{head.stack} {head_name(head)}" if has_stacks else head_name(head) for head in heads]
     columns = [
-        *(_distances(heads, display.precision) if is_aligned else _statistics(heads, display.precision)),
-        *(
-            Column(
-                (f"looks at in {side.upper()}",), [_looks_at(row, side, display) for row in heads], left=True
-            )
-            for side in ("a", "b")
+        *(_distances(heads, precision) if is_aligned else _statistics(heads, precision)),
+        Column(
+            ("looks at in A",),
+            [_key(head.key_a, head.key_a_token, head.weight_a, precision) for head in heads],
+            left=True,
+        ),
+        Column(
+            ("looks at in B",),
+            [_key(head.key_b, head.key_b_token, head.weight_b, precision) for head in heads],
+            left=True,
         ),
     ]
     title = CHANGED_TITLE if is_aligned else NOT_ALIGNED_TITLE
     yield Grid(title, Column(("head",), names), columns).first_group(display.width)
 
 
-def _distances(heads: Sequence[Row], precision: int) -> list[Column]:
+def _distances(heads: Records[HeadChange], precision: int) -> list[Column]:
     """How far the rows moved, and the token whose row moved furthest."""
     return [
-        Column(("distance",), [fixed(row["mean_jensen_shannon"], precision) for row in heads]),
-        Column(("from",), [_moved_query(row) for row in heads], left=True),
+        Column(("distance",), [fixed(head.mean_jensen_shannon, precision) for head in heads]),
+        Column(("from",), [_moved_query(head) for head in heads], left=True),
     ]
 
 
-def _moved_query(row: Row) -> str:
+def _moved_query(head: HeadChange) -> str:
     """`13 ·to`, or `9 ·John → ·Mary`; with both positions where they differ."""
-    positions = dict.fromkeys(str(row[f"query_{side}"]) for side in ("a", "b"))
-    tokens = dict.fromkeys(token_cell(row[f"query_{side}_token"]) for side in ("a", "b"))
+    positions = dict.fromkeys((str(head.query_a), str(head.query_b)))
+    tokens = dict.fromkeys((token_cell(head.query_a_token), token_cell(head.query_b_token)))
     return f"{' → '.join(positions)} {' → '.join(tokens)}"
 
 
-def _statistics(heads: Sequence[Row], precision: int) -> list[Column]:
-    names = [plain_text(str(row["statistic"])).replace("_", " ") for row in heads]
-    numbers = [Column((side.upper(),), [fixed(row[side], precision) for row in heads]) for side in ("a", "b")]
-    return [Column(("statistic",), names, left=True), *numbers]
+def _statistics(heads: Records[HeadChange], precision: int) -> list[Column]:
+    return [
+        Column(("statistic",), [plain_text(head.statistic).replace("_", " ") for head in heads], left=True),
+        Column(("A",), [fixed(head.a, precision) for head in heads]),
+        Column(("B",), [fixed(head.b, precision) for head in heads]),
+    ]
 
 
-def _looks_at(row: Row, side: str, display: Display) -> str:
+def _key(key: int, token: str, weight: float | None, precision: int) -> str:
     """`1 ·Mary 0.81`: the key and its weight."""
-    key, weight = row[f"key_{side}"], fixed(row[f"weight_{side}"], display.precision)
-    return f"{key} {token_cell(row[f'key_{side}_token'])} {weight}"
+    return f"{key} {token_cell(token)} {fixed(weight, precision)}"
 
 
-def _next_tokens(predictions: Sequence[Row], display: Display) -> str:
+def _next_tokens(predictions: Records[TokenChange], display: Display) -> str:
     """`next token, in A and B: ·Mary 0.92 -> 0.00, ·John 0.00 -> 0.75`: as many as fit one line."""
     line = "next token, A -> B:"
     for row in predictions:
-        of_a, of_b = (fixed(row[side], display.precision) for side in ("a", "b"))
+        of_a, of_b = fixed(row.a, display.precision), fixed(row.b, display.precision)
         if of_a == of_b:
             break
         numbers = f"{of_a} -> {of_b}"
-        longer = f"{line}{'' if line.endswith(':') else ','} {token_cell(row['token'])} {numbers}"
+        longer = f"{line}{'' if line.endswith(':') else ','} {token_cell(row.token)} {numbers}"
         if cell_len(longer) > (display.width or 0):
             break
         line = longer

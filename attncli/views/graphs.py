@@ -1,12 +1,13 @@
 """The edges between heads as a layered graph: on a first screen, for pictures and pages, and in DOT."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from attncli.plain_text import plain_text
-from attncli.report import Report, Row
+from attncli.records.circuit import Compositions, HeadEdges
+from attncli.records.columns import Result
+from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display, NothingToDraw
-from attncli.views.matrices import head_name
 from attncli.views.model_screens import half_width
 from attncli.views.sections import (
     Column,
@@ -49,18 +50,24 @@ class Edge(NamedTuple):
         return LETTERS.get(self.side, "")
 
 
-def head_edges(report: Report) -> list[Edge]:
+def head_edges(result: Result | None) -> list[Edge]:
     """Those between heads, and into the logits, the strongest first."""
-    edges = [_edge(row) for row in report.table("edges") if row.get("from_head") is not None]
+    match result:
+        case HeadEdges():
+            edges = [
+                Edge(edge.start, edge.end, edge.side, edge.share, edge.strength, edge.share_high)
+                for edge in result.edges
+                if edge.from_head is not None
+            ]
+        case Compositions():
+            edges = [
+                Edge(edge.start, edge.end, edge.side, edge.score, edge.score, None)
+                for edge in result.edges
+                if edge.score is not None
+            ]
+        case _:
+            edges = []
     return sorted(edges, key=lambda edge: -abs(edge.strength))
-
-
-def _edge(row: Row) -> Edge:
-    share = float(str(row.get("share", row.get("score"))))
-    strength = float(str(row.get("strength", share)))
-    high = row.get("share_high")
-    ends = str(row["from"]), str(row["to"]), str(row["side"])
-    return Edge(*ends, share, strength, high if isinstance(high, float) else None)
 
 
 def layer_and_head(name: str) -> tuple[int, int]:
@@ -112,13 +119,36 @@ FEW = 6
 
 
 def circuit_screen(report: Report, display: Display) -> ScreenParts:
-    """The strongest edges in letters, then as numbers; of weights alone also the heads that copy most."""
-    is_of_weights = bool(report.spec.get("weights"))
+    """The strongest edges in letters, then as numbers; the heads that add most to the logits."""
+    edges = head_edges(report.result_of(HeadEdges))
     yield title_line(report, display)
-    if not is_of_weights:
-        yield text_line(report, display)
-    edges, width = head_edges(report), display.width or TEXT_WIDTH
+    yield text_line(report, display)
+    yield from _strongest(edges, display, _share_columns)
+    if of_logits := [edge for edge in edges if edge.end == LOGITS][:FEW]:
+        names = (f"{edge.start} {fixed(edge.share, display.precision)}" for edge in of_logits)
+        yield Paragraph(f"into the logits, share: {', '.join(names)}", "line")
+    yield notes_in([report.how_to_read, *report.notes], display, apart=True)
+
+
+def weights_screen(report: Report, display: Display) -> ScreenParts:
+    """The highest compositions in letters, then as numbers; the heads that copy most."""
+    result = report.result_of(Compositions)
+    yield title_line(report, display)
+    yield from _strongest(head_edges(result), display, _composition_columns)
+    scored = result.copying.where(lambda head: head.score is not None)
+    if copying := scored.sorted(lambda head: -(head.score or 0.0))[:FEW]:
+        names = (f"{head.name} {fixed(head.score, display.precision)}" for head in copying)
+        yield Paragraph(f"heads that copy most: {', '.join(names)}", "line")
+    yield notes_in([report.how_to_read, *report.notes], display, apart=True)
+
+
+ColumnsOfEdges = Callable[[Sequence[Edge], int], list[Column]]
+
+
+def _strongest(edges: Sequence[Edge], display: Display, columns: ColumnsOfEdges) -> ScreenParts:
+    """The strongest edges in letters, and those between heads as a table with these columns of numbers."""
     between = [edge for edge in edges if edge.end != LOGITS]
+    width = display.width or TEXT_WIDTH
     every = len(letter_lines(edges, MOST_LINES, width))
 
     def graph(lines: int) -> Iterator[Section]:
@@ -127,7 +157,7 @@ def circuit_screen(report: Report, display: Display) -> ScreenParts:
 
     yield Elastic(graph, min(USUAL_LINES, every), min(LEAST_ROWS, every), every)
     yield Elastic(
-        lambda count: [_edge_table(report, between, display, count)] if between else [],
+        lambda count: [_edge_table(between, columns, display, count)] if between else [],
         min(USUAL_ROWS, len(between)),
         min(LEAST_ROWS, len(between)),
         min(MOST_LINES, len(between)),
@@ -135,35 +165,33 @@ def circuit_screen(report: Report, display: Display) -> ScreenParts:
     )
     if not between:
         yield Paragraph("No edges between heads: a head feeds those of later layers.", "line")
-    if copying := sorted(report.table("copying"), key=lambda row: -float(str(row["score"])))[:FEW]:
-        names = (f"{head_name(row)} {fixed(row['score'], display.precision)}" for row in copying)
-        yield Paragraph(f"heads that copy most: {', '.join(names)}", "line")
-    elif of_logits := [edge for edge in edges if edge.end == LOGITS][:FEW]:
-        names = (f"{edge.start} {fixed(edge.share, display.precision)}" for edge in of_logits)
-        yield Paragraph(f"into the logits, share: {', '.join(names)}", "line")
-    yield notes_in([report.how_to_read, *report.notes], display, apart=True)
 
 
 MOST_LINES = 60
 
 
-def _edge_table(report: Report, rows: Sequence[Edge], display: Display, count: int) -> Grid:
-    """The strongest edges between heads: side, share or score, and how sure they are."""
-    shown, precision = rows[:count], display.precision
-    label = Column(("", "head"), [plain_text(edge.start) for edge in shown], left=True)
-    columns = [
-        Column(("", "feeds"), [plain_text(edge.end) for edge in shown], left=True),
-        Column(("", "side"), [edge.side for edge in shown], left=True),
+def _edge_table(edges: Sequence[Edge], columns: ColumnsOfEdges, display: Display, count: int) -> Grid:
+    """The strongest edges between heads: their ends, their side, and their numbers."""
+    strongest = edges[:count]
+    label = Column(("", "head"), [plain_text(edge.start) for edge in strongest], left=True)
+    ends = [
+        Column(("", "feeds"), [plain_text(edge.end) for edge in strongest], left=True),
+        Column(("", "side"), [edge.side for edge in strongest], left=True),
     ]
-    if report.spec.get("weights"):
-        columns.append(Column(("", "composition"), [fixed(edge.share, precision) for edge in shown]))
-    else:
-        columns.append(Column(("", "share"), [fixed(edge.share, precision) for edge in shown]))
-        if any(edge.high is not None for edge in shown):
-            halves = [half_width(edge.share, edge.high) for edge in shown]
-            columns.append(Column(("", ""), halves))
-        columns.append(Column(("", "strength"), [fixed(edge.strength, precision) for edge in shown]))
-    return Grid(f"the strongest {len(shown)} of {len(rows):,} edges between heads", label, columns)
+    title = f"the strongest {len(strongest)} of {len(edges):,} edges between heads"
+    return Grid(title, label, [*ends, *columns(strongest, display.precision)])
+
+
+def _share_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
+    """The shares, how sure they are over several texts, and the strengths."""
+    columns = [Column(("", "share"), [fixed(edge.share, precision) for edge in edges])]
+    if any(edge.high is not None for edge in edges):
+        columns.append(Column(("", ""), [half_width(edge.share, edge.high) for edge in edges]))
+    return [*columns, Column(("", "strength"), [fixed(edge.strength, precision) for edge in edges])]
+
+
+def _composition_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
+    return [Column(("", "composition"), [fixed(edge.share, precision) for edge in edges])]
 
 
 class Graph(NamedTuple):
@@ -176,7 +204,7 @@ class Graph(NamedTuple):
 
 def graph_of(report: Report) -> Graph | None:
     """The strongest edges; in a row the heads of a layer, each above what feeds it. None without edges."""
-    every = head_edges(report)
+    every = head_edges(report.result)
     between = strong_edges(every)[:MOST_DRAWN]
     heads = {name for edge in between for name in (edge.start, edge.end)}
     edges = [
@@ -198,7 +226,7 @@ def graph_of(report: Report) -> Graph | None:
             name: _mean([nodes[edge.start][0] for edge in edges if edge.end == name and edge.start in nodes])
             for name in names
         }
-        for place, name in enumerate(sorted(names, key=lambda one: wanted[one])):
+        for place, name in enumerate(sorted(names, key=lambda name: wanted[name])):
             nodes[name] = ((place + 0.5) / len(names), row)
     rows = [LOGITS if names == [LOGITS] else f"layer {layer}" for layer, names in by_row.items()]
     return Graph(nodes, edges, rows)
@@ -231,7 +259,7 @@ def _dot_lines(report: Report, display: Display) -> Iterator[str]:
     yield f"digraph {_quoted(display.title or title(report))} {{"
     yield "  rankdir=BT; node [shape=box];"
     for row in range(len(graph.rows)):
-        names = " ".join(_quoted(name) for name, (_, own) in graph.nodes.items() if own == row)
+        names = " ".join(_quoted(name) for name, (_, of_row) in graph.nodes.items() if of_row == row)
         yield f"  {{ rank=same; {names} }}"
     for edge in graph.edges:
         label = f"{edge.letter} {fixed(edge.share, display.screen_precision)}".strip()

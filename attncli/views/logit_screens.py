@@ -6,7 +6,7 @@ import numpy as np
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.records.logits import LogitAttribution, ScoreOfPart, ScoreParts, Writer
+from attncli.records.logits import LogitAttribution, ScoreOfPart, ScoreParts, WritingHead
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.model_screens import (
@@ -150,6 +150,6 @@ def _side_tables(
     return Grid(f"the first {count} parts on each side, largest first", columns[0], columns[1:])
 
 
-def _looked_at(labels: TableLabels, precision: int, writer: Writer) -> str:
+def _looked_at(labels: TableLabels, precision: int, writer: WritingHead) -> str:
     """`16:0 at 20 ·x 0.91`: a head, and what it looked at most where it wrote."""
     return f"{writer.name} at {labels.place('key', writer.key)} {weight_text(writer.weight, precision)}"

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import groupby
 from math import isnan
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
@@ -32,7 +32,6 @@ from attncli.views.sections import (
     model_name,
     notes_in,
     one_line,
-    split_header,
     text_line,
     title_line,
     titled,
@@ -709,125 +708,17 @@ def _more(row: Row) -> str:
     return f"+{fixed(float(str(row['share'])) - float(str(row['offset_share'])), 2)}"
 
 
-MOST_LINES, FEWEST_HEADS = 30, 4
-HIGHEST_GRID = 13
-OTHER_LINES = 9
-"""The title, the text, the table's title, header and rule, what to type next, and blank lines between.
-
-A header with names of two words has a second line.
-"""
-
 LITTLE, NATS = ".", "nats"
 
 
-def _effect(name: object) -> Effect:
+def effect_named(name: object) -> Effect:
     """What is known of an effect; a saved report may be sorted by one that is not."""
     return EFFECTS.get(str(name), Effect())
 
 
-def ablate_screen(report: Report, display: Display) -> ScreenParts:
-    """The model, what it read and how well it did; the heads in order; a grid; what was removed."""
-    width, heads, sort = display.width or 0, report.table("heads"), str(report.spec["sort"])
-    yield title_line(report, display)
-    yield text_line(report, display)
-    if other := report.spec.get("other"):
-        yield one_line(f"other: {' '.join(str(other).split())}", display)
-    summary = list(_summary(report, display.precision))
-    yield from (Paragraph(line, "") for line in summary)
-    is_whole = not report.spec.get("heads") or bool(report.spec.get("approximate"))
-    grids = report.tensors.items() if is_whole else ()
-    drawings = [tenths(name, tensor, sort, display) for name, tensor in grids]
-    height = sum(drawing.most + 2 for drawing in drawings)
-    if height > HIGHEST_GRID:
-        drawings, height = [replace(drawing, usual=0) for drawing in drawings], 0
-    notes = [plain_text(note) for note in report.notes]
-    has_second_header = bool(looked_at_columns(heads, display)) or any(
-        effect_header[0] for effect_header in map(_effect_header, _effects(heads, sort))
-    )
-    taken = OTHER_LINES + has_second_header + height
-    taken += sum(-(-cell_len(line) // width) for line in (*summary, *notes))
-    top = report.spec.get("top")
-    usual = min(top or max(FEWEST_HEADS, MOST_LINES - taken), len(heads))
-    yield Elastic(
-        lambda count: [_ranked(heads[:count], len(heads), sort, display)],
-        usual,
-        min(LEAST_ROWS, usual),
-        min(top or len(heads), len(heads)),
-        rank=1,
-    )
-    yield from drawings
-    yield notes_in(notes, display, apart=True)
-
-
-def _summary(report: Report, precision: int) -> Iterator[str]:
-    """What was measured with all heads, and without several at once."""
-    with_all, joint = report.numbers("baseline"), report.numbers("joint")
-    if with_all:
-        yield f"with all heads: {_numbers(with_all, precision)}"
-    if joint:
-        count = len(cast(list[str], report.spec["heads"]))
-        yield f"without {count} heads at once: {_numbers(joint, precision, signed=True)}"
-    if approximation := report.numbers("approximation"):
-        correlation = fixed(approximation["rank_correlation"], precision)
-        yield f"rank correlation of approximate and loss, on {approximation['heads']} heads: {correlation}"
-
-
-def _numbers(numbers: Row, precision: int, *, signed: bool = False) -> str:
-    names = (name for name in EFFECTS if name in numbers)
-    parts = (
-        f"{name} {_number(name, numbers[name], precision, signed)} {_nats(name)}".rstrip() for name in names
-    )
-    return ", ".join(parts)
-
-
-def _nats(name: str) -> str:
+def nats(name: str) -> str:
     """The unit of an effect that is a number of nats."""
     return NATS if unit_of(name, PLACES) == NATS else ""
-
-
-def _number(name: str, value: object, precision: int, signed: bool = True) -> str:
-    """A number with its sign where it is a difference."""
-    is_more = _effect(_effect_of(name)).is_difference and isinstance(value, float) and value > 0
-    return ("+" if signed and is_more else "") + fixed(value, precision)
-
-
-def _effect_of(name: str) -> str:
-    """`loss` of `loss_low`, the lower end of its interval."""
-    return name.removesuffix("_low").removesuffix("_high")
-
-
-def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Grid:
-    """The first heads: what each looks at, and its effects, starting with the one they are sorted by."""
-    has_stacks = len({row["stack"] for row in rows}) > 1
-    label = head_names(rows)
-    if has_stacks:
-        names = [f"{row['stack']} {name}" for row, name in zip(rows, label.cells, strict=True)]
-        label = Column(label.header, names)
-    columns = [
-        Column(_effect_header(name), [_number(name, row[name], display.precision) for row in rows])
-        for name in _effects(rows, sort)
-    ]
-    order = "lowest" if _effect(sort).falls else "largest"
-    at_tokens = [
-        Column(
-            ("at", "token"),
-            [f"{row['token']} {plain_text(str(row['token_text']))}" for row in rows],
-            left=True,
-        )
-        for row in rows[:1]
-        if "token_text" in row
-    ]
-    title = f"{some_of(len(rows), count, 'swap' if at_tokens else 'head')}, {order} {sort} first"
-    looks_at = looked_at_columns(rows, display)
-    # Where every head is missed at one token, that is what the screen is about.
-    first, last = (looks_at, []) if len(looks_at) == 1 else ([], looks_at)
-    columns = [*at_tokens, patterns_on_average(rows), *first, *columns, *last]
-    return Grid(title, label, columns).first_group(display.width)
-
-
-def _effect_header(name: str) -> tuple[str, str]:
-    """`loss`, `nats`; a name of two words on two lines."""
-    return (name, NATS) if _nats(name) else split_header(name)
 
 
 def head_names(rows: Sequence[Row]) -> Column:
@@ -871,15 +762,9 @@ def _placed_token(row: Row, side: str) -> str:
     return NO_NUMBER if row[side] is None else f"{row[side]} {token_cell(row[f'{side}_token'])}"
 
 
-def _effects(rows: Sequence[Row], sort: str) -> list[str]:
-    """The effects that were measured, starting with the one that the heads are sorted by."""
-    effects = [name for name in rows[0] if _effect_of(name) in EFFECTS]
-    return sorted(effects, key=lambda name: not name.startswith(sort))
-
-
 def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elastic:
     """A digit for each head: tenths of the largest effect."""
-    values = -tensor.values if _effect(sort).falls else tensor.values
+    values = -tensor.values if effect_named(sort).falls else tensor.values
     largest = np.nanmax(values, initial=0.0)
     cells = {place: _tenth(value, largest) for place, value in np.ndenumerate(values) if np.isfinite(value)}
     marks = {
@@ -887,7 +772,7 @@ def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elast
         LITTLE: f"{LITTLE} next to nothing",
     }
     said = [text for mark, text in marks.items() if mark in cells.values()]
-    size = f"{fixed(largest, 2)} {_nats(name.partition(' ')[0])}".rstrip()
+    size = f"{fixed(largest, 2)} {nats(name.partition(' ')[0])}".rstrip()
     title = plain_text("; ".join([f"{name}: 9 is the largest, {size}", *said]))
     num_lines = len(head_grid(cells, display)) if cells else 0
 

@@ -117,7 +117,7 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Part]]
     together, or the statistics of heads; means; and curves. With `show` those of these parts.
     """
     chosen = chosen_parts(report, show or ("all",))
-    if graph := graph_of(chosen):
+    if "edges" in chosen.statistics and (graph := graph_of(report)):
         yield [graph]
         return
     if overlays := list(overlays_of(chosen)):

@@ -64,7 +64,7 @@ def source_screen(report: Report, display: Display) -> ScreenParts:
 
     yield Elastic(answer, min(ANSWER_LINES, len(lines)), LEAST_LINES, len(lines))
     yield Paragraph("", "dim")
-    if count > 1:
+    if count > 1 and result.rankings:
         yield Paragraph(_rankings(result.rankings, count), "line")
     yield notes_in([*report.notes, report.how_to_read], display)
 

@@ -16,19 +16,20 @@ from rich.table import Table as ScreenTable
 from rich.text import Text
 
 from attncli.plain_text import plain_text
+from attncli.records.circuit import HeadEdges
 from attncli.records.kinds import KINDS, kinds_of
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import limited_heads_screen, policies_screen
-from attncli.views.comparisons import comparison_screen, watch_screen
-from attncli.views.graphs import circuit_screen
+from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
+from attncli.views.effect_screens import ablate_screen
+from attncli.views.graphs import circuit_screen, weights_screen
 from attncli.views.heatmap import sentences
 from attncli.views.logit_screens import logit_screen, score_screen
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
 from attncli.views.model_screens import (
-    ablate_screen,
     heads_screen,
     looks_at_first,
 )
@@ -126,7 +127,6 @@ def _has_axes(report: Report, name: str, num_axes: int) -> bool:
 
 
 HEAD = {"layer": WHOLE, "head": WHOLE}
-EDGE = {"from": TEXT, "to": TEXT, "side": TEXT}
 WEIGHTS = Needs(
     tensors={"weights": 2, "pooled_mean": 2},
     numbers={
@@ -215,39 +215,12 @@ NEEDS: dict[str, Needs] = {
         tables={"written": {"token": ANY, "keys": LIST, "weights": LIST}, "heads": HEAD},
         spec={"sort": TEXT},
     ),
-    "ablate": Needs(
-        must=("heads",),
-        tables={"heads": {"stack": TEXT, **HEAD, "pattern": TEXT}},
-        numbers={"approximation": ("rank_correlation", "heads")},
-        num_axes=2,
-        spec={"sort": TEXT},
-        said=("about",),
+    "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
+    **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
+    **dict.fromkeys(
+        ("cache", "cache of policies", "source", "source of heads"), Needs(said=("about", "how_to_read"))
     ),
-    "circuit": Needs(
-        must=("edges",),
-        tables={"edges": {**EDGE, "share": NUMBER, "strength": NUMBER}, "heads": {**HEAD, "weight": MAYBE}},
-        said=("about", "how_to_read"),
-    ),
-    "circuit of weights": Needs(
-        must=("edges", "copying"),
-        tables={"edges": {**EDGE, "score": NUMBER}, "copying": {**HEAD, "score": NUMBER}},
-        said=("about", "how_to_read"),
-    ),
-    "diff of texts": Needs(
-        must=("heads",),
-        tables={
-            "heads": {
-                **{"stack": TEXT, **HEAD, "mean_jensen_shannon": MAYBE, "query_a": WHOLE, "query_b": WHOLE},
-                **dict.fromkeys(("statistic", "query_a_token", "query_b_token"), TEXT),
-                **dict.fromkeys(("a", "b"), MAYBE),
-                **{f"key_{side}": WHOLE for side in "ab"},
-                **{f"key_{side}_token": TEXT for side in "ab"},
-                **{f"weight_{side}": MAYBE for side in "ab"},
-            },
-            "predictions": {"token": TEXT, "a": MAYBE, "b": MAYBE},
-        },
-        said=("about",),
-    ),
+    "diff of texts": Needs(said=("about",)),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(
         must=("summary",),
@@ -287,17 +260,13 @@ def shown_names_of(experiment: str) -> list[str]:
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
     if report.kind:
-        return report.result is not None and bool(report.about and report.how_to_read)
+        return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
     name = report.experiment
     if name == "heads":
         forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
         name = f"heads of {forms[0]}" if forms else name
-    if name == "diff" and "heads" in report.statistics:
-        name = "diff of texts"
     if name == "watch" and report.spec.get("head"):
         name = "watch of a head"
-    if name == "circuit" and "copying" in report.statistics:
-        name = "circuit of weights"
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)
@@ -356,13 +325,12 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
 
 def _with_head(step: str, report: Report) -> str:
     """The step; with the first of the report's heads where it takes one."""
-    ends = ("from_head", "to_head")
-    between = (row for row in report.table("edges") if None not in map(row.get, ends))
-    edge = next(between, {})  # of a circuit the reader of the strongest edge between heads
-    reader = {"layer": edge.get("to_layer"), "head": edge.get("to_head")}
-    first = next(iter(report.table("heads")), {}) if None in reader.values() else reader
-    is_known = step == ONE_HEAD and {*PLACES} <= first.keys()
-    return step.replace("LAYER:HEAD", head_name(first)) if is_known else step
+    if step != ONE_HEAD:
+        return step
+    if isinstance(report.result, HeadEdges) and (edge := report.result.strongest_between_heads()):
+        return step.replace("LAYER:HEAD", f"{edge.to_layer}:{edge.to_head}")
+    first = next(iter(report.table("heads")), {})
+    return step.replace("LAYER:HEAD", head_name(first)) if {*PLACES} <= first.keys() else step
 
 
 def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:
@@ -403,12 +371,16 @@ def _is_new(step: str, report: Report) -> bool:
 FirstScreen = Callable[[Report, Display], ScreenParts]
 
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
+    "ablate": ablate_screen,
+    "diff of texts": two_texts_screen,
     "cache": limited_heads_screen,
     "cache of policies": policies_screen,
     "source": source_screen,
     "source of heads": retrieving_heads_screen,
     "why": logit_screen,
     "why of a score": score_screen,
+    "circuit": circuit_screen,
+    "circuit of weights": weights_screen,
 }
 
 # An experiment without a screen of its own shows everything. Display.width is a number here.
@@ -423,8 +395,6 @@ SCREENS: dict[str, FirstScreen] = {
     "pitfalls": pitfalls_screen,
     "heads": heads_screen,
     "generate": generate_screen,
-    "ablate": ablate_screen,
-    "circuit": circuit_screen,
     "diff": comparison_screen,
     "results": results_screen,
     "watch": watch_screen,

@@ -136,3 +136,16 @@ def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tm
     shown = attn(["show", str(tmp_path / "one-layer.json")]).out
     assert "No edges between heads: a head feeds those of later layers.\ninto the logits" in shown
     assert "strongest" not in shown
+
+
+def test_two_circuits_differ_in_their_heads(attn: Attn, tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{name}.json") for name in "ab"]
+    for text, path in zip(("a b a b", "a b c a b c"), paths, strict=True):
+        assert attn(["circuit", text, "-o", path]).code == 0
+    a, b = (json.loads(Path(path).read_text())["statistics"]["heads"] for path in paths)
+    ended = attn(["diff", *paths, "--format", "json"])
+    assert ended.code == 0, ended.err
+    changes = json.loads(ended.out)["statistics"]["heads_difference"]
+    assert [row["weight"] for row in changes] == pytest.approx(
+        [row_b["weight"] - row_a["weight"] for row_a, row_b in zip(a, b, strict=True)]
+    )

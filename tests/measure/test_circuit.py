@@ -1,7 +1,6 @@
 """Which heads feed which: by what each part adds to a query, by TransformerLens, by runs without it."""
 
 from dataclasses import replace
-from math import isnan
 from typing import Any
 
 import pytest
@@ -12,11 +11,12 @@ from transformers import AutoTokenizer
 
 from attncli.errors import UserError
 from attncli.measure import circuit
-from attncli.measure.circuit import Compositions, HeadEdges, compositions, head_edges, heads_with_pattern
+from attncli.measure.circuit import compositions, head_edges, heads_with_pattern
 from attncli.measure.scores import score_parts
 from attncli.models.capture import with_eager_attention
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading, read_probe, read_text
+from attncli.records.circuit import Compositions, HeadEdges
 from tests.measure.test_scores import LENS, OTHERS, SHIPPED, TOKENS, eager_weights, reading, tiny
 from tools.tiny_architectures import GROUPED, HIDDEN, SEQ2SEQ, USUAL
 
@@ -66,7 +66,7 @@ def test_the_shares_of_a_side_add_up_to_one(name: str) -> None:
 def test_a_head_that_sees_one_key_alone_has_shares_of_its_output_only(name: str) -> None:
     one = Reading(replace(reading().text, tokens=("cat",), ids=TOKENS[:1]))
     rows = head_edges(tiny(name), [one]).rows
-    assert all(isnan(row["share"]) == (row["side"] != "value") for row in rows)
+    assert all((row.share is None) == (row.side != "value") for row in rows)
 
 
 def test_named_heads_have_the_shares_that_they_have_among_all() -> None:

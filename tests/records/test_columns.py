@@ -19,6 +19,7 @@ class Lamp(Record):
     name: str | None = column(is_needed=False)
     glow: float | None = column(unit="lumen")
     place: int = column(is_kept=False, is_needed=False)
+    shine: float | None = column(has_interval=True, is_needed=False)
     double: float | None = column(of=lambda lamp: None if lamp.glow is None else 2 * lamp.glow)
 
 
@@ -60,10 +61,23 @@ def test_rows_are_looked_at_by_name_and_as_attributes() -> None:
     assert plain(table) == [dict(row) for row in table]
 
 
+class Wire(Record):
+    start: str = column("from")
+    to: str
+
+
+def test_a_cell_may_have_a_name_that_no_attribute_can_have() -> None:
+    (wire,) = Wire.table(**{"from": ["lamp"], "to": ["switch"]})
+    assert wire.start == wire["from"] == "lamp" and list(Wire.columns) == ["from", "to"]
+    with pytest.raises(TypeError, match="Wire needs a column from"):
+        Wire.table(to=["switch"])
+
+
 def test_slices_sorting_and_conditions_give_tables() -> None:
     table = lamps()
     assert [row.head for row in table[1:]] == [1, 1] and table[-1] == table[2]
     assert [row.name for row in table.sorted(lambda row: row.glow or 0.0)] == ["c", None, "a"]
+    assert [row.name for row in table.sorted("glow")] == ["c", "a", None]
     assert [row.name for row in table.where(lambda row: row.glow is not None)] == ["a", "c"]
     assert isinstance(table[:0], Table) and len(table[:0]) == 0
 
@@ -77,6 +91,8 @@ def test_columns_and_grids_are_arrays() -> None:
     assert table.grid("glow", "head").tolist()[0] == 0.5
     with pytest.raises(NoSuchName, match="no column lumens; known: layer, head, name, glow, double"):
         table.column("lumens")
+    with pytest.raises(NoSuchName, match="no column lumens"):
+        table[0]["lumens"]
 
 
 @pytest.mark.parametrize(
@@ -121,12 +137,14 @@ def test_a_column_of_another_attn_is_kept() -> None:
     assert table.kept_names() == ["layer", "head", "glow", "double"]
 
 
+def test_a_mean_over_texts_has_its_interval_beside_it() -> None:
+    table = Lamp.table(layer=[0], head=[0], glow=[1.0], shine=[0.5], shine_low=[0.25], shine_high=[0.75])
+    assert table.kept_names() == ["layer", "head", "glow", "shine", "shine_low", "shine_high", "double"]
+    assert table[0]["shine_low"] == 0.25 and "shine_low" not in lamps()[0]
+
+
 def test_a_result_shows_itself_as_a_small_table() -> None:
-    assert repr(result()).splitlines()[:3] == [
-        "Lamps with .heads (3), .keys (2)",
-        ".heads: 3 rows",
-        "head  name  glow  double",
-    ]
+    assert repr(result()).splitlines()[:2] == ["Lamps: 3 rows in .heads", "head  name  glow  double"]
     html = result()._repr_html_()
     assert "<th>glow</th>" in html and "Lamps" in html
     assert "0:1" in repr(lamps()) and "<table>" in lamps()._repr_html_()

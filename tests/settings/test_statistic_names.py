@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attncli.commands.pitfalls import PITFALLS
-from attncli.runs.report_values import as_declared, declared_names, values_of
+from attncli.runs.report_values import as_declared, declared_statistics, values_of
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, build_spec
@@ -37,6 +37,9 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("source", {"method": "sampled", "runs": "3", "head": "1:0"}),
     ("ablate", {"approximate": "true"}),
     ("ablate", {"sentence": "abcabc", "answer": "a", "against": "b", "heads": "0:1,1:0", "jointly": "true"}),
+    ("ablate", {"sentence": "abcabc", "method": "swap", "other": "abdabd", "answer": "a", "against": "b"}),
+    ("ablate", {"sentence": "abab", "method": "swap", "other": "abac", "answer": "a", "token": "each"}),
+    ("why", {"sentence": "abcabc", "head": "1:2"}),
     ("circuit", {"weights": "true"}),
     ("cache", {"sentence": "abcabc defabc", "needle": "abc", "budget": "0.9", "window": "2"}),
     ("cache", {"sentence": "abcabc defabc abcabc", "policy": "sinks,tova", "bits": "8"}),
@@ -53,7 +56,7 @@ def spec_of(name: str, settings: dict[str, Any]) -> Spec:
 def test_what_is_declared_is_what_is_there(name: str, settings: dict[str, Any]) -> None:
     spec = spec_of(name, settings)
     columns, _ = values_of(Session().run(spec, reseed=True))
-    assert {as_declared(column.statistic) for column in columns} == {*declared_names(spec)}
+    assert {as_declared(column.statistic) for column in columns} == {*declared_statistics(spec)}
 
 
 def test_two_texts_share_no_positions() -> None:

@@ -1,0 +1,72 @@
+"""Runs of a model at the same time, each in one thread and on modules of its own with the same parameters."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from attncli.core.row_tiles import run_jobs
+from attncli.core.runtime import torch_threads
+from attncli.models.capture import comes_by_interface, copy_ways
+from attncli.models.pretrained import Pretrained
+from attncli.models.stored import use_of
+
+Given = TypeVar("Given")
+Work = Callable[[Pretrained], Given]
+
+MOST_WORKS = 32
+"""That are handed over together: each keeps what is read of its texts, and what was found."""
+MOST_THREADS = 8
+LONGEST = 1024
+"""Tokens of a text up to which a run gains little from torch's own threads."""
+
+
+def can_run_at_once(pretrained: Pretrained) -> bool:
+    """Whether runs may have modules of their own: of a model in memory that is not a caller's, whose hooks
+    would run in other threads.
+    """
+    is_here = pretrained.lent is None and pretrained.model.device.type == "cpu"
+    return is_here and use_of(pretrained.whole) is None
+
+
+def run_at_once(pretrained: Pretrained, works: Sequence[Work[Given]]) -> Iterator[Given]:
+    """What these give, in their order, each computed by one thread: as many at a time as torch has threads.
+
+    Torch's threads divide each small operation, for which they wait for each other; works need not wait. The
+    first runs alone, where it is not known yet how the model's attention comes, and so do all where it comes
+    of eager attention: a model may use what is of the whole process then (BigBird numpy's generator). The
+    error of the first that fails.
+    """
+    rest = deque(works)
+    while rest and not comes_by_interface(pretrained.model):
+        yield rest.popleft()(pretrained)
+    num_threads = min(torch.get_num_threads(), len(rest), MOST_THREADS)
+    if num_threads < 2:
+        yield from (work(pretrained) for work in rest)
+        return
+    # Before any of them runs: a run changes the modules for a while.
+    free = deque([pretrained, *(with_own_modules(pretrained) for _ in range(num_threads - 1))])
+
+    def run(work: Work[Given]) -> Given:
+        own = free.pop()
+        try:
+            return work(own)
+        finally:
+            free.append(own)
+
+    with torch_threads(1):
+        yield from run_jobs([partial(run, work) for work in rest], num_threads)
+
+
+def with_own_modules(pretrained: Pretrained) -> Pretrained:
+    """The model as it is now: the same parameters in modules, with configs, hooks and buffers, of its own."""
+    whole = pretrained.whole
+    copies: dict[int, Any] = {id(parameter): parameter for parameter in whole.parameters()}
+    own = deepcopy(whole, copies)
+    body = copies[id(pretrained.model)]
+    copy_ways(pretrained.model, body)
+    return replace(pretrained, model=body, with_head=None if pretrained.with_head is None else own)
