@@ -133,6 +133,8 @@ class Package(NamedTuple):
 # form. What a batch takes is given as settings.
 KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "ablate": {"sentence": "a b a b"},
+    "cache": {"sentence": "a b a b a b"},
+    "cache of policies": {"sentence": "a b a b a b", "policy": "sinks"},
     "circuit": {"sentence": "a b a b"},
     "circuit of weights": {"weights": True},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],

@@ -349,9 +349,9 @@ class Result:
         return (*groups.values(),)
 
     def statistics(self) -> dict[str, Statistic]:
-        """What a report holds of it."""
+        """What a report holds of it, which has no table without rows."""
         statistics = {place.name: place.statistic(self) for place in self.groups()}
-        return {name: statistic for name, statistic in statistics.items() if statistic is not None}
+        return {name: statistic for name, statistic in statistics.items() if statistic}
 
     @classmethod
     def read(cls, statistics: Mapping[str, Statistic]) -> Self:
@@ -381,7 +381,8 @@ class Result:
         return self._first_rows().html()
 
     def _first_rows(self) -> SmallTable:
-        """Its first table that has rows."""
+        """Its first table that has rows, or its first one where none has."""
         values = [(name, getattr(self, name)) for place in self.groups() for name in place.fields]
-        name, rows = next((name, value) for name, value in values if isinstance(value, Records) and value)
+        tables = [(name, value) for name, value in values if isinstance(value, Records)]
+        name, rows = next((table for table in tables if table[1]), tables[0])
         return SmallTable.of(type(self).__name__, rows, f".{name}")

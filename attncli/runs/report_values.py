@@ -526,15 +526,16 @@ def as_declared(name: str) -> str:
     return NUMBER.sub("N", stack_and_name(name)[1])
 
 
-def kept_names(kind: type[Result]) -> tuple[list[str], list[str]]:
+def kept_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str], list[str]]:
     """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers."""
     rows: list[str] = []
     singles: list[str] = []
     for group in kind.groups():
-        if not group.is_kept:
+        if not group.is_kept or group.name in left_out:
             continue
-        columns = group.kind.columns
-        names = [f"{name}.N" if columns[name].is_list else name for name in group.kind.kept_columns()]
+        columns = [column for name, column in group.kind.columns.items() if name not in left_out]
+        names = [column.name for column in columns if column.is_number and column.is_kept]
+        names += [f"{column.name}.N" for column in columns if column.is_list]
         if group.axes:
             rows += names
         elif group.name == "heads" and not group.is_single:
@@ -547,9 +548,10 @@ def kept_names(kind: type[Result]) -> tuple[list[str], list[str]]:
 def declared_statistics(spec: Spec, *, rows: bool = False) -> Iterator[str]:
     """The names of the statistics that runs with these settings will have; with `rows` each row's, too."""
     kind = KINDS.get(spec.result_kind())
-    of_rows, singles = (spec.row_statistics(), spec.single_statistics()) if kind is None else kept_names(kind)
-    unmeasured = spec.unmeasured()
-    yield from (name for name in singles if not unmeasured.intersection(name.split(".")))
+    of_rows, singles = [*spec.row_statistics()], [*spec.single_statistics()]
+    if kind is not None:
+        of_rows, singles = kept_names(kind, spec.unmeasured())
+    yield from singles
     for row in of_rows:
         yield from (f"{row}.{how}" for how in SUMMARIES)
         if rows:

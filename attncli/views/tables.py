@@ -217,9 +217,7 @@ NEEDS: dict[str, Needs] = {
     ),
     "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
     **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
-    **dict.fromkeys(
-        ("cache", "cache of policies", "source", "source of heads"), Needs(said=("about", "how_to_read"))
-    ),
+    **dict.fromkeys(("source", "source of heads"), Needs(said=("about", "how_to_read"))),
     "diff of texts": Needs(said=("about",)),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(

@@ -150,6 +150,11 @@ def test_a_result_shows_itself_as_a_small_table() -> None:
     assert "0:1" in repr(lamps()) and "<table>" in lamps()._repr_html_()
 
 
+def test_a_result_without_rows_says_so() -> None:
+    empty = Lamps(heads=lamps()[:0], count=0, most=0.0, keys=result().keys[:0])
+    assert repr(empty).strip() == "Lamps: 0 rows in .heads" and "0 rows" in empty._repr_html_()
+
+
 def test_a_data_frame_has_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     pandas = pytest.importorskip("pandas")
     frame = lamps().to_pandas()
