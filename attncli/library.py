@@ -75,7 +75,7 @@ from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
 from attncli.measure.scores import score_parts as parts_of_score
-from attncli.measure.sources import AnswerSources, RetrievingHeads, SourceMethod, given_answer, written_answer
+from attncli.measure.sources import SourceMethod, given_answer, written_answer
 from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import text_differences as differences_of_texts
@@ -100,6 +100,7 @@ from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.tabled import Tabled
 
 

@@ -160,7 +160,18 @@ def test_no_two_files_import_each_other() -> None:
 
 
 # Of each a subject in several rooms: asked for on a page, computed in measure or toys, perhaps with settings.
-SUBJECTS = {"ablate", "attention", "cache", "circuit", "heads", "pitfalls", "results", "why", "writing"}
+SUBJECTS = {
+    "ablate",
+    "attention",
+    "cache",
+    "circuit",
+    "heads",
+    "pitfalls",
+    "results",
+    "sources",
+    "why",
+    "writing",
+}
 
 
 def test_a_base_name_is_one_subject_s() -> None:

@@ -16,7 +16,8 @@ from attncli.errors import UserError
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.folder import local_model, weight_files
 from attncli.plain_text import counted
-from attncli.report import Numbers, Report, Statistic, Table
+from attncli.records.values import NamedTensor
+from attncli.report import Report
 from attncli.settings.fields import (
     CONFIG_ONLY,
     Contradictions,
@@ -24,16 +25,16 @@ from attncli.settings.fields import (
     Size,
     TextSource,
     contradiction,
-    in_group,
 )
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
 from attncli.settings.text import IN_FILE, FileName, Text, Texts, names_file, text_or_file
 
 if TYPE_CHECKING:
-    from attncli.measure.sources import Answer, AnswerSources, AnswerWork, RetrievingHeads
+    from attncli.measure.sources import Answer, AnswerWork
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading, SourcedText
+    from attncli.records.sources import AnswerSources, RetrievingHeads
     from attncli.toys.attention import Progress
 
 QUESTION = "lamp="
@@ -138,18 +139,11 @@ class SourceSpec(ModelSpec):
             return ('"QUESTION" --document FILE', "--show statistics")
         return cls.next_steps
 
-    def single_statistics(self) -> tuple[str, ...]:
-        if self.find_heads:
-            return ("found", "weight")
-        numbers = ["source", "tokens", "first_token", "all_heads", "all_heads_rank"]
-        numbers += ["retrieving_heads", "retrieving_heads_rank", "lost", "lost_rank"]
-        numbers += ["effect", "effect_rank"] if self.method == "sampled" else []
-        of_tokens = ("position", "source", "weight", "log_probability", "measured_source", "measured")
-        of_answer = in_group("answer.N", *of_tokens)
-        of_rankings = in_group("rankings.N", "removed", "spearman", "first_right")
-        found = in_group("source", "first", "sources", "prompt_tokens", "answer_tokens", "log_probability")
-        of_heads = ("weight", "source", "source_weight")
-        return (*found, *in_group("sources.N", *numbers), *of_answer, *of_rankings, *of_heads)
+    def result_kind(self) -> str:
+        return "source of heads" if self.find_heads else "source"
+
+    def unmeasured(self) -> set[str]:
+        return set() if self.method == "sampled" else {"effect", "effect_rank"}
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -276,14 +270,14 @@ def _report(
     spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
     from attncli.measure.sources import AnswerWork, answer_sources
-    from attncli.report_parts import build_report, named
+    from attncli.report_parts import build_report
 
     kept = None if spec.head else kept_heads(spec)
     heads = spec.head.split(",") if spec.head else kept or []
     num_new = spec.max_new_tokens if spec.answer is None else 0
     work = None if progress is None else AnswerWork(progress.stage, reading, num_new, spec.method, spec.runs)
     answer = _answer(spec, reading, pretrained, progress, work)
-    found = answer_sources(
+    result = answer_sources(
         pretrained,
         reading,
         answer,
@@ -295,36 +289,21 @@ def _report(
     )
     if progress is not None:
         progress(1.0)
-    count = len(found.sources)
-    statistics: dict[str, Statistic] = {
-        "sources": Table(found.sources),
-        "answer": Table(found.tokens),
-        "rankings": Table(found.rankings),
-        "source": Numbers(
-            first=found.first,
-            sources=count,
-            prompt_tokens=len(reading.prompt.ids),
-            answer_tokens=len(found.ids),
-            log_probability=found.log_probability,
-        ),
-        "heads": Table(found.heads),
-    }
-    sources = counted(count, "source")
-    tensors = {"source_weights": named(found.weights, "token", "source")}
+    assert result.weights is not None
     return build_report(
         spec,
         Texts(
-            pretrained.labels(found.ids),
-            tuple(one.name for one in reading.sourced.sources),
+            pretrained.labels(result.ids),
+            tuple(source.name for source in reading.sourced.sources),
             token_spelling=pretrained.token_spelling,
         ),
-        tensors,
-        statistics,
-        [*_notes(spec, found, heads, is_kept=kept is not None, name=pretrained.name), *found.notes],
-        about=f"{pretrained.name}: {sources}, {counted(len(reading.prompt.ids), 'token')} in the prompt, "
-        f"{len(found.ids)} in the answer.",
+        {"source_weights": NamedTensor(("token", "source"), result.weights)},
+        result,
+        [*_notes(spec, result, heads, is_kept=kept is not None, name=pretrained.name), *result.notes],
+        about=f"{pretrained.name}: {counted(len(result.sources), 'source')}, "
+        f"{counted(len(reading.prompt.ids), 'token')} in the prompt, {len(result.ids)} in the answer.",
         how_to_read=HOW_TO_READ,
-        written=found.answer,
+        written=result.answer,
     )
 
 
@@ -335,9 +314,9 @@ HOW_TO_READ = (
 
 
 def _notes(
-    spec: SourceSpec, found: "AnswerSources", heads: Sequence[str], *, is_kept: bool, name: str
+    spec: SourceSpec, result: "AnswerSources", heads: Sequence[str], *, is_kept: bool, name: str
 ) -> list[str]:
-    notes = [*_order_notes(found)]
+    notes = [*_order_notes(result)]
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
     if is_kept:
@@ -357,10 +336,10 @@ ORDERS = {
 }
 
 
-def _order_notes(found: "AnswerSources") -> Iterator[str]:
+def _order_notes(result: "AnswerSources") -> Iterator[str]:
     """What the sources are in the order of, and the answer is coloured by; nothing of a single source."""
-    kinds = list(dict.fromkeys(row["ranked_by"] for row in found.sources))
-    if len(found.sources) == 1:
+    kinds = list(dict.fromkeys(str(source.ranked_by) for source in result.sources))
+    if len(result.sources) == 1:
         return
     first = f"Sources are in the order of {ORDERS[kinds[0]]}"
     rest = "".join(f", then of {ORDERS[kind]}" for kind in kinds[1:])
@@ -372,19 +351,19 @@ def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Prog
     from attncli.measure.sources import retrieving_heads
     from attncli.report_parts import build_report
 
-    found = retrieving_heads(pretrained, seed=spec.seed, progress=progress)
-    place = keep_heads(spec, found)
+    result = retrieving_heads(pretrained, seed=spec.seed, progress=progress)
+    place = keep_heads(spec, result)
     where = (
         f"Kept in {place}." if place else "They are not kept: this model is no folder with weights in files."
     )
-    chosen = f"Chosen, for what this model answers from here on: {', '.join(found.heads)}."
+    chosen = f"Chosen, for what this model answers from here on: {', '.join(result.heads)}."
     return build_report(
         spec,
         Texts(),
         {},
-        {"heads": Table(found.rows), "chosen": Table({"chosen_head": name} for name in found.heads)},
+        result,
         [chosen, where],
-        about=f"{pretrained.name}: which heads find the right sentence in {found.num_contexts} contexts.",
+        about=f"{pretrained.name}: which heads find the right sentence in {result.num_contexts} contexts.",
         how_to_read="found: the share of contexts in which the right sentence, of 16, has most of a head's "
         "weight; weight: its mean weight on it.",
     )
@@ -409,21 +388,21 @@ def kept_heads(spec: SourceSpec) -> list[str] | None:
         return None
     try:
         heads = json.loads(place.read_bytes())["heads"]
-        return [f"{one.layer}:{one.head}" for one in map(named_head, heads)] or None
+        return [f"{head.layer}:{head.head}" for head in map(named_head, heads)] or None
     except (OSError, ValueError, TypeError, KeyError):
         raise UserError(f"head: {place} is damaged: attn source --find-heads writes it anew") from None
 
 
-def keep_heads(spec: SourceSpec, found: "RetrievingHeads") -> Path | None:
+def keep_heads(spec: SourceSpec, result: "RetrievingHeads") -> Path | None:
     """Write the chosen heads whole; None where there is no place for them."""
     place = _place_of_heads(spec)
     if place is None:
         return None
-    about = {"model": spec.model_source(), "contexts": found.num_contexts, "seed": found.seed}
+    about = {"model": spec.model_source(), "contexts": result.num_contexts, "seed": result.seed}
     part = place.with_name(f"{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({**about, "heads": found.heads}))
+        part.write_text(json.dumps({**about, "heads": result.heads}))
         part.replace(place)
     except OSError as error:
         raise UserError(f"find_heads: {place}: cannot be written: {error.strerror}") from None

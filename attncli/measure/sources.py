@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,6 +27,18 @@ from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay, queries_of
 from attncli.models.source_texts import Source, SourcedReading, SourcedText, encoded_sources, read_sourced
 from attncli.models.writing import LONG_CHUNK, Decoding, whole_cache, write
+from attncli.records.columns import Records
+from attncli.records.sources import (
+    AnswerCounts,
+    AnswerSources,
+    AnswerToken,
+    ChosenHead,
+    HeadOnSources,
+    RankedSource,
+    RetrievingHead,
+    RetrievingHeads,
+    SourceRanking,
+)
 
 SourceMethod = Literal["weights", "removal", "sampled"]
 CHECKED = 5
@@ -311,39 +323,6 @@ def lasso(
 MOST_SWEEPS = 10_000
 
 
-@dataclass(frozen=True)
-class AnswerSources:
-    """An answer and its sources, as rows of plain values.
-
-    `sources` has one row per source, the first first: those that were removed by what is lost without them,
-    or all by the fit; behind them the others by the weight of the named heads, or of all (`ranked_by`). A row
-    has its number, text and tokens; `all_heads`, the mean weight of all heads on it, and `retrieving_heads`,
-    that of the named ones; `lost`, by how many nats the answer's log-probability falls without its text, and
-    where sampled `effect` (see `lasso_effects`); of each the rank. `tokens` has one row per token of the
-    answer, with the source that has more than half of its weight on all sources, and `measured_source`,
-    without which it loses more than half of what it loses without each of them (`measured`, in nats; of a fit
-    the effect). `rankings` says how well each weight predicts what is lost: Spearman's correlation, and
-    whether the first is the same, among the `removed` sources. `weights` are those of each token on each
-    source, by the named heads or by all; `heads` has each head's weight on all sources.
-    """
-
-    answer: str
-    ids: list[int]
-    sources: list[dict[str, Any]]
-    tokens: list[dict[str, Any]]
-    rankings: list[dict[str, Any]]
-    weights: Float[Tensor, "token source"]
-    heads: list[dict[str, Any]]
-    log_probability: float
-    notes: tuple[str, ...] = ()
-
-    @property
-    def first(self) -> int:
-        """The number of the source that ranks first."""
-        number: int = self.sources[0]["source"]
-        return number
-
-
 @torch.no_grad()
 def answer_sources(
     pretrained: Pretrained,
@@ -369,10 +348,10 @@ def answer_sources(
     layers, expected = replay.layers()
     named = [named_head(name) for name in heads]
     weights = source_weights(layers, reading, len(ids), named)
-    shown = weights.mean if weights.chosen is None else weights.chosen
+    of_tokens_on = weights.mean if weights.chosen is None else weights.chosen
     num_sources, removals = len(reading.places), Removals(pretrained, reading, replay)
     unknown = torch.full((num_sources,), torch.nan, dtype=torch.float64)
-    found: dict[str, Float[Tensor, " source"]] = {
+    measured: dict[str, Float[Tensor, " source"]] = {
         "all_heads": weights.mean.mean(dim=0),
         "retrieving_heads": unknown if weights.chosen is None else weights.chosen.mean(dim=0),
     }
@@ -380,7 +359,7 @@ def answer_sources(
     if method == "sampled":
         masks = sampled_masks(num_runs, num_sources, seed)
         given = removals.log_probabilities(masks, work, "sources, set")
-        found["effect"] = lasso_effects(masks, given.sum(dim=1), len(ids))
+        measured["effect"] = lasso_effects(masks, given.sum(dim=1), len(ids))
         of_tokens = torch.stack([lasso_effects(masks, of_token, 1) for of_token in given.unbind(dim=1)])
     else:
         order = likeliest(weights).argsort(descending=True, stable=True)
@@ -390,17 +369,30 @@ def answer_sources(
         of_tokens = torch.full((len(ids), num_sources), torch.nan, dtype=torch.float64)
         of_tokens[:, removed] = (expected - removals.log_probabilities(masks, work)).mT
         lost = of_tokens.sum(dim=0)
-    found["lost"] = lost
+    measured["lost"] = lost
+    sources = _ranked_sources(reading, measured)
     return AnswerSources(
-        pretrained.text_of(answer.ids),
-        answer.ids,
-        _in_order(_source_rows(reading, found)),
-        _token_rows(pretrained, answer.ids, reading, shown, expected, of_tokens),
-        _rankings(found),
-        shown.float(),
-        _head_rows(weights),
-        float(expected.sum()),
-        (*answer.notes, *replay.way.notes(), *_equal_sources(reading.sourced)),
+        sources=sources,
+        tokens=_token_rows(pretrained, answer.ids, reading, of_tokens_on, expected, of_tokens),
+        rankings=_rankings(measured),
+        counts=_counts(sources, reading, expected),
+        heads=_head_rows(weights),
+        answer=pretrained.text_of(answer.ids),
+        ids=answer.ids,
+        weights=of_tokens_on.float().numpy(force=True),
+        notes=(*answer.notes, *replay.way.notes(), *_equal_sources(reading.sourced)),
+    )
+
+
+def _counts(
+    sources: Records[RankedSource], reading: SourcedReading, expected: Float[Tensor, " token"]
+) -> AnswerCounts:
+    return AnswerCounts.single(
+        first=sources[0].source,
+        sources=len(sources),
+        prompt_tokens=len(reading.prompt.ids),
+        answer_tokens=len(expected),
+        log_probability=float(expected.sum()),
     )
 
 
@@ -420,31 +412,23 @@ LEAST_LOST = 0.05
 """Nats that a token loses without a source, below which it is said to come of none."""
 
 
-def _in_order(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of sources by what was measured of them, the others behind them, and what that was."""
-    ranked = []
-    for row in rows:
-        name = next(name for name in RANKED_BY if row.get(name) is not None)
-        ranked.append({**row, "ranked_by": name})
-    return sorted(
-        ranked, key=lambda row: (RANKED_BY.index(row["ranked_by"]), row[f"{row['ranked_by']}_rank"])
-    )
-
-
-def _source_rows(reading: SourcedReading, found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    ranks = {name: _ranks(numbers) for name, numbers in found.items()}
-    rows = []
-    sourced = reading.sourced
+def _ranked_sources(reading: SourcedReading, measured: Mapping[str, Tensor]) -> Records[RankedSource]:
+    """The sources by what was measured of them, those of which less is known behind them."""
+    ranks = {name: _ranks(numbers) for name, numbers in measured.items()}
+    rows, sourced = [], reading.sourced
     for place, (source, text, tokens) in enumerate(
         zip(sourced.sources, sourced.texts(), reading.places, strict=True)
     ):
-        row: dict[str, Any] = {"source": place + 1, "name": source.name, "title": source.title}
-        row |= {"tokens": len(tokens), "first_token": tokens[0] if tokens else None}
-        for name, numbers in found.items():
+        row: dict[str, str | int | float | None] = {"source": place + 1, "name": source.name}
+        row |= {"title": source.title, "tokens": len(tokens), "first_token": tokens[0] if tokens else None}
+        for name, numbers in measured.items():
             number = float(numbers[place])
             row |= {name: number if number == number else None, f"{name}_rank": ranks[name][place]}
-        rows.append(row | {"text": text})
-    return rows
+        ranked_by = next(name for name in RANKED_BY if row.get(name) is not None)
+        rows.append(row | {"text": text, "ranked_by": ranked_by})
+    return RankedSource.rows(rows).sorted(
+        lambda row: (RANKED_BY.index(row.ranked_by or ""), row[f"{row.ranked_by}_rank"])
+    )
 
 
 def _token_rows(
@@ -454,7 +438,7 @@ def _token_rows(
     weights: Float[Tensor, "token source"],
     expected: Float[Tensor, " token"],
     measured: Float[Tensor, "token source"],
-) -> list[dict[str, Any]]:
+) -> Records[AnswerToken]:
     rows = []
     first = 0 if pretrained.has_decoder else len(reading.prompt.ids)
     labels, texts = pretrained.labels(ids), written_pieces(pretrained, ids)
@@ -476,7 +460,7 @@ def _token_rows(
                 "measured": gain,
             }
         )
-    return rows
+    return AnswerToken.rows(rows)
 
 
 def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
@@ -490,30 +474,29 @@ def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
     return pieces
 
 
-def _rankings(found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+def _rankings(measured: Mapping[str, Tensor]) -> Records[SourceRanking]:
     """How well the weights predict what is lost, or what the fit says."""
-    reference = "effect" if "effect" in found else "lost"
-    known = ~found[reference].isnan()
-    rows = []
+    reference = "effect" if "effect" in measured else "lost"
+    known = ~measured[reference].isnan()
+    rows: list[dict[str, str | int | float]] = []
     for name in ("all_heads", "retrieving_heads"):
-        weights, expected = found[name][known], found[reference][known]
+        weights, expected = measured[name][known], measured[reference][known]
         if not weights.isnan().any():
-            correlation = float(rank_correlation(weights, expected))
             rows.append(
                 {
                     "ranking": name,
                     "predicts": reference,
                     "removed": int(known.sum()),
-                    "spearman": correlation if correlation == correlation else None,
+                    "spearman": float(rank_correlation(weights, expected)),
                     "first_right": int(weights.argmax() == expected.argmax()),
                 }
             )
-    return rows
+    return SourceRanking.rows(rows)
 
 
-def _head_rows(weights: SourceWeights) -> list[dict[str, Any]]:
+def _head_rows(weights: SourceWeights) -> Records[HeadOnSources]:
     """One row per head: its weight on all sources, and the source that it looked at most."""
-    return [
+    return HeadOnSources.rows(
         {
             "stack": stack,
             "layer": layer,
@@ -523,7 +506,7 @@ def _head_rows(weights: SourceWeights) -> list[dict[str, Any]]:
             "source_weight": float(row.max()),
         }
         for (stack, layer, head), row in zip(weights.heads, weights.of_heads, strict=True)
-    ]
+    )
 
 
 def _equal_sources(sourced: SourcedText) -> Iterator[str]:
@@ -611,20 +594,6 @@ def synthetic_contexts(num_contexts: int = NUM_CONTEXTS, seed: int = 0) -> Itera
         yield SyntheticContext(sentences, right, *facts[right])
 
 
-@dataclass(frozen=True)
-class RetrievingHeads:
-    """`heads` are those chosen, as 18:6; `rows` has one row per head, the strongest first.
-
-    `found`: the share of contexts in which it looks at the right sentence most; `weight`: its mean weight on
-    that sentence, of the tokens of the answer.
-    """
-
-    heads: list[str]
-    rows: list[dict[str, Any]]
-    num_contexts: int
-    seed: int
-
-
 def retrieving_heads(
     pretrained: Pretrained,
     *,
@@ -636,7 +605,7 @@ def retrieving_heads(
 
     UserError for a model that cannot read these contexts, and where no head looks at the right sentence.
     """
-    found: torch.Tensor | None = None
+    shares: torch.Tensor | None = None
     weight: torch.Tensor | None = None
     names: list[tuple[str, int, int]] = []
     for done, context in enumerate(synthetic_contexts(num_contexts, seed), start=1):
@@ -646,21 +615,28 @@ def retrieving_heads(
         weights = source_weights(layers, reading, len(ids))
         names, of_heads = weights.heads, weights.of_heads
         is_right = (of_heads.argmax(dim=1) == context.right).double()
-        found = is_right if found is None else found + is_right
+        shares = is_right if shares is None else shares + is_right
         weight = of_heads[:, context.right] if weight is None else weight + of_heads[:, context.right]
         if progress is not None:
             progress(done / num_contexts)
-    assert found is not None and weight is not None
-    found, weight = found / num_contexts, weight / num_contexts
-    order = (found * weight).argsort(descending=True, stable=True).tolist()
-    rows = []
-    for place in order:
-        stack, layer, head = names[place]
-        numbers = {"found": float(found[place]), "weight": float(weight[place])}
-        rows.append({"stack": stack, "layer": layer, "head": head, **numbers})
-    chosen = [row for row in rows if row["found"] >= LEAST_FOUND][:MOST_CHOSEN]
+    assert shares is not None and weight is not None
+    shares, weight = shares / num_contexts, weight / num_contexts
+    order = (shares * weight).argsort(descending=True, stable=True).tolist()
+    rows = RetrievingHead.table(
+        stack=[names[place][0] for place in order],
+        layer=[names[place][1] for place in order],
+        head=[names[place][2] for place in order],
+        found=shares[order].tolist(),
+        weight=weight[order].tolist(),
+    )
+    chosen = rows.where(lambda row: (row.found or 0.0) >= LEAST_FOUND)[:MOST_CHOSEN]
     if not chosen:
-        best = f"{rows[0]['layer']}:{rows[0]['head']} does in {rows[0]['found']:.0%}"
+        best = f"{rows[0].name} does in {rows[0].found:.0%}"
         message = f"looks at the right sentence most in {LEAST_FOUND:.0%} of the contexts (the best, {best})"
         raise UserError(f"find_heads: no head of {pretrained.name} {message}: name some with `head`")
-    return RetrievingHeads([f"{row['layer']}:{row['head']}" for row in chosen], rows, num_contexts, seed)
+    return RetrievingHeads(
+        rows=rows,
+        chosen=ChosenHead.table(chosen_head=[row.name for row in chosen]),
+        num_contexts=num_contexts,
+        seed=seed,
+    )

@@ -132,7 +132,7 @@ class Record(Mapping[str, Any]):
 
     @classmethod
     def kept_columns(cls) -> list[str]:
-        """The columns whose numbers a store keeps."""
+        """The columns whose numbers, or lists of numbers, a store keeps."""
         return [
             name
             for name, declared in cls.columns.items()

@@ -8,12 +8,15 @@ from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.sources import AnswerSources, RetrievingHeads
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
     "diff of texts": TextDifferences,
     "cache": LimitedHeads,
     "cache of policies": PolicyCosts,
+    "source": AnswerSources,
+    "source of heads": RetrievingHeads,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
     "circuit": HeadEdges,

@@ -58,12 +58,10 @@ from attncli.views.sections import (
     statistic_tables,
     step_sections,
 )
+from attncli.views.source_screens import knows_heads, retrieving_heads_screen, source_screen, split_further
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
 from attncli.views.writer_screens import (
     generate_screen,
-    knows_heads,
-    source_screen,
-    split_further,
 )
 
 ANY = (str, int, float, type(None))
@@ -151,7 +149,6 @@ HEADS = Needs(
     },
 )
 
-SOURCE_NUMBERS = dict.fromkeys(("all_heads", "retrieving_heads", "lost"), MAYBE)
 
 NEEDS: dict[str, Needs] = {
     **dict.fromkeys(("self", "multihead", "cross", "show"), WEIGHTS),
@@ -220,19 +217,7 @@ NEEDS: dict[str, Needs] = {
     ),
     "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
     **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
-    "source": Needs(
-        must=("sources", "answer", "rankings", "source"),
-        tables={
-            "sources": {"source": WHOLE, "name": TEXT, "title": ANY, "text": ANY, **SOURCE_NUMBERS},
-            "answer": {"text": TEXT, "source": MAYBE},
-            "rankings": {
-                **{"ranking": TEXT, "predicts": TEXT, "removed": WHOLE},
-                **{"spearman": MAYBE, "first_right": MAYBE},
-            },
-        },
-        said=("about", "how_to_read"),
-    ),
-    "source of heads": Needs(must=("heads", "chosen"), tables={"heads": HEAD, "chosen": {}}, said=("about",)),
+    **dict.fromkeys(("source", "source of heads"), Needs(said=("about", "how_to_read"))),
     "diff of texts": Needs(said=("about",)),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(
@@ -278,8 +263,6 @@ def suits(report: Report) -> bool:
     if name == "heads":
         forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
         name = f"heads of {forms[0]}" if forms else name
-    if name == "source" and "chosen" in report.statistics:
-        name = "source of heads"
     if name == "watch" and report.spec.get("head"):
         name = "watch of a head"
     is_met = NEEDS[name].met_by(report)
@@ -390,6 +373,8 @@ SCREENS_OF_KINDS: dict[str, FirstScreen] = {
     "diff of texts": two_texts_screen,
     "cache": limited_heads_screen,
     "cache of policies": policies_screen,
+    "source": source_screen,
+    "source of heads": retrieving_heads_screen,
     "why": logit_screen,
     "why of a score": score_screen,
     "circuit": circuit_screen,
@@ -408,7 +393,6 @@ SCREENS: dict[str, FirstScreen] = {
     "pitfalls": pitfalls_screen,
     "heads": heads_screen,
     "generate": generate_screen,
-    "source": source_screen,
     "diff": comparison_screen,
     "results": results_screen,
     "watch": watch_screen,

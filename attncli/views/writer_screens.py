@@ -1,25 +1,19 @@
-"""The first screens of models that write: where each token looked, sources of an answer."""
+"""The first screen of models that write: where each token looked."""
 
-import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from attncli.plain_text import counted, plain_text
 from attncli.report import Cell, Report, Row
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.model_screens import LEAST_ROWS, token_cell
 from attncli.views.screens import screen_parts
 from attncli.views.sections import (
-    GAP,
     Column,
-    Drawing,
     Elastic,
     Grid,
     Paragraph,
     ScreenParts,
-    Section,
     TableLabels,
     heads_grid,
     model_name,
@@ -28,13 +22,9 @@ from attncli.views.sections import (
 )
 from attncli.views.texts import (
     NO_NUMBER,
-    ScreenLine,
     fixed,
-    joined,
     place_text,
-    plain_line,
     shortened,
-    styled,
     wrap_cells,
 )
 
@@ -164,157 +154,3 @@ def _strongest_heads(report: Report, display: Display, count: int) -> Grid:
     shown = [{name: row[name] for name in names if name in row} for row in heads[:count]]
     title = plain_text(f"heads with the {least} {sort}, means over the new tokens")
     return heads_grid(title, shown, display.precision).first_group(display.width)
-
-
-MOST_SOURCES, LEAST_SOURCES = 8, 2
-ANSWER_LINES, LEAST_LINES = 3, 1
-MOST_CHOSEN = 8
-LEAST_TEXT = 12
-COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[31m")
-"""Of the sources in their order."""
-HEADERS = {
-    "all_heads": ("all", "heads"),
-    "retrieving_heads": ("retrieving", "heads"),
-    "lost": ("lost", "without"),
-    "effect": ("", "effect"),
-}
-
-
-def source_screen(report: Report, display: Display) -> ScreenParts:
-    """One line per source; the answer, its tokens with their source; how well weights predict removal."""
-    yield Paragraph(plain_text(f"source: {report.about.rstrip('.')}"), "title")
-    if chosen := report.table("chosen"):
-        yield from _chosen_heads(report, len(chosen), display)
-        return
-    yield one_line(_question(report), display)
-    rows = report.table("sources")
-    usual = min(MOST_SOURCES, len(rows))
-    yield Elastic(
-        lambda count: _sources(rows, count, display), usual, min(LEAST_SOURCES, usual), len(rows), rank=1
-    )
-    lines = _answer_lines(report, display)
-    title = f"the answer, each part with the source {_coloured_by(report)}"
-
-    def answer(count: int) -> Iterator[Section]:
-        shown = lines if count >= len(lines) else [*lines[: max(count - 1, 0)], plain_line("…")]
-        yield Drawing(title, [line.text for line in shown])
-
-    yield Elastic(answer, min(ANSWER_LINES, len(lines)), LEAST_LINES, len(lines))
-    yield Paragraph("", "dim")
-    if len(rows) > 1:
-        yield Paragraph(_rankings(report.table("rankings"), len(rows)), "line")
-    yield notes_in([*report.notes, report.how_to_read], display)
-
-
-def _chosen_heads(report: Report, count: int, display: Display) -> ScreenParts:
-    heads = report.table("heads")
-    title = f"the heads with the largest found × weight, the first {count} are chosen"
-    yield Elastic(
-        lambda most: [heads_grid(title, heads[:most], display.precision)], MOST_CHOSEN, count, len(heads)
-    )
-    yield notes_in([*report.notes, report.how_to_read], display, apart=True)
-
-
-def knows_heads(report: Report) -> bool:
-    """Whether the heads that retrieve are chosen here, or were, or named."""
-    return bool(report.table("chosen")) or any(
-        row["retrieving_heads"] is not None for row in report.table("sources")
-    )
-
-
-PARTS_OF_TEXT = {"paragraph": re.compile(r"\n\s*\n"), "sentence": re.compile(r"[.!?]\s|\n")}
-"""What stands between the parts of a text that `split` makes sources."""
-
-
-def split_further(report: Report) -> str | None:
-    """`"QUESTION" --file a.md --split paragraph`, where the only source has parts to be told apart."""
-    sources, spec = report.table("sources"), report.spec
-    files = [str(file) for file in spec.get("document") or [spec.get("file")] if file not in (None, "-")]
-    if len(sources) != 1 or len(files) != 1 or spec.get("chat"):
-        return None
-    text = str(sources[0]["text"]).strip()
-    split = next((name for name, between in PARTS_OF_TEXT.items() if between.search(text)), None)
-    return None if split is None else f'"QUESTION" --file {shlex.quote(plain_text(files[0]))} --split {split}'
-
-
-def _question(report: Report) -> str:
-    spec = report.spec
-    where = ", ".join(map(str, spec.get("document") or ())) or spec.get("file") or ""
-    text = " ".join(str(spec.get("sentence") or "").split())
-    return ": ".join(filter(None, (f"file {where}" if where and not spec.get("document") else where, text)))
-
-
-def _sources(rows: Sequence[Row], count: int, display: Display) -> Iterator[Section]:
-    # Those that were removed are there before others.
-    kept = sorted(range(len(rows)), key=lambda place: rows[place].get("lost") is None)[:count]
-    shown = [rows[place] for place in sorted(kept)]
-    columns = []
-    for name in HEADERS:
-        if not any(isinstance(row.get(name), float) for row in rows):
-            continue
-        cells = [fixed(row[name], display.precision) for row in shown]
-        ranks = [fixed(row.get(f"{name}_rank"), 0) for row in shown]
-        columns += [Column(HEADERS[name], cells), Column(("", "#"), ranks)]
-    label = Column(("", "source"), [_source_name(row) for row in shown], left=True)
-    taken = label.width + sum(GAP + column.width for column in columns) + GAP
-    room = max((display.width or TEXT_WIDTH) - taken, LEAST_TEXT)
-    texts = [shortened(plain_text(" ".join(str(row["text"]).split())), room) for row in shown]
-    grid = Grid("", label, [*columns, Column(("", "text"), texts, left=True)])
-    yield grid.first_group(display.width)
-    if len(rows) > count:
-        yield Paragraph(f"Not shown: {counted(len(rows) - count, 'source')}: --show statistics.", "note")
-
-
-def _source_name(row: Row) -> str:
-    """`doc2 b.md`: as --expect calls it, and its title."""
-    return plain_text(f"{row['name']} {shortened(str(row['title']), 16)}".strip())
-
-
-def _coloured_by(report: Report) -> str:
-    """What tells of which source a part of the answer is; in reports of before the weight did."""
-    if "measured_source" not in report.table("answer")[0]:
-        return "that has most of its weight"
-    is_fit = report.table("sources")[0]["ranked_by"] == "effect"
-    return "that adds most to it" if is_fit else "without which it loses most"
-
-
-def _rankings(rows: Sequence[Row], num_sources: int) -> str:
-    """`Weights beside what is lost without 5 of 21 sources: all heads, rank correlation 0.10, first wrong`"""
-    removed = rows[0]["removed"]
-    sources = "each source" if removed == num_sources else f"{removed} of {num_sources} sources"
-    what = f"what is lost without {sources}" if rows[0]["predicts"] == "lost" else "the effect of each source"
-    said = []
-    for row in rows:
-        spearman = "" if row["spearman"] is None else f"rank correlation {fixed(row['spearman'], 2)}, "
-        first = "first right" if row["first_right"] else "first wrong"
-        said.append(f"{str(row['ranking']).replace('_', ' ')}, {spearman}{first}")
-    return plain_text(f"Weights beside {what}: {'; '.join(said)}.")
-
-
-def _measured_source(row: Row) -> object:
-    return row["measured_source"] if "measured_source" in row else row["source"]
-
-
-def _answer_lines(report: Report, display: Display) -> list[ScreenLine]:
-    """The answer in lines: behind each part the number of its source; the first sources have colours, too."""
-    numbers = [row["source"] for row in report.table("sources")]
-    colours: Mapping[object, str] = dict(zip(numbers, COLOURS, strict=False)) if display.has_color else {}
-    words: list[list[ScreenLine]] = [[]]
-    for source, tokens in groupby(report.table("answer"), key=_measured_source):
-        text = "".join(str(row["text"]) for row in tokens)
-        colour = colours.get(source, "")
-        end = f"[{source}]" if source is not None and text.strip() else ""
-        kept = f"{text.rstrip()}{end}{text[len(text.rstrip()) :]}"
-        for place, part in enumerate(kept.replace("\n", " ").split(" ")):
-            if place:
-                words.append([])
-            if part:
-                words[-1].append(styled(plain_text(part), colour, bool(colour)))
-    width = display.width or TEXT_WIDTH
-    lines: list[list[ScreenLine]] = []
-    for word in filter(None, map(joined, filter(None, words))):
-        if lines and sum(part.cells for part in lines[-1]) + 1 + word.cells <= width:
-            lines[-1] += [plain_line(" "), word]
-        else:
-            lines.append([word])
-    return [*map(joined, lines)]

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
+import attncli
 from attncli.core.progress import Stage
 from attncli.errors import UserError
 from attncli.measure.sources import (
@@ -43,6 +45,7 @@ from attncli.models.source_texts import (
     with_documents,
 )
 from attncli.models.writing import Decoding
+from attncli.report import plain
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_writer
 
@@ -104,7 +107,7 @@ def test_weights_and_what_is_lost_are_those_of_whole_runs(architecture: str, tmp
         assert row["all_heads"] == pytest.approx(float(on_source.mean()), abs=TOLERANCE)
         named = (on_source[0, 1] + on_source[1, 0]) / 2
         assert row["retrieving_heads"] == pytest.approx(float(named.mean()), abs=TOLERANCE)
-        assert torch.allclose(found.weights[:, number - 1], named, atol=TOLERANCE)
+        assert torch.allclose(torch.from_numpy(found.weights)[:, number - 1], named, atol=TOLERANCE)
         others = [part for place, part in enumerate(PARTS, start=1) if place != number]
         without, _ = oracle.read("\n\n".join((*others, QUESTION)), answer.ids)
         lost = float((expected - without).sum())
@@ -125,7 +128,7 @@ def test_an_answer_that_the_model_wrote_is_the_same_read_again(architecture: str
         pretrained, reading, given_answer(pretrained, found.answer, reading), method="removal"
     )
     assert again.ids == found.ids
-    assert torch.allclose(again.weights, found.weights, atol=1e-6)
+    np.testing.assert_allclose(again.weights, found.weights, atol=1e-6)
     for one, other in zip(found.sources, again.sources, strict=True):
         assert one["source"] == other["source"] and one["lost"] == pytest.approx(other["lost"], abs=1e-4)
 
@@ -580,20 +583,41 @@ def test_documents_and_an_answer_come_from_files(attn: Attn, tmp_path: Path) -> 
     assert all(row["retrieving_heads"] > 0 for row in rows.values())
 
 
+def test_results_have_typed_columns(attn: Attn) -> None:
+    """What Python gives is what the command's JSON says, column by column."""
+    context = "key=brass\ndoor=oak\nhat=wool\nlamp=green"
+    report = report_of(attn, "--head", "1:2")
+    statistics = report["statistics"]
+    result = attncli.answer_sources(attncli.open_model(), "lamp=", context, split="line", heads="1:2")
+    assert "kind" not in report and report["written"] == result.answer
+    for name, table in {"sources": result.sources, "answer": result.tokens, "heads": result.heads}.items():
+        assert plain(table) == statistics[name], name
+    assert plain(result.rankings) == statistics["rankings"]
+    assert result.counts == statistics["source"] and result.first == result.sources[0].source
+    assert result.sources.column("lost").tolist() == [source.lost for source in result.sources]
+    assert result.weights is not None and result.weights.shape == (len(result.ids), len(result.sources))
+
+
 def test_found_heads_are_kept_for_the_model_and_used(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = str(save_writer(tmp_path / "model", "Llama"))
     from attncli.commands.source import SourceSpec, keep_heads, kept_heads
-    from attncli.measure.sources import RetrievingHeads
+    from attncli.records.sources import ChosenHead, RetrievingHead, RetrievingHeads
 
     spec = SourceSpec(model=model, sentence="it")
     assert kept_heads(spec) is None
     asked = ["source", "<source a>the cat</source> it", "--model", model, "--answer", "was"]
     said = " ".join(attn(asked).out.split())
     assert f"Next, with attn source: --find-heads --model {model}" in said
-    place = keep_heads(spec, RetrievingHeads(["1:0"], [], 24, 0))
+    heads_chosen = RetrievingHeads(
+        rows=RetrievingHead.rows([]),
+        chosen=ChosenHead.table(chosen_head=["1:0"]),
+        num_contexts=24,
+        seed=0,
+    )
+    place = keep_heads(spec, heads_chosen)
     assert place is not None and place.parent == tmp_path / "cache" / "attncli" / "heads"
     assert kept_heads(spec) == ["1:0"]
     assert "Next, with attn source: --method removal  " in attn(asked).out

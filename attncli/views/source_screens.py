@@ -1,0 +1,195 @@
+"""The first screens of `source`: where an answer came from, and which heads tell it."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+
+from attncli.plain_text import counted, plain_text
+from attncli.records.columns import Records
+from attncli.records.sources import (
+    AnswerSources,
+    AnswerToken,
+    RankedSource,
+    RetrievingHeads,
+    SourceRanking,
+)
+from attncli.report import Report
+from attncli.views import TEXT_WIDTH, Display
+from attncli.views.sections import (
+    GAP,
+    Column,
+    Drawing,
+    Elastic,
+    Grid,
+    Paragraph,
+    ScreenParts,
+    Section,
+    heads_grid,
+    notes_in,
+    one_line,
+)
+from attncli.views.texts import ScreenLine, fixed, joined, plain_line, shortened, styled
+
+MOST_SOURCES, LEAST_SOURCES = 8, 2
+ANSWER_LINES, LEAST_LINES = 3, 1
+MOST_CHOSEN = 8
+LEAST_TEXT = 12
+COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[31m")
+"""Of the sources in their order."""
+HEADERS = {
+    "all_heads": ("all", "heads"),
+    "retrieving_heads": ("retrieving", "heads"),
+    "lost": ("lost", "without"),
+    "effect": ("", "effect"),
+}
+
+
+def source_screen(report: Report, display: Display) -> ScreenParts:
+    """One line per source; the answer, its tokens with their source; how well weights predict removal."""
+    result = report.result_of(AnswerSources)
+    yield _title(report)
+    yield one_line(_question(report), display)
+    count = len(result.sources)
+    usual = min(MOST_SOURCES, count)
+    yield Elastic(
+        lambda most: _sources(result.sources, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1
+    )
+    lines = _answer_lines(result, display)
+    title = f"the answer, each part with the source {_coloured_by(result)}"
+
+    def answer(most: int) -> Iterator[Section]:
+        some = lines if most >= len(lines) else [*lines[: max(most - 1, 0)], plain_line("…")]
+        yield Drawing(title, [line.text for line in some])
+
+    yield Elastic(answer, min(ANSWER_LINES, len(lines)), LEAST_LINES, len(lines))
+    yield Paragraph("", "dim")
+    if count > 1 and result.rankings:
+        yield Paragraph(_rankings(result.rankings, count), "line")
+    yield notes_in([*report.notes, report.how_to_read], display)
+
+
+def _title(report: Report) -> Paragraph:
+    return Paragraph(plain_text(f"source: {report.about.rstrip('.')}"), "title")
+
+
+def retrieving_heads_screen(report: Report, display: Display) -> ScreenParts:
+    """The heads that find the right sentence most."""
+    result = report.result_of(RetrievingHeads)
+    yield _title(report)
+    heads, count = result.rows, len(result.chosen)
+    title = f"the heads with the largest found × weight, the first {count} are chosen"
+    yield Elastic(
+        lambda most: [heads_grid(title, heads[:most], display.precision)], MOST_CHOSEN, count, len(heads)
+    )
+    yield notes_in([*report.notes, report.how_to_read], display, apart=True)
+
+
+def knows_heads(report: Report) -> bool:
+    """Whether the heads that retrieve are chosen here, or were, or named."""
+    result = report.result
+    return isinstance(result, RetrievingHeads) or (
+        isinstance(result, AnswerSources)
+        and any(source.retrieving_heads is not None for source in result.sources)
+    )
+
+
+PARTS_OF_TEXT = {"paragraph": re.compile(r"\n\s*\n"), "sentence": re.compile(r"[.!?]\s|\n")}
+"""What stands between the parts of a text that `split` makes sources."""
+
+
+def split_further(report: Report) -> str | None:
+    """`"QUESTION" --file a.md --split paragraph`, where the only source has parts to be told apart."""
+    result, spec = report.result, report.spec
+    files = [str(file) for file in spec.get("document") or [spec.get("file")] if file not in (None, "-")]
+    if not isinstance(result, AnswerSources) or len(result.sources) != 1:
+        return None
+    if len(files) != 1 or spec.get("chat"):
+        return None
+    text = (result.sources[0].text or "").strip()
+    split = next((name for name, between in PARTS_OF_TEXT.items() if between.search(text)), None)
+    return None if split is None else f'"QUESTION" --file {shlex.quote(plain_text(files[0]))} --split {split}'
+
+
+def _question(report: Report) -> str:
+    spec = report.spec
+    where = ", ".join(map(str, spec.get("document") or ())) or spec.get("file") or ""
+    text = " ".join(str(spec.get("sentence") or "").split())
+    return ": ".join(filter(None, (f"file {where}" if where and not spec.get("document") else where, text)))
+
+
+def _sources(sources: Records[RankedSource], count: int, display: Display) -> Iterator[Section]:
+    # Those that were removed are there before others.
+    kept = sorted(range(len(sources)), key=lambda place: sources[place].lost is None)[:count]
+    some = sources.taken(sorted(kept))
+    columns = []
+    for name in HEADERS:
+        if name not in sources.cells or all(source[name] is None for source in sources):
+            continue
+        cells = [fixed(source[name], display.precision) for source in some]
+        ranks = [fixed(source.get(f"{name}_rank"), 0) for source in some]
+        columns += [Column(HEADERS[name], cells), Column(("", "#"), ranks)]
+    label = Column(("", "source"), [_source_name(source) for source in some], left=True)
+    taken = label.width + sum(GAP + column.width for column in columns) + GAP
+    room = max((display.width or TEXT_WIDTH) - taken, LEAST_TEXT)
+    texts = [shortened(plain_text(" ".join(str(source.text).split())), room) for source in some]
+    grid = Grid("", label, [*columns, Column(("", "text"), texts, left=True)])
+    yield grid.first_group(display.width)
+    if len(sources) > count:
+        yield Paragraph(f"Not shown: {counted(len(sources) - count, 'source')}: --show statistics.", "note")
+
+
+def _source_name(source: RankedSource) -> str:
+    """`doc2 b.md`: as --expect calls it, and its title."""
+    return plain_text(f"{source.name} {shortened(str(source.title), 16)}".strip())
+
+
+def _coloured_by(result: AnswerSources) -> str:
+    """What tells of which source a part of the answer is; in reports of before the weight did."""
+    if "measured_source" not in result.tokens.cells:
+        return "that has most of its weight"
+    is_fit = result.sources[0].ranked_by == "effect"
+    return "that adds most to it" if is_fit else "without which it loses most"
+
+
+def _rankings(rankings: Records[SourceRanking], num_sources: int) -> str:
+    """`Weights beside what is lost without 5 of 21 sources: all heads, rank correlation 0.10, first wrong`"""
+    removed = rankings[0].removed
+    sources = "each source" if removed == num_sources else f"{removed} of {num_sources} sources"
+    is_lost = rankings[0].predicts == "lost"
+    what = f"what is lost without {sources}" if is_lost else "the effect of each source"
+    said = []
+    for row in rankings:
+        spearman = "" if row.spearman is None else f"rank correlation {fixed(row.spearman, 2)}, "
+        first = "first right" if row.first_right else "first wrong"
+        said.append(f"{row.ranking.replace('_', ' ')}, {spearman}{first}")
+    return plain_text(f"Weights beside {what}: {'; '.join(said)}.")
+
+
+def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
+    """The answer in lines: behind each part the number of its source; the first sources have colours, too."""
+    numbers = [source.source for source in result.sources]
+    colours: Mapping[int | None, str] = dict(zip(numbers, COLOURS, strict=False)) if display.has_color else {}
+    words: list[list[ScreenLine]] = [[]]
+    for source, tokens in groupby(result.tokens, key=_comes_from):
+        text = "".join(token.text for token in tokens)
+        colour = colours.get(source, "")
+        end = f"[{source}]" if source is not None and text.strip() else ""
+        kept = f"{text.rstrip()}{end}{text[len(text.rstrip()) :]}"
+        for place, part in enumerate(kept.replace("\n", " ").split(" ")):
+            if place:
+                words.append([])
+            if part:
+                words[-1].append(styled(plain_text(part), colour, bool(colour)))
+    width = display.width or TEXT_WIDTH
+    lines: list[list[ScreenLine]] = []
+    for word in filter(None, map(joined, filter(None, words))):
+        if lines and sum(part.cells for part in lines[-1]) + 1 + word.cells <= width:
+            lines[-1] += [plain_line(" "), word]
+        else:
+            lines.append([word])
+    return [*map(joined, lines)]
+
+
+def _comes_from(token: AnswerToken) -> int | None:
+    return token.comes_from
