@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -148,13 +148,13 @@ CHECKED = 2
 
 def _ends(value: Any) -> Any:
     """What JSON holds of the fields of a report, long lists cut: a matrix has thousands of equal cells."""
-    from attncli.report import NamedTensor, plain
+    from attncli.report import NamedTensor, Table, plain
 
     if isinstance(value, NamedTensor):
         return plain(value.values[tuple(slice(0, CHECKED) for _ in value.axes)])
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {name: _ends(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | Table):
         is_long = len(value) > 2 * CHECKED
         return [_ends(item) for item in ([*value[:CHECKED], *value[-CHECKED:]] if is_long else value)]
     return plain(value)

@@ -406,3 +406,13 @@ def test_damaged_maps_of_pictures_are_one_line(change: Any, said: str) -> None:
     with pytest.raises(UserError, match=said) as raised:
         reports_of(json.dumps(data), "x.json")
     assert len(raised.value.lines) == 1 and raised.value.lines[0].startswith("x.json: picture_maps")
+
+
+def test_a_report_whose_sentence_is_a_list_is_shown_by_its_tokens(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    assert attn(["self", "a b c", "-o", str(path)]).code == 0
+    data = json.loads(path.read_text())
+    data["spec"]["sentence"] = ["a", "b c"]
+    path.write_text(json.dumps(data))
+    ended = attn(["show", str(path), "-o", str(tmp_path / "page.html")])
+    assert (ended.code, ended.err) == (0, "") and "a b c" in (tmp_path / "page.html").read_text()

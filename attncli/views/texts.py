@@ -324,7 +324,8 @@ def text_of(report: Report, key: str) -> str:
         return f"random tokens, {spec['probe']}"
     if spec.get("num_tokens"):
         return "random vectors" if key == "sentence" else ""
-    return plain_text(" ".join((spec.get(key) or " ".join(tokens)).split()))
+    text = spec.get(key)
+    return plain_text(" ".join((text if text and isinstance(text, str) else " ".join(tokens)).split()))
 
 
 def _settings(report: Report, without: str = "") -> list[str]:

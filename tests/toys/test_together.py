@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UserError
-from attncli.report import NamedTensor, Report, Tensors
+from attncli.report import NamedTensor, Report, Table, Tensors
 from attncli.runs import runner as together
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
@@ -81,7 +81,7 @@ def assert_same(got: object, expected: object, where: str = "", tolerance: float
             return
         for name, value in expected.items():
             assert_same(got[name], value, f"{where}.{name}", tolerance)
-    elif isinstance(expected, list | tuple):
+    elif isinstance(expected, list | tuple | Table):
         for i, (one, other) in enumerate(zip(got, expected, strict=True)):
             assert_same(one, other, f"{where}[{i}]", tolerance)
     elif isinstance(expected, float):
