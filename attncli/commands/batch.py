@@ -101,10 +101,11 @@ EXAMPLES = (
     "attn batch configs/sweep.yaml --file prompts.txt -o runs.db --workers 4",
     'attn batch configs/sweep.yaml --set num_heads=4 --expect "entropy.mean < 2"',
 )
+ROWS = flag("--rows", "Keep the statistics of every row, too.")
 # Flags that need a store.
 STORE_FLAGS = (
     FRESH,
-    flag("--rows", "Keep the statistics of every row, too."),
+    ROWS,
     flag("--weights", "Keep the weights as safetensors beside the store."),
     WORKERS,
     SCHEDULER,
@@ -171,11 +172,12 @@ def run_files(
 ) -> int:
     """Validate every file and sentence, then run; failures are reported and the others still run."""
     of_store = {parameter.name: flags.pop(parameter.name) for parameter in STORE_FLAGS}
+    view = flags[FORMAT.name]
     store = Path(output) if output is not None and is_store_name(output) else None
-    _refuse_flags(store, of_store, flags["format"])
+    _refuse_flags(store, of_store, view)
     if store is not None:
         checked_store(store)
-    elif output and not (output in STDOUT or flags["format"] or Path(output).suffix.lower() in SUFFIXES):
+    elif output and not (output in STDOUT or view or Path(output).suffix.lower() in SUFFIXES):
         known = f"{', '.join(STORE_SUFFIXES)} (a store), / (one in a folder), {', '.join(SUFFIXES)}"
         raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
@@ -184,7 +186,7 @@ def run_files(
     with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
         plan = make_plan([Path(file) for file in files], overrides, prompts)
         if conditions:
-            refuse_unknown(conditions, plan.specs(), rows=of_store["rows"])
+            refuse_unknown(conditions, plan.specs(), rows=of_store[ROWS.name])
         if dry_run:
             for line in [*plan.lines(), *(lines_about(plan, store) if store is not None else ())]:
                 print(plain_text(line))
@@ -200,7 +202,7 @@ def run_files(
 def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None) -> None:
     errors = [*store_errors(store, of_store)]
     if store is not None and view is not None:
-        errors.append(f"--format: needs no store: attn export {store} -o FILE reads one")
+        errors.append(f"--format: needs no store: attn results {store} --tidy -o FILE reads one")
     if errors:
         raise UserError(*errors)
 
@@ -235,12 +237,12 @@ class RunErrors:
             self._num_lines += 1
             if self._num_lines > MOST_LINES + 1:
                 continue
-            shown = plain_text(f"{name}: {in_words_of(line, flags=False)}")
+            printed = plain_text(f"{name}: {in_words_of(line, flags=False)}")
             if self._num_lines > MOST_LINES:
-                self._last = shown
+                self._last = printed
             else:
                 self._before()
-                print(shown, file=sys.stderr)
+                print(printed, file=sys.stderr)
 
 
 def _show(

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.commands.command import (
     COLOR_FLAGS,
+    CONFIG,
     DEBUG,
     Command,
     Parameter,
     argument,
     checked_display,
     color_depth,
+    given_settings,
     refuse_given,
     refuse_unknown,
     setting_options,
 )
-from attncli.commands.experiment import CONFIG, errors_at, given_settings
+from attncli.commands.experiment import errors_at
 from attncli.commands.output import first_words, progress_line
 from attncli.commands.show import ARRAY_FLAGS, opened
 from attncli.core.names import EFFECTS
@@ -81,8 +83,7 @@ def check_terminal() -> None:
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
     """The reports of a file; UserError for flags of a model."""
-    of_model = {key: value for key, value in flags.items() if key != "sort"}
-    refuse_given(of_model, f"is for a model: {file} holds what was computed")
+    refuse_given(flags, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports
 
 
@@ -94,9 +95,9 @@ def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, 
     for key in LEFT_OUT:
         if key in given and given[key].value is not None:
             raise UserError(given[key].line(key, "is for attn heads: browse shows every head"))
-    given.setdefault("maps", Given("auto", "attn browse"))
-    if given["maps"].value == "none":
-        raise UserError(given["maps"].line("maps", "must be auto, self, cross or encoder (got none)"))
+    maps = given.setdefault("maps", Given("auto", "attn browse"))
+    if maps.value == "none":
+        raise UserError(maps.line("maps", "must be auto, self, cross or encoder (got none)"))
     return checked_spec(HeadsSpec, given), given
 
 
@@ -123,8 +124,8 @@ class OpenModel:
         options = replace(options_of(spec), whole_tokens=WHOLE_TOKENS)
         reader = reader_of(self.pretrained, self.reading)
         with measuring(self.pretrained.name, self.pretrained.whole):
-            found = surveyed(reader, [self.reading], options, ablate=spec.ablate)
-        return report_of_text(spec, self.reading, found, 0, reader)
+            survey = surveyed(reader, [self.reading], options, ablate=spec.ablate)
+        return report_of_text(spec, self.reading, survey, 0, reader)
 
     def look(self, text: str) -> Report:
         """The survey of another text, which is the model's from now on."""
@@ -148,8 +149,8 @@ class OpenModel:
         generator = Generator().manual_seed(self.spec.seed)
         with measuring(self.pretrained.name, self.pretrained.whole):
             predicted = predicted_reading(self.reading, self.pretrained, generator)
-            found = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
-        return found.joint or {name: found.heads[0][name] for name in EFFECTS if name in found.heads[0]}
+            result = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
+        return result.joint or {name: result.heads[0][name] for name in EFFECTS if name in result.heads[0]}
 
     def addition(self, head: str) -> "Addition":
         """What a head adds to the logit of the likeliest next token."""
@@ -238,27 +239,30 @@ def command(name: str, summary: str) -> Command:
         color: str,
         scale_colors: str | None,
         skip_first_keys: str | None,
+        skip_sink: str | None,
+        sentence: str | None,
+        sort: str | None,
         **flags: Any,
     ) -> int:
         check_terminal()
-        if text is not None and is_file(text) and flags["skip_sink"] is not None:
+        is_saved = text is not None and is_file(text)
+        if is_saved and skip_sink is not None:
             note("--skip-sink: is for a model; of a report it is called --skip-first-keys now")
-            former = flags.pop("skip_sink")
-            skip_first_keys = skip_first_keys or former
+            skip_first_keys = skip_first_keys or skip_sink
         display = checked_display(color, scale_colors, skip_first_keys)
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
-        shown = replace(display, colors=color_depth(color, True))
-        if text is not None and is_file(text):
-            reports = saved_reports(text, {"config": config, **flags}, arrays)
-            return browse_reports(reports, text, flags["sort"], shown)
+        screen = replace(display, colors=color_depth(color, True))
+        if text is not None and is_saved:
+            reports = saved_reports(text, {"config": config, "sentence": sentence, **flags}, arrays)
+            return browse_reports(reports, text, sort, screen)
         refuse_given(arrays, "is for a saved array: give its file")
-        if text is not None and flags["sentence"] is not None:
+        if text is not None and sentence is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
-        flags |= {"sentence": flags["sentence"] or text}
+        flags |= {"sentence": sentence or text, "skip_sink": skip_sink, "sort": sort}
         spec, given = survey_spec(config, flags)
         with errors_at(spec, given, config):
             model, report = opened_model(spec, read_texts(spec))
-        return browse_reports((report,), "browse", report.spec.get("sort"), shown, model)
+        return browse_reports((report,), "browse", report.spec.get("sort"), screen, model)
 
     parameters: list[Parameter] = [TEXT, *settings, *ARRAY_FLAGS, CONFIG, *color_flags, DEBUG]
     return Command(name, summary, run, parameters, EXAMPLES)

@@ -1,4 +1,4 @@
-"""`attn results` and `attn export`: a summary of a store, and its tidy table as a file."""
+"""`attn results`: a summary of a store, or all that it holds as a tidy table."""
 
 import sys
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from attncli.commands.command import (
     flag,
     height,
     option,
+    refuse_given,
     refuse_unknown,
 )
 from attncli.commands.output import (
@@ -30,7 +31,7 @@ from attncli.commands.output import (
     written_stream,
 )
 from attncli.errors import UserError
-from attncli.plain_text import plain_text
+from attncli.plain_text import note, plain_text
 from attncli.report import Table
 from attncli.runs.report_values import GROUP_SUMMARY, parse_conditions
 
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
     from attncli.runs.reading import Reader
 
 
-TIDY_EXAMPLES = (
-    "attn export runs.db -o tidy.parquet",
-    "attn export runs.db -o tidy.csv",
-    "attn export runs.db --format jsonl | head",
-)
 FORMATS = ("csv", "jsonl", "parquet")
 STORE = argument("store", "What `attn batch -o` kept.", "STORE", reads_file=True)
 EXPORT_AS = option(
@@ -53,9 +49,15 @@ EXPORT_AS = option(
     everyday="csv, jsonl or parquet",
 )
 ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells them apart.")
+TIDY = flag(
+    "--tidy",
+    "Instead of the summary every statistic of every run, one row each, as csv, jsonl or parquet: run, id, "
+    "layer, head, statistic, value.",
+    everyday="every statistic of every run as a table: -o tidy.csv",
+)
 
 
-def export_store(store: str, output: str | None, format: str | None, all: bool) -> None:
+def write_tidy(store: str, output: str | None, format: str | None, all: bool) -> None:
     """One row per statistic of a run: run, id, layer, head, statistic, value."""
     from attncli.views.data import SUFFIXES, WRITERS
 
@@ -85,8 +87,18 @@ def note_earlier_runs(store: str, reader: "Reader") -> None:
         print(plain_text(f"{store}: {earlier}"), file=sys.stderr)
 
 
+def export_store(store: str, output: str | None, **flags: Any) -> None:
+    """What `attn results --tidy` was before: still read, with a line that says so."""
+    to = "" if output is None else f" -o {output}"
+    note(f"export: is called results --tidy now: attn results {store} --tidy{to}")
+    write_tidy(store, output, **flags)
+
+
 export_command = partial(
-    Command, run=export_store, parameters=[STORE, OUTPUT, EXPORT_AS, ALL_RUNS, DEBUG], examples=TIDY_EXAMPLES
+    Command,
+    run=export_store,
+    parameters=[STORE, OUTPUT, EXPORT_AS, ALL_RUNS, DEBUG],
+    examples=("attn results runs.db --tidy -o tidy.csv",),
 )
 
 
@@ -94,6 +106,7 @@ EXAMPLES = (
     "attn results runs.db",
     "attn results runs.db --statistic entropy.mean",
     "attn results runs.db --statistic entropy.mean --group-by num_heads --group-by causal",
+    "attn results runs.db --tidy -o tidy.parquet",
     'attn results runs.db --where "head = 3" --where "entropy.mean < 1.5"',
     "attn results survey.db --statistic entropy --sort mean --top 10",
     "attn results runs.db --format json -o summary.json",
@@ -143,9 +156,15 @@ def show_results(
     ascending: bool,
     top: int | None,
     all: bool,
+    tidy: bool,
     **flags: Any,
 ) -> None:
-    """Count, mean, standard deviation, minimum and maximum of the statistics, by group."""
+    """Count, mean, standard deviation, minimum and maximum of the statistics, by group; or every value."""
+    if tidy:
+        chosen = {"where": where, "group_by": group_by, "statistic": statistic, "sort": sort, "top": top}
+        refuse_given(chosen, "is for the summary, and --tidy writes every value")
+        write_tidy(store, flags[OUTPUT.name], flags[FORMAT.name], all)
+        return
     conditions = parse_conditions(where, "--where", numbers_only=False)
     if sort is not None:
         refuse_unknown("--sort", sort, GROUP_SUMMARY)
@@ -209,7 +228,7 @@ command = partial(
     Command,
     run=show_results,
     parameters=[
-        *(STORE, WHERE, GROUP_BY, STATISTIC, SORT, ASCENDING, TOP, ALL_RUNS),
+        *(STORE, TIDY, WHERE, GROUP_BY, STATISTIC, SORT, ASCENDING, TOP, ALL_RUNS),
         *(FORMAT, OUTPUT, PRECISION, COLOR, DEBUG),
     ],
     examples=EXAMPLES,

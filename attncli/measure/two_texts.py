@@ -1,5 +1,6 @@
 """Two texts read by one model: which heads look elsewhere, and what comes next instead."""
 
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from math import isnan
 from typing import Any, NamedTuple
@@ -13,7 +14,6 @@ from attncli.errors import refuse_bytes
 from attncli.measure.ablate import WHERE
 from attncli.measure.differences import NAMING, align
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
-from attncli.measure.patterns import HeadRow
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack
@@ -25,11 +25,19 @@ BYTES_PER_WEIGHT = 60
 BYTES_PER_LOGIT = 8
 
 
-class TextRun(NamedTuple):
-    """A model's run on a text: its layers, the row of each head, and what it predicts."""
+class HeadOnText(NamedTuple):
+    """A head on one text: where it is, its pattern, and the statistics that name heads."""
+
+    place: Mapping[str, str | int]
+    pattern: str
+    statistics: Mapping[str, float]
+
+
+class RunOnText(NamedTuple):
+    """A model's run on a text: its layers, its heads, and what it predicts."""
 
     layers: list[CapturedLayer]
-    heads: list[HeadRow]
+    heads: list[HeadOnText]
     probabilities: Float[Tensor, " vocabulary"] | None
     notes: list[str]
 
@@ -41,18 +49,18 @@ def text_differences(
     """B compared with A. UserError for what the model cannot do; MemoryError."""
     _refuse_what_does_not_fit(pretrained, a, b)
     run_a, run_b = _run(pretrained, a), _run(pretrained, b)
-    sides: dict[str, tuple[Side, Side]] = {}
-    changed: list[HeadRow] = []
+    sides: dict[str, tuple[TextSide, TextSide]] = {}
+    furthest: list[FurthestRow] = []
     for layer_a, layer_b in zip(run_a.layers, run_b.layers, strict=True):
         stack = layer_a.stack_name
         if stack not in sides:
             sides[stack] = _sides(texts_of_stack(a, stack), texts_of_stack(b, stack))
-        changed += _changed_rows((layer_a, layer_b), sides[stack])
-    heads = [_head(*rows) for rows in zip(run_a.heads, run_b.heads, changed, strict=True)]
-    is_aligned = any(row["mean_jensen_shannon"] is not None for row in heads)
+        furthest += _furthest_rows((layer_a, layer_b), sides[stack])
+    heads = HeadChange.rows(map(_head, run_a.heads, run_b.heads, furthest))
+    is_aligned = any(row.mean is not None for row in furthest)
     change = "mean_jensen_shannon" if is_aligned else "difference"
     return TextDifferences(
-        heads=HeadChange.rows(sorted(heads, key=lambda row: -abs(row[change] or 0.0))),
+        heads=heads.sorted(lambda head: -abs(head[change] or 0.0)),
         predictions=_predictions(pretrained, run_a, run_b, num_predictions),
         alignment=align(a.text.tokens, b.text.tokens),
         notes=tuple(dict.fromkeys((*run_a.notes, *run_b.notes))),
@@ -66,7 +74,7 @@ def _refuse_what_does_not_fit(pretrained: Pretrained, a: Reading, b: Reading) ->
     refuse_bytes("diff", num_heads * (2 * num_tokens) ** 2 * BYTES_PER_WEIGHT + logits, "fewer tokens")
 
 
-def _run(pretrained: Pretrained, reading: Reading) -> TextRun:
+def _run(pretrained: Pretrained, reading: Reading) -> RunOnText:
     layers: list[CapturedLayer] = []
     outputs: list[Any] = []
     model, inputs = pretrained.whole, pretrained.inputs([reading])
@@ -85,9 +93,15 @@ def _run(pretrained: Pretrained, reading: Reading) -> TextRun:
     probabilities = None
     if place is not None:
         probabilities = outputs[-1]["logits"][0, place].double().softmax(dim=-1).cpu()
-    return TextRun(
-        layers, found_texts(survey)[0].rows, probabilities, [*way.notes(), *reading.left_out_notes()]
-    )
+    heads = [
+        HeadOnText(
+            {name: row[name] for name in WHERE},
+            row["pattern"],
+            {name: row[name] for name in NAMING if name in row},
+        )
+        for row in found_texts(survey)[0].rows
+    ]
+    return RunOnText(layers, heads, probabilities, [*way.notes(), *reading.left_out_notes()])
 
 
 def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
@@ -100,7 +114,7 @@ def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
     return ids.index(mask) if ids.count(mask) == 1 else None
 
 
-class Side(NamedTuple):
+class TextSide(NamedTuple):
     """The tokens of one text, and the positions of those that both texts have.
 
     `shared` are the queries that correspond, `keys` the position of each key of both texts, -1 for none.
@@ -112,62 +126,97 @@ class Side(NamedTuple):
     keys: Int[Tensor, " both"]
 
 
-def _sides(a: tuple[ModelText, ModelText], b: tuple[ModelText, ModelText]) -> tuple[Side, Side]:
+def _sides(a: tuple[ModelText, ModelText], b: tuple[ModelText, ModelText]) -> tuple[TextSide, TextSide]:
     """The texts of queries and keys of both sides, aligned."""
-    queries, keys = (align(one.tokens, other.tokens) for one, other in zip(a, b, strict=True))
+    queries, keys = (align(text_a.tokens, text_b.tokens) for text_a, text_b in zip(a, b, strict=True))
     is_shared = (queries.a >= 0) & (queries.b >= 0)
     side_a, side_b = (
-        Side(query.tokens, key.tokens, torch.from_numpy(places[is_shared]), torch.from_numpy(of_keys))
+        TextSide(query.tokens, key.tokens, torch.from_numpy(places[is_shared]), torch.from_numpy(of_keys))
         for (query, key), places, of_keys in ((a, queries.a, keys.a), (b, queries.b, keys.b))
     )
     return side_a, side_b
 
 
-def _changed_rows(layers: tuple[CapturedLayer, CapturedLayer], sides: tuple[Side, Side]) -> list[HeadRow]:
-    """For each head of a layer how far its rows moved, and the keys of the row that moved furthest."""
+class KeyLookedAt(NamedTuple):
+    """A query, and the key that it looks at most."""
+
+    query: int
+    query_token: str
+    key: int
+    key_token: str
+    weight: float
+
+
+class FurthestRow(NamedTuple):
+    """How far the rows of a head moved, and what it looks at on both sides where one moved furthest.
+
+    Without rows that both texts have there is no distance, and the rows are those of the last tokens.
+    """
+
+    mean: float | None
+    largest: float | None
+    a: KeyLookedAt
+    b: KeyLookedAt
+
+
+def _furthest_rows(
+    layers: tuple[CapturedLayer, CapturedLayer], sides: tuple[TextSide, TextSide]
+) -> Iterator[FurthestRow]:
+    """For each head of a layer the row that moved furthest."""
     weights = [layer.weights()[0].double().cpu() for layer in layers]
     distances = jensen_shannon(*map(_spread, weights, sides))
-    rows: list[HeadRow] = []
-    for head, of_rows in enumerate(distances):
+    for of_head, *weights_of_head in zip(distances, *weights, strict=True):
+        mean = largest = None
         queries = [len(side.queries) - 1 for side in sides]
-        row: HeadRow = {"mean_jensen_shannon": None, "max_jensen_shannon": None}
-        if not of_rows.isnan().all():
-            most = of_rows.nan_to_num(-1.0).argmax()
-            row = {
-                "mean_jensen_shannon": float(of_rows.nanmean()),
-                "max_jensen_shannon": float(of_rows[most]),
-            }
-            queries = [int(side.shared[most]) for side in sides]
-        for name, of_side, side, query in zip("ab", weights, sides, queries, strict=True):
-            weight, key = of_side[head, query].max(dim=-1)
-            row |= {f"query_{name}": query, f"query_{name}_token": side.queries[query]}
-            row |= {f"key_{name}": int(key), f"key_{name}_token": side.tokens[int(key)]}
-            row[f"weight_{name}"] = float(weight)
-        rows.append(row)
-    return rows
+        if not of_head.isnan().all():
+            row = of_head.nan_to_num(-1.0).argmax()
+            mean, largest = float(of_head.nanmean()), float(of_head[row])
+            queries = [int(side.shared[row]) for side in sides]
+        yield FurthestRow(mean, largest, *map(_key_looked_at, weights_of_head, sides, queries))
 
 
-def _spread(weights: Float[Tensor, "head query key"], side: Side) -> Float[Tensor, "head row both"]:
+def _key_looked_at(weights: Float[Tensor, "query key"], side: TextSide, query: int) -> KeyLookedAt:
+    weight, key = weights[query].max(dim=-1)
+    return KeyLookedAt(query, side.queries[query], int(key), side.tokens[int(key)], float(weight))
+
+
+def _spread(weights: Float[Tensor, "head query key"], side: TextSide) -> Float[Tensor, "head row both"]:
     """The rows that both texts have at the keys of both, 0 at those that this text lacks."""
     spread = weights[:, side.shared][:, :, side.keys]
     return spread.masked_fill(side.keys < 0, 0.0)
 
 
-def _head(a: HeadRow, b: HeadRow, changed: HeadRow) -> HeadRow:
+def _head(a: HeadOnText, b: HeadOnText, furthest: FurthestRow) -> HeadChange:
     """A head with how far its rows moved, and the statistic that changed most."""
-    differences = {name: b[name] - a[name] for name in NAMING if name in a and name in b}
+    names = a.statistics.keys() & b.statistics.keys()
+    differences = {name: b.statistics[name] - a.statistics[name] for name in sorted(names)}
     known = {name: difference for name, difference in differences.items() if not isnan(difference)}
-    statistic = max(sorted(known), key=lambda name: abs(known[name]))
-    return {
-        **{name: a[name] for name in WHERE},
-        "pattern_a": a["pattern"],
-        "pattern_b": b["pattern"],
-        **changed,
-        **{"statistic": statistic, "a": a[statistic], "b": b[statistic], "difference": known[statistic]},
-    }
+    statistic = max(known, key=lambda name: abs(known[name]))
+    row_a, row_b = furthest.a, furthest.b
+    return HeadChange.single(
+        **a.place,
+        pattern_a=a.pattern,
+        pattern_b=b.pattern,
+        mean_jensen_shannon=furthest.mean,
+        max_jensen_shannon=furthest.largest,
+        query_a=row_a.query,
+        query_a_token=row_a.query_token,
+        key_a=row_a.key,
+        key_a_token=row_a.key_token,
+        weight_a=row_a.weight,
+        query_b=row_b.query,
+        query_b_token=row_b.query_token,
+        key_b=row_b.key,
+        key_b_token=row_b.key_token,
+        weight_b=row_b.weight,
+        statistic=statistic,
+        a=a.statistics[statistic],
+        b=b.statistics[statistic],
+        difference=known[statistic],
+    )
 
 
-def _predictions(pretrained: Pretrained, a: TextRun, b: TextRun, count: int) -> Records[TokenChange]:
+def _predictions(pretrained: Pretrained, a: RunOnText, b: RunOnText, count: int) -> Records[TokenChange]:
     """The tokens whose probability changed most."""
     if a.probabilities is None or b.probabilities is None:
         return TokenChange.rows([])

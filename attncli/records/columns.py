@@ -151,6 +151,18 @@ class Record(Mapping[str, Any]):
         return Records(cls, {name: [row[name] for row in found] for name in (found or [cls.columns])[0]})
 
     @classmethod
+    def joined(cls, tables: Iterable["Records[Self]"]) -> "Records[Self]":
+        """The rows of several tables, one after the other; None where one lacks a column of another."""
+        parts = [*tables]
+        names = dict.fromkeys(name for part in parts for name in part.cells)
+        cells: dict[str, list[Any]] = {name: [] for name in names}
+        for part in parts:
+            for name, joined in cells.items():
+                cells_of_part = part.cells.get(name, [None] * len(part))
+                joined += cells_of_part.tolist() if isinstance(cells_of_part, np.ndarray) else cells_of_part
+        return cls.table(**cells) if cells else cls.rows([])
+
+    @classmethod
     def single(cls, **cells: Any) -> Self:
         """A single row."""
         return cls.rows([cells])[0]
@@ -383,6 +395,6 @@ class Result:
     def _first_rows(self) -> SmallTable:
         """Its first table that has rows, or its first one where none has."""
         values = [(name, getattr(self, name)) for place in self.groups() for name in place.fields]
-        tables = [(name, value) for name, value in values if isinstance(value, Records)]
-        name, rows = next((table for table in tables if table[1]), tables[0])
-        return SmallTable.of(type(self).__name__, rows, f".{name}")
+        tables = [(f".{name}", value) for name, value in values if isinstance(value, Records)]
+        name, rows = next((table for table in tables if table[1]), tables[0] if tables else ("", ()))
+        return SmallTable.of(type(self).__name__, rows, name)

@@ -3,26 +3,35 @@
 from collections.abc import Iterable
 
 from attncli.records.caches import LimitedHeads, PolicyCosts
-from attncli.records.changes import TextDifferences
+from attncli.records.changes import ReportDifferences, TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
+from attncli.records.summaries import StoreSummary
+from attncli.records.training import HeadInTraining, HeadsInTraining
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
     "diff of texts": TextDifferences,
+    "diff": ReportDifferences,
     "cache": LimitedHeads,
     "cache of policies": PolicyCosts,
+    "results": StoreSummary,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,
+    "watch": HeadsInTraining,
+    "watch of a head": HeadInTraining,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
     "circuit": HeadEdges,
     "circuit of weights": Compositions,
 }
-"""An experiment with one kind has its name; more begin with it."""
+"""An experiment with one kind has its name; more begin with it.
+
+Of a report that does not name its kind, the first one is that its statistics fit.
+"""
 
 
 def kind_of(result: Result) -> str:

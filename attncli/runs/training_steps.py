@@ -11,7 +11,8 @@ import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.measure.patterns import Stack
-from attncli.measure.training import SUMMARIES, HeadsOverSteps, count_name, step_rows
+from attncli.measure.training import SUMMARIES, HeadsOverSteps, step_rows
+from attncli.records.training import count_name
 from attncli.report import Report
 from attncli.report_parts import versions
 from attncli.runs.chunks import Chunk, ChunkResult
@@ -142,17 +143,17 @@ class _Places(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _places_of(columns: Columns) -> _Places:
-    found: dict[str, dict[str, list[tuple[int, int, int]]]] = {}
+    by_stack: dict[str, dict[str, list[tuple[int, int, int]]]] = {}
     single: dict[str, int] = {}
     for place, (statistic, layer, head, *_) in enumerate(columns):
         stack, name = stack_and_name(statistic)
         if layer is None or head is None:
             single[statistic] = place
         elif "." not in name:
-            found.setdefault(stack, {}).setdefault(name, []).append((place, layer, head))
+            by_stack.setdefault(stack, {}).setdefault(name, []).append((place, layer, head))
     heads = {
         stack: {name: tuple(np.array(places).T) for name, places in names.items()}
-        for stack, names in found.items()
+        for stack, names in by_stack.items()
     }
     return _Places(heads, single)
 
@@ -206,7 +207,7 @@ class StoredSteps:
     def stacks(self) -> list[HeadsOverSteps]:
         """The statistics of each stack over the steps that have them all."""
         last = self.single[-1]
-        found = []
+        stacks = []
         for stack, grids in self.grids.items():
             num_rows, starts_special = {}, False
             for statistic, number in last.items():
@@ -217,8 +218,8 @@ class StoredSteps:
                     num_rows[name.removesuffix(ROWS)] = int(number)
             names = [*(name for name in MAIN_STATISTICS if name in grids), *grids]
             whole = {name: np.stack(grids[name]) for name in names if len(grids[name]) == len(self.steps)}
-            found.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))
-        return found
+            stacks.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))
+        return stacks
 
 
 def text_key(settings: Mapping[str, Any], sentence: str | None) -> bytes:
@@ -233,12 +234,12 @@ def text_of(spec: HeadsSpec) -> bytes:
 
 def stored_steps(reader: Reader, statistics: Sequence[str] | None = MAIN_STATISTICS) -> list[StoredSteps]:
     """The steps of a store on each of its texts; those of checkpoints, each its own model, together."""
-    found: dict[bytes, StoredSteps] = {}
+    of_texts: dict[bytes, StoredSteps] = {}
     for step in reader.steps():
         settings = reader.settings[step.settings]
         text = text_key(settings, step.sentence)
-        if text not in found:
-            found[text] = StoredSteps({**settings, "sentence": step.sentence}, statistics)
-        found[text].settings["model"] = settings["model"]
-        found[text].add(step)
-    return list(found.values())
+        if text not in of_texts:
+            of_texts[text] = StoredSteps({**settings, "sentence": step.sentence}, statistics)
+        of_texts[text].settings["model"] = settings["model"]
+        of_texts[text].add(step)
+    return list(of_texts.values())

@@ -249,8 +249,8 @@ class Watch:
             self._warn("numbers", f"step {measured.step}: {count} no number (NaN), {lost[0]} the first")
 
     def _reports(self) -> list[Report]:
-        found = zip(self._specs, self._readings, strict=True)
-        return [self._module.report_each([spec], [read], self._pretrained, None)[0] for spec, read in found]
+        texts = zip(self._specs, self._readings, strict=True)
+        return [self._module.report_each([spec], [read], self._pretrained, None)[0] for spec, read in texts]
 
     def _measured(self, step: int, loss: float | None) -> list[MeasuredStep] | None:
         """What is measured now; None, with a warning, where that is not possible any more."""

@@ -23,7 +23,12 @@ from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import limited_heads_screen, policies_screen
-from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
+from attncli.views.comparisons import (
+    comparison_screen,
+    two_texts_screen,
+    watch_head_screen,
+    watch_screen,
+)
 from attncli.views.effect_screens import ablate_screen
 from attncli.views.graphs import circuit_screen, weights_screen
 from attncli.views.heatmap import sentences
@@ -40,7 +45,6 @@ from attncli.views.screens import (
     average_screen,
     norm_screen,
     pitfalls_screen,
-    results_screen,
     scale_demo_screen,
 )
 from attncli.views.sections import (
@@ -59,6 +63,7 @@ from attncli.views.sections import (
     step_sections,
 )
 from attncli.views.source_screens import knows_heads, retrieving_heads_screen, source_screen, split_further
+from attncli.views.summary_screens import results_screen
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
 from attncli.views.writer_screens import (
     generate_screen,
@@ -219,26 +224,9 @@ NEEDS: dict[str, Needs] = {
     **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
     **dict.fromkeys(("source", "source of heads"), Needs(said=("about", "how_to_read"))),
     "diff of texts": Needs(said=("about",)),
-    "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
-    "results": Needs(
-        must=("summary",),
-        tables={"summary": {"statistic": TEXT, "mean": NUMBER}},
-        spec={"store": TEXT, "group_by": LIST},
-    ),
-    "watch": Needs(
-        must=("steps", "heads"),
-        tables={
-            "steps": {"step": WHOLE},
-            "patterns": {
-                **{"stack": TEXT, "pattern": TEXT, **HEAD, "first_step": WHOLE, "heads": WHOLE},
-                **{"step": LIST, "count": LIST},
-            },
-            "changes": {"step": WHOLE, **HEAD, "before": TEXT, "after": TEXT},
-            "heads": {"stack": TEXT, **HEAD, "pattern": TEXT},
-        },
-        said=("about",),
-    ),
-    "watch of a head": Needs(must=("head",), tables={"head": {"step": WHOLE}}, said=("about",)),
+    "diff": Needs(tensors={"difference": 2}, said=("about",)),
+    "results": Needs(spec={"store": TEXT, "group_by": LIST}),
+    **dict.fromkeys(("watch", "watch of a head"), Needs(said=("about",))),
 }
 
 
@@ -263,18 +251,11 @@ def suits(report: Report) -> bool:
     if name == "heads":
         forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
         name = f"heads of {forms[0]}" if forms else name
-    if name == "watch" and report.spec.get("head"):
-        name = "watch of a head"
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)
     if name == "generate" and is_met:
         return str(report.spec["sort"]) in report.table("heads")[0]
-    if name == "diff":
-        heads = report.table("by_head")
-        return is_met and all(
-            isinstance(head[axis], int) for head in heads for axis in ("batch", *PLACES) if axis in head
-        )
     return is_met
 
 
@@ -287,19 +268,29 @@ def _is_wrong_and_right(report: Report) -> bool:
 
 
 HEATMAP = "--format heatmap"
-# Of reports without a Spec.
+# Of reports without a Spec, by their kinds; of those of a store, whether there is one.
 NEXT_STEPS = {
     "diff": ("--show weights", "--show statistics", "-o page.html"),
     "results": ("--statistic NAME", "--group-by none", "-o summary.csv"),
     "show": ("--show all", HEATMAP, "-o page.html"),
     "watch": ("--head LAYER:HEAD", "-o page.html", "-o steps.csv"),
+    "watch without a store": ("--follow", "--head LAYER:HEAD", "-o checkpoints.db"),
+    "watch of a head": ("--show all", "-o page.html", "-o steps.csv"),
+    "watch of a head without a store": ("--show all", "--head LAYER:HEAD", "-o checkpoints.db"),
 }
+
+
+def _steps_of_other(report: Report, name: str) -> Sequence[str]:
+    """Those of a report without a Spec, which is called `name`."""
+    kind = report.kind if name == report.experiment else name
+    without = () if report.spec.get("store", True) else (f"{kind} without a store",)
+    return next((NEXT_STEPS[key] for key in (*without, kind, name) if key in NEXT_STEPS), ())
 
 
 def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()) -> Iterator[Paragraph]:
     """What to type next, on one line: no part that is shown, no flag that the report has or cannot have."""
     name = "show" if display.is_saved else report.experiment
-    steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
+    steps = SPECS[name].steps_after(report.spec) if name in SPECS else _steps_of_other(report, name)
     if name == "heads" and looks_at_first(report):
         steps = ("--skip-sink 1", steps[0], steps[-1])
     if name == "source" and (model := report.spec.get("model")) and not knows_heads(report):
@@ -310,10 +301,6 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
         steps = tuple(step for step in steps if step != HEATMAP)
-    if name == "watch" and not report.spec.get("store"):
-        name, steps = "heads --checkpoints", ("--follow", steps[0], "-o checkpoints.db")
-    if name == "watch" and report.spec.get("head"):
-        steps = ("--show all", *steps[1:])
     shown = [_with_head(step, report) for step in steps if _is_new(step, report)]
     lines = [f"Next, with attn {name}: {'  '.join(shown[:count])}" for count in range(len(shown), 0, -1)]
     if lines:
@@ -371,10 +358,14 @@ FirstScreen = Callable[[Report, Display], ScreenParts]
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
     "ablate": ablate_screen,
     "diff of texts": two_texts_screen,
+    "diff": comparison_screen,
     "cache": limited_heads_screen,
     "cache of policies": policies_screen,
+    "results": results_screen,
     "source": source_screen,
     "source of heads": retrieving_heads_screen,
+    "watch": watch_screen,
+    "watch of a head": watch_head_screen,
     "why": logit_screen,
     "why of a score": score_screen,
     "circuit": circuit_screen,
@@ -393,9 +384,6 @@ SCREENS: dict[str, FirstScreen] = {
     "pitfalls": pitfalls_screen,
     "heads": heads_screen,
     "generate": generate_screen,
-    "diff": comparison_screen,
-    "results": results_screen,
-    "watch": watch_screen,
 }
 
 

@@ -1,5 +1,7 @@
 """What heads do over steps, against the survey's own naming of one head at one step."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from attncli.measure.training import (
     named_patterns,
     step_rows,
 )
+from attncli.records.training import HeadAtStep
 
 STEPS = (0, 7, 20, 31)
 SHAPE = (len(STEPS), 3, 5)
@@ -31,23 +34,31 @@ def over(request: pytest.FixtureRequest) -> HeadsOverSteps:
     return HeadsOverSteps(Stack("self", rows, request.param), STEPS, values)
 
 
+def numbers_of(head: HeadAtStep) -> dict[str, Any]:
+    """The row of a head as the survey has it, with NaN for no number."""
+    return {name: np.nan if cell is None else cell for name, cell in head.items()}
+
+
 def test_each_head_is_named_as_the_survey_names_it(over: HeadsOverSteps) -> None:
     named = named_patterns(over)
     for place in range(len(STEPS)):
-        rows = over.rows(place)
+        rows = over.heads(place)
         assert len(rows) == 14, "one head is not there"
         for row in rows:
-            expected = pattern_of(row, over.stack)
+            expected = pattern_of(numbers_of(row), over.stack)
             assert PATTERN_NAMES[named[place, row["layer"], row["head"]]] == row["pattern"] == expected
 
 
 def test_counts_are_those_of_the_survey_and_first_steps_follow_from_them(over: HeadsOverSteps) -> None:
     for row in forming(over):
         for place, count in enumerate(row["count"]):
-            counted = {one["pattern"]: one["heads"] for one in pattern_rows(over.rows(place), over.stack)}
+            counted = {
+                one["pattern"]: one["heads"]
+                for one in pattern_rows([*map(numbers_of, over.heads(place))], over.stack)
+            }
             assert count == counted[row["pattern"]]
         shown = [step for step, count in zip(STEPS, row["count"], strict=True) if count]
-        assert row["first_step"] == (shown[0] if shown else None)
+        assert row["first_step"] == shown[0]
         assert row["heads"] == row["count"][-1]
     assert "next token" not in {row["pattern"] for row in forming(over)}, "it has too few rows"
 
@@ -55,7 +66,7 @@ def test_counts_are_those_of_the_survey_and_first_steps_follow_from_them(over: H
 def test_changes_are_those_between_neighbouring_steps(over: HeadsOverSteps) -> None:
     expected = []
     for place in range(1, len(STEPS)):
-        for before, after in zip(over.rows(place - 1), over.rows(place), strict=True):
+        for before, after in zip(over.heads(place - 1), over.heads(place), strict=True):
             if before["pattern"] != after["pattern"]:
                 expected.append((STEPS[place], after["layer"], after["head"], after["pattern"]))
     found = [(row["step"], row["layer"], row["head"], row["after"]) for row in changes(over)]
@@ -66,7 +77,7 @@ def test_a_step_is_told_by_the_ends_and_means_of_all_heads(over: HeadsOverSteps)
     rows = step_rows([over], [None, 2.0, 1.0, 0.5])
     assert [row["loss"] for row in rows] == [None, 2.0, 1.0, 0.5]
     for place, row in enumerate(rows):
-        heads = over.rows(place)
+        heads = over.heads(place)
         assert row["largest_max_score"] == max(head["max_score"] for head in heads)
         assert row["least_entropy"] == min(head["entropy"] for head in heads)
         assert row["mean_sink_mass"] == pytest.approx(np.mean([head["sink_mass"] for head in heads]))
