@@ -25,7 +25,6 @@ from pydantic_core import ErrorDetails
 
 from attncli.core.names import named_head
 from attncli.errors import NO_TEXT, UserError, must_be_one_of, nearest
-from attncli.records.values import Table
 
 MAX_SIZE = 10**9
 """What any size or count may be: sums and products of some of them still fit into 64 bits."""
@@ -252,17 +251,20 @@ def named(known: Collection[str]) -> Callable[[Any], list[str]]:
     return lambda value: list(dict.fromkeys(map(check, listed(value))))
 
 
-def rows_with(*columns: str) -> Callable[[Any], Table]:
-    """A check for rows of a survey that have these columns."""
+Rows = TypeVar("Rows")
 
-    def check(value: Any) -> Table:
+
+def rows_with(*columns: str, given_as: Callable[[list[Any]], Rows]) -> Callable[[Any], Rows]:
+    """A check for rows of a survey that have these columns, which gives them in another form."""
+
+    def check(value: Any) -> Rows:
         rows: list[Any] = listed(value) if is_list(value) else [value]
         for row in rows:
             if not isinstance(row, Mapping):
                 raise ValueError(f"must be rows of a survey, each a dict (got {shown(row)})")
             if lacking := [name for name in columns if name not in row]:
                 raise ValueError(f"must be rows of a survey, each with {lacking[0]} (got {shown(row)})")
-        return Table(rows)
+        return given_as(rows)
 
     return check
 

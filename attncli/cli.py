@@ -56,8 +56,6 @@ class CommandRow(NamedTuple):
     group: str
 
 
-FORMER = ""
-"""The group of commands with another name now: read as before, and in no help."""
 COMMANDS = {
     "lesson": CommandRow("Short lessons, which run in the terminal", "lesson", "Learn"),
     **{name: CommandRow(row.summary, "experiment", row.group) for name, row in EXPERIMENTS.items()},
@@ -68,7 +66,6 @@ COMMANDS = {
     "browse": CommandRow("Look through heads and tokens in the terminal", "browse", "Models"),
     "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
     "results": CommandRow("What a batch has kept: a summary, or every value", "results", "Many runs"),
-    "export": CommandRow("What attn results --tidy was before", "results:export_command", FORMER),
     "plugins": CommandRow("What installed packages add to attn", "plugins", "Many runs"),
     "config": CommandRow("The schema of config files", "config", "Many runs"),
     "report": CommandRow("The schema of reports", "config:report_command", "Many runs"),

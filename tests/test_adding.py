@@ -250,7 +250,7 @@ def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Package, tmp_pa
     summary = package.report("results", str(store), "--statistic", "nearby_mass.mean", "--group-by", "none")
     (row,) = summary["statistics"]["summary"]
     assert row["count"] == 2 and 0 < row["mean"] <= 1 + 1e-6
-    rows = list(csv.DictReader(io.StringIO(package.attn("export", str(store)))))
+    rows = list(csv.DictReader(io.StringIO(package.attn("results", "--tidy", str(store)))))
     assert sum(row["statistic"] == "nearby_mass.mean" for row in rows) == 2
 
 

@@ -31,7 +31,7 @@ from attncli.commands.output import (
     written_stream,
 )
 from attncli.errors import UserError
-from attncli.plain_text import note, plain_text
+from attncli.plain_text import plain_text
 from attncli.report import Table
 from attncli.runs.report_values import GROUP_SUMMARY, parse_conditions
 
@@ -42,12 +42,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("csv", "jsonl", "parquet")
 STORE = argument("store", "What `attn batch -o` kept.", "STORE", reads_file=True)
-EXPORT_AS = option(
-    "--format",
-    "How to write it. [default: by the suffix of -o, else csv]",
-    "|".join(FORMATS),
-    everyday="csv, jsonl or parquet",
-)
 ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells them apart.")
 TIDY = flag(
     "--tidy",
@@ -85,21 +79,6 @@ def note_earlier_runs(store: str, reader: "Reader") -> None:
     """Print on standard error that the last batch did not plan all runs, where it is so."""
     if earlier := reader.earlier_runs():
         print(plain_text(f"{store}: {earlier}"), file=sys.stderr)
-
-
-def export_store(store: str, output: str | None, **flags: Any) -> None:
-    """What `attn results --tidy` was before: still read, with a line that says so."""
-    to = "" if output is None else f" -o {output}"
-    note(f"export: is called results --tidy now: attn results {store} --tidy{to}")
-    write_tidy(store, output, **flags)
-
-
-export_command = partial(
-    Command,
-    run=export_store,
-    parameters=[STORE, OUTPUT, EXPORT_AS, ALL_RUNS, DEBUG],
-    examples=("attn results runs.db --tidy -o tidy.csv",),
-)
 
 
 EXAMPLES = (

@@ -44,7 +44,7 @@ from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Result
 from attncli.records.kinds import kind_of
-from attncli.records.training import (
+from attncli.records.steps import (
     COUNT,
     HeadAtStep,
     PatternChange,

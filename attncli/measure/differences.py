@@ -165,8 +165,8 @@ ENDS = ("lower", "upper")
 NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
 """The statistics that name heads."""
 
-HeadTable = Annotated[Table, by(rows_with(*WHERE))]
-IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS))]
+HeadTable = Annotated[Table, by(rows_with(*WHERE, given_as=Table))]
+IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS, given_as=Table))]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
 from attncli.measure.patterns import NOT_FIRST, Stack
 from attncli.records.columns import Records
-from attncli.records.training import (
+from attncli.records.steps import (
     HeadAtStep,
     HeadInTraining,
     HeadsInTraining,

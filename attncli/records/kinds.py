@@ -10,7 +10,7 @@ from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.summaries import StoreSummary
-from attncli.records.training import HeadInTraining, HeadsInTraining
+from attncli.records.steps import HeadInTraining, HeadsInTraining
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,

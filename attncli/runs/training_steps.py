@@ -12,7 +12,7 @@ import numpy as np
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.measure.patterns import Stack
 from attncli.measure.training import SUMMARIES, HeadsOverSteps, step_rows
-from attncli.records.training import count_name
+from attncli.records.steps import count_name
 from attncli.report import Report
 from attncli.report_parts import versions
 from attncli.runs.chunks import Chunk, ChunkResult

@@ -20,7 +20,7 @@ from attncli.records.changes import (
     TokenChange,
 )
 from attncli.records.columns import Records
-from attncli.records.training import (
+from attncli.records.steps import (
     COUNT,
     HeadInTraining,
     HeadsInTraining,

@@ -15,7 +15,7 @@ from attncli.measure.training import (
     named_patterns,
     step_rows,
 )
-from attncli.records.training import HeadAtStep
+from attncli.records.steps import HeadAtStep
 
 STEPS = (0, 7, 20, 31)
 SHAPE = (len(STEPS), 3, 5)
