@@ -138,8 +138,12 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "circuit": {"sentence": "a b a b"},
     "circuit of weights": {"weights": True},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
+    "diff": ["diff", "self", "--set", "causal=true"],
+    "results": ["results", "lessons/learning-to-copy.db"],
     "source": {"split": "sentence"},
     "source of heads": [],  # its contexts are longer than the shipped model reads
+    "watch": ["watch", "lessons/learning-to-copy.db"],
+    "watch of a head": ["watch", "lessons/learning-to-copy.db", "--head", "1:2"],
     "why": {"sentence": "a b a b"},
     "why of a score": {"sentence": "a b a b", "head": "1:2"},
 }
@@ -315,7 +319,9 @@ def test_a_column_of_each_kind_is_in_every_form(package: Package, tmp_path: Path
     rows = report["statistics"][first.name]
     assert report.get("kind", report["experiment"]) == kind
     assert rows and {row[MORE] for row in rows} == {1 / 3}
-    table = package.attn(*arguments, "--show", first.name, "--format", "csv")
+    # What a store holds is one table.
+    shown = [] if experiment == "results" else ["--show", first.name]
+    table = package.attn(*arguments, *shown, "--format", "csv")
     assert {float(row[MORE]) for row in csv.DictReader(io.StringIO(table))} == {1 / 3}
     page, config, store = (tmp_path / name for name in ("page.html", "config.yaml", "runs.db"))
     package.attn(*arguments, "-o", str(page))

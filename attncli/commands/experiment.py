@@ -329,7 +329,7 @@ def _watch(
         f"--{name}: is not for --checkpoints" for name, value in meaningless.items() if value is not None
     ]:
         raise UserError(*errors)
-    note(f"heads --checkpoints: is called watch now: attn watch {shlex.join(checkpoints)}")
+    note(f"attn heads --checkpoints is now attn watch {shlex.join(checkpoints)}")
     to = Destination(**(shown if kept is None else {**shown, "output": None}), experiment="watch")
     others = {**flags, "head": None}
     return watch_checkpoints(

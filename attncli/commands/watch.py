@@ -543,7 +543,7 @@ command = partial(
     Command,
     run=show_watch,
     parameters=[
-        *(RUN, HEAD, FOLLOW, EXPECT, *SETTINGS, CONFIG, FRESH),
+        *(RUN, HEAD, FOLLOW, EXPECT, *SETTINGS, replace(CONFIG, everyday=""), FRESH),
         *(FORMAT, KEEP, OPEN, TITLE, SHOW_STEPS, PRECISION, COLOR, SCALE_COLORS, DEBUG),
     ],
     examples=EXAMPLES,

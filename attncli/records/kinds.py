@@ -9,8 +9,8 @@ from attncli.records.columns import Result
 from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
-from attncli.records.summaries import StoreSummary
 from attncli.records.steps import HeadInTraining, HeadsInTraining
+from attncli.records.summaries import StoreSummary
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,

@@ -190,9 +190,9 @@ REFUSED = [
     (["heads", "--precision", "2", "--checkpoints", "{}/run-2", "{}/run-9", "{}/run-10", "-o", "a.csv"],
      "--checkpoints: the shell made 3 names of the pattern: attn watch '{}/run-*'"),
     (["heads", "--checkpoints", "{}/*", "--sort", "induction"],
-     "heads --checkpoints: is called watch now: attn watch '{}/*'\n--sort: is not for checkpoints"),
+     "attn heads --checkpoints is now attn watch '{}/*'\n--sort: is not for checkpoints"),
     (["heads", "--checkpoints", "{}/*", "--model", "{}/checkpoint-2"],
-     "heads --checkpoints: is called watch now: attn watch '{}/*'\n--model: is not for checkpoints"),
+     "attn heads --checkpoints is now attn watch '{}/*'\n--model: is not for checkpoints"),
     (["heads", "--checkpoints", "{}/*", "--store", "a.db"], "--store: is not for --checkpoints"),
     (["heads", "--checkpoints", "{}/*", "--show-config"], "--show-config: is not for --checkpoints"),
     (["heads", "--follow"], "--follow: is a flag of attn watch"),
@@ -225,7 +225,7 @@ def test_what_heads_of_checkpoints_was_still_works_and_says_what_it_is_called(
         (["to be", "--format", "json"], ["--sentence", "to be", "--format", "json"]),
     ):
         former = attn(["heads", "--checkpoints", pattern, *former_words])
-        assert former.err == f"heads --checkpoints: is called watch now: attn watch '{pattern}'\n"
+        assert former.err == f"attn heads --checkpoints is now attn watch '{pattern}'\n"
         assert attn(["watch", pattern, *words]) == (0, former.out, "") and former.code == 0
     assert "--checkpoints" not in attn(["heads", "--help-all"]).out
 
