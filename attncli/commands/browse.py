@@ -31,12 +31,12 @@ from attncli.plain_text import note, readable_token
 from attncli.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec
+from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import Texts, read_texts
 from attncli.views import Display
 
 if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained
-    from attncli.settings.heads import HeadsSpec
     from attncli.views.browser_choice import Addition
 
 EXAMPLES = (
@@ -89,8 +89,6 @@ def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None
 
 def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, dict[str, Given]]":
     """The settings of the survey of a model, with a map of each head."""
-    from attncli.settings.heads import HeadsSpec
-
     given = given_settings("heads", config, flags)
     for key in LEFT_OUT:
         if key in given and given[key].value is not None:
@@ -230,7 +228,7 @@ def browse_reports(
 
 def command(name: str, summary: str) -> Command:
     """The command, with the flags of the survey except those that leave heads out."""
-    settings = [each for each in setting_options(SPECS["heads"]) if each.name not in LEFT_OUT]
+    settings = [each for each in setting_options(HeadsSpec) if each.name not in LEFT_OUT]
     color_flags = [each for each in COLOR_FLAGS if each.is_passed]
 
     def run(
