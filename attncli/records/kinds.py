@@ -11,11 +11,13 @@ from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.steps import HeadInTraining, HeadsInTraining
 from attncli.records.summaries import StoreSummary
+from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
     "diff of texts": TextDifferences,
     "diff": ReportDifferences,
+    "generate": WrittenText,
     "cache": LimitedHeads,
     "cache of policies": PolicyCosts,
     "results": StoreSummary,
@@ -63,7 +65,7 @@ def units_of_heads() -> dict[str, str]:
         name: column.unit
         for kind in KINDS.values()
         for group in kind.groups()
-        if group.name == "heads"
+        if group.name == "heads" and group.kind is not None
         for name, column in group.kind.columns.items()
         if column.unit
     }
