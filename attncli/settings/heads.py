@@ -215,11 +215,12 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     def reads_many_texts(self) -> bool:
         return super().reads_many_texts() or self.relations is not None or self.reads_pictures()
 
-    def single_statistics(self) -> tuple[str, ...]:
+    def result_kind(self) -> str:
         if self.relations is not None:
-            return in_group("sentences", "num_sentences", "num_words", "num_relations")
-        if self.head is not None:
-            return in_group("head", "num_texts", "mean", "lower", "upper", "median")
+            return "heads of relations"
+        return "heads of examples" if self.num_examples is not None else ""
+
+    def single_statistics(self) -> tuple[str, ...]:
         of_model = in_group("model", "sink_rate", "sink_threshold")
         if self.texts is not None or self.reads_pictures():
             of_model += in_group("texts", "num_texts", "num_tokens")
