@@ -132,9 +132,8 @@ class Package(NamedTuple):
 # What has a report of each kind of result: one more column of its first table that a store keeps, else of its
 # first table, is in every form. What a batch takes is given as settings.
 TEXTS_OF_HEAD = [
-    "--texts",
-    str(ROOT / "configs" / "alice.txt"),
-    *"--truncate --head 1:2 --sort entropy --examples 1".split(),
+    *("--texts", str(ROOT / "configs" / "alice.txt"), "--truncate"),
+    *("--head", "1:2", "--sort", "entropy", "--examples", "1"),
 ]
 KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "ablate": {"sentence": "a b a b"},
