@@ -141,6 +141,7 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "cache of policies": {"sentence": "a b a b a b", "policy": "sinks"},
     "circuit": {"sentence": "a b a b"},
     "circuit of weights": {"weights": True},
+    "generate": {"sentence": "a b a b"},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
     "heads of examples": ["heads", *TEXTS_OF_HEAD],
     "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},

@@ -105,19 +105,24 @@ class Record(Mapping[str, Any]):
     others: ClassVar[ColumnKind | None] = None
     """The kind of columns that the data name, as relations are: `class Row(Record, others=float)`."""
 
-    def __init_subclass__(cls, *, others: Any = None) -> None:
+    def __init_subclass__(cls, numbers: Iterable[str] = (), others: Any = None) -> None:
+        """`numbers` are the names of further columns of numbers, which a table lists; a row may lack them."""
         if others is not None:
             cls.others = column().named("others", others)
-        own: dict[str, ColumnKind] = {}
+        declared_here: dict[str, ColumnKind] = {}
         for attribute, annotation in vars(cls).get("__annotations__", {}).items():
             declared = vars(cls).get(attribute)
             named = (declared if isinstance(declared, ColumnKind) else column()).named(attribute, annotation)
-            own[named.name] = named
+            declared_here[named.name] = named
             setattr(cls, attribute, named)
             if named.has_interval:
                 ends = (column(is_needed=False).named(f"{named.name}{end}", annotation) for end in INTERVAL)
-                own |= {end.name: end for end in ends}
-        cls.columns = {**cls.columns, **own}
+                declared_here |= {end.name: end for end in ends}
+        for name in numbers:
+            declared_here[name] = column(is_needed=False).named(name, float | None)
+            if not hasattr(cls, name):  # a statistic of another package may be called as what rows have
+                setattr(cls, name, declared_here[name])
+        cls.columns = {**cls.columns, **declared_here}
 
     def __init__(self, cells: Mapping[str, Sequence[Any]], place: int) -> None:
         self._cells, self._place = cells, place
@@ -272,11 +277,12 @@ class StatisticGroup:
 
     A table is a list of rows of the class `kind`. With `axes` its columns are tensors: of one axis the rows',
     of two the rows' and that of the arrays in its cells. A single row is an object of numbers, and so are
-    fields that are numbers themselves. A table that `may_be_empty` has no rows where a report lacks it.
+    fields that are numbers themselves. Tensors whose axes depend on what was asked for, without a `kind`, are
+    there as they are. A table that `may_be_empty` has no rows where a report lacks it.
     """
 
     name: str
-    kind: type[Record]
+    kind: type[Record] | None
     fields: tuple[str, ...]
     axes: tuple[str, ...] = ()
     is_kept: bool = True
@@ -300,6 +306,10 @@ class StatisticGroup:
     def read(self, statistic: Statistic) -> dict[str, Any]:
         """The fields from what a report holds; TypeError for another form."""
         (first, *_) = self.fields
+        if self.kind is None:
+            if isinstance(statistic, Tensors):
+                return {first: statistic}
+            raise TypeError(f"{self.name} has another form")
         match statistic:
             case Tensors() if self.axes:
                 if any(tensor.axes != self.axes for tensor in statistic.values()):
@@ -354,6 +364,7 @@ class Result:
                 (kind,) = get_args(annotation) or (annotation,)
                 is_single = get_origin(annotation) is None
                 name = name or part.name
+                kind = None if kind is Tensors else kind
                 groups[name] = StatisticGroup(
                     name, kind, (part.name,), axes, is_kept, is_needed, may_be_empty, is_single
                 )
@@ -376,7 +387,7 @@ class Result:
         for place in cls.groups():
             if place.name in statistics:
                 values |= place.read(statistics[place.name])
-            elif place.may_be_empty:
+            elif place.may_be_empty and place.kind is not None:
                 values[place.fields[0]] = place.kind.rows([])
             elif place.is_needed:
                 raise TypeError(f"{cls.__name__} needs {place.name}")
