@@ -30,6 +30,7 @@ from attncli.views.comparisons import (
     watch_screen,
 )
 from attncli.views.effect_screens import ablate_screen
+from attncli.views.example_screens import examples_screen
 from attncli.views.graphs import circuit_screen, weights_screen
 from attncli.views.heatmap import sentences
 from attncli.views.logit_screens import logit_screen, score_screen
@@ -40,6 +41,7 @@ from attncli.views.model_screens import (
 )
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
+from attncli.views.relation_screens import relations_screen
 from attncli.views.screens import (
     attention_screen,
     average_screen,
@@ -185,35 +187,6 @@ NEEDS: dict[str, Needs] = {
             "strongest": {**HEADS.tables["strongest"], "upper": MAYBE},
         },
     ),
-    "heads of relations": Needs(
-        must=("sentences", "heads"),
-        numbers={"sentences": ("num_sentences", "num_words")},
-        tables={
-            "heads": {},
-            "relations": {
-                **{"relation": TEXT, "words": WHOLE, **HEAD, "direction": TEXT, "offset": WHOLE},
-                **dict.fromkeys(("share", "lower", "upper", "offset_share", "offset_upper"), NUMBER),
-            },
-        },
-        said=("about",),
-    ),
-    "heads of examples": Needs(
-        must=("head", "example_weights"),
-        numbers={"head": ("mean", "median")},
-        tables={
-            "examples": {
-                "kind": TEXT,
-                "rank": WHOLE,
-                "text": ANY,
-                "value": NUMBER,
-                "query": WHOLE,
-                "key": WHOLE,
-            },
-            "example_weights": {"kind": TEXT, "rank": WHOLE, "token": ANY, "weight": NUMBER},
-        },
-        spec={"sort": TEXT},
-        said=("about", "how_to_read"),
-    ),
     "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
     **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
     **dict.fromkeys(("source", "source of heads"), Needs(said=("about", "how_to_read"))),
@@ -243,8 +216,7 @@ def suits(report: Report) -> bool:
         return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
     name = report.experiment
     if name == "heads":
-        forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
-        name = f"heads of {forms[0]}" if forms else name
+        name = "heads of intervals" if report.table("intervals") else name
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)
@@ -352,6 +324,8 @@ SCREENS_OF_KINDS: dict[str, FirstScreen] = {
     "diff of texts": two_texts_screen,
     "diff": comparison_screen,
     "generate": generate_screen,
+    "heads of examples": examples_screen,
+    "heads of relations": relations_screen,
     "cache": limited_heads_screen,
     "cache of policies": policies_screen,
     "results": results_screen,

@@ -39,7 +39,7 @@ PATHS = [
 # Of toys, files and stores, so that no line loads a model.
 CHOSEN = [
     *("average", "self", "multihead", "cross", "norm", "scale-demo", "lesson", "pitfalls"),
-    *("watch", "show", "diff", "batch", "results", "export"),
+    *("watch", "show", "diff", "batch", "results"),
 ]
 NUM_LINES = 100
 
@@ -49,7 +49,7 @@ def value_of(metavar: str, generator: random.Random) -> str:
         return generator.choice(NUMBERS + TEXTS)
     if "|" in metavar:
         return generator.choice(metavar.split("|"))
-    is_path = any(word in metavar for word in ("FILE", "STORE", "FOLDER", "MODEL"))
+    is_path = any(word in metavar for word in ("FILE", "STORE", "FOLDER", "MODEL", "RUN"))
     return generator.choice(PATHS if is_path else NUMBERS if metavar == "N" else TEXTS + NUMBERS)
 
 
