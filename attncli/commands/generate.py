@@ -24,6 +24,7 @@ from attncli.settings.fields import (
 )
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import HeadNumber, ImageSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import IN_FILE, FileName, Text, Texts, text_or_file
 
 if TYPE_CHECKING:
@@ -121,8 +122,6 @@ class GenerateSpec(PromptSpec):
     experiment = "generate"
     title = "Attention while a model writes"
     main_table = "heads"
-    module = "attncli.commands.generate"
-    model_module = module
     default_model = HeadsSpec.default_model
     drawn_maps = "heads"
     needs_head = True
@@ -489,3 +488,6 @@ def _notes(parts: ReportParts) -> list[str]:
     else:
         notes += settings_notes(pretrained.whole.generation_config)
     return notes + parts.found.way.notes()
+
+
+PAGE = ModelPage(read=read, report=report)

@@ -75,6 +75,7 @@ from attncli.runs.report_values import (
 )
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
 
 EXAMPLES_NOTE = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
@@ -509,3 +510,6 @@ def _unaligned(count: int) -> list[str]:
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
     why = "left out, of words without tokens of their own, or that were cut off."
     return [f"{relations} {why}"] if count else []
+
+
+PAGE = ModelPage(read=read, report_each=report_each, report_many=report_many, values_each=values_each)
