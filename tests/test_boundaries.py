@@ -1,4 +1,4 @@
-"""The arrows between the rooms, from the source's own import statements."""
+"""The arrows between the rooms, from the import statements of the source and the modules its tables name."""
 
 import ast
 from collections import Counter
@@ -56,6 +56,30 @@ def imported_modules(path: Path) -> set[str]:
     return modules
 
 
+TABLES = {
+    "__init__.py": "attncli.",
+    "cli.py": "attncli.commands.",
+    "core/names.py": "",
+    "settings/__init__.py": "attncli.",
+    "views/__init__.py": "attncli.views.",
+}
+"""The files whose tables name what is imported when it is asked for, and what the names begin with."""
+TABLE_ARROWS = {"settings": {"commands"}}
+"""The one table of experiments names their pages, which run them."""
+LOADERS = {"import_module", "__import__", "load_place"}
+
+
+def modules_named(path: Path) -> set[str]:
+    """The modules of ours that texts of a file name, whole or as its table does."""
+    prefixes = {"", TABLES.get(path.relative_to(PACKAGE).as_posix(), "")}
+    texts = {
+        node.value.partition(":")[0]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {prefix + text for prefix in prefixes for text in texts} & {*MODULES}
+
+
 def modules_needed(path: Path) -> set[str]:
     """Those of the statements of a file, in functions too, but for what type checkers alone import."""
     tree = ast.parse(path.read_text())
@@ -74,6 +98,9 @@ def modules_needed(path: Path) -> set[str]:
 NAMES = {f"attncli.core.{name}" for name in ("names", "process", "runtime")}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
+}
 
 
 @cache
@@ -92,6 +119,26 @@ def test_rooms_import_along_the_arrows() -> None:
         if room not in ("__init__", "__main__"):
             ours = {name.split(".")[1] for name in modules if name.startswith("attncli.")}
             assert ours - {"__version__"} <= ARROWS[room] | {room}, path
+
+
+def test_tables_name_modules_along_the_arrows() -> None:
+    for path in SOURCES:
+        room = room_of(path)
+        if room not in ("__init__", "__main__"):
+            ours = {name.split(".")[1] for name in modules_named(path) if "." in name}
+            assert ours <= ARROWS[room] | TABLE_ARROWS.get(room, set()) | {room}, path
+
+
+def test_only_tables_import_by_a_text() -> None:
+    files, imports_by_text = set(), 0
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOADERS:
+                files.add(path.relative_to(PACKAGE).as_posix())
+                imports_by_text += "import" in ast.unparse(node.func)
+    # The formulas are those that core/names.py names; what a plugin names is imported where they are read.
+    assert files <= {*TABLES} - {"core/names.py"} | {"core/formulas.py", "core/runtime.py"}
+    assert imports_by_text == 1
 
 
 def test_the_library_knows_neither_settings_nor_words_for_people() -> None:
@@ -140,18 +187,14 @@ def test_a_room_has_two_files_and_a_name_that_says_what_it_holds() -> None:
 
 
 def test_no_two_files_import_each_other() -> None:
-    names = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in SOURCES
-    }
     before = {
         name: {
-            imported if imported in names else imported.rpartition(".")[0]
+            imported if imported in MODULES else imported.rpartition(".")[0]
             for imported in modules_needed(path)
             if imported.startswith("attncli.")
         }
         - {name}
-        for name, path in names.items()
+        for name, path in MODULES.items()
     }
     while free := [name for name, needed in before.items() if not needed & before.keys()]:
         for name in free:

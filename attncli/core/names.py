@@ -167,9 +167,7 @@ class CachePolicy(NamedTuple):
 
 CACHE_POLICIES = {
     "window": CachePolicy("the last keys", "Beltagy et al. 2020 (2004.05150)"),
-    "sinks": CachePolicy(
-        "the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"
-    ),
+    "sinks": CachePolicy("the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"),
     "h2o": CachePolicy(
         "keys with most weight, mean over the queries that see them",
         "Zhang et al. 2023 (2306.14048)",
@@ -183,7 +181,8 @@ CACHE_POLICIES = {
         "Li et al. 2024 (2404.14469)",
     ),
     "pyramidkv": CachePolicy(
-        "as snapkv, more in lower layers", "Cai et al. 2024 (2406.02069)",
+        "as snapkv, more in lower layers",
+        "Cai et al. 2024 (2406.02069)",
     ),
     "knorm": CachePolicy("the shortest keys", "Devoto et al. 2024 (2406.11430)"),
     "expected": CachePolicy(
@@ -195,7 +194,7 @@ CACHE_POLICIES = {
         "all keys of the heads whose output changes most, of others the ends",
         "Xiao et al. 2024 (2410.10819)",
     ),
-}  # fmt: skip
+}
 """In the order in which reports name them."""
 
 

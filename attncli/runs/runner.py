@@ -30,21 +30,25 @@ if TYPE_CHECKING:
     from attncli.toys.attention import Draws, Progress
 
 
+def import_what_runs(spec: Spec) -> Page:
+    """What runs an experiment; it imports torch and, for a model, what loads it."""
+    import torch  # noqa: F401
+
+    if spec.model_source() is not None:
+        import attncli.models.loading  # noqa: F401
+    return spec.page()
+
+
 def page_of(spec: Spec) -> Page:
-    """What runs an experiment; it imports torch and, for a model, what loads it.
+    """What runs an experiment, imported the first time.
 
     Garbage collection is off meanwhile, and skips what was imported: it would traverse a million objects that
     live as long as the process, during the import and at exit, which takes a third of a short run.
     """
-    is_of_model = spec.model_source() is not None
-    if ("attncli.models.loading" if is_of_model else "torch") in sys.modules:
+    if ("torch" if spec.model_source() is None else "attncli.models.loading") in sys.modules:
         return spec.page()
     gc.disable()
-    import torch  # noqa: F401
-
-    if is_of_model:
-        import attncli.models.loading  # noqa: F401
-    page = spec.page()
+    page = import_what_runs(spec)
     gc.freeze()
     gc.enable()
     return page

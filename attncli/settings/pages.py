@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Generator
-
     from attncli.models.pretrained import Pretrained
     from attncli.report import Report, Step
     from attncli.settings.text import Texts
@@ -30,13 +28,14 @@ class SampledPage(Page):
 class ModelPage(Page):
     """A question about a pretrained model. The first argument of each function is the settings.
 
-    `read` gives what is read of the texts. `report` is about one reading; `report_each` about some that run
-    together, with equal counts and settings that differ in the texts alone. `report_many` reads many texts
-    itself, where settings name a file of them. `values_each` are the values of readings without a report, or
-    None, and the environment. `check_texts` raises UserError before the model is loaded.
+    `read` takes the texts, the model and a generator, and gives what is read. `report` is about one reading;
+    `report_each` about some that run together, with equal counts and settings that differ in the texts alone.
+    `report_many` reads many texts itself, where settings name a file of them. `values_each` are the values of
+    readings without a report, or None, and the environment. `check_texts` raises UserError before the model
+    is loaded.
     """
 
-    read: "Callable[[Any, Texts, Pretrained, Generator], Any]"
+    read: "Callable[[Any, Texts, Pretrained, Any], Any]"
     report: "Callable[[Any, Any, Pretrained, Any], Report] | None" = None
     report_each: "Callable[[Sequence[Any], Sequence[Any], Pretrained, Any], Sequence[Report]] | None" = None
     report_many: "Callable[[Any, Pretrained, Callable[[float], None]], Report] | None" = None
