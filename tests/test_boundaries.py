@@ -27,7 +27,7 @@ ARROWS = {
     "core": set(),
     "report_parts": {"settings", "core", "records", "report"},
     "saved": {"arrays", "settings", *LEAVES},
-    "arrays": {"core", "errors", "files", "models", "plain_text"},
+    "arrays": {"core", "errors", "files", "models", "plain_text", "records"},
     "plain_text": set(),
     "records": {"errors", "plain_text"},
     "arguments": {"core", "errors"},

@@ -231,6 +231,11 @@ class NamedHead(NamedTuple):
     head: int
 
 
+def stack_label(stack: str) -> str:
+    """The name of a stack of layers, where a model has several: nothing for the only one."""
+    return "" if stack == "self" else stack
+
+
 def head_range(num_heads: Mapping[int, int], stack: str = "") -> str:
     """`must be from 0:0 to 29:8`, by the number of heads of each layer; layers with gaps are all named."""
     layers, start = sorted(num_heads), f"{stack}:" if stack else ""
