@@ -17,11 +17,12 @@ from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import limited_heads_screen, policies_screen
 from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
-from attncli.views.effect_screens import ablate_screen
+from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
+from attncli.views.first_screen import FirstScreen as NewScreen
 from attncli.views.graphs import circuit_screen, weights_screen
 from attncli.views.heatmap import sentences
 from attncli.views.layout import Screen, fitted, markdown_blocks
-from attncli.views.logit_screens import logit_screen, score_screen
+from attncli.views.logit_screens import LOGIT_SCREEN, SCORE_SCREEN
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
 from attncli.views.model_screens import (
     heads_screen,
@@ -205,8 +206,6 @@ NEEDS: dict[str, Needs] = {
         tables={"written": {"token": ANY, "keys": LIST, "weights": LIST}, "heads": HEAD},
         spec={"sort": TEXT},
     ),
-    "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
-    **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
     **dict.fromkeys(("source", "source of heads"), Needs(said=("about", "how_to_read"))),
     "diff of texts": Needs(said=("about",)),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
@@ -247,6 +246,8 @@ def shown_names_of(experiment: str) -> list[str]:
 
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
+    if type(report.result) in FIRST_SCREENS:
+        return FIRST_SCREENS[type(report.result)].suits(report)
     if report.kind:
         return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
     name = report.experiment
@@ -358,15 +359,15 @@ def _is_new(step: str, report: Report) -> bool:
 
 FirstScreen = Callable[[Report, Display], ScreenParts]
 
+FIRST_SCREENS: dict[type, NewScreen] = {
+    screen.kind: screen for screen in (EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN)
+}
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
-    "ablate": ablate_screen,
     "diff of texts": two_texts_screen,
     "cache": limited_heads_screen,
     "cache of policies": policies_screen,
     "source": source_screen,
     "source of heads": retrieving_heads_screen,
-    "why": logit_screen,
-    "why of a score": score_screen,
     "circuit": circuit_screen,
     "circuit of weights": weights_screen,
 }
@@ -407,7 +408,9 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     """The first screen; empty for an experiment without one and for a saved report that was edited since."""
-    screen = SCREENS_OF_KINDS.get(report.kind) or SCREENS.get(report.experiment)
+    screen: FirstScreen | None = SCREENS_OF_KINDS.get(report.kind) or SCREENS.get(report.experiment)
+    if type(report.result) in FIRST_SCREENS:
+        screen = FIRST_SCREENS[type(report.result)].sections
     if screen is None or not suits(report):
         return []
     # As wide as the terminal, and in a pipe as wide as most, so that both print the same there.
