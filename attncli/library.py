@@ -62,7 +62,7 @@ from attncli.measure.cache import Judged, judged_reading, limited_heads, read_ju
 from attncli.measure.cache_policies import policy_costs, windows
 from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
-from attncli.measure.examples import HeadExamples, head_examples
+from attncli.measure.examples import head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
 from attncli.measure.patterns import (
     HeadRow,
@@ -71,7 +71,8 @@ from attncli.measure.patterns import (
     summary_patterns,
     with_equal_names,
 )
-from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
+from attncli.measure.prompts import read_prompt
+from attncli.measure.relations import SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
 from attncli.measure.scores import score_parts as parts_of_score
@@ -80,7 +81,7 @@ from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import attribution
-from attncli.measure.writing import WrittenText, written
+from attncli.measure.writing import written
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
@@ -99,9 +100,12 @@ from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.effects import HeadEffects
+from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.tabled import Tabled
+from attncli.records.writings import WrittenText
 
 
 def _model(value: Any) -> Any:
@@ -373,10 +377,10 @@ def examples(
     _, layer, number = named_head(head_name_without_stack(head))
     options = HeadOptions(skip_sink=skip_sink, words=words)
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
-        found = head_examples(
+        result = head_examples(
             pretrained, many, layer=layer, head=number, statistic=statistic, count=count, options=options
         )
-    return replace(found, notes=(*many.notes(), *found.notes))
+    return replace(result, notes=(*many.notes(), *result.notes))
 
 
 @checked
@@ -393,8 +397,8 @@ def relations(
     """
     with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
         many = sentences_of(file, pretrained, truncate=truncate)
-        found = relations_of(pretrained, many, ablate=head_names(ablate))
-    return replace(found, notes=(*many.notes(), *found.notes))
+        result = relations_of(pretrained, many, ablate=head_names(ablate))
+    return replace(result, notes=(*many.notes(), *result.notes))
 
 
 @checked
@@ -622,8 +626,8 @@ def generate(
     """
     decoding = Decoding(max_new_tokens, temperature, top_p, seed)
     with in_use(model) as pretrained:
-        num_new = 0 if pretrained.has_decoder else max_new_tokens - 1
-        return written(pretrained, pretrained.read(text, "text", num_new=num_new), decoding, top_k=top_k)
+        prompt = read_prompt(pretrained, text, max_new_tokens=max_new_tokens)
+        return written(pretrained, prompt, decoding, top_k=top_k)
 
 
 @checked

@@ -61,7 +61,7 @@ def _keys(report: Report, display: Display) -> ScreenParts:
     """The tokens whose values the head moved most, by what that adds."""
     keys, labels = report.result_of(LogitAttribution).keys, TableLabels(report, display)
     places = np.argsort(-np.abs(keys.column("contribution")), kind="stable").tolist()
-    title = f"head {report.spec['head']}, by the tokens that it looked at"
+    title = f"head {report.spec.get('head')}, by the tokens that it looked at"
 
     def of(count: int) -> list[Section]:
         rows = keys.taken(places[:count])
@@ -99,7 +99,7 @@ BOUNDS = (1e-6, 1e-5, 1e-4)  # the digits below differ from machine to machine
 
 
 def _score_title(report: Report, display: Display) -> Iterator[str]:
-    yield shortened(plain_text(f"why: {model_name(report)}, head {report.spec['head']}"), display.width)
+    yield shortened(plain_text(f"why: {model_name(report)}, head {report.spec.get('head')}"), display.width)
 
 
 def _sides(report: Report, display: Display) -> ScreenParts:
