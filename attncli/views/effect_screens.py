@@ -11,16 +11,16 @@ from attncli.records.effects import BaselineNumbers, HeadEffect, HeadEffects
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
-    Cells,
     FirstScreen,
     HeadGrids,
-    Lines,
-    LooksAt,
+    LookedAtCells,
     Notes,
-    Pattern,
+    PatternCells,
     Ranked,
-    TextLine,
-    Title,
+    ReadLine,
+    Sentences,
+    SpecialCells,
+    TitleLine,
     lines_of,
 )
 from attncli.views.model_screens import NATS, effect_named, looked_at_columns, nats, some_of
@@ -135,14 +135,20 @@ GRIDS = HeadGrids(_sort, highest=HIGHEST_GRID, shows=_is_whole)
 SCREEN = FirstScreen(
     HeadEffects,
     (
-        Title(),
-        TextLine(),
-        Lines(_other_prompt),
-        Lines(_summary),
+        TitleLine(),
+        ReadLine(),
+        Sentences(_other_prompt),
+        Sentences(_summary),
         Ranked(
             "heads",
             # Where every head is missed at one token, that is what the screen is about.
-            (Cells(_at_token), Pattern(), LooksAt(of=(1,)), Cells(_lost), LooksAt(of=(2,))),
+            (
+                SpecialCells(_at_token),
+                PatternCells(),
+                LookedAtCells(of=(1,)),
+                SpecialCells(_lost),
+                LookedAtCells(of=(2,)),
+            ),
             title=_title,
             usual=_heads_below,
             most=_most_heads,

@@ -2,7 +2,7 @@
 
     SCREEN = FirstScreen(
         HeadEffects,
-        (Title(), TextLine(), Ranked("heads", (Pattern(), Value("loss"))), HeadGrids("sort"), Notes()),
+        (TitleLine(), ReadLine(), Ranked("heads", (PatternCells(), NumberCells("loss"))), Notes()),
     )
 
 What a screen needs of a report follows from its parts and from the class of its result; a report that lacks
@@ -62,7 +62,7 @@ class Element:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Title(Element):
+class TitleLine(Element):
     """The experiment and what the report is about."""
 
     said: tuple[str, ...] = ("about",)
@@ -72,7 +72,7 @@ class Title(Element):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextLine(Element):
+class ReadLine(Element):
     """What the model read."""
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
@@ -90,7 +90,7 @@ class HowToRead(Element):
 
 
 @dataclass(frozen=True)
-class Lines(Element):
+class Sentences(Element):
     """Sentences about the result, each on lines of its own."""
 
     sentences: Callable[[Report, Display], Iterator[str]]
@@ -112,7 +112,7 @@ class Notes(Element):
 
 
 @dataclass(frozen=True)
-class Drawn(Element):
+class Special(Element):
     """What is special to one screen."""
 
     parts: Callable[[Report, Display], ScreenParts]
@@ -130,7 +130,7 @@ class TableColumn:
 
 
 @dataclass(frozen=True)
-class Value(TableColumn):
+class NumberCells(TableColumn):
     """A column of numbers, by its name in the class of the rows; its header where that is another one."""
 
     name: str
@@ -144,7 +144,7 @@ class Value(TableColumn):
 
 
 @dataclass(frozen=True)
-class Pattern(TableColumn):
+class PatternCells(TableColumn):
     """What each head does on average."""
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
@@ -152,7 +152,7 @@ class Pattern(TableColumn):
 
 
 @dataclass(frozen=True)
-class LooksAt(TableColumn):
+class LookedAtCells(TableColumn):
     """The key that each head looks at most, from one token; `of` says for how many columns that takes."""
 
     does: str = "looks at"
@@ -164,7 +164,7 @@ class LooksAt(TableColumn):
 
 
 @dataclass(frozen=True)
-class Cells(TableColumn):
+class SpecialCells(TableColumn):
     """What is special to one table."""
 
     cells: Callable[[Report, Records[Any], Display], list[Column]]
@@ -174,7 +174,7 @@ class Cells(TableColumn):
 
 
 @dataclass(frozen=True)
-class HeadNames(TableColumn):
+class HeadLabel(TableColumn):
     """LAYER:HEAD, behind its stack where there are several and `has_stacks`."""
 
     has_stacks: bool = True
@@ -187,7 +187,7 @@ class HeadNames(TableColumn):
         return [Column(names.header, cells)]
 
 
-Count = Callable[[Report, Display], int]
+NumRows = Callable[[Report, Display], int]
 
 
 @dataclass(frozen=True)
@@ -203,10 +203,10 @@ class Ranked(Element):
     title: Callable[[Report, Records[Any], int], str] = lambda _, rows, total: some_of(
         len(rows), total, "row"
     )
-    label: TableColumn = HeadNames()
-    usual: int | Count = LEAST_ROWS
+    label: TableColumn = HeadLabel()
+    usual: int | NumRows = LEAST_ROWS
     least: int = LEAST_ROWS
-    most: Count | None = None
+    most: NumRows | None = None
     rank: int = 0
     is_cut: bool = False
 

@@ -11,19 +11,19 @@ from attncli.records.logits import HeadLogit, LogitAttribution, ScoreOfPart, Sco
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import (
-    Cells,
-    Drawn,
     FirstScreen,
-    HeadNames,
+    HeadLabel,
     HowToRead,
-    Lines,
-    LooksAt,
+    LookedAtCells,
     Notes,
-    Pattern,
+    NumberCells,
+    PatternCells,
     Ranked,
-    TextLine,
-    Title,
-    Value,
+    ReadLine,
+    Sentences,
+    Special,
+    SpecialCells,
+    TitleLine,
 )
 from attncli.views.model_screens import LEAST_ROWS
 from attncli.views.sections import (
@@ -76,18 +76,18 @@ def _keys(report: Report, display: Display) -> ScreenParts:
 LOGIT_SCREEN = FirstScreen(
     LogitAttribution,
     (
-        Title(),
-        TextLine(),
+        TitleLine(),
+        ReadLine(),
         HowToRead(),
-        Lines(_sum),
+        Sentences(_sum),
         Ranked(
             "heads",
-            (Pattern(), LooksAt(), Value("contribution", "adds"), Cells(_mlps)),
+            (PatternCells(), LookedAtCells(), NumberCells("contribution", "adds"), SpecialCells(_mlps)),
             title=lambda _, rows, __: f"the {counted(len(rows), 'head')} and the MLPs that add most",
-            label=HeadNames(has_stacks=False),
+            label=HeadLabel(has_stacks=False),
             usual=MOST_EFFECTS,
         ),
-        Drawn(_keys, settings={"head": object}),
+        Special(_keys, settings={"head": object}),
         Notes(apart=True),
     ),
 )
@@ -179,11 +179,11 @@ def _looked_at(labels: TableLabels, precision: int, writer: WritingHead) -> str:
 SCORE_SCREEN = FirstScreen(
     ScoreParts,
     (
-        Lines(_score_title, "title", settings={"head": object}, said=("about",)),
-        TextLine(),
-        Lines(_looks, "line"),
-        Drawn(_sides),
-        Lines(_pairs_and_writers, "line"),
+        Sentences(_score_title, "title", settings={"head": object}, said=("about",)),
+        ReadLine(),
+        Sentences(_looks, "line"),
+        Special(_sides),
+        Sentences(_pairs_and_writers, "line"),
         Notes(_score_notes, apart=True, said=("how_to_read",)),
     ),
 )

@@ -19,7 +19,7 @@ from attncli.views.cache_screens import limited_heads_screen, policies_screen
 from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import examples_screen
-from attncli.views.first_screen import FirstScreen as NewScreen
+from attncli.views.first_screen import FirstScreen
 from attncli.views.graphs import circuit_screen, weights_screen
 from attncli.views.heatmap import sentences
 from attncli.views.layout import Screen, fitted, markdown_blocks
@@ -321,12 +321,12 @@ def _is_new(step: str, report: Report) -> bool:
     return key in report.spec and setting(report.spec[key]) != (value or "true")
 
 
-FirstScreen = Callable[[Report, Display], ScreenParts]
+ScreenFunction = Callable[[Report, Display], ScreenParts]
 
-FIRST_SCREENS: dict[type, NewScreen] = {
+FIRST_SCREENS: dict[type, FirstScreen] = {
     screen.kind: screen for screen in (EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN)
 }
-SCREENS_OF_KINDS: dict[str, FirstScreen] = {
+SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
     "diff of texts": two_texts_screen,
     "generate": generate_screen,
     "heads of examples": examples_screen,
@@ -340,7 +340,7 @@ SCREENS_OF_KINDS: dict[str, FirstScreen] = {
 }
 
 # An experiment without a screen of its own shows everything. Display.width is a number here.
-SCREENS: dict[str, FirstScreen] = {
+SCREENS: dict[str, ScreenFunction] = {
     "average": average_screen,
     "self": attention_screen,
     "multihead": attention_screen,
@@ -374,7 +374,7 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     """The first screen; empty for an experiment without one and for a saved report that was edited since."""
-    screen: FirstScreen | None = SCREENS_OF_KINDS.get(report.kind) or SCREENS.get(report.experiment)
+    screen: ScreenFunction | None = SCREENS_OF_KINDS.get(report.kind) or SCREENS.get(report.experiment)
     if type(report.result) in FIRST_SCREENS:
         screen = FIRST_SCREENS[type(report.result)].sections
     if screen is None or not suits(report):
