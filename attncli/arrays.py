@@ -219,8 +219,8 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
                 with zipfile.ZipFile(file) as archive:
                     names = archive.namelist()
                 if f"{REPORT}.npy" in names:
-                    found = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
-                    return str(found) if found.dtype.kind == "U" else None
+                    written = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
+                    return str(written) if written.dtype.kind == "U" else None
             case ".safetensors":
                 with Path(file).open("rb") as stream:
                     header, _ = safetensors_header(stream, Path(file).stat().st_size)

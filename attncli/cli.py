@@ -116,7 +116,7 @@ class CommandWithExamples(TyperCommand):
                 typed,
                 command=ctx.info_name,
                 flags=_flags(self),
-                arguments=[one.metavar or "" for one in self.params if _is_argument(one)],
+                arguments=[parameter.metavar or "" for parameter in self.params if _is_argument(parameter)],
                 flags_of=_flags_of_each,
             )
             raise UserError(line) from None
@@ -132,9 +132,9 @@ class CommandWithExamples(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] FILE [REPORT]`: arguments by their names alone."""
         pieces = ["[OPTIONS]"]
-        for one in filter(_is_argument, self.params):
-            name = one.metavar if one.required else f"[{one.metavar}]"
-            pieces.append(f"{name}{'...' if one.nargs == -1 else ''}")
+        for parameter in filter(_is_argument, self.params):
+            name = parameter.metavar if parameter.required else f"[{parameter.metavar}]"
+            pieces.append(f"{name}{'...' if parameter.nargs == -1 else ''}")
         return pieces
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
@@ -169,9 +169,13 @@ class CommandWithExamples(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Where the other flags are."""
-        options = [one for one in self.get_params(ctx) if not (_is_argument(one) or _is_hidden(one))]
+        options = [
+            parameter
+            for parameter in self.get_params(ctx)
+            if not (_is_argument(parameter) or _is_hidden(parameter))
+        ]
         if not self.is_help_whole:
-            others = sum(one.name not in self.everyday for one in options)
+            others = sum(option.name not in self.everyday for option in options)
             formatter.write(f"\n--help-all shows {others} more flag{'s' * (others > 1)}.\n")
 
 
@@ -189,11 +193,13 @@ def _is_argument(parameter: Any) -> bool:
 
 def _flags(command: Any) -> dict[str, str | None]:
     """The flags in the help of Typer's command, each with what it calls its value; None for a switch."""
-    options = (one for one in command.params if not _is_argument(one) and not one.hidden)
+    options = (
+        parameter for parameter in command.params if not _is_argument(parameter) and not parameter.hidden
+    )
     return {
-        flag: None if one.is_flag else one.metavar or "TEXT"
-        for one in options
-        for flag in (*one.opts, *one.secondary_opts)
+        flag: None if option.is_flag else option.metavar or "TEXT"
+        for option in options
+        for flag in (*option.opts, *option.secondary_opts)
     }
 
 
@@ -201,7 +207,7 @@ def _flags_of_each() -> dict[str, dict[str, str | None]]:
     """The flags of every command, whose pages are all imported now."""
     usable = [name for name in COMMANDS if name not in EXPERIMENTS or name in SPECS]
     commands = {name: _command(name) for name in usable}
-    return {name: _flags(one) for name, one in commands.items() if not hasattr(one, "commands")}
+    return {name: _flags(command) for name, command in commands.items() if not hasattr(command, "commands")}
 
 
 def _is_hidden(parameter: Any) -> bool:
@@ -297,17 +303,17 @@ def _typer_command(command: "Command") -> Any:
     """Typer's command; called without its required arguments it shows its help."""
 
     def call(help_all: bool, **values: Any) -> int | None:
-        for one in command.parameters:
-            value = values[_name(one)]
-            if (one.note or one.now) and value not in (None, (), []):
-                if one.note:
-                    note(f"{one.flags[0].partition('/')[0]}: {one.note}")
-                if one.now:
-                    values[one.now] = [*(values[one.now] or ()), *value]
+        for parameter in command.parameters:
+            value = values[_name(parameter)]
+            if (parameter.note or parameter.now) and value not in (None, (), []):
+                if parameter.note:
+                    note(f"{parameter.flags[0].partition('/')[0]}: {parameter.note}")
+                if parameter.now:
+                    values[parameter.now] = [*(values[parameter.now] or ()), *value]
         passed = {
-            one.name: one.found(_passed(one, values[_name(one)]))
-            for one in command.parameters
-            if one.is_passed
+            parameter.name: parameter.found(_passed(parameter, values[_name(parameter)]))
+            for parameter in command.parameters
+            if parameter.is_passed
         }
         command.refuse_writing_over(passed)
         return command.run(**passed, **({"attn": run} if command.runs_commands else {}))
@@ -318,13 +324,15 @@ def _typer_command(command: "Command") -> Any:
         command.name,
         cls=CommandWithExamples,
         help=f"{command.summary}.",
-        no_args_is_help=any(one.required for one in command.parameters),
+        no_args_is_help=any(parameter.required for parameter in command.parameters),
         context_settings=HELP_NAMES,
     )(call)
     made: Any = typer.main.get_command(app)
     made.examples = command.examples
     made.everyday = {
-        _name(one): one.everyday for one in command.parameters if one.everyday and not one.hidden
+        _name(parameter): parameter.everyday
+        for parameter in command.parameters
+        if parameter.everyday and not parameter.hidden
     } | OF_HELP
     return made
 

@@ -200,8 +200,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
         if left[0] < 0:
             return ""
     words = list(known)
-    found = synonym(word, words) or alike(word, words)
-    return f" (did you mean {found!r}?)" if found else ""
+    meant = synonym(word, words) or alike(word, words)
+    return f" (did you mean {meant!r}?)" if meant else ""
 
 
 def must_be_one_of(value: str, known: Collection[str]) -> str:

@@ -235,12 +235,12 @@ class RunErrors:
             self._num_lines += 1
             if self._num_lines > MOST_LINES + 1:
                 continue
-            shown = plain_text(f"{name}: {in_words_of(line, flags=False)}")
+            message = plain_text(f"{name}: {in_words_of(line, flags=False)}")
             if self._num_lines > MOST_LINES:
-                self._last = shown
+                self._last = message
             else:
                 self._before()
-                print(shown, file=sys.stderr)
+                print(message, file=sys.stderr)
 
 
 def _show(

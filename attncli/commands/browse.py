@@ -123,8 +123,8 @@ class OpenModel:
         options = replace(options_of(spec), whole_tokens=WHOLE_TOKENS)
         reader = reader_of(self.pretrained, self.reading)
         with measuring(self.pretrained.name, self.pretrained.whole):
-            found = surveyed(reader, [self.reading], options, ablate=spec.ablate)
-        return report_of_text(spec, self.reading, found, 0, reader)
+            survey = surveyed(reader, [self.reading], options, ablate=spec.ablate)
+        return report_of_text(spec, self.reading, survey, 0, reader)
 
     def look(self, text: str) -> Report:
         """The survey of another text, which is the model's from now on."""
@@ -148,8 +148,8 @@ class OpenModel:
         generator = Generator().manual_seed(self.spec.seed)
         with measuring(self.pretrained.name, self.pretrained.whole):
             predicted = predicted_reading(self.reading, self.pretrained, generator)
-            found = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
-        return found.joint or {name: found.heads[0][name] for name in EFFECTS if name in found.heads[0]}
+            losses = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
+        return losses.joint or {name: losses.heads[0][name] for name in EFFECTS if name in losses.heads[0]}
 
     def addition(self, head: str) -> "Addition":
         """What a head adds to the logit of the likeliest next token."""
@@ -247,10 +247,10 @@ def command(name: str, summary: str) -> Command:
             skip_first_keys = skip_first_keys or former
         display = checked_display(color, scale_colors, skip_first_keys)
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
-        shown = replace(display, colors=color_depth(color, True))
+        colored = replace(display, colors=color_depth(color, True))
         if text is not None and is_file(text):
             reports = saved_reports(text, {"config": config, **flags}, arrays)
-            return browse_reports(reports, text, flags["sort"], shown)
+            return browse_reports(reports, text, flags["sort"], colored)
         refuse_given(arrays, "is for a saved array: give its file")
         if text is not None and flags["sentence"] is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
@@ -258,7 +258,7 @@ def command(name: str, summary: str) -> Command:
         spec, given = survey_spec(config, flags)
         with errors_at(spec, given, config):
             model, report = opened_model(spec, read_texts(spec))
-        return browse_reports((report,), "browse", report.spec.get("sort"), shown, model)
+        return browse_reports((report,), "browse", report.spec.get("sort"), colored, model)
 
     parameters: list[Parameter] = [TEXT, *settings, *ARRAY_FLAGS, CONFIG, *color_flags, DEBUG]
     return Command(name, summary, run, parameters, EXAMPLES)

@@ -165,8 +165,8 @@ class Command:
         output = values.get(OUTPUT.name)
         if output is None or not is_file(output):
             return
-        for one in self.parameters:
-            value = values.get(one.name) if one.reads_file else None
+        for parameter in self.parameters:
+            value = values.get(parameter.name) if parameter.reads_file else None
             for name in [value] if isinstance(value, str) else value or ():
                 if is_file(name) and Path(name).samefile(output):
                     raise UserError(f"-o {output}: is a file that this command reads: give another name")

@@ -93,8 +93,8 @@ def _counts(model: str) -> tuple[int, int]:
 
 def _named(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
     """The number that has the first of these names."""
-    found = (part[name] for name in names for part in parts if isinstance(part.get(name), int))
-    return next(found, 0)
+    numbers = (part[name] for name in names for part in parts if isinstance(part.get(name), int))
+    return next(numbers, 0)
 
 
 @contextmanager

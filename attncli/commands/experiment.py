@@ -183,11 +183,11 @@ def run_experiment(
     config: str | None,
     show_config: bool,
     flags: dict[str, Any],
-    shown: dict[str, Any],
+    destination: dict[str, Any],
     expect: Sequence[str] = (),
 ) -> int:
     """flags and YAML -> Spec -> Report -> view; 1 where something does not hold that is expected of it."""
-    to = Destination(**shown, experiment=name)
+    to = Destination(**destination, experiment=name)
     given = given_settings(name, config, flags)
     given = with_piped_text(SPECS[name], given)
     if to.view.draws:
@@ -257,9 +257,11 @@ def command(
             if key == "sentence":
                 refuse_file_name(argument)
             flags[key] = argument
-        shown = {parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed}
+        destination = {
+            parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed
+        }
         others = {parameter.name: values[parameter.name] for parameter in more}
-        return run_with(name, config, show_config, flags, shown, **others)
+        return run_with(name, config, show_config, flags, destination, **others)
 
     if bare is not None:
         choices = metavar(bare, fields[bare])
@@ -308,7 +310,7 @@ def run_heads(
     config: str | None,
     show_config: bool,
     flags: dict[str, Any],
-    shown: dict[str, Any],
+    destination: dict[str, Any],
     store: str | None,
     checkpoints: Sequence[str],
     follow: bool,
@@ -321,7 +323,7 @@ def run_heads(
     """
     from attncli.runs.store_files import is_store_name
 
-    kept = Path(shown["output"]) if is_store_name(shown["output"] or "") else None
+    kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
     if follow and not checkpoints:
         raise UserError("--follow: needs --checkpoints")
     if errors := [*store_errors(kept, of_store)]:
@@ -329,13 +331,15 @@ def run_heads(
     if checkpoints:
         if show_config:
             raise UserError("--show-config: cannot be combined with --checkpoints")
-        to = Destination(**(shown if kept is None else {**shown, "output": None}), experiment="watch")
+        to = Destination(
+            **(destination if kept is None else {**destination, "output": None}), experiment="watch"
+        )
         return show_checkpoints(checkpoints, config, flags, to, store, kept, follow, expect, **of_store)
     if store is not None:
-        return show_store(store, config, flags, Destination(**shown, experiment=name), expect)
+        return show_store(store, config, flags, Destination(**destination, experiment=name), expect)
     if kept is None or show_config:
-        return run_experiment(name, config, show_config, flags, shown, expect)
-    to = Destination(**{**shown, "output": None}, experiment=name)
+        return run_experiment(name, config, show_config, flags, destination, expect)
+    to = Destination(**{**destination, "output": None}, experiment=name)
     return keep_survey(kept, config, flags, to, expect, **of_store)
 
 
@@ -447,9 +451,9 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
         from attncli.commands.surveys import store_report
         from attncli.runs.reading import reading
 
-        shown = {key: getattr(spec, key) for key in DISPLAY_KEYS}
+        display = {key: getattr(spec, key) for key in DISPLAY_KEYS}
         with reading(path) as reader:
-            return store_report(path, reader, shown, choice)
+            return store_report(path, reader, display, choice)
 
 
 heads_command = partial(

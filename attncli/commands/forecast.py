@@ -92,9 +92,9 @@ class Forecast:
         if self.stage is None:
             return None
         left = 1 - self.share
-        own = self._kinds.get(self.stage.what, _Measured()).seconds_of(left)
+        of_stage = self._kinds.get(self.stage.what, _Measured()).seconds_of(left)
         most = max(self._kinds.values(), key=lambda kind: kind.share, default=_Measured())
-        return most.seconds_of(left, STEADY_SHARE) if own is None else own
+        return most.seconds_of(left, STEADY_SHARE) if of_stage is None else of_stage
 
     def steady_seconds(self) -> tuple[float, float] | None:
         """How long all takes and how long what is left of it; None until the forecast is steady."""

@@ -69,12 +69,12 @@ class Lesson(NamedTuple):
 def lessons() -> list[Lesson]:
     """All lessons, each building on those before it."""
     pages = ((NAME.fullmatch(page.name), page) for page in LESSONS.iterdir())
-    found = [
+    every = [
         read_lesson(int(match["number"]), match["name"], page.read_text(encoding="utf-8"))
         for match, page in pages
         if match
     ]
-    return sorted(found)
+    return sorted(every)
 
 
 def lesson(which: str) -> Lesson:
@@ -84,8 +84,10 @@ def lesson(which: str) -> Lesson:
         if which in (str(each.number), each.name):
             return each
     word = which.lower()
-    named = [one for one in every if word in one.name] or [one for one in every if word in one.title.lower()]
-    near = [f"{one.number} {one.name}" for one in named if len(word) > 2]
+    named = [each for each in every if word in each.name] or [
+        each for each in every if word in each.title.lower()
+    ]
+    near = [f"{each.number} {each.name}" for each in named if len(word) > 2]
     listed = near[0] if len(near) == 1 else f"one of {', '.join(near) or f'1 to {len(every)}'}"
     raise UserError(f"lesson: none is called {which:.60}: give {listed} (attn lesson lists all)")
 

@@ -312,8 +312,8 @@ class Destination:
         self.format = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
         self.view = VIEWS[self.format]
         if show and self.view.whole:
-            shown = ", ".join(name for name, view in VIEWS.items() if not view.whole)
-            raise UserError(f"--show: {self.format} always holds the whole report; it is for {shown}")
+            partial = ", ".join(name for name, view in VIEWS.items() if not view.whole)
+            raise UserError(f"--show: {self.format} always holds the whole report; it is for {partial}")
         if self.view.one_table and len(display.show) > 1:
             names = ", ".join(display.show)
             raise UserError(f"--show: a {self.format} file is one table: give one name (got {names})")
@@ -386,10 +386,10 @@ def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) ->
     if unknown:
         from attncli.views.tables import shown_names, shown_names_of
 
-        own = [] if experiment is None else shown_names_of(experiment)
+        experiment_parts = [] if experiment is None else shown_names_of(experiment)
         for name in unknown:
             if name not in shown_names():
-                refuse_unknown("--show", name, (*PARTS, *own))
+                refuse_unknown("--show", name, (*PARTS, *experiment_parts))
 
 
 def found_browser(format: str, path: Path | None) -> "BaseBrowser":
@@ -426,12 +426,12 @@ def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Repo
     from attncli.views.matrices import listed_names, missing_parts, named_parts, parts_of
 
     missing: list[str] = []
-    found: dict[str, None] = {}
+    part_names: dict[str, None] = {}
     named: set[str] = set()
     for report in reports:
-        found |= dict.fromkeys([*parts_of(report), *listed_names(report)])
+        part_names |= dict.fromkeys([*parts_of(report), *listed_names(report)])
         named |= named_parts(report)
-        missing = missing_parts([name for name in display.show if name not in named], list(found))
+        missing = missing_parts([name for name in display.show if name not in named], list(part_names))
         if missing and not display.several:
             break
         yield report

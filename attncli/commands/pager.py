@@ -110,9 +110,9 @@ def asking() -> Iterator[Ask]:
     if find_spec("termios") is None:
         yield _ask_by_line
         return
-    shown: list[str] = []  # the prompt, written again when the process goes on
+    prompts: list[str] = []  # the prompt, written again when the process goes on
     is_first = [True]
-    with single_keys(lambda: _note(shown[0] if shown else "")) as read_key:
+    with single_keys(lambda: _note(prompts[0] if prompts else "")) as read_key:
 
         def ask(place: Place) -> str | int:
             if is_first:
@@ -120,11 +120,11 @@ def asking() -> Iterator[Ask]:
                 forget_typed_ahead()
             number = ""
             while True:
-                shown[:] = [place.prompt(number)]
-                _note(shown[0])
+                prompts[:] = [place.prompt(number)]
+                _note(prompts[0])
                 key = read_key()
                 if (answer := place.answer(key, number)) is not None:
-                    shown.clear()
+                    prompts.clear()
                     _note("")
                     return answer
                 if key in RUBOUT:

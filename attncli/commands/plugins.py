@@ -41,7 +41,7 @@ def show_plugins() -> int:
         print(NONE)
         return DONE
     in_use = _in_use()
-    rows = [(one.group, one.name, one.package, _state(one, in_use)) for one in plugins()]
+    rows = [(plugin.group, plugin.name, plugin.package, _state(plugin, in_use)) for plugin in plugins()]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

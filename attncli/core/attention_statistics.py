@@ -273,27 +273,29 @@ def computed_statistics(
     )
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         layer, batch = layer_of(query, key, values, key_mask, sink, **settings)
-        found = engine(layer, wanted)
+        computed = engine(layer, wanted)
 
     def shaped(tensor: Tensor | None) -> Any:
         return None if tensor is None else tensor.reshape((*batch, *tensor.shape[2:]))
 
-    assert found.visible is not None and found.moments is not None and found.output is not None
+    assert computed.visible is not None and computed.moments is not None and computed.output is not None
     num_texts, num_heads, num_queries, _ = rows = layer.shape
     no_keys = torch.empty(*rows[:3], 0, dtype=torch.int64, device=query.device)
     return AttentionStatistics(
-        output=None if value is None else shaped(found.output),
-        logsumexp=shaped(found.logsumexp),
-        rows={name: shaped(row) for name, row in found.rows.items()},
-        top_keys=shaped(no_keys if found.top_keys is None else found.top_keys),
-        top_weights=shaped(no_keys.to(found.output) if found.top_weights is None else found.top_weights),
-        previous_token=shaped(found.previous_token),
-        visible=shaped(found.visible.unsqueeze(1).expand(num_texts, num_heads, num_queries)),
-        score_mean=shaped(found.moments.mean.to(found.output)),
-        score_variance=shaped(found.moments.variance.to(found.output)),
-        score_min=shaped(found.moments.smallest.to(found.output)),
-        score_max=shaped(found.moments.largest.to(found.output)),
-        received_mass=shaped(found.received_mass),
-        pooled_mean=shaped(found.pooled_mean),
-        pooled_max=shaped(found.pooled_max),
+        output=None if value is None else shaped(computed.output),
+        logsumexp=shaped(computed.logsumexp),
+        rows={name: shaped(row) for name, row in computed.rows.items()},
+        top_keys=shaped(no_keys if computed.top_keys is None else computed.top_keys),
+        top_weights=shaped(
+            no_keys.to(computed.output) if computed.top_weights is None else computed.top_weights
+        ),
+        previous_token=shaped(computed.previous_token),
+        visible=shaped(computed.visible.unsqueeze(1).expand(num_texts, num_heads, num_queries)),
+        score_mean=shaped(computed.moments.mean.to(computed.output)),
+        score_variance=shaped(computed.moments.variance.to(computed.output)),
+        score_min=shaped(computed.moments.smallest.to(computed.output)),
+        score_max=shaped(computed.moments.largest.to(computed.output)),
+        received_mass=shaped(computed.received_mass),
+        pooled_mean=shaped(computed.pooled_mean),
+        pooled_max=shaped(computed.pooled_max),
     )

@@ -132,10 +132,10 @@ class Rows:
 
     def distances(self) -> Float[Tensor, "query key"]:
         """|i - j|, in tokens."""
-        found: Tensor = self._shared(
+        distances: Tensor = self._shared(
             "distances", lambda: (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
         )
-        return found
+        return distances
 
     def near_ends(self) -> Float[Tensor, "query key"]:
         """1 where a key is among the first ones, or near the query: see `ends_of`; else 0."""
@@ -144,16 +144,16 @@ class Rows:
             ends = ends_of(len(self.keys) if self.num_keys is None else self.num_keys)
             return ((self.keys < ends.sink) | (self.distances() < ends.window)).to(self.weights.dtype)
 
-        found: Tensor = self._shared("near_ends", near)
-        return found
+        mask: Tensor = self._shared("near_ends", near)
+        return mask
 
     def max_entropy(self) -> Float[Tensor, "*#batch query"]:
         """ln(number of visible keys), the entropy of a uniform row; NaN below two of them."""
-        found: Tensor = self._shared(
+        entropies: Tensor = self._shared(
             "max_entropy",
             lambda: self.visible.to(self.weights.dtype).log().masked_fill(self.visible < 2, torch.nan),
         )
-        return found
+        return entropies
 
     def _shared(self, name: str, compute: Callable[[], Any]) -> Any:
         if name not in self.shared:

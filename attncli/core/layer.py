@@ -142,12 +142,12 @@ class Visibility:
     def seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
         """What these queries see, for scores of this type."""
         place = (queries.start, queries.stop, like.dtype, like.device)
-        found = self._kept.get(place)
-        if found is None:
-            found = self._seen_keys(queries, like)
+        seen = self._kept.get(place)
+        if seen is None:
+            seen = self._seen_keys(queries, like)
             if self.num_queries <= MAX_KEPT_QUERIES:
-                self._kept[place] = found
-        return found
+                self._kept[place] = seen
+        return seen
 
     def _seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
         keys, masked = self.span(queries)
@@ -163,8 +163,8 @@ class Visibility:
             hidden = like.new_zeros(seen.shape).masked_fill(~seen, -torch.inf).unsqueeze(1)
             visible = always + seen.sum(dim=-1).unsqueeze(1)
             blind = visible == 0 if (visible == 0).any() else None
-        own = slice(masked.start - keys.start, masked.stop - keys.start)
-        return SeenKeys(keys, own, hidden, visible, blind, positions, columns)
+        masked_columns = slice(masked.start - keys.start, masked.stop - keys.start)
+        return SeenKeys(keys, masked_columns, hidden, visible, blind, positions, columns)
 
     def positions(self, queries: slice, device: torch.device) -> Queries:
         """Where these queries stand among the keys."""
@@ -184,7 +184,7 @@ class Visibility:
         return Visibility(
             self.num_queries - first,
             self.num_keys,
-            rule=lambda own, keys: self.block(own + first, keys),
+            rule=lambda queries, keys: self.block(queries + first, keys),
             offset=self.shift + first,
         )
 
@@ -406,12 +406,12 @@ class Patterns:
         """The rows in which a pattern is not empty."""
         num_texts, num_tokens = self.ids.shape
         step = max(1, MAX_KEPT_ENTRIES // (self.ids.numel() * len(self.names)))
-        found = []
+        has_pattern = []
         for start in range(0, num_tokens, step):
             queries = slice(start, min(start + step, num_tokens))
             masks = self._masks(slice(0, num_texts), queries, slice(0, num_tokens))
-            found.append(torch.stack([mask.any(dim=-1).expand(num_texts, -1) for mask in masks], dim=1))
-        return torch.cat(found, dim=-1)
+            has_pattern.append(torch.stack([mask.any(dim=-1).expand(num_texts, -1) for mask in masks], dim=1))
+        return torch.cat(has_pattern, dim=-1)
 
 
 MAP_SIZE = 64

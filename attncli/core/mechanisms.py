@@ -81,9 +81,9 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
     authors' code. Press, Smith & Lewis 2022, Train short, test long (2108.12409), section 3.
     """
     below = 2 ** (num_heads.bit_length() - 1)
-    own = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
+    slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
     between = [2.0 ** (-4 * i / below) for i in range(1, 2 * below, 2)]
-    return torch.tensor([*own, *between][:num_heads], dtype=torch.float64)
+    return torch.tensor([*slopes, *between][:num_heads], dtype=torch.float64)
 
 
 def alibi_bias(num_heads: int, num_tokens: int) -> Float[Tensor, "head token token"]:
@@ -188,8 +188,8 @@ def attend_differentially(
     )
     assert first.weights is not None and second.weights is not None
     weights = first.weights - factor * second.weights
-    found = attend(GivenWeights(weights, layer.visibility.whole(layer.query.device)), wanted)
-    return first, second, replace(found, weights=weights, output=weights @ layer.expanded()[1])
+    difference = attend(GivenWeights(weights, layer.visibility.whole(layer.query.device)), wanted)
+    return first, second, replace(difference, weights=weights, output=weights @ layer.expanded()[1])
 
 
 def attend_by_loop(

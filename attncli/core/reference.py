@@ -18,8 +18,8 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
     scores = scores if rules.bias is None else scores + rules.bias.double()
     scores = scores / rules.temperature
     seen = layer.visibility.whole(scores.device).expand(num_texts, -1, -1)
-    shown = seen.unsqueeze(1)
-    masked = scores.masked_fill(~shown, -torch.inf)
+    seen_of_heads = seen.unsqueeze(1)
+    masked = scores.masked_fill(~seen_of_heads, -torch.inf)
     sink = torch.tensor([[-torch.inf]]) if rules.softmax_sink is None else rules.softmax_sink.double()
     outside = sink.to(scores)[..., None, None].expand(num_texts, num_heads, num_queries, 1)
     logsumexp = torch.cat([masked, outside], dim=-1).logsumexp(dim=-1)
@@ -34,7 +34,7 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
     best = masked.sort(dim=-1, descending=True, stable=True)
     ranked = F.pad(best.values[..., : wanted.top_k], (0, max(0, wanted.top_k - num_keys)), value=-torch.inf)
     places = F.pad(best.indices[..., : wanted.top_k], (0, max(0, wanted.top_k - num_keys)))
-    entries = [[head[own] for head in text] for text, own in zip(scores, seen, strict=True)]
+    entries = [[head[keys] for head in text] for text, keys in zip(scores, seen, strict=True)]
     heights, widths = (
         [-(-size // wanted.pooled)] * -(-size // -(-size // wanted.pooled)) if wanted.pooled else [size]
         for size in (num_queries, num_keys)
@@ -55,7 +55,7 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
         top_weights=weights.gather(-1, places).masked_fill(ranked == -torch.inf, torch.nan),
         output=weights @ value,
         weights=weights,
-        raw_scores=raw.masked_fill(~shown, -torch.inf),
+        raw_scores=raw.masked_fill(~seen_of_heads, -torch.inf),
         scores=masked,
         kept_weights=weights[:, list(wanted.kept_heads)],
         head_mean=weights.mean(dim=1),
@@ -78,8 +78,8 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
 
 def _previous(weights: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     before, num_keys = positions - 1, weights.shape[-1]
-    found = weights.gather(-1, before.clamp(0, num_keys - 1).view(-1, 1).expand(*weights.shape[:3], 1))
-    return found.squeeze(-1).masked_fill((before < 0) | (before >= num_keys), torch.nan)
+    previous = weights.gather(-1, before.clamp(0, num_keys - 1).view(-1, 1).expand(*weights.shape[:3], 1))
+    return previous.squeeze(-1).masked_fill((before < 0) | (before >= num_keys), torch.nan)
 
 
 def _mean(numbers: torch.Tensor) -> torch.Tensor:

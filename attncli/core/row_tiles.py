@@ -36,7 +36,7 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
         yield from (job() for job in jobs)
         return
     waiting = deque(enumerate(jobs))
-    found: dict[int, Found] = {}
+    results: dict[int, Found] = {}
     is_inference = torch.is_inference_mode_enabled()  # of this thread alone, as is no_grad
 
     def run_next() -> bool:
@@ -44,7 +44,7 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
             number, job = waiting.popleft()
         except IndexError:
             return False
-        found[number] = job()
+        results[number] = job()
         return True
 
     def run_all() -> None:
@@ -61,15 +61,15 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
             others = [pool.submit(run_all) for _ in range(num_others)]
             next_number = 0
             while run_next():
-                while next_number in found:
-                    yield found.pop(next_number)
+                while next_number in results:
+                    yield results.pop(next_number)
                     next_number += 1
             for other in others:
                 other.result()
         finally:
             waiting.clear()
     for number in range(next_number, len(jobs)):
-        yield found.pop(number)
+        yield results.pop(number)
 
 
 MOST_KEPT = 2**24
@@ -101,8 +101,10 @@ class Scratch:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         with _scratch_lock:
-            small = (one for one in (*self._free, *_kept) if one.nbytes <= MOST_KEPT and one.is_cpu)
-            _kept[:] = sorted(small, key=lambda one: one.nbytes)[-1:]
+            small = (
+                buffer for buffer in (*self._free, *_kept) if buffer.nbytes <= MOST_KEPT and buffer.is_cpu
+            )
+            _kept[:] = sorted(small, key=lambda buffer: buffer.nbytes)[-1:]
 
     @contextmanager
     def lent(self, size: int) -> Iterator[Float[Tensor, "count size"]]:
@@ -218,8 +220,8 @@ def _by_torch(
         totals = totals.masked_fill(seen.blind, 1.0)
     weights.mul_(totals.reciprocal().unsqueeze(-1))
     sums = torch.ones_like(totals) if seen.blind is None else (~seen.blind).to(totals).expand_as(totals)
-    found = Softmax(totals.log(), sums, exponents=exponents)
-    return weights, reference + found.log_totals, found
+    softmax = Softmax(totals.log(), sums, exponents=exponents)
+    return weights, reference + softmax.log_totals, softmax
 
 
 def _below_sink(
@@ -232,13 +234,13 @@ def _below_sink(
     weights.mul_((-log_totals).exp().to(weights.dtype).unsqueeze(-1))
     logsumexp = torch.logaddexp(reference + of_keys, sink.double())
     sums = (of_keys - log_totals).exp()
-    found = Softmax(
+    softmax = Softmax(
         log_totals.to(weights.dtype),
         sums.to(weights.dtype),
         exponents=exponents,
         participation=participation,
     )
-    return weights, logsumexp.to(weights.dtype), found
+    return weights, logsumexp.to(weights.dtype), softmax
 
 
 NUM_BUFFERS = 3
@@ -309,11 +311,11 @@ def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[Block]:
         heads = min(num_heads, max(1, TILE // (LEAST_ROWS * num_keys * group)) * group)
         queries = min(MOST_ROWS, max(1, TILE // (heads * num_keys)))
     for text in range(0, num_texts, texts):
-        own = slice(text, min(text + texts, num_texts))
+        some_texts = slice(text, min(text + texts, num_texts))
         for query in range(0, num_queries, queries):
             some = slice(query, min(query + queries, num_queries))
             for head in range(0, num_heads, heads):
-                yield Block(own, slice(head, min(head + heads, num_heads)), some)
+                yield Block(some_texts, slice(head, min(head + heads, num_heads)), some)
 
 
 @dataclass(frozen=True)
@@ -358,8 +360,8 @@ def side_by_side(sources: Sequence[Source]) -> Source:
 
 def blocks_of(source: Source) -> list[list[Block]]:
     """Where the tiles lie that cover every row: in one list the heads of the same queries."""
-    found = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
-    same_queries = groupby(found, lambda block: (block.texts.start, block.queries.start))
+    every = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
+    same_queries = groupby(every, lambda block: (block.texts.start, block.queries.start))
     return [list(heads) for _, heads in same_queries]
 
 
@@ -466,7 +468,9 @@ def _apply_rules(
         scores.div_(rules.softcap).tanh_().mul_(rules.softcap)
     if rules.bias is not None:
         parts = (block.texts, block.heads, block.queries, keys)
-        own = (part if size > 1 else slice(None) for part, size in zip(parts, rules.bias.shape, strict=True))
-        scores.add_(rules.bias[tuple(own)])
+        parts_of_bias = (
+            part if size > 1 else slice(None) for part, size in zip(parts, rules.bias.shape, strict=True)
+        )
+        scores.add_(rules.bias[tuple(parts_of_bias)])
     if rules.temperature != 1.0:
         scores.div_(rules.temperature)

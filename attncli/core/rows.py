@@ -86,10 +86,10 @@ class RowStatistics:
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
         rows = tile.rows if self.plane is None else replace(tile.rows, plane=self.plane)
-        found = [(self.rows[name], formula(rows)) for name, formula in self.formulas.items()]
+        computed = [(self.rows[name], formula(rows)) for name, formula in self.formulas.items()]
         if tile.logsumexp is not None:
-            found.append((self.logsumexp, tile.logsumexp))
-        for whole, row in found:
+            computed.append((self.logsumexp, tile.logsumexp))
+        for whole, row in computed:
             whole.put(tile, place, row if tile.blind is None else row.masked_fill(tile.blind, torch.nan))
         self.sums.put(tile, place, tile.rows.sums)
         num_texts = place[0].stop - place[0].start
@@ -111,11 +111,13 @@ class PreviousToken:
     def add(self, tile: Tile) -> None:
         before = tile.rows.queries - 1
         column = (before - tile.keys.start).clamp(0, tile.weights.shape[-1] - 1)
-        found = tile.weights.gather(-1, column.unsqueeze(-1).expand(*tile.weights.shape[:-1], 1)).squeeze(-1)
-        found = found.masked_fill((before < tile.keys.start) | (before >= tile.keys.stop), 0.0)
+        weights = tile.weights.gather(-1, column.unsqueeze(-1).expand(*tile.weights.shape[:-1], 1)).squeeze(
+            -1
+        )
+        weights = weights.masked_fill((before < tile.keys.start) | (before >= tile.keys.stop), 0.0)
         no_such_key = (before < 0) | (before >= self.num_keys)
         no_such_key = no_such_key if tile.blind is None else no_such_key | tile.blind
-        self.weights[place_of(tile)] = found.masked_fill(no_such_key, torch.nan)
+        self.weights[place_of(tile)] = weights.masked_fill(no_such_key, torch.nan)
 
     def result(self) -> dict[str, Any]:
         return {"previous_token": self.weights}
@@ -188,8 +190,8 @@ class ScoreMoments:
         if hidden is not None:
             centred.masked_fill_(hidden, 0.0)
         squares = torch.linalg.vector_norm(centred, dim=-1, dtype=torch.float64).square()
-        found = (count.expand_as(mean), mean, squares, lowest, tile.scores.amax(dim=-1))
-        for numbers, new in zip(self.numbers, found, strict=True):
+        moments = (count.expand_as(mean), mean, squares, lowest, tile.scores.amax(dim=-1))
+        for numbers, new in zip(self.numbers, moments, strict=True):
             numbers[place_of(tile)] = new.double()
 
     def result(self) -> dict[str, Any]:
@@ -329,10 +331,10 @@ class PooledMaps:
         texts, heads, queries, columns = place
         height = self.grid.steps[0]
         for row in range(queries.start // height, -(-queries.stop // height)):
-            own = slice(max(row * height - queries.start, 0), (row + 1) * height - queries.start)
-            self.mass[texts, heads, row, columns] += mass[:, :, own].sum(dim=2)
+            of_row = slice(max(row * height - queries.start, 0), (row + 1) * height - queries.start)
+            self.mass[texts, heads, row, columns] += mass[:, :, of_row].sum(dim=2)
             here = self.largest[texts, heads, row, columns]
-            torch.maximum(here, largest[:, :, own].amax(dim=2), out=here)
+            torch.maximum(here, largest[:, :, of_row].amax(dim=2), out=here)
 
     def result(self) -> dict[str, Any]:
         return {"pooled_mean": self.mass / self.grid.entries().to(self.mass), "pooled_max": self.largest}
@@ -536,8 +538,8 @@ def merged_into_words(
 def _seen(source: Source, of_queries: Tensor, of_keys: Tensor, num_words: tuple[int, int]) -> Tensor:
     """Which words a word sees."""
     seen = source.visibility.whole(of_queries.device) if isinstance(source, AttentionLayer) else source.seen
-    found = seen.new_zeros(len(of_queries), *num_words)
-    for text in range(len(found)):
+    words_seen = seen.new_zeros(len(of_queries), *num_words)
+    for text in range(len(words_seen)):
         queries, keys = seen[text if len(seen) > 1 else 0].nonzero(as_tuple=True)
-        found[text, of_queries[text, queries], of_keys[text, keys]] = True
-    return found
+        words_seen[text, of_queries[text, queries], of_keys[text, keys]] = True
+    return words_seen

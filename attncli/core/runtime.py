@@ -188,11 +188,11 @@ class IdleCores:
 
     def count(self) -> float:
         """As many as were idle since it was last counted; 1 before there is half a second to go by."""
-        began, busy, own = self._mark
+        began, busy, own_seconds = self._mark
         passed = time.monotonic() - began
         if passed >= SECONDS:
             self._mark = time.monotonic(), _busy_seconds(), time.process_time()
-            of_others = (self._mark[1] - busy) - (self._mark[2] - own)
+            of_others = (self._mark[1] - busy) - (self._mark[2] - own_seconds)
             self._count = (os.cpu_count() or 1) - of_others / max(passed, 1e-9)
         return self._count
 
@@ -260,14 +260,14 @@ class BrokenPlugin(ImportError):
 @cache
 def plugins() -> tuple[Plugin, ...]:
     """Those of all installed packages, by package and name; of a package that is there twice the first."""
-    found: dict[str, list[Plugin]] = {}
+    by_package: dict[str, list[Plugin]] = {}
     for folder in map(Path, dict.fromkeys(sys.path)):
         infos = folder.glob(f"*{DIST_INFO}/entry_points.txt") if folder.is_dir() else ()
         for file in sorted(infos):
             name, _, version = file.parent.name.removesuffix(DIST_INFO).partition("-")
-            if name not in found:
-                found[name] = list(_entry_points(file, f"{name.replace('_', '-')} {version}"))
-    return tuple(plugin for name in sorted(found) for plugin in found[name])
+            if name not in by_package:
+                by_package[name] = list(_entry_points(file, f"{name.replace('_', '-')} {version}"))
+    return tuple(plugin for name in sorted(by_package) for plugin in by_package[name])
 
 
 def _entry_points(file: Path, package: str) -> list[Plugin]:
@@ -306,11 +306,11 @@ def package_with_damaged_metadata(error: Exception) -> str | None:
 
 def added(group: str, known: set[str]) -> dict[str, Plugin]:
     """The plugins of a group by name, but for names that are `known`: attn's own stay what they are."""
-    found: dict[str, Plugin] = {}
+    by_name: dict[str, Plugin] = {}
     for plugin in plugins():
         if plugin.group == group and plugin.name not in known:
-            found.setdefault(plugin.name, plugin)
-    return found
+            by_name.setdefault(plugin.name, plugin)
+    return by_name
 
 
 @cache
@@ -318,13 +318,13 @@ def imported(plugin: Plugin) -> Any:
     """What it names, imported now; BrokenPlugin, with the reason in a line, where that fails."""
     module, _, name = plugin.place.partition(":")
     try:
-        found = import_module(module)
+        target = import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except Exception as error:  # it is somebody else's code, which may fail in any way
         why = ascii(f"{type(error).__name__}: {error}")[1:-1]
         raise BrokenPlugin(f"plugin {plugin} cannot be imported: {why}") from error
-    return found
+    return target
 
 
 @cache

@@ -152,9 +152,9 @@ class QueryBlock:
         if rows == slice(0, len(self.query)):
             return self
         interval = Interval(self.interval.first[rows], self.interval.stop[rows])
-        own = slice(self.rows.start + rows.start, self.rows.start + rows.stop)
+        block_rows = slice(self.rows.start + rows.start, self.rows.start + rows.stop)
         return QueryBlock(
-            own, self.query[rows], self.position[rows], self.here[rows], interval, self.centre[rows]
+            block_rows, self.query[rows], self.position[rows], self.here[rows], interval, self.centre[rows]
         )
 
 

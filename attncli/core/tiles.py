@@ -72,9 +72,9 @@ def sum_columns(
             of_keys = block_of_key[tile.keys]
             for row in range(rows.start // height, -(-rows.stop // height)):
                 strip = slice(max(row * height, rows.start), min((row + 1) * height, rows.stop))
-                own = slice(strip.start - rows.start, strip.stop - rows.start)
+                tile_rows = slice(strip.start - rows.start, strip.stop - rows.start)
                 mass, largest = torch.zeros(2, len(of_keys), dtype=reference.dtype, device=reference.device)
-                add_columns(tile, own, reference[strip], inverse[strip], mass, largest)
+                add_columns(tile, tile_rows, reference[strip], inverse[strip], mass, largest)
                 received = mass.double()
                 into.received[tile.keys] += received
                 into.mass[row].index_add_(0, of_keys, received)
@@ -131,8 +131,8 @@ def break_ties(
         whole.masked_fill_(hidden, -torch.inf)
         places = top_keys(whole, scores.shape[1], unit=LOG2_E)
         tied = is_tied[strip].unsqueeze(-1)
-        none, found = places < 0, whole.gather(-1, places.clamp(min=0))
-        scores[strip] = torch.where(tied, found.masked_fill(none, LOWEST), scores[strip])
+        none, best = places < 0, whole.gather(-1, places.clamp(min=0))
+        scores[strip] = torch.where(tied, best.masked_fill(none, LOWEST), scores[strip])
         ranks[strip] = torch.where(tied, places + first, ranks[strip])
 
 
@@ -459,9 +459,9 @@ def stream(
     sizes = sizes or TileSizes.suited_to(num_keys, like)
     has_columns = wanted.received_mass or wanted.pooled is not None
     grid = PooledGrid(num_queries, num_keys, wanted.pooled or 1)
-    found = _null_rows(len(heads), num_queries, layer.value.shape[-1], wanted.top_k, like)
+    accumulators = _null_rows(len(heads), num_queries, layer.value.shape[-1], wanted.top_k, like)
     if has_columns:
-        found |= _null_columns(len(heads), num_keys, grid, like)
+        accumulators |= _null_columns(len(heads), num_keys, grid, like)
     num_rows = max(num_queries, num_keys) if num_queries > sizes.queries else num_queries
     together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_rows)))
     done, num_stages = 0.0, 1 + has_columns
@@ -479,7 +479,7 @@ def stream(
         plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
         for group in slices(len(heads), together):
             some = [
-                HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in found.items()})
+                HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in accumulators.items()})
                 for index in range(group.start, group.stop)
                 if len(heads[index].visibility.kept)
             ]
@@ -489,7 +489,7 @@ def stream(
                 run((head.columns() for head in some), share)
                 for head in some:
                     head.fill_columns()
-    return found
+    return accumulators
 
 
 def _null_rows(
@@ -547,14 +547,14 @@ def attend(
         first = None if progress is None else lambda done: progress(done * shares)
         on_cpu = layer.query.device.type == "cpu"
         numbers = stream(layer, wanted, sizes, first, num_threads if on_cpu else 1)
-    found = {name: tensor.view(*layer.shape[:2], *tensor.shape[1:]) for name, tensor in numbers.items()}
-    visible = found["visible"][:, 0]
-    found["sums"] = found["sums"].masked_fill((visible == 0).unsqueeze(1), 0.0)
-    rest, rows = Computed(), found
+    tensors = {name: tensor.view(*layer.shape[:2], *tensor.shape[1:]) for name, tensor in numbers.items()}
+    visible = tensors["visible"][:, 0]
+    tensors["sums"] = tensors["sums"].masked_fill((visible == 0).unsqueeze(1), 0.0)
+    rest, rows = Computed(), tensors
     if shares < 1:
         last = None if progress is None else lambda done: progress(0.5 + done / 2)
         rest = attend_by_rows(layer, second, last)
-        rows = found | rest.rows
+        rows = tensors | rest.rows
     asked = {
         "sums": True,
         "logsumexp": True,
@@ -566,8 +566,8 @@ def attend(
         "pooled_mean": wanted.pooled is not None,
         "pooled_max": wanted.pooled is not None,
     }
-    moments = moments_of_heads(*found["moments"].unbind(dim=-1)) if wanted.score_moments else None
-    given: dict[str, Any] = {name: found[name] for name, is_asked in asked.items() if is_asked}
+    moments = moments_of_heads(*tensors["moments"].unbind(dim=-1)) if wanted.score_moments else None
+    given: dict[str, Any] = {name: tensors[name] for name, is_asked in asked.items() if is_asked}
     return replace(
         rest, rows={name: rows[name] for name in wanted.rows}, visible=visible, moments=moments, **given
     )

@@ -129,9 +129,9 @@ def class_with_head(config: PreTrainedConfig) -> Any:
     """
     kind, saved = config.model_type, {*(config.architectures or ())}
     heads = [head for head in LANGUAGE_HEADS if head.of_two_stacks in (None, bool(config.is_encoder_decoder))]
-    own = [head for head in heads if kind in head.class_names]
-    named = [head for head in own if head.has(kind, saved)]
-    return next((head.auto_class for head in (*named, *own)), None)
+    of_kind = [head for head in heads if kind in head.class_names]
+    named = [head for head in of_kind if head.has(kind, saved)]
+    return next((head.auto_class for head in (*named, *of_kind)), None)
 
 
 def tokenizer_class(kind: str) -> Any:
@@ -152,9 +152,11 @@ def class_of(auto_class: Any, config: PreTrainedConfig) -> Any:
 def predicted_tokens(model: PreTrainedModel) -> Predicts | None:
     """What a model predicts, by its class; None for one without such a head."""
     name = {type(model).__name__}
-    own = {head.predicts for head in LANGUAGE_HEADS if any(head.has(kind, name) for kind in head.class_names)}
+    predictions = {
+        head.predicts for head in LANGUAGE_HEADS if any(head.has(kind, name) for kind in head.class_names)
+    }
     kinds: tuple[Predicts, ...] = ("next", "masked")
-    return next((kind for kind in kinds if kind in own), None)
+    return next((kind for kind in kinds if kind in predictions), None)
 
 
 @cache
@@ -225,7 +227,7 @@ def projection_of_heads(layer: nn.Module, num_heads: int) -> Float[Tensor, "head
 def arguments_of(model: PreTrainedModel) -> set[str]:
     """The names of what a forward takes; where that says nothing, of what the model mainly reads."""
     known = signature(model.forward).parameters
-    is_named = any(one.kind == one.POSITIONAL_OR_KEYWORD for one in known.values())
+    is_named = any(parameter.kind == parameter.POSITIONAL_OR_KEYWORD for parameter in known.values())
     return {*known} if is_named else {model.main_input_name}
 
 

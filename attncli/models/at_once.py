@@ -52,11 +52,11 @@ def run_at_once(pretrained: Pretrained, works: Sequence[Work[Given]]) -> Iterato
     free = deque([pretrained, *(with_own_modules(pretrained) for _ in range(num_threads - 1))])
 
     def run(work: Work[Given]) -> Given:
-        own = free.pop()
+        copy = free.pop()
         try:
-            return work(own)
+            return work(copy)
         finally:
-            free.append(own)
+            free.append(copy)
 
     with torch_threads(1):
         yield from run_jobs([partial(run, work) for work in rest], num_threads)
@@ -66,7 +66,7 @@ def with_own_modules(pretrained: Pretrained) -> Pretrained:
     """The model as it is now: the same parameters in modules, with configs, hooks and buffers, of its own."""
     whole = pretrained.whole
     copies: dict[int, Any] = {id(parameter): parameter for parameter in whole.parameters()}
-    own = deepcopy(whole, copies)
+    copy_of_whole = deepcopy(whole, copies)
     body = copies[id(pretrained.model)]
     copy_ways(pretrained.model, body)
-    return replace(pretrained, model=body, with_head=None if pretrained.with_head is None else own)
+    return replace(pretrained, model=body, with_head=None if pretrained.with_head is None else copy_of_whole)

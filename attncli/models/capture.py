@@ -112,15 +112,15 @@ def undisturbed(model: PreTrainedModel) -> Iterator[None]:
 
 def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
     """Every config in the model once: parts of a model may have, or share, their own."""
-    found: dict[int, PreTrainedConfig] = {}
+    configs: dict[int, PreTrainedConfig] = {}
     waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
     while waiting:
         config = waiting.pop()
-        if id(config) not in found:
-            found[id(config)] = config
+        if id(config) not in configs:
+            configs[id(config)] = config
             parts = (getattr(config, name, None) for name in config.sub_configs)
             waiting += [part for part in parts if part is not None]
-    return list(found.values())
+    return list(configs.values())
 
 
 def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
@@ -265,9 +265,9 @@ def _frozen(value: Any) -> Any:
 
 def _code_of(kind: type) -> list[Any]:
     """What instances of a class compute by: its functions, and those of the modules where they stand."""
-    own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
-    modules = [sys.modules[each.__module__] for each in own if each.__module__ in sys.modules]
-    functions = (part for named in (*own, *modules) for part in vars(named).copy().values())
+    classes = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
+    modules = [sys.modules[each.__module__] for each in classes if each.__module__ in sys.modules]
+    functions = (part for named in (*classes, *modules) for part in vars(named).copy().values())
     return [part for part in functions if isinstance(part, FunctionType)]
 
 

@@ -58,11 +58,11 @@ def _state_of(file: BinaryIO) -> list[int]:
 
 def _noted(note: Path, state: list[int]) -> str | None:
     try:
-        found = json.loads(note.read_bytes())
+        noted = json.loads(note.read_bytes())
     except (OSError, ValueError):
         return None
-    if isinstance(found, dict) and found.get("state") == state and isinstance(found.get("sha256"), str):
-        return str(found["sha256"])
+    if isinstance(noted, dict) and noted.get("state") == state and isinstance(noted.get("sha256"), str):
+        return str(noted["sha256"])
     return None
 
 

@@ -135,7 +135,9 @@ def _of_package(name: str) -> Path | None:
 @cache
 def models_in_packages() -> list[str]:
     """Installed packages that hold one model."""
-    names = {one.name for one in distributions() if HOLDS_A_MODEL.search(one.read_text("RECORD") or "")}
+    names = {
+        package.name for package in distributions() if HOLDS_A_MODEL.search(package.read_text("RECORD") or "")
+    }
     return sorted(name for name in names if _is_model(name))
 
 
@@ -417,7 +419,7 @@ def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, Te
             ):
                 if not all(type(length) is int and 0 <= length <= LARGEST_FILE for length in shape):
                     raise ValueError(name)
-                bits = int(found[0]) if (found := BITS.search(kind)) else 8
+                bits = int(bits_in_name[0]) if (bits_in_name := BITS.search(kind)) else 8
                 if prod(shape) * bits != 8 * (end - start):
                     raise ValueError(name)
                 tensors[name] = TensorInFile(kind, tuple(shape), begin + start)
@@ -572,7 +574,7 @@ def _gguf_header(path: Path, _state: tuple[int, int]) -> GgufHeader:
             num_tokens = header.lengths.get(VOCABULARY, 0)
     except (OSError, ValueError, KeyError, struct.error, RecursionError):
         raise UserError(f"model: {path}: is not a GGUF file: its header is damaged") from None
-    blocks = {found[1] for name in tensors if (found := BLOCK.search(name))}
+    blocks = {block[1] for name in tensors if (block := BLOCK.search(name))}
     whole = GgufHeader(tensors, len(blocks), num_tokens, settings)
     if whole.num_parameters > NUMBERS_PER_BYTE * size:
         raise UserError(f"model: {path}: is cut off: its header promises {whole.num_parameters} numbers")
@@ -619,7 +621,9 @@ class _Header:
         if not isinstance(alignment, int) or alignment < 1:
             raise ValueError(ALIGNMENT)
         begin = -(-self._file.tell() // alignment) * alignment
-        return {name: replace(one, begin=begin + one.begin) for name, one in tensors.items()}, settings
+        return {
+            name: replace(tensor, begin=begin + tensor.begin) for name, tensor in tensors.items()
+        }, settings
 
     def without_long_arrays(self) -> bytes:
         """The header with all its tensors and settings, but for arrays of many items: vocabularies, say."""
@@ -642,9 +646,9 @@ class _Header:
     def _bytes(self, begin: int, length: int) -> bytes:
         after = self._file.tell()
         self._file.seek(begin)
-        found = self._file.read(length)
+        data = self._file.read(length)
         self._file.seek(max(after, begin + length))
-        return found
+        return data
 
     def _counts(self) -> tuple[int, int]:
         """How many tensors there are, and how many settings."""

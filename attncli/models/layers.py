@@ -273,7 +273,7 @@ def seen_keys(
 
     CannotShow for a cache without the first keys, whose rows would differ.
     """
-    found = visibility_of_mask(
+    visibility = visibility_of_mask(
         batch_size,
         q_length,
         kv_length,
@@ -284,7 +284,7 @@ def seen_keys(
         use_vmap=use_vmap,
         device=device,
     )
-    return SeenKeys.of(found, batch_size, dtype, device)
+    return SeenKeys.of(visibility, batch_size, dtype, device)
 
 
 def visibility_of_mask(

@@ -666,7 +666,7 @@ def _check_has_numbers(model: PreTrainedModel) -> None:
             offloading.append(name)
         tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         missing = next((key for key, tensor in tensors if tensor.is_meta), None)
-        if missing is not None and not any(f"{name}.".startswith(f"{one}.") for one in offloading):
+        if missing is not None and not any(f"{name}.".startswith(f"{outer}.") for outer in offloading):
             raise UserError(
                 f"model: {name}.{missing} is on the meta device, without numbers: load its weights"
             )

@@ -189,10 +189,10 @@ class Processing:
         """The tensors that it gives."""
         try:
             with quiet_warnings():
-                found = self.processor(images=[image], return_tensors="pt", **self.beside)
+                outputs = self.processor(images=[image], return_tensors="pt", **self.beside)
         except Exception as error:  # a processor may fail in any way on a picture that it does not like
             raise UserError(f"image: the processor of {self.name} fails: {reason_of(error):.200}") from None
-        tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+        tensors = {name: tensor for name, tensor in outputs.items() if isinstance(tensor, Tensor)}
         if not any(name in tensors for name in PIXELS):
             raise UserError(f"image: the image processor of {self.name} gives no pixels")
         return tensors
@@ -214,21 +214,21 @@ class Processing:
             grey = (255 * ramp).round().astype(np.uint8)
             made.append(Image.fromarray(np.stack([grey] * 3, axis=-1)))
         black, white, *brightening = (self._pixels(image).double() for image in made)
-        if any(one.shape != like.shape for one in (black, white, *brightening)):
+        if any(pixels.shape != like.shape for pixels in (black, white, *brightening)):
             raise UserError(
                 f"image: {self.name} cuts each picture as it is: attn cannot tell where tokens lie"
             )
         span = white - black
         is_padding = span.abs() <= 1e-3 * span.abs().max()
-        found = [((one - black) / span).masked_fill(is_padding, torch.nan) for one in brightening]
-        for shares in found:
+        shares_of_ramps = [((ramp - black) / span).masked_fill(is_padding, torch.nan) for ramp in brightening]
+        for shares in shares_of_ramps:
             kept = shares[~is_padding]
             if not len(kept) or kept.min() < -TOLERANCE or kept.max() > 1 + TOLERANCE:
                 raise UserError(
                     f"image: {self.name} changes colours by the picture: attn cannot tell where tokens lie"
                 )
-        self._sources = {size: (found[0], found[1])}
-        return found[0], found[1]
+        self._sources = {size: (shares_of_ramps[0], shares_of_ramps[1])}
+        return shares_of_ramps[0], shares_of_ramps[1]
 
     def _pixels(self, image: "Image") -> Tensor:
         return pixels_of(self.inputs(image))[1]

@@ -72,17 +72,17 @@ def _accepted(
     pixels, numbers = pixels_of(inputs)
     given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
     if "noise" in known and hasattr(model.config, "mask_ratio"):  # MAE hides most patches, as it learns
-        counts = (getattr(one, "num_patches", None) for one in model.modules())
-        if (count := next((one for one in counts if one is not None), None)) is not None:
+        counts = (getattr(module, "num_patches", None) for module in model.modules())
+        if (count := next((each for each in counts if each is not None), None)) is not None:
             model.config.mask_ratio = 0.0
             given["noise"] = torch.linspace(0, 1, count).unsqueeze(0)
     if pixels not in known and GRID in known:
         given[OF_GRID] = numbers
         pixels = OF_GRID
-    found = {key: tensor for key, tensor in given.items() if key in known and tensor is not None}
-    if pixels not in found:
+    accepted = {key: tensor for key, tensor in given.items() if key in known and tensor is not None}
+    if pixels not in accepted:
         raise UserError(f"image: {name} takes no {pixels}")
-    return found, pixels
+    return accepted, pixels
 
 
 @checked
@@ -179,8 +179,8 @@ def _read_both(
     words = pretrained.labels(ids.tolist())
     labels = tuple(word if label is None else label for word, label in zip(words, placed.labels, strict=True))
     on_picture = torch.tensor([label is not None for label in placed.labels])
-    own = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
-    seen = ModelText(labels, own, is_merged=True, seen=placed.seen)
+    own_ids = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
+    seen = ModelText(labels, own_ids, is_merged=True, seen=placed.seen)
     return Reading(seen, inputs=inputs, part=f"{part}.")
 
 
@@ -202,20 +202,24 @@ def _ids_of_all(
 def _stack_of_both(model: PreTrainedModel) -> str | None:
     """The name of the one stack of blocks that is no part of what sees alone; None where there are others."""
     parts = model.named_modules()
-    sees = [name for name, one in parts if name and isinstance(one, PreTrainedModel) and sees_alone(one)]
+    sees = [
+        name for name, module in parts if name and isinstance(module, PreTrainedModel) and sees_alone(module)
+    ]
     names = [
         name
         for name, block in model.named_modules()
         if BLOCK.fullmatch(name) and any("att" in inner.lower() for inner, _ in block.named_modules())
     ]
-    own = {name.rpartition(".")[0] for name in names if not any(name.startswith(f"{one}.") for one in sees)}
-    return own.pop() if len(own) == 1 else None
+    stacks = {
+        name.rpartition(".")[0] for name in names if not any(name.startswith(f"{seeing}.") for seeing in sees)
+    }
+    return stacks.pop() if len(stacks) == 1 else None
 
 
 def _decoder_name(model: PreTrainedModel) -> str | None:
     """The name of the part that reads words; None where it is not a part of its own."""
-    own: Any = model  # transformers leaves the method without types
-    decoder = own.get_decoder() if hasattr(model, "get_decoder") else None
+    untyped: Any = model  # transformers leaves the method without types
+    decoder = untyped.get_decoder() if hasattr(model, "get_decoder") else None
     if not isinstance(decoder, nn.Module) or PIXELS[0] in signature(decoder.forward).parameters:
         return None
     return next((name for name, module in model.named_modules() if name and module is decoder), None)
@@ -245,10 +249,10 @@ def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
     content = [PICTURE, *([{"type": "text", "text": text}] if text else [])]
     tokenizer = pretrained.tokenizer
     processor = _opened_reader(pretrained)
-    own = getattr(processor, "chat_template", None) or _stored_template(pretrained)
-    if own is not None:
+    template = getattr(processor, "chat_template", None) or _stored_template(pretrained)
+    if template is not None:
         tokenizer = copy(tokenizer)
-        tokenizer.chat_template = own
+        tokenizer.chat_template = template
     written = in_chat_template(
         [{"role": "user", "content": content}], replace(pretrained, own_tokenizer=tokenizer)
     )
@@ -288,14 +292,14 @@ def _opened_reader(pretrained: Pretrained) -> Any:
     names: Mapping[str, str] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
     name, pixels = names.get(kind), image_processor(pretrained)
     try:
-        own = getattr(transformers, str(name), None)
-        if own is None:
+        known_class = getattr(transformers, str(name), None)
+        if known_class is None:
             raise ValueError(f"transformers has no processor for {kind}")
         parts = ["image_processor", "tokenizer"]
-        reader = type(str(name), (own,), {"get_attributes": classmethod(lambda _: parts)})
+        reader = type(str(name), (known_class,), {"get_attributes": classmethod(lambda _: parts)})
         path = Path(source) / PROCESSOR_FILES[1]
         settings = json.loads(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
-        taken = signature(own.__init__).parameters.keys() - {*parts, "self"}
+        taken = signature(known_class.__init__).parameters.keys() - {*parts, "self"}
         given = {key: None for key in ("video_processor",) if key in taken}
         given |= {key: value for key, value in settings.items() if key in taken - given.keys()}
         return reader(image_processor=pixels, tokenizer=pretrained.tokenizer, **given)

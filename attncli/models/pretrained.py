@@ -110,15 +110,15 @@ def words_of(
     of_text: list[range] = []
     last = -1
     for token, token_id, (start, end) in zip(tokens, ids, offsets, strict=True):
-        own = len(text[start:end].rstrip())
-        is_part = own and _has_more(of_character, start, start + own)
+        length = len(text[start:end].rstrip())
+        is_part = length and _has_more(of_character, start, start + length)
         if token_id in special and not is_part:
             spans.append((0, 0, token))
             of_text.append(range(0))
             last = -1
         else:
             first, is_new = of_character[start], last < of_character[start]
-            last = of_character[start + max(0, own - 1)]
+            last = of_character[start + max(0, length - 1)]
             if is_new:
                 spans.append((start, end, token))
                 of_text.append(range(first, last + 1))
@@ -385,12 +385,14 @@ class Pretrained:
             encoded = self.encoded(text, truncation=True, max_length=most, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
-        found = None
+        words_read = None
         if words is not None:
-            found = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
+            words_read = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
         side: Literal["first", "last"] = "first" if self.tokenizer.truncation_side == "left" else "last"
         spans = encoded["offset_mapping"] if with_spans else None
-        return ModelText(tokens, torch.tensor(ids), count - len(ids), found, left_out_side=side, spans=spans)
+        return ModelText(
+            tokens, torch.tensor(ids), count - len(ids), words_read, left_out_side=side, spans=spans
+        )
 
     def check_reads_text(self) -> None:
         """UserError for a model that reads pictures first of all."""
@@ -447,8 +449,8 @@ class Pretrained:
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
         """What the model's forward wants of texts of one length; a context goes to the encoder."""
         if readings[0].inputs is not None:
-            several = [dict(one.inputs or {}) for one in readings]
-            pixels = {name: torch.cat([one[name] for one in several]) for name in several[0]}
+            several = [dict(reading.inputs or {}) for reading in readings]
+            pixels = {name: torch.cat([inputs[name] for inputs in several]) for name in several[0]}
             counts = readings[0].counts
             return PictureInputs(
                 {name: tensor.to(self.device) for name, tensor in pixels.items()},
@@ -456,10 +458,12 @@ class Pretrained:
                 num_texts=len(readings),
                 part=readings[0].part,
             )
-        first = torch.stack([one.text.ids if one.context is None else one.context.ids for one in readings])
+        first = torch.stack(
+            [reading.text.ids if reading.context is None else reading.context.ids for reading in readings]
+        )
         inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
         if readings[0].context is not None:
-            inputs["decoder_input_ids"] = torch.stack([one.text.ids for one in readings])
+            inputs["decoder_input_ids"] = torch.stack([reading.text.ids for reading in readings])
         return {name: tensor.to(self.device) for name, tensor in inputs.items()}
 
     @property
@@ -655,11 +659,11 @@ def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretraine
     By position, by text, as the vocabulary spells them, or as a word of several; see `token_positions`. What
     the text does not have is left out.
     """
-    found: dict[int, str] = {}
+    names_of: dict[int, str] = {}
     for name in names:
         with suppress(ValueError):
-            found |= dict.fromkeys(_positions_of(name, text, pretrained), name)
-    return dict(sorted(found.items()))
+            names_of |= dict.fromkeys(_positions_of(name, text, pretrained), name)
+    return dict(sorted(names_of.items()))
 
 
 def check_tokens_named(
@@ -667,14 +671,14 @@ def check_tokens_named(
 ) -> None:
     """UserError, at `key`, for a name that means no token of any of the texts."""
     for name in names:
-        found: list[int] = []
+        positions: list[int] = []
         reasons: list[str] = []
         for text in texts:
             try:
-                found += _positions_of(name, text, pretrained)
+                positions += _positions_of(name, text, pretrained)
             except ValueError as error:
                 reasons.append(str(error))
-        if not found:
+        if not positions:
             raise UserError(f"{key}: {reasons[0] if reasons else _missing(name, texts, pretrained)}")
 
 
@@ -695,8 +699,8 @@ def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], lis
         written = zip(text.tokens, pretrained.written_tokens(text), strict=True)
         alike = [
             range(i, i + 1)
-            for i, (token, shown) in enumerate(written)
-            if sought == token or sought.removeprefix("·") == shown
+            for i, (token, as_written) in enumerate(written)
+            if sought == token or sought.removeprefix("·") == as_written
         ]
         return alike or (list(_pieces(sought, text, pretrained)) if pretrained.own_tokenizer else [])
 

@@ -79,9 +79,9 @@ class Replay:
     def layers(self) -> tuple[list[CapturedLayer], Float[Tensor, " new"]]:
         """The attention of the queries that chose the answer's tokens, and the log-probability of each."""
         rows = LastRows(self.is_pair, len(self.answer))
-        found = self._log_probabilities(self.prompt, rows, "whole")
+        log_probabilities = self._log_probabilities(self.prompt, rows, "whole")
         kind = "cross" if self.is_pair else "self"
-        return [layer for layer in rows.layers if layer.kind == kind], found
+        return [layer for layer in rows.layers if layer.kind == kind], log_probabilities
 
     def log_probabilities(self, prompt: Int[Tensor, " token"]) -> Float[Tensor, " new"]:
         """ln p of each token of the answer after another prompt, in float64."""

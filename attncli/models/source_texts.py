@@ -56,7 +56,7 @@ class SourcedText:
 
     def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":
         """The text with some of its sources, without the blanks before the first of them."""
-        places = sorted((span, number) for number, one in enumerate(self.sources) for span in one.spans)
+        places = sorted((span, number) for number, source in enumerate(self.sources) for span in source.spans)
         pieces, end = [self.text[: places[0][0].start]], places[0][0].start
         length, is_first = end, True
         spans: dict[int, list[Span]] = {}
@@ -79,7 +79,7 @@ class SourcedText:
     def in_template(self, pretrained: Pretrained) -> "SourcedText":
         """The text as a user's message, in the model's chat template."""
         messages = [{"role": "user", "content": self.text}]
-        parts = [span for one in self.sources for span in one.spans]
+        parts = [span for source in self.sources for span in source.spans]
         placed = placed_chat(messages, pretrained, parts=[sorted(parts)])
         where = dict(zip(sorted(parts), placed.parts[0], strict=True))
         if not all(where.values()):
@@ -87,7 +87,8 @@ class SourcedText:
                 f"chat: the chat template of {pretrained.name} leaves out the text, or changes it"
             )
         sources = (
-            one.moved_to([moved for span in one.spans for moved in where[span]]) for one in self.sources
+            source.moved_to([moved for span in source.spans for moved in where[span]])
+            for source in self.sources
         )
         return SourcedText(placed.text, tuple(sources), is_whole=True)
 
@@ -182,19 +183,21 @@ def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> Source
     """
     messages, tools = chat_messages(text, key)
     placed = placed_chat(messages, pretrained, tools)
-    found: list[tuple[list[Span], str]] = []
+    titled: list[tuple[list[Span], str]] = []
     for message, (spans,) in zip(messages, placed.parts, strict=True):
         content = (message.get("content") or "").strip()
         if content:
-            found.append((_in_chat(spans, pretrained, f"the message {content[:30]!r}"), str(message["role"])))
+            titled.append(
+                (_in_chat(spans, pretrained, f"the message {content[:30]!r}"), str(message["role"]))
+            )
     for tool, spans in zip(tools, placed.tools, strict=True):
         name = str(tool.get("function", tool).get("name", "tool"))
         whole = [_as_json(tool, span, placed.text) for span in spans]
-        found.append((_in_chat(whole, pretrained, f"the tool {name}"), f"tool {name}"))
-    found.sort()
+        titled.append((_in_chat(whole, pretrained, f"the tool {name}"), f"tool {name}"))
+    titled.sort()
     sources = tuple(
         Source(f"turn{number}", *spans[0], title, tuple(spans[1:]))
-        for number, (spans, title) in enumerate(found, start=1)
+        for number, (spans, title) in enumerate(titled, start=1)
     )
     if not sources:
         raise UserError(f"{key}: must hold a message with a text")
@@ -219,19 +222,19 @@ def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
 def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The messages and the tools of a chat as JSON; UserError, which names `key`, for anything else."""
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    chat = found if isinstance(found, dict) else {"messages": found}
+        parsed = None
+    chat = parsed if isinstance(parsed, dict) else {"messages": parsed}
     messages: Any = chat.get("messages")
     tools: Any = chat.get("tools") or []
     are_messages = isinstance(messages, list) and all(
-        isinstance(one, dict)
-        and isinstance(one.get("role"), str)
-        and isinstance(one.get("content"), str | None)
-        for one in messages
+        isinstance(message, dict)
+        and isinstance(message.get("role"), str)
+        and isinstance(message.get("content"), str | None)
+        for message in messages
     )
-    if not are_messages or not isinstance(tools, list) or not all(isinstance(one, dict) for one in tools):
+    if not are_messages or not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         form = '[{"role": "user", "content": "..."}, ...], or {"messages": [...], "tools": [...]}'
         raise UserError(f"{key}: must be a chat as JSON: {form}")
     return messages, tools
@@ -278,15 +281,15 @@ def read_sourced(
         tuple(
             i
             for i, (start, end) in enumerate(spans)
-            if any(max(start, part.start) < min(end, part.end) for part in one.spans)
+            if any(max(start, part.start) < min(end, part.end) for part in source.spans)
         )
-        for one in sourced.sources
+        for source in sourced.sources
     )
     most = pretrained.most_tokens()
     if most is not None and num_new >= most:
         raise UserError(f"max_new_tokens: must be at most {most} for {pretrained.name} (got {num_new + 1})")
     if most is not None and len(ids) + num_new > most:
-        counts = [len(one) for one in places]
+        counts = [len(tokens) for tokens in places]
         longest = sourced.sources[counts.index(max(counts))].name
         beside = f" beside {num_new + 1} new ones" if num_new else ""
         must = f"must be at most {most - num_new} tokens for {pretrained.name}{beside} (got {len(ids)}"
@@ -305,12 +308,14 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
         token.content: i for i, token in pretrained.tokenizer.added_tokens_decoder.items() if token.special
     }
     names = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
-    found = list(re.finditer(names, text)) if names else []
+    marks = list(re.finditer(names, text)) if names else []
     inert = [
         mark
-        for mark in found
+        for mark in marks
         if any(
-            mark.start() < end and start < mark.end() for one in sourced.sources for start, end in one.spans
+            mark.start() < end and start < mark.end()
+            for source in sourced.sources
+            for start, end in source.spans
         )
     ]
     if not inert:
@@ -318,7 +323,7 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
         return read["input_ids"], read["offset_mapping"]
     # Pieces between the special tokens that are meant, whose names in the pieces are text.
     ids, spans, start = list[int](), list[tuple[int, int]](), 0
-    for mark in [*(mark for mark in found if mark not in inert), None]:
+    for mark in [*(mark for mark in marks if mark not in inert), None]:
         end = len(text) if mark is None else mark.start()
         read = pretrained.encoded(
             text[start:end], add_special_tokens=False, split_special_tokens=True, **options

@@ -309,9 +309,9 @@ class Processed(Source):
     def _made(self, numbers: Callable[[Source], Tensor]) -> Tensor:
         made: dict[str, Tensor] = {}
         for name, part in self.parts:
-            found = self.process(numbers(part).numpy(), name, made)
-            if found is not None:
-                return torch.from_numpy(np.ascontiguousarray(found))
+            numbers_made = self.process(numbers(part).numpy(), name, made)
+            if numbers_made is not None:
+                return torch.from_numpy(np.ascontiguousarray(numbers_made))
         return made[self.name]
 
     def will_be_read(self) -> None:
@@ -442,10 +442,10 @@ class Stored(Tensor):
         """The weight whose numbers are those of a source."""
         # One number in all places: where anything should go by, it is not taken for a weight.
         device = source.device if isinstance(source, Cast) else "cpu"
-        one = torch.full(
+        filler = torch.full(
             (), torch.nan if source.dtype.is_floating_point else 0, dtype=source.dtype, device=device
         )
-        stored = one.expand(source.shape).as_subclass(Stored)
+        stored = filler.expand(source.shape).as_subclass(Stored)
         stored.source, stored.use, stored.numbers, stored.num_uses = source, use, None, 0
         return stored
 
@@ -485,8 +485,8 @@ class Stored(Tensor):
                 runs[-1] = (runs[-1][0], row + 1)
             else:
                 runs.append((row, row + 1))
-        found = [self.source.rows(start, stop) for start, stop in runs]
-        return torch.cat(found) if found else self.source.rows(0, 0), places
+        rows_read = [self.source.rows(start, stop) for start, stop in runs]
+        return torch.cat(rows_read) if rows_read else self.source.rows(0, 0), places
 
     @classmethod
     def __torch_function__(
@@ -502,11 +502,11 @@ class Stored(Tensor):
             return args[0]
         if isinstance(args[0], Stored) and (func in SETTERS or CHANGES.fullmatch(func.__name__)):
             raise TypeError("a weight that stays in its file cannot be changed")
-        use = next(one.use for one in _tensors_in([args, named]) if isinstance(one, Stored))
+        use = next(weight.use for weight in _tensors_in([args, named]) if isinstance(weight, Stored))
         if use.is_loading:
             return _deferred(func, args, named, use)
-        if func in COMPUTED and (found := COMPUTED[func](*args, **named)) is not None:
-            return found
+        if func in COMPUTED and (result := COMPUTED[func](*args, **named)) is not None:
+            return result
         given, by_name = _changed([args, named], Stored.read)
         return func(*given, **by_name)
 
@@ -595,8 +595,8 @@ def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: U
     meta_args, meta_named = _changed([args, named], _without_numbers)
     positions = count()
 
-    def made(one: Tensor) -> Stored:
-        return Stored.of(Made(func, args, named, next(positions), one.shape, one.dtype), use)
+    def made(like: Tensor) -> Stored:
+        return Stored.of(Made(func, args, named, next(positions), like.shape, like.dtype), use)
 
     return _changed(func(*meta_args, **meta_named), made)
 
@@ -612,12 +612,12 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         weight: Stored = ctx.weight
-        found = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
+        product = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
         for start, stop, rows in weight.parts():
             # Many gradients at once (is_grads_batched) have no slice that is the whole.
             is_whole = stop - start == weight.shape[0]
-            found += (gradient if is_whole else gradient.narrow(-1, start, stop - start)) @ rows
-        return found, None, None
+            product += (gradient if is_whole else gradient.narrow(-1, start, stop - start)) @ rows
+        return product, None, None
 
 
 def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
@@ -675,7 +675,7 @@ def _item(tensor: Any, index: Any) -> Tensor | None:
     if isinstance(index, slice) and index.step in (None, 1):
         start, stop, _ = index.indices(num_rows)
         return tensor.source.rows(start, max(start, stop))
-    if isinstance(index, list) and all(type(one) is int for one in index):
+    if isinstance(index, list) and all(type(row) is int for row in index):
         index, is_place = torch.tensor(index, dtype=torch.long), True
     if is_place and bool((index >= 0).all()):
         rows, places = tensor.looked_up(index)
@@ -699,12 +699,12 @@ def unknown_types(folder: Path) -> set[str]:
 
 def weights_of_folder(folder: Path, use: Use | None) -> dict[str, Any]:
     """The weights of a folder by their names in its files. Without `use` they are read as they are taken."""
-    found: dict[str, Tensor | Whole] = {}
+    weights: dict[str, Tensor | Whole] = {}
     for path in weight_files(folder):
         file = WeightFile(path)
         for name, about in safetensors_tensors(path).items():
-            found[name] = _held(InSafetensors(file, about), use)
-    return found
+            weights[name] = _held(InSafetensors(file, about), use)
+    return weights
 
 
 def weights_of_gguf(
@@ -734,7 +734,7 @@ def weights_of_gguf(
 
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     file = WeightFile(path)
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     parts: dict[str, list[tuple[str, Source]]] = {}
     for name, about in header.tensors.items():
         source = InGguf(file, about)
@@ -745,13 +745,13 @@ def weights_of_gguf(
         made: dict[str, Tensor] = {}
         processed = process(nothing, name, made)
         if processed is nothing and name in names:
-            found[names[name]] = source
+            sources[names[name]] = source
         elif processed is None or name in names:
             target = next(iter(made)) if processed is None else names[name]
             parts.setdefault(target, []).append((name, source))
             if target in shapes:
-                found[target] = Processed(parts[target], process, target, shapes[target])
-    return {name: _held(source, use) for name, source in found.items()}
+                sources[target] = Processed(parts[target], process, target, shapes[target])
+    return {name: _held(source, use) for name, source in sources.items()}
 
 
 class _Names:
@@ -788,8 +788,8 @@ def settled(model: PreTrainedModel, use: Use) -> None:
     if use.device.type == "cpu":
         return
     for module in model.modules():
-        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-        for name, tensor in own:
+        tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        for name, tensor in tensors:
             if not isinstance(tensor, Stored):
                 moved = tensor.to(use.device)
                 setattr(module, name, nn.Parameter(moved) if isinstance(tensor, nn.Parameter) else moved)
@@ -802,14 +802,14 @@ def use_of(model: nn.Module) -> Use | None:
 
 def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleList]:
     """The stacks of blocks whose weights stay in their files; with `in_memory` all of them."""
-    found: dict[str, nn.ModuleList] = {}
+    stacks: dict[str, nn.ModuleList] = {}
     for name, stack in model.named_modules():
         # The experts of a block are no blocks.
-        if not isinstance(stack, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in found):
+        if not isinstance(stack, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in stacks):
             continue
         if in_memory or any(isinstance(weight, Stored) for weight in stack.parameters()):
-            found[name] = stack
-    return [*found.values()]
+            stacks[name] = stack
+    return [*stacks.values()]
 
 
 @contextmanager
@@ -840,7 +840,7 @@ NUMBERING = re.compile(r"idx|index")
 
 def _kind(block: nn.Module) -> tuple[Any, ...]:
     """What two blocks have in common that compute alike."""
-    found: list[Any] = []
+    traits: list[Any] = []
     for name, module in block.named_modules():
         shapes = [(key, tuple(weight.shape)) for key, weight in module.named_parameters(recurse=False)]
         plain = [
@@ -848,5 +848,5 @@ def _kind(block: nn.Module) -> tuple[Any, ...]:
             for key, value in vars(module).items()
             if isinstance(value, int | float | str | None) and not NUMBERING.search(key)
         ]
-        found.append((name, type(module), *shapes, *plain))
-    return tuple(found)
+        traits.append((name, type(module), *shapes, *plain))
+    return tuple(traits)

@@ -95,17 +95,17 @@ class LineFile:
             csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
             reader = csv.DictReader(self._csv_lines(text), delimiter=DELIMITERS[self._path.suffix.lower()])
             try:
-                found = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+                columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
                 for name in self.columns:
-                    if found.count(name) > 1:
+                    if columns.count(name) > 1:
                         raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
-                if self.columns[0] not in found:
-                    has = f"it has {', '.join(found)[:60]}" if found else "it is empty"
+                if self.columns[0] not in columns:
+                    has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
                     other = "one text per line in a .txt file, or JSON Lines, will do as well"
                     raise UserError(f"{self.label}:1: must have a column {self.columns[0]} ({has}); {other}")
                 for cells in reader:
                     if None in cells or None in cells.values():
-                        where, count = f"{self.label}:{reader.line_num}", len(found)
+                        where, count = f"{self.label}:{reader.line_num}", len(columns)
                         raise UserError(f'{where}: must have {count} cells, as its header: "quote, a comma"')
                     kept = {name: cells[name] for name in self.columns if cells.get(name)}
                     yield reader.line_num, json.dumps({self.columns[0]: "", **kept}).encode()
@@ -150,13 +150,13 @@ class LineFile:
         if not self.is_json:
             return {texts[0]: text}
         try:
-            found = json.loads(text)
+            record = json.loads(text)
         except (ValueError, RecursionError) as error:
             message = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep or too long"
             raise UserError(f"{where}: is not valid JSON: {message}") from None
-        if errors := list(_field_errors(found, texts, names)):
+        if errors := list(_field_errors(record, texts, names)):
             raise UserError(*(f"{where}: {error}" for error in errors))
-        return {key: None if value in (None, "") else str(value) for key, value in found.items()}
+        return {key: None if value in (None, "") else str(value) for key, value in record.items()}
 
     @hints_for_first_lines()
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
@@ -188,18 +188,18 @@ def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
     return spool
 
 
-def _field_errors(found: Any, texts: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> Iterator[str]:
     required, keys = texts[0], (*texts, *names)
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         yield f'must be an object like {{"{required}": "..."}}'
         return
-    for key in (key for key in found if key not in keys):
+    for key in (key for key in record if key not in keys):
         yield f"{key}: unknown key{nearest(key, keys)}"
-    if required not in found:
+    if required not in record:
         yield f"{required}: must be given"
     for key in texts:
-        value = found.get(key)
-        if key not in found or (value is None and key != required):
+        value = record.get(key)
+        if key not in record or (value is None and key != required):
             continue
         if not isinstance(value, str):
             yield f"{key}: must be text (got {value!r:.60})"
@@ -208,7 +208,7 @@ def _field_errors(found: Any, texts: Sequence[str], names: Sequence[str]) -> Ite
         elif _has_surrogate(value):
             yield f"{key}: must be valid UTF-8 text"
     for key in names:
-        name = found.get(key)
+        name = record.get(key)
         if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
             yield f"{key}: must be text or a whole number (got {name!r:.60})"
         elif isinstance(name, str) and _has_surrogate(name):
@@ -346,8 +346,8 @@ class PairFile(TextFile):
         fields = self.fields(number, data, ("text", "other"), optional)
         text = fields.pop("text")
         assert text is not None
-        own = {name: fields.get(name) for name in ("other", *optional)}
-        return TextLine(number, text, **own)
+        optional_fields = {name: fields.get(name) for name in ("other", *optional)}
+        return TextLine(number, text, **optional_fields)
 
 
 MAX_TEXTS = 32
@@ -452,7 +452,7 @@ class ManyTexts(Generic[Text]):
         count, texts = self.file.count(), self.file.numbered()
         window = PICTURES_PER_WINDOW if self.key == "image" else TEXTS_PER_WINDOW
         read = self.read
-        for batch in in_batches(texts, lambda one: read(one[1]), self._leave_out, window=window):
+        for batch in in_batches(texts, lambda numbered: read(numbered[1]), self._leave_out, window=window):
             self.num_read += len(batch)
             self.num_tokens += sum(len(reading.text.ids) for _, reading in batch)
             self.num_cut += sum(reading.text.left_out > 0 for _, reading in batch)

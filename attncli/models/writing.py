@@ -371,7 +371,9 @@ def whole_cache(model: PreTrainedModel) -> WholeCache | None:
     if is_changed:
         cache.layers = whole
     rope: Any = getattr(config, "rope_parameters", None) or {}
-    rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
+    rope_types = {
+        settings.get("rope_type") for settings in (rope, *rope.values()) if isinstance(settings, dict)
+    }
     is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
     may_be_cut = is_of_keys and not model.config.is_encoder_decoder and not rope_types & ROTATIONS_BY_LENGTH
     return WholeCache(cache, is_changed, may_be_cut)
@@ -383,12 +385,14 @@ def _cache_options(
     """The caller's cache or, where the model's own would drop keys, a whole one; and a long prompt in pieces
     where that changes nothing. UserError where pieces are asked for and may change something.
     """
-    own = whole_cache(model)
+    whole = whole_cache(model)
     options: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
-    if own is not None and own.is_changed and cache is None:
+    if whole is not None and whole.is_changed and cache is None:
         is_pair = bool(model.config.is_encoder_decoder)
-        options["past_key_values"] = EncoderDecoderCache(own.cache, DynamicCache()) if is_pair else own.cache
-    may_be_cut = own is not None and own.may_be_cut
+        options["past_key_values"] = (
+            EncoderDecoderCache(whole.cache, DynamicCache()) if is_pair else whole.cache
+        )
+    may_be_cut = whole is not None and whole.may_be_cut
     if prefill_chunk is not None and not may_be_cut:
         kind = model.config.model_type
         raise UserError(f"prefill_chunk: a prompt in pieces may be another one to {kind}: leave it out")
@@ -463,7 +467,7 @@ def in_chat_template(
 def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained: Pretrained) -> str:
     """The whole prompt; ValueError, in one line, where there is none."""
     chat: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
-    length = sum(len(str(one.get("content"))) for one in chat) + sum(len(str(tool)) for tool in tools)
+    length = sum(len(str(message.get("content"))) for message in chat) + sum(len(str(tool)) for tool in tools)
     try:
         whole = pretrained.tokenizer.apply_chat_template(
             chat, tools=list[Any](tools) or None, tokenize=False, add_generation_prompt=True

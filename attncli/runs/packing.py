@@ -92,12 +92,12 @@ def packed(columns: Columns, values: np.ndarray, *, compress: bool = True) -> li
     """
     single = _single(values)
     survives = _survives(values, single)
-    found: list[Packed | None] = [None] * len(values)
+    packed_rows: list[Packed | None] = [None] * len(values)
     for numbers, rows in ((single, survives), (values.astype(DOUBLE, copy=False), ~survives)):
         places = np.flatnonzero(rows).tolist()
         for place, row in zip(places, _packed(columns, numbers[rows], compress=compress), strict=True):
-            found[place] = row
-    return [row for row in found if row is not None]
+            packed_rows[place] = row
+    return [row for row in packed_rows if row is not None]
 
 
 def _packed(columns: Columns, numbers: np.ndarray, *, compress: bool) -> list[Packed]:

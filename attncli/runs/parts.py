@@ -108,11 +108,11 @@ def _encoding(run: Packed) -> object:
 
 def _by_columns(result: ChunkResult) -> list[tuple[Columns, list[int]]]:
     """The runs with the same columns, which are one object where they are equal: to hash them takes long."""
-    found: dict[int, tuple[Columns, list[int]]] = {}
+    groups: dict[int, tuple[Columns, list[int]]] = {}
     for number in sorted(result.values):
         columns, _ = result.values[number]
-        found.setdefault(id(columns), (columns, []))[1].append(number)
-    return [*found.values()]
+        groups.setdefault(id(columns), (columns, []))[1].append(number)
+    return [*groups.values()]
 
 
 def _write(folder: Path, runs: Mapping[int, Run], rows: Sequence[int], result: ChunkResult) -> PartFile:
@@ -265,8 +265,8 @@ class Lists(NamedTuple):
         starts = self.offsets[rows]
         if (self.offsets[rows + 1] - starts != count).any():
             return None
-        found: np.ndarray = self.values[starts[:, None] + np.arange(count)]
-        return found
+        numbers: np.ndarray = self.values[starts[:, None] + np.arange(count)]
+        return numbers
 
 
 class Merge(NamedTuple):
@@ -436,8 +436,8 @@ class Parts:
         return [file for file in self.folder.iterdir() if PART.fullmatch(file.name)]
 
     def _name(self, part: int) -> str:
-        found = self._file(part)
-        return found[0].file if found is not None else f"part {part}"
+        located = self._file(part)
+        return located[0].file if located is not None else f"part {part}"
 
     def _file(self, part: int) -> tuple[PartFile, int] | None:
         """The file of the part of that number, and its first row there; None where that is damaged."""
@@ -451,13 +451,13 @@ class Parts:
 
     def _lists(self, part: int, statistics: frozenset[str] | None) -> tuple[int, dict[str, Lists]]:
         """The first row of a part in its file, and the statistics of that; none of one that is damaged."""
-        if (found := self._file(part)) is None:
+        if (located := self._file(part)) is None:
             return 0, {}
-        if (lists := self._lists_of(found[0], statistics)) or (self.folder / found[0].file).exists():
-            return found[1], lists
+        if (lists := self._lists_of(located[0], statistics)) or (self.folder / located[0].file).exists():
+            return located[1], lists
         del self._files[part]  # it may have been merged meanwhile
-        found = self._file(part) or found
-        return found[1], self._lists_of(found[0], statistics)
+        located = self._file(part) or located
+        return located[1], self._lists_of(located[0], statistics)
 
     def _lists_of(self, file: PartFile, statistics: frozenset[str] | None) -> dict[str, Lists]:
         if (key := (file, statistics)) not in self._read:

@@ -415,17 +415,17 @@ def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str
             is_folder = Path(value).is_dir()
             settings[key] = (contents.of_model if is_folder else contents.of_file)(Path(value))
         elif isinstance(value, list):
-            settings[key] = [contents.of_file(Path(one)) for one in value]
+            settings[key] = [contents.of_file(Path(file)) for file in value]
     answer = getattr(spec, "answer", None)
     if answer is not None and names_file(answer):
         settings["answer"] = contents.of_file(Path(answer))
     model = getattr(spec, "model", None)
-    found = None if model is None else local_model(model)
-    if found is not None:
+    folder = None if model is None else local_model(model)
+    if folder is not None:
         try:
-            settings["model"] = contents.of_model(found)
+            settings["model"] = contents.of_model(folder)
         except OSError as error:
-            raise UserError(f"model: {found}: cannot be read: {error.strerror}") from None
+            raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
     return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
 
 
@@ -476,9 +476,9 @@ def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
         return [sentence, context]
     if prompt.context is not None and "context" in type(spec).model_fields:
         context = prompt.context
-    own = [prompt.text, context, *([prompt.id] if prompt.id is not None else [])]
+    parts = [prompt.text, context, *([prompt.id] if prompt.id is not None else [])]
     reads_answer = prompt.answer is not None and "answer" in type(spec).model_fields
-    return [*own, {"answer": prompt.answer}] if reads_answer else own
+    return [*parts, {"answer": prompt.answer}] if reads_answer else parts
 
 
 # Measured on one core, and rounded: a factor of three or so does not matter here.

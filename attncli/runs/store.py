@@ -177,7 +177,7 @@ class Store:
 
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
         """The place of each run (of equal runs the first), and whether it is done."""
-        found: dict[bytes, tuple[int, bool]] = {}
+        places: dict[bytes, tuple[int, bool]] = {}
         for start in range(0, len(keys), KEYS_A_QUERY):
             part = keys[start : start + KEYS_A_QUERY]
             query = (
@@ -185,8 +185,8 @@ class Store:
                 f"WHERE key IN ({', '.join('?' * len(part))})"
             )
             rows = self._connection.execute(query, (DONE, *part))
-            found |= {key: (place, bool(is_done)) for key, place, is_done in rows}
-        return found
+            places |= {key: (place, bool(is_done)) for key, place, is_done in rows}
+        return places
 
     def values(self, key: bytes) -> tuple[Columns, np.ndarray]:
         """The columns and values of a run that is done."""

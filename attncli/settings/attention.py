@@ -634,7 +634,7 @@ class EitherSpec(SentenceSpec, ModelNameSpec):
     def contradictions(self) -> Contradictions:
         """Of a setting of the other kind, that it is one: what else is wrong with it does not matter."""
         others = self.given(*(key for key in type(self).model_fields if key not in self.kind.model_fields))
-        yield from (found for found in super().contradictions() if found.key not in others)
+        yield from (problem for problem in super().contradictions() if problem.key not in others)
         if (self.tokenizer == "model") != (self.model is not None):
             wanted = f"must be model with `model` (got {self.tokenizer})" if self.model else "needs `model`"
             yield contradiction("tokenizer", wanted, "model")

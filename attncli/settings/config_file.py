@@ -171,7 +171,7 @@ def _relative(path: Path, key: str, value: Any) -> Any:
     an answer.
     """
     if isinstance(value, list):
-        return [_relative(path, key, one) for one in value]
+        return [_relative(path, key, item) for item in value]
     if key == "model" and isinstance(value, str) and (path.parent / value).exists():
         return str(path.parent / value)
     if key == "answer" and isinstance(value, str) and names_file(str(path.parent / value)):
@@ -269,7 +269,7 @@ class WrittenEntry(NamedTuple):
     """An entry as it is written, before the grid's values join it."""
 
     spec_class: type[Spec]
-    own: dict[str, Given]
+    settings: dict[str, Given]
     source: str
 
 
@@ -334,14 +334,14 @@ class ConfigFile:
         axes = self._axes(written, defaults) if "sweep" in self.keys else {}
         if "sweep" in self.keys and self.reader.errors:  # without its values the rest cannot be judged
             for entry in written:
-                for key, value in entry.own.items():
+                for key, value in entry.settings.items():
                     self.reader.errors += setting_errors(key, value, [entry.spec_class])
             self.reader.raise_errors()
         entries: list[Entry] = []
         for point in _grid(axes):
             of_point: list[Entry] = []
-            for one in written:
-                if complete := self._entry(one, defaults, point, of_point):
+            for entry in written:
+                if complete := self._entry(entry, defaults, point, of_point):
                     of_point.append(complete)
             entries += of_point
         self.reader.raise_errors()
@@ -371,7 +371,9 @@ class ConfigFile:
             self.reader.error(key, "sweep", "must be a mapping from settings to lists of values")
             return {}
         fixed = (
-            dict(defaults) if self.has_steps else {k: v for entry in written for k, v in entry.own.items()}
+            dict(defaults)
+            if self.has_steps
+            else {k: v for entry in written for k, v in entry.settings.items()}
         )
         axes = {}
         for name, (where, values) in self.reader.keys(node).items():
@@ -402,7 +404,7 @@ class ConfigFile:
 
     def _written(self, keys: KeyNodes) -> WrittenEntry | None:
         """An experiment and its own settings; None where it names no experiment, which is an error."""
-        own = self.reader.settings(keys, ("experiment",) if self.has_steps else ("experiment", "sweep"))
+        settings = self.reader.settings(keys, ("experiment",) if self.has_steps else ("experiment", "sweep"))
         if "experiment" not in keys:
             where = next((key for key, _ in keys.values()), Scalar(None, 1, 1))
             self.reader.error(where, "experiment", f"must be given: one of {', '.join(SPECS)}")
@@ -410,20 +412,22 @@ class ConfigFile:
         key, node = keys["experiment"]
         name = node.text if isinstance(node, Scalar) else None
         if name is None or name not in SPECS:
-            shown = repr(name) if name is not None else "no name"
+            name_or_none = repr(name) if name is not None else "no name"
             hint = nearest(name or "", SPECS)
-            self.reader.error(key, "experiment", f"got {shown}{hint}: must be one of {', '.join(SPECS)}")
+            self.reader.error(
+                key, "experiment", f"got {name_or_none}{hint}: must be one of {', '.join(SPECS)}"
+            )
             return None
-        return WrittenEntry(SPECS[name], own, place(self.path, key))
+        return WrittenEntry(SPECS[name], settings, place(self.path, key))
 
     def _entry(
         self, written: WrittenEntry, defaults: Settings[str, Given], point: Point, before: list[Entry]
     ) -> Entry | None:
         """The entry at one point of the grid; the point's values stand between the defaults and its own."""
-        spec_class, own, source = written
+        spec_class, settings, source = written
         outer = {**defaults, **point.given}
         shared = current(spec_class, {key: outer[key] for key in outer if spec_class.reads_key(key)})
-        given = overridden(spec_class, shared | current(spec_class, own), self.overrides)
+        given = overridden(spec_class, shared | current(spec_class, settings), self.overrides)
         if "embedding" in given and given["embedding"].value == "previous":
             dims = [dim for entry in before if (dim := entry.spec.table_dim()) is not None]
             if not dims:
@@ -432,7 +436,7 @@ class ConfigFile:
             given.setdefault("embed_dim", Given(str(dims[-1]), given["embedding"].where))
         spec = self.reader.spec(spec_class, given)
         source = f"{source} ({point.label})" if point.label else source
-        return Entry(spec, given, "seed" in own, source, not before) if spec else None
+        return Entry(spec, given, "seed" in settings, source, not before) if spec else None
 
 
 OBJECT = {"type": "object", "additionalProperties": False}
@@ -522,7 +526,7 @@ def _visible(text: str) -> str:
 def _portable(key: str, value: Any) -> Any:
     """Paths in a file are relative to it, wherever it will be: so they are written in full."""
     if isinstance(value, list):
-        return [_portable(key, one) for one in value]
+        return [_portable(key, item) for item in value]
     is_path = key in PATH_KEYS and value not in (None, "-", *SAMPLED_EMBEDDINGS)
     is_here = key == "model" and value is not None and Path(value).exists()
     is_here = is_here or (key == "answer" and value is not None and names_file(value))

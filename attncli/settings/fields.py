@@ -220,9 +220,9 @@ class Spec(BaseModel):
     @classmethod
     def group_of(cls, key: str) -> str:
         """The heading of help for a setting: its own, else that of the class that declares it."""
-        own = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Group))
+        titles = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Group))
         bases = (base for base in reversed(cls.__mro__) if issubclass(base, Spec))
-        return next(own, next(base.group for base in bases if key in base.model_fields))
+        return next(titles, next(base.group for base in bases if key in base.model_fields))
 
     @classmethod
     def title_of(cls, settings: Mapping[str, Any]) -> str:
@@ -444,15 +444,15 @@ def _field_errors(
     except ValidationError as failure:
         # A default that depends on a bad value is no error of its own.
         errors = [e for e in failure.errors() if e["type"] != "default_factory_not_called"]
-        found = {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
+        messages = {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
     except UnicodeEncodeError:  # pydantic writes no message with half a surrogate pair
-        found = {key: "must be valid UTF-8 text" for key, value in values.items() if not is_unicode(value)}
+        messages = {key: "must be valid UTF-8 text" for key, value in values.items() if not is_unicode(value)}
     fields = spec_class.model_fields
     for key, value in values.items():
         if isinstance(value, list) and value and get_origin(fields[key].annotation) is not list:
             items = shown(value)
-            found[key] = f"takes one value (got {items}): to run each, write {key}: {items} below sweep:"
-    return None, found
+            messages[key] = f"takes one value (got {items}): to run each, write {key}: {items} below sweep:"
+    return None, messages
 
 
 OTHER_NAMES = {"head": "heads", "heads": "head", "text": "sentence"}
@@ -471,7 +471,7 @@ def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Giv
     is given by both its names. A head whose layer is given otherwise stays whole,
     which is an error of its own.
     """
-    found: dict[str, Given] = {}
+    renamed: dict[str, Given] = {}
     for key, value in given.items():
         name = spec_class.former_keys.get(key, key)
         if name != key:
@@ -488,8 +488,8 @@ def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Giv
             part for part in parts if part != key and part in given and str(given[part].value) != parts[part]
         ]
         parts = {name: value.value} if differ else parts
-        found |= {part: value._replace(value=of_part) for part, of_part in parts.items()}
-    return found
+        renamed |= {part: value._replace(value=of_part) for part, of_part in parts.items()}
+    return renamed
 
 
 def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[str]:
@@ -595,9 +595,11 @@ def replaced_by(overrides: Overrides) -> set[str]:
 def overridden(spec_class: type[Spec], given: Mapping[str, Given], overrides: Overrides) -> dict[str, Given]:
     """The given settings with the overrides that this experiment has; a list stands between commas."""
     fields = spec_class.model_fields
-    own = current(spec_class, {key: value for key, value in overrides.items() if spec_class.reads_key(key)})
-    kept = {key: value for key, value in given.items() if key not in replaced_by(own)}
-    for key, value in own.items():
+    overriding = current(
+        spec_class, {key: value for key, value in overrides.items() if spec_class.reads_key(key)}
+    )
+    kept = {key: value for key, value in given.items() if key not in replaced_by(overriding)}
+    for key, value in overriding.items():
         if get_origin(fields[key].annotation) is list:
-            own[key] = value._replace(value=[part.strip() for part in value.value.split(",")])
-    return kept | own
+            overriding[key] = value._replace(value=[part.strip() for part in value.value.split(",")])
+    return kept | overriding

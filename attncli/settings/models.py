@@ -113,9 +113,9 @@ class ModelSpec(ModelNameSpec):
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
         """`24:4` is a layer and a head, where these are two settings."""
         name = head_name(value) if is_pair(value) else value
-        found = LAYER_AND_HEAD.fullmatch(name) if isinstance(name, str) else None
-        if key == "head" and found and "layer" in cls.model_fields:
-            return {"layer": found[1], "head": found[2]}
+        pair = LAYER_AND_HEAD.fullmatch(name) if isinstance(name, str) else None
+        if key == "head" and pair and "layer" in cls.model_fields:
+            return {"layer": pair[1], "head": pair[2]}
         return super().parts_of(key, value)
 
     def model_source(self) -> str | None:
@@ -304,14 +304,14 @@ def joined_points(names: list[str], info: ValidationInfo) -> list[str]:
     """Of a picture, the points among the names: 0.6,0.4 stands for one, and was taken apart at its comma."""
     if info.data.get("image") is None:
         return names
-    found: list[str] = []
+    joined: list[str] = []
     for name in names:
         is_share = SHARE.fullmatch(name) is not None
-        if is_share and found and SHARE.fullmatch(found[-1]) and "." in found[-1] + name:
-            found[-1] += f",{name}"
+        if is_share and joined and SHARE.fullmatch(joined[-1]) and "." in joined[-1] + name:
+            joined[-1] += f",{name}"
         else:
-            found.append(name)
-    return found
+            joined.append(name)
+    return joined
 
 
 LookedFrom = Annotated[list[TokenName], AfterValidator(joined_points)]

@@ -306,33 +306,33 @@ def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, 
     Words of the file may hold blanks themselves (`. . .`), so a line is split from the right.
     """
     missing = {word.encode() for word in words}
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     with open_file(path) as lines:
         for number, line in enumerate(_vector_lines(lines, path), 1):
             line = line.removeprefix(BOM) if number == 1 else line
             if line.partition(b" ")[0] in missing:
                 read = _vector(path, number, line.rstrip(), missing, dim)
                 if read is not None:
-                    found[read[0].decode()] = read[1]
+                    vectors[read[0].decode()] = read[1]
                     missing.remove(read[0])
                 if not missing:
                     break
-    return found
+    return vectors
 
 
 def word_vectors(
-    path: Path, tokens: Iterable[str], found: "Mapping[str, np.ndarray]", dim: int, *, unknown: str
+    path: Path, tokens: Iterable[str], known: "Mapping[str, np.ndarray]", dim: int, *, unknown: str
 ) -> WordVectors:
     """The vectors of the tokens' words; one that was not found is an error, or zeros with unknown="zero"."""
     import numpy as np
 
     words = sorted(set(tokens))
-    missing = [word for word in words if word not in found]
+    missing = [word for word in words if word not in known]
     if missing and unknown == "error":
-        shown = ", ".join(missing[:SHOWN_UNKNOWN]) + (", ..." if len(missing) > SHOWN_UNKNOWN else "")
-        raise UserError(f"embedding: {path} has no vector for {shown} (`unknown` zero would take zeros)")
+        listed = ", ".join(missing[:SHOWN_UNKNOWN]) + (", ..." if len(missing) > SHOWN_UNKNOWN else "")
+        raise UserError(f"embedding: {path} has no vector for {listed} (`unknown` zero would take zeros)")
     zeros = np.zeros(dim, dtype=np.float32)
-    return WordVectors(tuple(words), np.stack([found.get(word, zeros) for word in words]))
+    return WordVectors(tuple(words), np.stack([known.get(word, zeros) for word in words]))
 
 
 class Texts(NamedTuple):
@@ -416,10 +416,10 @@ def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> "dict[str, np.ndarray
     return find_word_vectors(Path(spec.embedding), tokens, spec.embed_dim)
 
 
-def with_vectors(spec: TextSpec, texts: Texts, found: "Mapping[str, np.ndarray]") -> Texts:
+def with_vectors(spec: TextSpec, texts: Texts, known: "Mapping[str, np.ndarray]") -> Texts:
     """The texts with the vectors of their words; UserError for a word without one, unless that is zeros."""
     words = (*texts.tokens, *texts.context_tokens)
-    vectors = word_vectors(Path(spec.embedding), words, found, spec.embed_dim, unknown=spec.unknown)
+    vectors = word_vectors(Path(spec.embedding), words, known, spec.embed_dim, unknown=spec.unknown)
     return texts._replace(word_vectors=vectors)
 
 

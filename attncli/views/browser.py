@@ -349,8 +349,8 @@ class Browser(App[None], inherit_bindings=False):
         if model is None:
             return
 
-        def done(found: Addition) -> None:
-            choice.additions[head] = found
+        def done(addition: Addition) -> None:
+            choice.additions[head] = addition
 
         self._measure(f"measuring what {head} adds", lambda: model.addition(head), done)
 
@@ -406,12 +406,12 @@ class Browser(App[None], inherit_bindings=False):
 COLOR_SYSTEMS = {"none": "standard", "16": "standard", "256": "256", "truecolor": "truecolor"}
 
 
-def _added(found: Addition) -> str:
+def _added(addition: Addition) -> str:
     """`adds +1.23 to the logit of ' Mary' (18.20), 4 of 270 by size: 2 Mary +1.1, ...`"""
-    keys = sorted(found.keys, key=lambda key: -abs(key[1]))[:KEYS_NAMED]
-    what = f"{found.contribution:+.3g} to the logit of {found.token!r} ({found.logit:.2f})"
+    keys = sorted(addition.keys, key=lambda key: -abs(key[1]))[:KEYS_NAMED]
+    what = f"{addition.contribution:+.3g} to the logit of {addition.token!r} ({addition.logit:.2f})"
     texts = (f"{label} {number:+.3g}" for label, number in keys)
-    return f"adds {what}, {found.rank} of {found.num_heads} by size: {', '.join(texts)}"
+    return f"adds {what}, {addition.rank} of {addition.num_heads} by size: {', '.join(texts)}"
 
 
 def _effect(name: str, number: float) -> str:

@@ -95,13 +95,13 @@ def _vertical(text: str) -> list[str]:
 
 def _whole_characters(text: str) -> list[str]:
     """Characters that take room, each with what combines with it: marks, and the rest of an emoji."""
-    found: list[str] = []
+    characters: list[str] = []
     for character in text:
-        if found and cell_len(found[-1] + character) == cell_len(found[-1]):
-            found[-1] += character
+        if characters and cell_len(characters[-1] + character) == cell_len(characters[-1]):
+            characters[-1] += character
         else:
-            found.append(character)
-    return found
+            characters.append(character)
+    return characters
 
 
 def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -454,7 +454,7 @@ def _picture(subject: Subject, plan: Plan, display: Display, pool: str) -> list[
         for each in (subject.matrices, subject.compared)
         if each
     )
-    found = shading(
+    shades = shading(
         numbers,
         scale_of(display.scale_colors, first.axes),
         from_zero=first.is_weights,
@@ -465,15 +465,15 @@ def _picture(subject: Subject, plan: Plan, display: Display, pool: str) -> list[
         map_lines(
             places,
             display,
-            is_diverging=found.is_diverging,
+            is_diverging=shades.is_diverging,
             cell_width=plan.cell_width,
             rows_per_line=plan.rows_per_line,
         )
-        for places in found.places
+        for places in shades.places
     ]
     return [
         *wrapped(title, display.width, BOLD, display.has_color),
-        *_legend(found, subject, plan, display),
+        *_legend(shades, subject, plan, display),
         *arranged(subject, plan, maps),
     ]
 
@@ -499,24 +499,24 @@ def _pooling_note(subject: Subject, plan: Plan, pool: str) -> str:
     return f": each cell the {kind} of {down} × {along} {nouns}"
 
 
-def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> list[ScreenLine]:
+def _legend(shades: Shading, subject: Subject, plan: Plan, display: Display) -> list[ScreenLine]:
     """`0.0000 [bar] 1.0000  linear; one range for all 8 maps`, in as many lines as the width needs."""
-    if np.isnan(found.low):
+    if np.isnan(shades.low):
         return [styled("no numbers", DIM, display.has_color)]
-    needs_amounts = display.scale_colors == "log" and found.scale == "linear"
-    remarks = ["linear (log needs amounts)" if needs_amounts else SCALES[found.scale]]
-    if len(subject.matrices) > 1 and found.scale != "row":
+    needs_amounts = display.scale_colors == "log" and shades.scale == "linear"
+    remarks = ["linear (log needs amounts)" if needs_amounts else SCALES[shades.scale]]
+    if len(subject.matrices) > 1 and shades.scale != "row":
         remarks.append(f"one range for all {len(subject.matrices)} maps")
     if subject.compared:
         names = dict.fromkeys(matrix.name for matrix in (subject.matrices[0], *subject.compared))
         remarks.append(f"one range for {' and '.join(names)}")
     if skipped := subject.skipped * subject.columns.step:
         remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
-    if np.isnan(found.places).any():
+    if np.isnan(shades.places).any():
         remarks.append(f"{NO_CELL} hidden or no number")
-    ends = range_ends(found.low, found.high, display.precision, found.scale)
+    ends = range_ends(shades.low, shades.high, display.precision, shades.scale)
     rows = plan.rows_per_line
-    lines = [colour_bar(ends, BAR_CELLS, display, is_diverging=found.is_diverging, rows_per_line=rows)]
+    lines = [colour_bar(ends, BAR_CELLS, display, is_diverging=shades.is_diverging, rows_per_line=rows)]
     separator = "  "
     for remark in remarks:
         addition = styled(separator + remark, DIM, display.has_color)
@@ -541,23 +541,23 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     drawn = pictured(report)
     if drawn and not display.show:  # what looks at a picture is shown on it, and nothing else
         report = replace(report, tensors={name: report.tensors[name] for name in drawn})
-    found = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
+    by_name = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
     pictures: list[list[ScreenLine]] = [
         [*wrapped(title, width, BOLD, display.has_color), *map(plain_line, lines)]
         for name in drawn
         for title, lines in whole_lines(report, name, display, has_list=False)
     ]
     if report.picture_maps is not None:
-        found = {}
+        by_name = {}
         pictures += [
             [*wrapped(title, width, BOLD, display.has_color), *map(plain_line, lines)]
             for title, lines in maps_lines(report.picture_maps, display)
         ]
     incomplete: TokenTexts = {}
-    for name, group in found.items():
+    for name, group in by_name.items():
         if name in drawn:
             continue
-        compared = [matrix for other in compared_names(report, name) for matrix in found[other]]
+        compared = [matrix for other in compared_names(report, name) for matrix in by_name[other]]
         figure = draw(report, group, display, compared)
         incomplete = {**incomplete, **figure.mentioned}
         pictures.append(figure.lines)

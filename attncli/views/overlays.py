@@ -115,8 +115,8 @@ def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[st
     rows = [query - report.first_query for query in chosen if query >= report.first_query]
     if not rows:
         return EVERY_QUERY, np.nanmean(tensor.values, axis=-2)
-    found = tensor.values[..., rows, :]
-    return name, found[..., 0, :] if len(rows) == 1 else np.nanmean(found, axis=-2)
+    weights = tensor.values[..., rows, :]
+    return name, weights[..., 0, :] if len(rows) == 1 else np.nanmean(weights, axis=-2)
 
 
 def chosen_queries(report: Report, picture: Picture) -> list[int]:
@@ -272,8 +272,8 @@ def size_of(picture: Picture) -> tuple[int, int]:
     """Width and height in pixels, as the header of a PNG has them; UserError for an impossible size."""
     width, height = (int.from_bytes(picture.png[start : start + 4]) for start in (16, 20))
     if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE):
-        found = f"its picture in the report is {width} × {height} pixels"
-        raise UserError(f"{plain_text(picture.name)}: {found}: must be at most {LARGEST_SIDE} a side")
+        size = f"its picture in the report is {width} × {height} pixels"
+        raise UserError(f"{plain_text(picture.name)}: {size}: must be at most {LARGEST_SIDE} a side")
     return width, height
 
 
@@ -440,11 +440,11 @@ def with_picture(groups: Tiles, display: Display) -> Tiles:
 def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:
     """The range of the colours, the strongest patches, and what lies outside of the picture."""
     outside = look.outside
-    shown = outside if len(outside) <= MOST_OUTSIDE else outside[: MOST_OUTSIDE - 1]
-    rest = outside[len(shown) :]
+    listed = outside if len(outside) <= MOST_OUTSIDE else outside[: MOST_OUTSIDE - 1]
+    rest = outside[len(listed) :]
     total = float(np.nansum([weight for _, weight in outside]))
     below = [styled(f"outside {weight_text(total, display.precision)}", BOLD, display.has_color)]
-    below += [_weight_line(*pair, display) for pair in shown]
+    below += [_weight_line(*pair, display) for pair in listed]
     if rest:
         below.append(
             _weight_line(counted(len(rest), "other"), float(np.nansum([w for _, w in rest])), display)
@@ -527,8 +527,8 @@ def whole_lines(
 
     Beside a large one stand the strongest patches, or where there is no list the range of its colours below.
     """
-    for picture, found in groupby(looks_of(report, name), key=lambda look: look.picture):
-        looks = list(found)
+    for picture, of_picture in groupby(looks_of(report, name), key=lambda look: look.picture):
+        looks = list(of_picture)
         if len(looks) == 1:
             draw_one = lines_with_list if has_list else lines_with_range
             lines = draw_one(looks[0], display, LINES)

@@ -52,10 +52,10 @@ def title_of(maps: PictureMaps) -> str:
 
 def left_out(maps: PictureMaps) -> str:
     """How many pictures were read and have no row; empty where all have one."""
-    shown = len(maps.rows)
-    if shown == maps.num_pictures:
+    num_rows = len(maps.rows)
+    if num_rows == maps.num_pictures:
         return ""
-    return f"The first {shown} of {counted(maps.num_pictures, 'picture')}."
+    return f"The first {num_rows} of {counted(maps.num_pictures, 'picture')}."
 
 
 def row_name(row: PictureRow) -> str:

@@ -362,7 +362,9 @@ class GraphBlock(Rigid):
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        most = max(sum(row == own for _, own in graph.nodes.values()) for row in range(len(graph.rows)))
+        most = max(
+            sum(row == node_row for _, node_row in graph.nodes.values()) for row in range(len(graph.rows))
+        )
         self.across = max(LEAST_GRAPH, NODE_WIDTH * most)
         self.down = ROW_HEIGHT * len(graph.rows)
         self.width, self.height = self.across + ROW_LABEL, self.down + 2 * TITLE_HEIGHT
