@@ -35,7 +35,7 @@ STYLE = (
 """A frame does not know how long its page is: what is longer scrolls, and its corner makes it larger."""
 
 
-Part = TypeVar("Part", bound=Statistic)
+PartOfReport = TypeVar("PartOfReport", bound=Statistic)
 
 
 class NotebookReport(Report):
@@ -62,7 +62,7 @@ class NotebookReport(Report):
         """The tensors of a group of statistics, `rows` or `keys`."""
         return self._statistic(group, Tensors, "group of tensors")
 
-    def _statistic(self, name: str, kind: type[Part], what: str) -> Part:
+    def _statistic(self, name: str, kind: type[PartOfReport], what: str) -> PartOfReport:
         of_kind = {key: each for key, each in self.statistics.items() if isinstance(each, kind)}
         if name not in of_kind:
             raise NoSuchName(what, name, of_kind)

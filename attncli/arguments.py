@@ -151,7 +151,7 @@ def listed(value: Any) -> list[Any]:
 NOT_A_HEAD = "must name a layer and a head, as 5:11"
 HeadName = str | tuple[int, int]
 """A head as "5:11", as "cross:5:11" in one of several stacks, or as the pair (5, 11)."""
-HeadNames = HeadName | Iterable[HeadName]
+OneOrMoreHeads = HeadName | Iterable[HeadName]
 """Several heads: a list of them, or a text with commas; (0, 1) is one head."""
 
 
@@ -300,17 +300,17 @@ def by(check: Callable[[Any], Any]) -> PlainValidator:
     return PlainValidator(check)
 
 
-Head = Annotated[HeadName, by(head_name)]
-Heads = Annotated[HeadNames, by(head_names)]
+HeadArgument = Annotated[HeadName, by(head_name)]
+HeadsArgument = Annotated[OneOrMoreHeads, by(head_names)]
 HeadWithoutStack = Annotated[HeadName, by(head_name_without_stack)]
-HeadsWithoutStack = Annotated[HeadNames, by(head_names_without_stack)]
+HeadsWithoutStack = Annotated[OneOrMoreHeads, by(head_names_without_stack)]
 TokenNames = Annotated[str | int | Iterable[str | int], by(token_names)]
 Layers = Annotated[int | Iterable[int], by(whole_numbers)]
 Budgets = Annotated[float | Iterable[float], by(shares)]
 KeyValueBits = Annotated[Literal[8, 4], PlainNumber]
 Conditions = Annotated[str | Iterable[str], by(conditions)]
 Every = Annotated[int, Field(ge=1, le=MAX_SIZE), PlainNumber]
-FileName = Annotated[str | PathLike[str], by(file_name)]
+FilePath = Annotated[str | PathLike[str], by(file_name)]
 
 
 MESSAGES = {
@@ -375,11 +375,11 @@ def _kind(annotation: Any) -> Any:
     return Annotated[Any, *annotation.__metadata__] if has_check else annotation
 
 
-Given = ParamSpec("Given")
+Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 
-def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """The function, whose arguments are first held to their annotations and taken as these make them.
 
     WrongArgument with a line for each that does not fit. A wrong keyword stays Python's TypeError. Numbers of
@@ -400,7 +400,7 @@ def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         }
 
     @wraps(function)
-    def call(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         try:
             given = parameters.bind(*args, **kwargs)
         except TypeError:

@@ -337,7 +337,7 @@ def _typer_command(command: "Command") -> Any:
     return made
 
 
-class Group(TyperGroup):
+class GroupWithHints(TyperGroup):
     """A group of commands that says what would work instead of a command that it has not."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -356,7 +356,7 @@ class Group(TyperGroup):
 
 
 def _typer_group(group: "CommandGroup") -> TyperGroup:
-    return Group(
+    return GroupWithHints(
         name=group.name,
         help=f"{group.summary}.",
         commands={command.name: _typer_command(command) for command in group.commands},
@@ -374,7 +374,7 @@ def _command(name: str) -> Any:
     return _typer_group(command) if hasattr(command, "commands") else _typer_command(command)
 
 
-class LazyGroup(Group):
+class LazyGroup(GroupWithHints):
     """A group that knows its commands' names and summaries, and imports a command when it is called."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -23,9 +23,9 @@ from torch import Tensor
 from attncli.arguments import (
     Budgets,
     Count,
-    FileName,
-    Head,
-    Heads,
+    FilePath,
+    HeadArgument,
+    HeadsArgument,
     HeadsWithoutStack,
     HeadWithoutStack,
     KeyValueBits,
@@ -248,7 +248,7 @@ def survey(
     rollout: bool = False,
     queries: TokenNames = (),
     keys: TokenNames = (),
-    ablate: Heads = (),
+    ablate: HeadsArgument = (),
 ) -> HeadSurvey:
     """What each head does on a text.
 
@@ -326,7 +326,7 @@ def survey_texts(
     words: bool = False,
     skip_sink: Count = 0,
     weighted: bool = False,
-    ablate: Heads = (),
+    ablate: HeadsArgument = (),
 ) -> HeadSurvey:
     """What each head does over many texts: means with 95 % intervals.
 
@@ -382,10 +382,10 @@ def examples(
 @checked
 def relations(
     model: Model,
-    sentences: FileName,
+    sentences: FilePath,
     *,
     truncate: bool = False,
-    ablate: Heads = (),
+    ablate: HeadsArgument = (),
 ) -> HeadRelations:
     """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
 
@@ -402,7 +402,7 @@ def ablate(
     model: Model,
     text: OneOrMoreTexts,
     *,
-    heads: Heads = (),
+    heads: HeadsArgument = (),
     method: RemovalMethod = "zero",
     jointly: bool = False,
     approximate: bool = False,
@@ -410,7 +410,7 @@ def ablate(
     against: str | None = None,
     other: OneOrMoreTexts | None = None,
     token: Position | Literal["each"] | None = None,
-    into: Head | None = None,
+    into: HeadArgument | None = None,
     seed: Seed = 0,
 ) -> HeadEffects:
     """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
@@ -544,7 +544,7 @@ def why(
     *,
     answer: str | None = None,
     against: str | None = None,
-    head: Head | None = None,
+    head: HeadArgument | None = None,
 ) -> LogitAttribution:
     """What each head adds to the logit of the next token, the likeliest or the `answer`.
 
@@ -636,7 +636,7 @@ def answer_sources(
     chat: bool = False,
     answer: NonBlankText | None = None,
     max_new_tokens: Size = 24,
-    heads: Heads = (),
+    heads: HeadsArgument = (),
     method: SourceMethod = "weights",
     num_runs: Size = 64,
     seed: Seed = 0,

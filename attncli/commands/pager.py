@@ -27,7 +27,7 @@ ESCAPE_SECONDS = 0.05
 MAX_DIGITS = 6
 
 
-class Place(NamedTuple):
+class ReadingPlace(NamedTuple):
     """Where the reader is: what Enter does there, and how many pages, each a `noun`, there are."""
 
     enter: str
@@ -51,7 +51,7 @@ class Place(NamedTuple):
         return None if asked == BACK and not self.can_go_back else asked
 
 
-Ask = Callable[[Place], str | int]
+Ask = Callable[[ReadingPlace], str | int]
 """Waits for the reader: NEXT, BACK, QUIT, or the number of a page, from 1."""
 
 
@@ -91,7 +91,7 @@ def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
             enter = "more of this"
             if is_last:
                 enter = f"{number + 2} of {count}, {names[number + 1]}" if number + 1 < count else "quit"
-            match ask(Place(enter, number + part > 0, count, noun)):
+            match ask(ReadingPlace(enter, number + part > 0, count, noun)):
                 case int(chosen):
                     number, part = chosen - 1, 0
                 case "back":
@@ -114,7 +114,7 @@ def asking() -> Iterator[Ask]:
     is_first = [True]
     with single_keys(lambda: _note(prompts[0] if prompts else "")) as read_key:
 
-        def ask(place: Place) -> str | int:
+        def ask(place: ReadingPlace) -> str | int:
             if is_first:
                 is_first.clear()
                 forget_typed_ahead()
@@ -135,7 +135,7 @@ def asking() -> Iterator[Ask]:
         yield ask
 
 
-def _ask_by_line(place: Place) -> str | int:
+def _ask_by_line(place: ReadingPlace) -> str | int:
     """By a line that Enter ends: a letter, a number, or nothing; anything else goes on, too."""
     while True:
         print(place.prompt(), end="", file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
-    Group,
+    Heading,
     Size,
     TokenName,
     contradiction,
@@ -39,7 +39,7 @@ else:
         __base__=SurveyTextSpec,
         **{
             "from": (
-                Annotated[TokenName | None, Group("Output"), Everyday("with --head: the token that looks")],
+                Annotated[TokenName | None, Heading("Output"), Everyday("with --head: the token that looks")],
                 Field(
                     None,
                     description="with `head`: the query: a text as cat, cat#2 for the second of them, a "
@@ -48,7 +48,7 @@ else:
             ),
             "to": (
                 Annotated[
-                    TokenName | None, Group("Output"), Everyday("with --head: the token that it looks at")
+                    TokenName | None, Heading("Output"), Everyday("with --head: the token that it looks at")
                 ],
                 Field(
                     None,

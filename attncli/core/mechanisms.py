@@ -11,8 +11,8 @@ from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Computed, Wanted, scale_factors
 from attncli.core.row_tiles import GivenWeights
 
-Weights = Float[Tensor, "token token"]
-Vectors = Float[Tensor, "*batch token dim"]
+TokenWeights = Float[Tensor, "token token"]
+TokenVectors = Float[Tensor, "*batch token dim"]
 Mask = Bool[Tensor, "token token"]
 
 
@@ -29,7 +29,7 @@ def full_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
     return torch.ones(num_queries, num_keys, dtype=torch.bool)
 
 
-def average_by_loop(vectors: Vectors, mask: Mask, *, mean: bool) -> Vectors:
+def average_by_loop(vectors: TokenVectors, mask: Mask, *, mean: bool) -> TokenVectors:
     """out[t] = sum of the vectors that t sees, over their number for the mean: one token at a time."""
     rows = []
     for visible in mask:
@@ -38,13 +38,13 @@ def average_by_loop(vectors: Vectors, mask: Mask, *, mean: bool) -> Vectors:
     return torch.stack(rows, dim=-2)
 
 
-def averaging_weights(mask: Mask, *, mean: bool) -> Weights:
+def averaging_weights(mask: Mask, *, mean: bool) -> TokenWeights:
     """A matrix of ones where a token is seen; its rows divided by their sums for the mean."""
     ones = mask.float()
     return ones / ones.sum(dim=-1, keepdim=True) if mean else ones
 
 
-def softmax_averaging_weights(mask: Mask) -> Weights:
+def softmax_averaging_weights(mask: Mask) -> TokenWeights:
     """softmax over scores of zero, with -inf where a token is hidden: the same means, in attention's form."""
     scores = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     return scores.softmax(dim=-1)

@@ -255,7 +255,7 @@ MOST_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Block:
+class TilePlace:
     """Where a tile lies."""
 
     texts: slice
@@ -272,7 +272,7 @@ class Tile:
     are overwritten by the next tile.
     """
 
-    block: Block
+    block: TilePlace
     keys: slice
     rows: Rows
     masked: bool
@@ -295,7 +295,7 @@ class Tile:
         return self.weights.masked_fill(~self.seen.unsqueeze(1), -torch.inf)
 
 
-def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[Block]:
+def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePlace]:
     """All rows in tiles of about TILE entries: whole texts together, or some queries of some heads.
 
     Heads that share a key/value head, `group` of them, stay together. The same queries of all heads come one
@@ -315,7 +315,7 @@ def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[Block]:
         for query in range(0, num_queries, queries):
             some = slice(query, min(query + queries, num_queries))
             for head in range(0, num_heads, heads):
-                yield Block(some_texts, slice(head, min(head + heads, num_heads)), some)
+                yield TilePlace(some_texts, slice(head, min(head + heads, num_heads)), some)
 
 
 @dataclass(frozen=True)
@@ -340,10 +340,10 @@ class GivenWeights:
         return self.weights.new_empty(0, dtype=torch.promote_types(self.weights.dtype, torch.float32))
 
 
-Source = AttentionLayer | GivenWeights
+LayerOrWeights = AttentionLayer | GivenWeights
 
 
-def side_by_side(sources: Sequence[Source]) -> Source:
+def side_by_side(sources: Sequence[LayerOrWeights]) -> LayerOrWeights:
     """The heads of several layers as those of one; all see the same keys, and scores have no other rules."""
     if len(sources) == 1:
         return sources[0]
@@ -358,7 +358,7 @@ def side_by_side(sources: Sequence[Source]) -> Source:
     return replace(first, query=query, key=key, value=value)
 
 
-def blocks_of(source: Source) -> list[list[Block]]:
+def blocks_of(source: LayerOrWeights) -> list[list[TilePlace]]:
     """Where the tiles lie that cover every row: in one list the heads of the same queries."""
     every = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
     same_queries = groupby(every, lambda block: (block.texts.start, block.queries.start))
@@ -366,7 +366,7 @@ def blocks_of(source: Source) -> list[list[Block]]:
 
 
 def tiles(
-    source: Source, some: Iterable[Block], scratch: Scratch, *, keep_raw: bool = False
+    source: LayerOrWeights, some: Iterable[TilePlace], scratch: Scratch, *, keep_raw: bool = False
 ) -> Iterator[Tile]:
     """The tiles there; with `keep_raw` query . key as well."""
     if isinstance(source, GivenWeights):
@@ -390,7 +390,7 @@ def _count(part: slice) -> int:
     return int(part.stop - part.start)
 
 
-def _given_tile(given: GivenWeights, block: Block) -> Tile:
+def _given_tile(given: GivenWeights, block: TilePlace) -> Tile:
     weights = given.weights[block.texts, block.heads, block.queries]
     seen = given.seen[block.texts if len(given.seen) > 1 else slice(None), block.queries]
     positions = torch.arange(block.queries.start, block.queries.stop, device=weights.device)
@@ -401,7 +401,7 @@ def _given_tile(given: GivenWeights, block: Block) -> Tile:
 
 
 def _softmax_tile(
-    layer: AttentionLayer, block: Block, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
+    layer: AttentionLayer, block: TilePlace, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
 ) -> Tile:
     """Scores and weights, each in a buffer of its own: one exponential of each score."""
     seen = layer.visibility.of_texts(block.texts).seen_keys(block.queries, buffers)
@@ -436,7 +436,7 @@ def _softmax_tile(
 
 def _scaled_products(
     layer: AttentionLayer,
-    block: Block,
+    block: TilePlace,
     keys: slice,
     into: Float[Tensor, "text head query key"],
     *,
@@ -460,7 +460,7 @@ def _scaled_products(
 
 
 def _apply_rules(
-    layer: AttentionLayer, block: Block, keys: slice, scores: Float[Tensor, "text head query key"]
+    layer: AttentionLayer, block: TilePlace, keys: slice, scores: Float[Tensor, "text head query key"]
 ) -> None:
     """From scaled scores to those that the softmax takes, in place."""
     rules = layer.rules

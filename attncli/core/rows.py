@@ -18,11 +18,11 @@ from attncli.core.layer import AttentionLayer, Computed, Moments, Wanted
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.row_tiles import (
     NUM_BUFFERS,
-    Block,
     GivenWeights,
+    LayerOrWeights,
     Scratch,
-    Source,
     Tile,
+    TilePlace,
     blocks_of,
     part_of,
     run_jobs,
@@ -31,7 +31,7 @@ from attncli.core.row_tiles import (
 from attncli.core.runtime import torch_threads
 
 
-class Part(Protocol):
+class Collector(Protocol):
     """Takes every tile and has a part of the result at the end."""
 
     def add(self, tile: Tile) -> Callable[[], None] | None:
@@ -51,7 +51,7 @@ def place_of(tile: Tile) -> tuple[slice, slice, slice]:
     return tile.block.texts, tile.block.heads, tile.block.queries
 
 
-class Whole:
+class FilledTensor:
     """A tensor that tiles fill; where one tile is all of it, what came of that tile is the tensor."""
 
     def __init__(self, shape: Sequence[int], like: Tensor) -> None:
@@ -74,14 +74,14 @@ class Whole:
 class RowStatistics:
     """The statistics of each row, with its sum, logsumexp and number of visible keys."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, num_heads, num_queries, _ = source.shape
         shape, like = (num_texts, num_heads, num_queries), source.like
         self.plane = wanted.plane
         self.formulas = {name: load_formula(ROW_STATISTICS[name].formula) for name in wanted.rows}
-        self.rows = {name: Whole(shape, like) for name in wanted.rows}
-        self.sums, self.logsumexp = Whole(shape, like), Whole(shape, like)
-        self.visible = Whole((num_texts, num_queries), like)
+        self.rows = {name: FilledTensor(shape, like) for name in wanted.rows}
+        self.sums, self.logsumexp = FilledTensor(shape, like), FilledTensor(shape, like)
+        self.visible = FilledTensor((num_texts, num_queries), like)
 
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
@@ -104,7 +104,7 @@ class RowStatistics:
 class PreviousToken:
     """The weight on the key before each query; NaN where there is no such key."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, self.num_keys = source.shape
         self.weights = source.like.new_empty(rows)
 
@@ -126,7 +126,7 @@ class PreviousToken:
 class TopKeys:
     """The keys of the largest weights of each row."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, _ = source.shape
         self.keys = torch.empty(*rows, wanted.top_k, dtype=torch.int64, device=source.like.device)
         self.weights = source.like.new_empty(*rows, wanted.top_k)
@@ -147,10 +147,10 @@ class TopKeys:
 class Output:
     """weights @ value."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert isinstance(source, AttentionLayer), "weights from elsewhere have no values"
         self.layer = source
-        self.output = Whole((*source.shape[:3], source.value.shape[-1]), source.like)
+        self.output = FilledTensor((*source.shape[:3], source.value.shape[-1]), source.like)
 
     def add(self, tile: Tile) -> None:
         texts, heads, _ = place_of(tile)
@@ -171,7 +171,7 @@ class ScoreMoments:
     Chan, Golub and LeVeque 1979.
     """
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, _ = source.shape
         self.like = source.like
         self.numbers = self.like.new_zeros(5, *rows, dtype=torch.float64).unbind()
@@ -207,7 +207,7 @@ def moments_of_heads(count: Tensor, *blocks: Tensor) -> Moments:
 class Matrices:
     """Whole matrices: weights, and scores where they are wanted; hidden scores are -inf."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         like = source.like
         self.weights = like.new_zeros(source.shape)
         self.scores = {
@@ -232,7 +232,7 @@ class Matrices:
 class KeptHeads:
     """The weights of some heads."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, _, num_queries, num_keys = source.shape
         self.heads = wanted.kept_heads
         self.weights = source.like.new_zeros(num_texts, len(self.heads), num_queries, num_keys)
@@ -250,7 +250,7 @@ class KeptHeads:
 class HeadMean:
     """The mean of the heads' weights."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, self.num_heads, num_queries, num_keys = source.shape
         self.mean = source.like.new_zeros(num_texts, num_queries, num_keys)
 
@@ -265,7 +265,7 @@ class HeadMean:
 class ReceivedMass:
     """The sum over queries of the weights on each key."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, num_heads, _, num_keys = source.shape
         self.shape, self.like = (num_texts, num_heads, num_keys), source.like
         self.mass: Tensor | None = None
@@ -307,7 +307,7 @@ class PooledGrid:
 class PooledMaps:
     """Mean and largest weight of blocks of queries and keys."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.pooled is not None
         num_texts, num_heads, num_queries, num_keys = source.shape
         self.grid = PooledGrid(num_queries, num_keys, wanted.pooled)
@@ -347,7 +347,7 @@ FEW_ENTRIES = 4096
 class PatternMass:
     """The weight of each head on each pattern: a product, since it is linear in the weights."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.patterns is not None
         self.patterns = wanted.patterns
         num_texts, num_heads, *_ = source.shape
@@ -389,10 +389,10 @@ class RestOfRows:
     Null where that sum is so small that its terms may have been rounded to 0.
     """
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.rest is not None
         self.source = source
-        self.parts: list[Part] = [make(source, wanted.rest) for asks, make in PARTS if asks(wanted.rest)]
+        self.parts: list[Collector] = [make(source, wanted.rest) for asks, make in PARTS if asks(wanted.rest)]
         self.nothing_left = torch.zeros(source.shape[:3], dtype=torch.bool, device=source.like.device)
         self.least = torch.finfo(source.like.dtype).tiny * 2**SPARE_BITS
 
@@ -459,7 +459,7 @@ LEAST_FOR_JOBS = 2**24
 measured to be faster than torch's."""
 
 # Whether a part is asked for, and what makes it.
-PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[Source, Wanted], Part]], ...] = (
+PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[LayerOrWeights, Wanted], Collector]], ...] = (
     (lambda wanted: True, RowStatistics),
     (lambda wanted: wanted.top_k > 0, TopKeys),
     (lambda wanted: wanted.previous_token, PreviousToken),
@@ -475,15 +475,17 @@ PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[Source, Wanted], Part]], 
 )
 
 
-def attend(source: Source, wanted: Wanted, progress: Callable[[float], None] | None = None) -> Computed:
+def attend(
+    source: LayerOrWeights, wanted: Wanted, progress: Callable[[float], None] | None = None
+) -> Computed:
     """What is wanted of a layer, or of given weights: scores are computed once, memory is linear in length.
 
     `progress` is called with the fraction of the rows that are done.
     """
     with torch.no_grad(), Scratch(source.like, NUM_BUFFERS) as scratch:
-        parts: list[Part] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
+        parts: list[Collector] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
 
-        def take(some: list[Block]) -> list[Callable[[], None]]:
+        def take(some: list[TilePlace]) -> list[Callable[[], None]]:
             """Everything of some queries; gives what is to be done in order."""
             added = [
                 part.add(tile)
@@ -507,7 +509,7 @@ def attend(source: Source, wanted: Wanted, progress: Callable[[float], None] | N
 
 @torch.no_grad()
 def merged_into_words(
-    source: Source, of_queries: Int[Tensor, "text query"], of_keys: Int[Tensor, "text key"]
+    source: LayerOrWeights, of_queries: Int[Tensor, "text query"], of_keys: Int[Tensor, "text key"]
 ) -> GivenWeights:
     """W_ab = mean over queries i of word a of the sum over keys j of word b of p_ij.
 
@@ -535,7 +537,7 @@ def merged_into_words(
     return GivenWeights(merged, _seen(source, of_queries, of_keys, num_words))
 
 
-def _seen(source: Source, of_queries: Tensor, of_keys: Tensor, num_words: tuple[int, int]) -> Tensor:
+def _seen(source: LayerOrWeights, of_queries: Tensor, of_keys: Tensor, num_words: tuple[int, int]) -> Tensor:
     """Which words a word sees."""
     seen = source.visibility.whole(of_queries.device) if isinstance(source, AttentionLayer) else source.seen
     words_seen = seen.new_zeros(len(of_queries), *num_words)

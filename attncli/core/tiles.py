@@ -1,4 +1,4 @@
-"""The engine for long rows: online softmax over tiles, one `Head` for each text and head, on some threads."""
+"""The engine for long rows: online softmax over tiles, one `ScaledHead` per text and head, threaded."""
 
 import ctypes
 import math
@@ -24,10 +24,10 @@ from attncli.core.runtime import tile_pass, torch_threads
 from attncli.core.tile_sums import (
     LOWEST,
     SAFE_BITS,
-    Head,
-    KeptKeys,
+    HeadMask,
     QueryBlock,
     RowSums,
+    ScaledHead,
     TileSizes,
     no_sums,
     score_tiles,
@@ -46,14 +46,14 @@ class ColumnSums:
     largest: Float[Tensor, "query_block key_block"]
 
 
-def no_column_sums(head: Head, grid: PooledGrid, like: Tensor) -> ColumnSums:
+def no_column_sums(head: ScaledHead, grid: PooledGrid, like: Tensor) -> ColumnSums:
     """The sums before any row was seen."""
     received = like.new_zeros(len(head.visibility.kept), dtype=torch.float64)
     return ColumnSums(received, like.new_zeros(grid.counts, dtype=torch.float64), like.new_zeros(grid.counts))
 
 
 def sum_columns(
-    head: Head,
+    head: ScaledHead,
     blocks: Iterable[QueryBlock],
     reference: Float[Tensor, " query"],
     inverse: Float[Tensor, " query"],
@@ -82,7 +82,7 @@ def sum_columns(
 
 
 def column_statistics(
-    head: Head, parts: Iterable[ColumnSums], grid: PooledGrid, num_keys: int
+    head: ScaledHead, parts: Iterable[ColumnSums], grid: PooledGrid, num_keys: int
 ) -> dict[str, Tensor]:
     """The mass that each key receives, and mean and largest weight of each pooled block."""
     received, mass, largest = (
@@ -103,7 +103,7 @@ ROWS = 16
 
 
 def break_ties(
-    head: Head,
+    head: ScaledHead,
     rows: slice,
     top_scores: Float[Tensor, "query more"],
     top_ranks: Int[Tensor, "query more"],
@@ -176,7 +176,7 @@ IN_FLOAT64 = ("participation",)
 """Those that a strong sink takes beyond float32."""
 
 
-def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
+def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
     """Every number of RUNNING by name, and top keys; `inverse` makes 2^(score - reference) a weight.
 
     The sums of the output become the output, in their place.
@@ -221,7 +221,7 @@ def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Te
     return rows | {"visible": visible, "top_keys": top_keys, "inverse": inverse}
 
 
-def fill_by_torch(head: Head, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
+def fill_by_torch(head: ScaledHead, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
     """Every number of the rows of a block, by name, and the moments of their scores, from their sums."""
     for name, numbers in row_statistics(head, block, sums).items():
         into[name].copy_(numbers)
@@ -262,7 +262,7 @@ class FinishArguments(ctypes.Structure):
     )
 
 
-def fill_compiled(head: Head, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
+def fill_compiled(head: ScaledHead, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
     """The same as `fill_by_torch`, into rows of nulls and, of the output, sums."""
     kept, interval = head.visibility.kept, block.interval
     tensors = (
@@ -303,7 +303,7 @@ def score_moments(block: QueryBlock, sums: RowSums) -> Float[Tensor, " 5"]:
     return bits * bits.new_tensor([1, LN_2, LN_2**2, LN_2, LN_2])
 
 
-def each_head(layer: AttentionLayer) -> Iterator[Head]:
+def each_head(layer: AttentionLayer) -> Iterator[ScaledHead]:
     """One head for each text and head, in order: views of the inputs, and a bound on the scores."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
     visibility, rules = layer.visibility, layer.rules
@@ -325,11 +325,11 @@ def each_head(layer: AttentionLayer) -> Iterator[Head]:
         seen = rows if len(kept) == num_keys else rows[kept]
         mean_key = seen.mean(0, dtype=dtype)
         bound = bits * (layer.longest_key + float(mean_key.norm()))
-        yield Head(
+        yield ScaledHead(
             query=layer.query[text, head],
             key=rows,
             value=layer.value[text, head // layer.group],
-            visibility=KeptKeys(kept, num_keys, num_queries, visibility.causal, visibility.window),
+            visibility=HeadMask(kept, num_keys, num_queries, visibility.causal, visibility.window),
             mean_key=mean_key,
             scale=scale,
             softcap=softcap,
@@ -338,7 +338,7 @@ def each_head(layer: AttentionLayer) -> Iterator[Head]:
         )
 
 
-Job = Callable[[], None]
+TileJob = Callable[[], None]
 
 ROWS_AT_ONCE = 2048
 """Rows whose statistics come of their sums at once: with few, each operation costs more than its numbers."""
@@ -347,7 +347,7 @@ CHAINS = 8
 
 
 @dataclass(frozen=True)
-class Plan:
+class StreamPlan:
     """What is the same for all heads."""
 
     num_queries: int
@@ -365,7 +365,7 @@ class Plan:
 class HeadJobs:
     """Fills `into`, the tensors of one head by name; the jobs of a stage may run once the last is done."""
 
-    def __init__(self, head: Head, plan: Plan, into: dict[str, Tensor]) -> None:
+    def __init__(self, head: ScaledHead, plan: StreamPlan, into: dict[str, Tensor]) -> None:
         has_blocks = plan.num_queries > plan.sizes.queries
         self.head, self.plan, self.into = head.with_centred_keys() if has_blocks else head, plan, into
         self.block = head.block(slice(0, plan.num_queries))
@@ -373,7 +373,7 @@ class HeadJobs:
         num_top = plan.top_k + 1 if plan.top_k else 0
         self.sums = no_sums(into["output"], num_top, bounded=head.bound < SAFE_BITS)
 
-    def rows(self) -> list[Job]:
+    def rows(self) -> list[TileJob]:
         """The running sums of each block of queries; whatever ends a part also computes its statistics."""
         blocks = self.plan.blocks()
         self.blocks_left = Counter(part for rows in blocks for part in _parts_of(rows))
@@ -390,7 +390,7 @@ class HeadJobs:
             if is_done:
                 self._fill_part(part)
 
-    def columns(self) -> list[Job]:
+    def columns(self) -> list[TileJob]:
         """The sums of columns; of every so many blocks one job."""
         self.parts = [no_column_sums(self.head, self.plan.grid, self.plan.like) for _ in range(CHAINS)]
         return [
@@ -466,7 +466,7 @@ def stream(
     together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_rows)))
     done, num_stages = 0.0, 1 + has_columns
 
-    def run(stages: Iterable[list[Job]], share: float) -> None:
+    def run(stages: Iterable[list[TileJob]], share: float) -> None:
         """All jobs of a stage of these heads, which is that share of the whole."""
         nonlocal done
         jobs = [job for stage in stages for job in stage]
@@ -476,7 +476,7 @@ def stream(
         done += share
 
     with Scratch(like) as scratch:
-        plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
+        plan = StreamPlan(num_queries, wanted.top_k, sizes, scratch, grid, like)
         for group in slices(len(heads), together):
             some = [
                 HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in accumulators.items()})

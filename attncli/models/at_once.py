@@ -15,8 +15,8 @@ from attncli.models.capture import comes_by_interface, copy_ways
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import use_of
 
-Given = TypeVar("Given")
-Work = Callable[[Pretrained], Given]
+WorkResult = TypeVar("WorkResult")
+ModelWork = Callable[[Pretrained], WorkResult]
 
 MOST_WORKS = 32
 """That are handed over together: each keeps what is read of its texts, and what was found."""
@@ -33,7 +33,7 @@ def can_run_at_once(pretrained: Pretrained) -> bool:
     return is_here and use_of(pretrained.whole) is None
 
 
-def run_at_once(pretrained: Pretrained, works: Sequence[Work[Given]]) -> Iterator[Given]:
+def run_at_once(pretrained: Pretrained, works: Sequence[ModelWork[WorkResult]]) -> Iterator[WorkResult]:
     """What these give, in their order, each computed by one thread: as many at a time as torch has threads.
 
     Torch's threads divide each small operation, for which they wait for each other; works need not wait. The
@@ -51,7 +51,7 @@ def run_at_once(pretrained: Pretrained, works: Sequence[Work[Given]]) -> Iterato
     # Before any of them runs: a run changes the modules for a while.
     free = deque([pretrained, *(with_own_modules(pretrained) for _ in range(num_threads - 1))])
 
-    def run(work: Work[Given]) -> Given:
+    def run(work: ModelWork[WorkResult]) -> WorkResult:
         copy = free.pop()
         try:
             return work(copy)

@@ -450,7 +450,7 @@ def _start_of(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _ModuleCall:
     """What a module was given, as far as it is vectors of tokens, and what it gave."""
 
     inputs: tuple[Tensor | None, ...]
@@ -461,7 +461,7 @@ class _Call:
 def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) -> Way:
     """The interface where as many layers come as from eager attention, and each gives what that gives."""
     numbering = _numbering(model, inputs)
-    calls: dict[str, list[_Call]] = {}
+    calls: dict[str, list[_ModuleCall]] = {}
 
     def note(layer: CapturedLayer) -> None:
         calls.setdefault(layer.module, [])
@@ -488,14 +488,14 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
 
 
 @contextmanager
-def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_Call]]) -> Iterator[None]:
+def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_ModuleCall]]) -> Iterator[None]:
     """While it is open, the calls of the modules whose names are in `calls` when they end."""
 
     def record(name: str, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
         if name in calls:
             # Copies: some models reuse the memory.
             given = {key: _copied(part) for key, part in named.items()}
-            calls[name].append(_Call(tuple(map(_copied, inputs)), given, _copied(_first(output))))
+            calls[name].append(_ModuleCall(tuple(map(_copied, inputs)), given, _copied(_first(output))))
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
@@ -507,7 +507,7 @@ def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_Call]]) -> Itera
 
 
 @contextmanager
-def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_Call]]) -> Iterator[list[bool]]:
+def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_ModuleCall]]) -> Iterator[list[bool]]:
     """While it is open, modules are given what they were given; holds whether each call gives the same.
 
     Each is compared by itself, so that rounding does not add up from layer to layer.
@@ -625,8 +625,8 @@ def _is_of_model(error: Exception) -> bool:
     return bool(inside) and all(name.partition(".")[0] != OWN for name in inside)
 
 
-Given = TypeVar("Given")
-Batch = TypeVar("Batch", bound=Sequence[tuple[Any, Any]])
+CaptureResult = TypeVar("CaptureResult")
+AnyBatch = TypeVar("AnyBatch", bound=Sequence[tuple[Any, Any]])
 
 MOST_RUNS = 64
 """Each is a thread that holds the vectors of its texts between two blocks, and what was measured of them."""
@@ -635,8 +635,10 @@ ENOUGH_TOKENS = 1024
 
 
 def in_step(
-    model: nn.Module, works: Sequence[Callable[[], Given]], between: Callable[[], object] = lambda: None
-) -> list[Given]:
+    model: nn.Module,
+    works: Sequence[Callable[[], CaptureResult]],
+    between: Callable[[], object] = lambda: None,
+) -> list[CaptureResult]:
     """What each of these gives, which run the model on texts of their own.
 
     A model whose weights stay in their files runs them side by side: all the first block, then all the
@@ -675,12 +677,12 @@ def showing_blocks(model: nn.Module, show: Callable[[int, int], None]) -> Iterat
         yield
 
 
-def together(model: nn.Module, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+def together(model: nn.Module, batches: Iterable[AnyBatch]) -> Iterator[list[AnyBatch]]:
     """Batches of texts, each with what is read of it, as many at a time as run side by side."""
     use = use_of(model)
     most_runs = 1 if use is None else MOST_RUNS
     most_tokens = ENOUGH_TOKENS if use is not None and use.keeps else inf
-    some: list[Batch] = []
+    some: list[AnyBatch] = []
     num_tokens = 0
     for batch in batches:
         some.append(batch)

@@ -203,7 +203,7 @@ MaskFunction = Callable[..., Any]
 Rule = Callable[[Tensor, Tensor], Tensor]
 
 
-class SeenKeys(Tensor):
+class LazyMask(Tensor):
     """Who sees whom, as transformers hands masks on: (text, 1, query, key), without memory of its own.
 
     A model that computes with its mask gets the numbers: 0, and the smallest of the dtype where a key is
@@ -213,10 +213,10 @@ class SeenKeys(Tensor):
     visibility: Visibility
 
     @staticmethod
-    def of(visibility: Visibility, num_texts: int, dtype: torch.dtype, device: Any) -> "SeenKeys":
+    def of(visibility: Visibility, num_texts: int, dtype: torch.dtype, device: Any) -> "LazyMask":
         """The mask of that many texts."""
         shape = num_texts, 1, visibility.num_queries, visibility.num_keys
-        mask = torch.zeros((), dtype=dtype, device=device).expand(shape).as_subclass(SeenKeys)
+        mask = torch.zeros((), dtype=dtype, device=device).expand(shape).as_subclass(LazyMask)
         mask.visibility = visibility
         return mask
 
@@ -242,7 +242,7 @@ class SeenKeys(Tensor):
 
 def _numbers_of(part: Any) -> Any:
     """What a function is given, with numbers in the place of masks, in lists of tensors, too."""
-    if isinstance(part, SeenKeys):
+    if isinstance(part, LazyMask):
         return part.numbers()
     return type(part)(map(_numbers_of, part)) if type(part) in (list, tuple) else part
 
@@ -268,7 +268,7 @@ def seen_keys(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     **others: Any,
-) -> SeenKeys:
+) -> LazyMask:
     """A mask as transformers asks for it (AttentionMaskInterface); queries are the last of the keys.
 
     CannotShow for a cache without the first keys, whose rows would differ.
@@ -284,7 +284,7 @@ def seen_keys(
         use_vmap=use_vmap,
         device=device,
     )
-    return SeenKeys.of(visibility, batch_size, dtype, device)
+    return LazyMask.of(visibility, batch_size, dtype, device)
 
 
 def visibility_of_mask(
@@ -391,7 +391,7 @@ def _attend_and_hand_over(
     if bias is not None and bool((bias <= HIDES).any()):  # a mask is in it
         attention_mask = bias if attention_mask is None else _numbers_of_mask(attention_mask) + bias
         bias = None
-    if isinstance(attention_mask, SeenKeys):
+    if isinstance(attention_mask, LazyMask):
         visibility = attention_mask.visibility
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -420,7 +420,7 @@ def _attend_and_hand_over(
 
 def _numbers_of_mask(mask: Tensor) -> Tensor:
     """A mask as numbers to add."""
-    if isinstance(mask, SeenKeys):
+    if isinstance(mask, LazyMask):
         return mask.numbers()
     if mask.dtype != torch.bool:
         return mask

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.arguments import FileName, checked
+from attncli.arguments import FilePath, checked
 from attncli.errors import UserError, reason_of
 from attncli.files import MODEL_SETTINGS_BYTES, read_whole
 from attncli.models.architectures import (
@@ -88,7 +88,7 @@ def _accepted(
 @checked
 def read_picture(
     pretrained: OpenedModel,
-    file: FileName,
+    file: FilePath,
     text: str | None = None,
     *,
     is_whole: bool = False,

@@ -31,7 +31,7 @@ from attncli.models.layers import (
 )
 from attncli.models.picture_files import OpenedPicture, Processing
 from attncli.models.pretrained import (
-    Box,
+    Corners,
     PictureTokens,
     SeenPicture,
 )
@@ -252,13 +252,13 @@ class _Grid:
         """Rows and columns."""
         return int(self.rows.max()) + 1, int(self.columns.max()) + 1
 
-    def whole(self) -> Box:
+    def whole(self) -> Corners:
         """All of it, within the picture."""
         (left, top), (wide, high), (num_rows, num_columns) = self.start, self.step, self.shape
         right, bottom = left + wide * num_columns, top + high * num_rows
         return _snapped(left), _snapped(top), _snapped(right), _snapped(bottom)
 
-    def box(self, row: int, column: int) -> Box:
+    def box(self, row: int, column: int) -> Corners:
         """A token's place as shares of the file, which it goes beyond where it lies partly on padding."""
         (left, top), (wide, high) = self.start, self.step
         right, bottom = left + wide * (column + 1), top + high * (row + 1)
@@ -360,7 +360,7 @@ def placed_tokens(
     }
     labels: list[str | None] = [names.get(token) for token in range(count)]
     places = torch.full((count, 2), torch.nan)
-    boxes: list[Box | None] = [None] * count
+    boxes: list[Corners | None] = [None] * count
     is_one = len(grids) == 1
     for number, (of_tile, grid) in enumerate(grids, start=1):
         if grid is None:
@@ -390,7 +390,7 @@ def _tiles(of_pixels: Tensor, used: Tensor, count: int, shape: torch.Size) -> In
 
 
 def _seen_picture(
-    opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Box | None], pixels: Tensor
+    opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Corners | None], pixels: Tensor
 ) -> tuple[SeenPicture, str]:
     """What is left of a picture after crop and resize, all its parts together, and a line about it.
 
@@ -419,7 +419,7 @@ def _seen_picture(
     return seen, _about(seen, grids)
 
 
-def _within(box: Box, crop: Box) -> Box:
+def _within(box: Corners, crop: Corners) -> Corners:
     """A box as shares of a crop: its left and top, width and height."""
     left, top, wide, high = crop
     sides = ((box[0] - left) / wide, (box[1] - top) / high, (box[2] - left) / wide, (box[3] - top) / high)

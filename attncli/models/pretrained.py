@@ -145,7 +145,7 @@ OF_GRID = "hidden_states"
 
 CLS = "[CLS]"
 """What the token is called that stands for a whole picture."""
-Box = tuple[float, float, float, float]
+Corners = tuple[float, float, float, float]
 """Left, top, right and bottom."""
 
 
@@ -159,9 +159,9 @@ class SeenPicture:
 
     name: str
     size: tuple[int, int]
-    crop: Box
+    crop: Corners
     png: bytes
-    boxes: tuple[Box | None, ...]
+    boxes: tuple[Corners | None, ...]
 
 
 @dataclass(frozen=True)

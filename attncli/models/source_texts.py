@@ -17,7 +17,7 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading
 Split = Literal["sentence", "line", "paragraph", "turn"]
 
 
-class Source(NamedTuple):
+class Passage(NamedTuple):
     """A part of a text from a character to another: its name, as doc2, and what else it is called.
 
     `again` are the other places of it, where a chat template writes it more than once.
@@ -34,7 +34,7 @@ class Source(NamedTuple):
         """All places of it."""
         return Span(self.start, self.end), *self.again
 
-    def moved_to(self, spans: Sequence[Span]) -> "Source":
+    def moved_to(self, spans: Sequence[Span]) -> "Passage":
         """The source in other places."""
         return self._replace(start=spans[0].start, end=spans[0].end, again=tuple(spans[1:]))
 
@@ -47,7 +47,7 @@ class SourcedText:
     """
 
     text: str
-    sources: tuple[Source, ...]
+    sources: tuple[Passage, ...]
     is_whole: bool = False
 
     def texts(self) -> list[str]:
@@ -124,21 +124,21 @@ def split_text(text: str, split: Split, *, question: str | None = None, key: str
     spans = list(_spans(text, split))
     if not spans:
         raise UserError(f"{key}: must hold a {split} (got an empty text)")
-    sources = tuple(Source(f"{split}{number}", *span) for number, span in enumerate(spans, start=1))
+    sources = tuple(Passage(f"{split}{number}", *span) for number, span in enumerate(spans, start=1))
     below = "" if question is None else f"\n\n{question}"
     return SourcedText(text.rstrip() + below if below else text, sources)
 
 
 def with_documents(documents: Sequence[tuple[str, str]], question: str) -> SourcedText:
     """Documents, each with its title, and a question below them; UserError for one without a text."""
-    text, sources = "", list[Source]()
+    text, sources = "", list[Passage]()
     for number, (title, document) in enumerate(documents, start=1):
         if not document.strip():
             raise UserError(f"document: {title}: holds no text")
         text += "\n\n" if text else ""
         start = len(text)
         text += document.strip()
-        sources.append(Source(f"doc{number}", start, len(text), title))
+        sources.append(Passage(f"doc{number}", start, len(text), title))
     return SourcedText(f"{text}\n\n{question}", tuple(sources))
 
 
@@ -150,7 +150,7 @@ def marked_text(text: str, *, question: str | None = None, key: str = "sentence"
 
     UserError, which names `key`, for a mark without its counterpart, and a source without a text.
     """
-    plain, sources, end = "", list[Source](), 0
+    plain, sources, end = "", list[Passage](), 0
     opened: tuple[str, int] | None = None
     for mark in MARK.finditer(text):
         plain += text[end : mark.start()]
@@ -166,7 +166,7 @@ def marked_text(text: str, *, question: str | None = None, key: str = "sentence"
         if not part.strip():
             raise UserError(f"{key}: source {title or len(sources) + 1}: holds no text")
         start += len(part) - len(part.lstrip())
-        sources.append(Source(f"source{len(sources) + 1}", start, start + len(part.strip()), title))
+        sources.append(Passage(f"source{len(sources) + 1}", start, start + len(part.strip()), title))
     if opened is not None:
         raise UserError(f"{key}: must have </source> after its last <source>")
     if not sources:
@@ -196,7 +196,7 @@ def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> Source
         titled.append((_in_chat(whole, pretrained, f"the tool {name}"), f"tool {name}"))
     titled.sort()
     sources = tuple(
-        Source(f"turn{number}", *spans[0], title, tuple(spans[1:]))
+        Passage(f"turn{number}", *spans[0], title, tuple(spans[1:]))
         for number, (spans, title) in enumerate(titled, start=1)
     )
     if not sources:

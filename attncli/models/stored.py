@@ -105,7 +105,7 @@ class WeightFile:
                 os.posix_fadvise(self._file, offset, size, os.POSIX_FADV_WILLNEED)
 
 
-class Source:
+class NumberSource:
     """Where the numbers of a weight come from; of some of its rows without the others."""
 
     shape: torch.Size
@@ -135,7 +135,7 @@ class Source:
 
 
 @dataclass
-class InSafetensors(Source):
+class InSafetensors(NumberSource):
     """A tensor in a safetensors file, which has its numbers row after row."""
 
     file: WeightFile
@@ -169,7 +169,7 @@ class InSafetensors(Source):
 
 
 @dataclass
-class InGguf(Source):
+class InGguf(NumberSource):
     """A tensor in a GGUF file: blocks of numbers with few bits each, row after row."""
 
     file: WeightFile
@@ -212,10 +212,10 @@ class InGguf(Source):
 
 
 @dataclass
-class Cast(Source):
+class Cast(NumberSource):
     """The numbers of another source as another type, where the model is computed."""
 
-    source: Source
+    source: NumberSource
     dtype: torch.dtype
     device: torch.device
 
@@ -248,7 +248,7 @@ class Cast(Source):
 
 
 @dataclass
-class Made(Source):
+class Made(NumberSource):
     """One of the tensors that a function gives, of others: what transformers makes of those of a file."""
 
     function: Callable[..., Any]
@@ -284,10 +284,10 @@ class Made(Source):
 
 
 @dataclass
-class Processed(Source):
+class Processed(NumberSource):
     """What transformers makes of tensors of a GGUF file: rows in another order, experts in one tensor."""
 
-    parts: Sequence[tuple[str, Source]]
+    parts: Sequence[tuple[str, NumberSource]]
     process: Callable[[np.ndarray, str, dict[str, Tensor]], np.ndarray | None]
     name: str
     """In the model."""
@@ -306,7 +306,7 @@ class Processed(Source):
     def whole(self) -> Tensor:
         return self._made(lambda part: part.whole())
 
-    def _made(self, numbers: Callable[[Source], Tensor]) -> Tensor:
+    def _made(self, numbers: Callable[[NumberSource], Tensor]) -> Tensor:
         made: dict[str, Tensor] = {}
         for name, part in self.parts:
             numbers_made = self.process(numbers(part).numpy(), name, made)
@@ -332,7 +332,7 @@ def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return kept.view(torch.uint8)[: size * dtype.itemsize].view(dtype).view(*shape)
 
 
-def chunks(source: Source) -> Iterator[tuple[int, int]]:
+def chunks(source: NumberSource) -> Iterator[tuple[int, int]]:
     """The rows of a source, some at a time."""
     row = max(1, prod(source.shape[1:]))
     at_a_time = max(1, CHUNK_NUMBERS // row)
@@ -340,10 +340,10 @@ def chunks(source: Source) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeWeight:
     """A weight of which a model takes all numbers while it is loaded."""
 
-    source: Source
+    source: NumberSource
 
     def __getitem__(self, _index: object) -> Tensor:
         return self.source.whole()
@@ -431,14 +431,14 @@ class Stored(Tensor):
     layer a few rows at a time, of a table only the rows that are looked up.
     """
 
-    source: Source
+    source: NumberSource
     use: Use
     numbers: Tensor | None
     """Its numbers, where they are kept."""
     num_uses: int
 
     @staticmethod
-    def of(source: Source, use: Use) -> "Stored":
+    def of(source: NumberSource, use: Use) -> "Stored":
         """The weight whose numbers are those of a source."""
         # One number in all places: where anything should go by, it is not taken for a weight.
         device = source.device if isinstance(source, Cast) else "cpu"
@@ -699,7 +699,7 @@ def unknown_types(folder: Path) -> set[str]:
 
 def weights_of_folder(folder: Path, use: Use | None) -> dict[str, Any]:
     """The weights of a folder by their names in its files. Without `use` they are read as they are taken."""
-    weights: dict[str, Tensor | Whole] = {}
+    weights: dict[str, Tensor | WholeWeight] = {}
     for path in weight_files(folder):
         file = WeightFile(path)
         for name, about in safetensors_tensors(path).items():
@@ -734,8 +734,8 @@ def weights_of_gguf(
 
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     file = WeightFile(path)
-    sources: dict[str, Source] = {}
-    parts: dict[str, list[tuple[str, Source]]] = {}
+    sources: dict[str, NumberSource] = {}
+    parts: dict[str, list[tuple[str, NumberSource]]] = {}
     for name, about in header.tensors.items():
         source = InGguf(file, about)
         # Without numbers: what it does with them, and to which weight of the model they go. Of experts one.
@@ -775,9 +775,9 @@ class _Names:
         return [(self._model.base_model_prefix, _Names(body, is_body=True))] if is_apart else []
 
 
-def _held(source: Source, use: Use | None) -> Tensor | Whole:
+def _held(source: NumberSource, use: Use | None) -> Tensor | WholeWeight:
     if use is None:
-        return Whole(source)
+        return WholeWeight(source)
     return source.whole() if prod(source.shape) < SMALL_NUMBERS else Stored.of(source, use)
 
 

@@ -29,8 +29,8 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 MAX_CELL = 2**26
 """Characters of a cell: without a bound a quote that nothing closes takes the rest of a file for one."""
 
-Lines = TypeVar("Lines", bound="LineFile")
-Text = TypeVar("Text", covariant=True)
+AnyLineFile = TypeVar("AnyLineFile", bound="LineFile")
+TextRead = TypeVar("TextRead", covariant=True)
 
 
 class LineFile:
@@ -61,7 +61,7 @@ class LineFile:
         except OSError as error:
             raise UserError(f"{place}: cannot be read: {error.strerror}") from None
 
-    def __enter__(self: Lines) -> Lines:
+    def __enter__(self: AnyLineFile) -> AnyLineFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -363,7 +363,7 @@ PICTURES_PER_WINDOW = 32
 
 
 @runtime_checkable
-class NumberedTexts(Protocol[Text]):
+class NumberedTexts(Protocol[TextRead]):
     """A file of texts, each with the number of its first line."""
 
     @property
@@ -375,7 +375,7 @@ class NumberedTexts(Protocol[Text]):
         """How many texts there are; UserError where one cannot be read, and where there is none."""
         ...
 
-    def numbered(self) -> Iterator[tuple[int, Text]]:
+    def numbered(self) -> Iterator[tuple[int, TextRead]]:
         """Every text, from the start."""
         ...
 
@@ -399,12 +399,12 @@ class ListedTexts:
 
 
 def in_batches(
-    texts: Iterable[Text],
-    read: Callable[[Text], "Reading"],
-    refuse: Callable[[Text, UserError], object],
+    texts: Iterable[TextRead],
+    read: Callable[[TextRead], "Reading"],
+    refuse: Callable[[TextRead, UserError], object],
     *,
     window: int = TEXTS_PER_WINDOW,
-) -> "Iterator[list[tuple[Text, Reading]]]":
+) -> "Iterator[list[tuple[TextRead, Reading]]]":
     """Every text once, with what is read of it, in batches that run together; `refuse` gets those that cannot
     be read.
 
@@ -414,7 +414,7 @@ def in_batches(
     """
     texts = iter(texts)
     while some := list(islice(texts, window)):
-        by_counts: dict[tuple[Any, ...], list[tuple[Text, Reading]]] = {}
+        by_counts: dict[tuple[Any, ...], list[tuple[TextRead, Reading]]] = {}
         for text in some:
             try:
                 reading = read(text)
@@ -431,14 +431,14 @@ def in_batches(
 
 
 @dataclass
-class ManyTexts(Generic[Text]):
+class ManyTexts(Generic[TextRead]):
     """The texts of a file, named by the setting `key`, in batches that run together.
 
     `read` may refuse one, which is left out. `progress` is called with the share that is done.
     """
 
-    file: NumberedTexts[Text]
-    read: "Callable[[Text], Reading]"
+    file: NumberedTexts[TextRead]
+    read: "Callable[[TextRead], Reading]"
     progress: Callable[[float], None] | None = None
     key: str = "texts"
     num_read: int = 0
@@ -447,7 +447,7 @@ class ManyTexts(Generic[Text]):
     num_left_out: int = 0
     first_left_out: str = ""
 
-    def batches(self) -> "Iterator[list[tuple[Text, Reading]]]":
+    def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
         """Every text once, with what is read of it; UserError where one is invalid or none could be read."""
         count, texts = self.file.count(), self.file.numbered()
         window = PICTURES_PER_WINDOW if self.key == "image" else TEXTS_PER_WINDOW

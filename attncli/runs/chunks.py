@@ -94,7 +94,7 @@ class ChunkResult:
     refusal: UserError | None = None
 
 
-Work = Callable[[Chunk], ChunkResult]
+ChunkRunner = Callable[[Chunk], ChunkResult]
 
 
 def run_chunk(chunk: Chunk) -> ChunkResult:

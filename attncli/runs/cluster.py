@@ -14,7 +14,7 @@ from typing import Any
 
 from attncli import __version__
 from attncli.errors import RunError, UserError, reason_of
-from attncli.runs.chunks import Chunk, Work
+from attncli.runs.chunks import Chunk, ChunkRunner
 from attncli.runs.driver import ChunkEnd, Died, Pending, Queue, attempted
 
 SECONDS_TO_CONNECT = 15
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
         return {"attncli": __version__, "torch": "missing"}
 
 
-def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> ChunkEnd:
+def work_there(work: ChunkRunner, chunk: Chunk, expected: dict[str, str]) -> ChunkEnd:
     """On a worker: work(chunk), one chunk at a time per process, however many threads it has.
 
     A worker may have joined after the others were asked for their versions.
@@ -47,7 +47,7 @@ def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> ChunkEnd:
 
 def run_in_cluster(
     chunks: Iterable[Chunk],
-    work: Work,
+    work: ChunkRunner,
     *,
     scheduler: str,
     on_wait: Callable[[str], None] = lambda line: None,
@@ -167,7 +167,7 @@ def _differ(worker: str, got: dict[str, str], expected: dict[str, str]) -> str:
 
 
 def _results(
-    distributed: Any, client: Any, queue: Queue, work: Work, scheduler: str
+    distributed: Any, client: Any, queue: Queue, work: ChunkRunner, scheduler: str
 ) -> Iterator[tuple[Chunk, ChunkEnd]]:
     running: dict[Any, Pending] = {}
     done = distributed.as_completed(loop=client.loop)

@@ -44,7 +44,7 @@ class Packed(NamedTuple):
     data: bytes
 
 
-class Numbers(NamedTuple):
+class RunNumbers(NamedTuple):
     """Float64 numbers (run, column) of runs with these columns; by its row, the damaged part of a run."""
 
     columns: Columns

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import RunError, UserError, WriteError, reason_of
-from attncli.runs.chunks import Chunk, ChunkResult, PartFile, Run, Work
-from attncli.runs.packing import DOUBLE, ENCODINGS, SINGLE, Numbers, Packed, unpacked
+from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, PartFile, Run
+from attncli.runs.packing import DOUBLE, ENCODINGS, SINGLE, Packed, RunNumbers, unpacked
 from attncli.runs.plan import settings_as_json
 from attncli.runs.report_values import Column, Columns
 
@@ -75,7 +75,7 @@ def check_shared(lock: Path, token: str) -> None:
     )
 
 
-def write_part(chunk: Chunk, *, compute: Work, lock: Path, token: str) -> ChunkResult:
+def write_part(chunk: Chunk, *, compute: ChunkRunner, lock: Path, token: str) -> ChunkResult:
     """On a worker: compute a chunk and write its runs that are done to a part; of each run only its row.
 
     What cannot be written is the refusal of the result, since no run is to blame.
@@ -320,7 +320,7 @@ class Parts:
         self._files: dict[int, tuple[PartFile, int]] = {}
         self._read: OrderedDict[tuple[PartFile, frozenset[str] | None], dict[str, Lists]] = OrderedDict()
 
-    def work(self, compute: Work) -> Work:
+    def work(self, compute: ChunkRunner) -> ChunkRunner:
         """Workers write the numbers to parts, and send where they are."""
         return partial(write_part, compute=compute, lock=self._lock, token=self._token)
 
@@ -353,7 +353,7 @@ class Parts:
 
     def numbers(
         self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
-    ) -> Numbers:
+    ) -> RunNumbers:
         """Of some statistics, nothing else is read."""
         if statistics is not None:
             columns = _with_statistics(columns, frozenset(statistics))
@@ -369,7 +369,7 @@ class Parts:
             first, lists = self._lists(part, wanted)
             if not self._fill(values, rows, first + places, columns, lists):
                 damaged |= dict.fromkeys(rows.tolist(), self._name(part))
-        return Numbers(columns, values, damaged)
+        return RunNumbers(columns, values, damaged)
 
     def merges(self) -> list[Merge]:
         """What to write as one file, so that there are not many more files than the numbers need."""

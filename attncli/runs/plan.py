@@ -503,7 +503,7 @@ SHARE_IN_MEMORY, SHARE_OF_READING = 1 / 8, 1 / 8
 """Of such a model what is in memory at a time, and the most of a lot's time that reading it may take."""
 
 
-class Work(NamedTuple):
+class WorkLeft(NamedTuple):
     """What is left of a plan: jobs, seconds on one core, and the memory of its largest run and its models."""
 
     num_jobs: int
@@ -527,7 +527,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
+def num_workers(work: WorkLeft, *, cores: int, free_bytes: int) -> int:
     """How many workers to start; 0 where this process alone is faster.
 
     One per core, as long as each has more to do than its start takes and all fit into a third of the free
@@ -546,7 +546,7 @@ def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
     return most if most > 1 else 0
 
 
-def num_together(work: Work) -> int:
+def num_together(work: WorkLeft) -> int:
     """How many jobs to compute together before their reports are shown in order.
 
     It depends on the plan alone: results agree to the last bit only when the same jobs are computed together.
@@ -558,7 +558,7 @@ def num_together(work: Work) -> int:
     return max(1, min(MAX_TOGETHER, fitting, in_time))
 
 
-def estimated_work(plan: Plan, num_left: int) -> Work:
+def estimated_work(plan: Plan, num_left: int) -> WorkLeft:
     """A rough estimate for the last `num_left` runs of a plan, before anything is imported or loaded."""
     costs = [(spec, _num_tokens(spec, plan)) for spec in plan.specs()]
     share = num_left / len(plan)
@@ -567,7 +567,7 @@ def estimated_work(plan: Plan, num_left: int) -> Work:
         for spec, _ in costs
         if (model := spec.model_source()) is not None
     }
-    return Work(
+    return WorkLeft(
         num_jobs=round(plan.num_jobs * share),
         seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
         run_bytes=max(spec.needed_bytes(num_tokens, num_tokens) for spec, num_tokens in costs),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.errors import UserError, WriteError, reason_of
-from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, Run, UnfinishedJob, Work
+from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, ChunkRunner, Run, UnfinishedJob
 from attncli.runs.connection import Damaged, advice_on, beside, connect, database_of, signals_seen
 from attncli.runs.figures import Blobs, Figures
 from attncli.runs.packing import Packed
@@ -242,7 +242,7 @@ class Store:
         """Jobs for a worker, with what to keep of them."""
         return Chunk(jobs, rows=self.rows, weights=self.keeps_weights, compress=self._figures.compress)
 
-    def work(self, compute: Work) -> Work:
+    def work(self, compute: ChunkRunner) -> ChunkRunner:
         """What a worker does with a chunk, so that `write` takes its result."""
         return self._figures.work(compute)
 
@@ -436,7 +436,7 @@ def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
     return tuple(columns)
 
 
-class Kept(NamedTuple):
+class KeptOfRuns(NamedTuple):
     """What a store keeps of each run, and the number of the plan of the last batch."""
 
     rows: bool
@@ -444,13 +444,13 @@ class Kept(NamedTuple):
     plan: int
 
 
-def kept_of(connection: sqlite3.Connection) -> Kept:
+def kept_of(connection: sqlite3.Connection) -> KeptOfRuns:
     """What the one row of the table store says; Damaged where it is not as it was written."""
     stored = connection.execute("SELECT keeps_rows, keeps_weights, plan FROM store LIMIT 2").fetchall()
     if len(stored) != 1 or not all(map(is_number, stored[0])):
         raise Damaged("its table store is damaged")
     rows, weights, plan = stored[0]
-    return Kept(bool(rows), bool(weights), plan)
+    return KeptOfRuns(bool(rows), bool(weights), plan)
 
 
 @contextmanager
@@ -512,7 +512,7 @@ def _prepare_folder(path: Path, *, weights: bool) -> None:
         raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
 
 
-def _refuse_other_keeping(path: Path, kept: Kept, *, rows: bool, weights: bool) -> None:
+def _refuse_other_keeping(path: Path, kept: KeptOfRuns, *, rows: bool, weights: bool) -> None:
     errors = []
     for flag, asked, is_kept in (("--rows", rows, kept.rows), ("--weights", weights, kept.weights)):
         if asked and not is_kept:

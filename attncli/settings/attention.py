@@ -18,7 +18,7 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     ExplainRowSpec,
-    Group,
+    Heading,
     NoFlag,
     Scale,
     Size,
@@ -37,10 +37,10 @@ from attncli.settings.models import (
 )
 from attncli.settings.text import (
     CONTEXT,
-    FileName,
     PictureName,
     SentenceSpec,
     Text,
+    TextPath,
     TextSpec,
 )
 
@@ -177,14 +177,14 @@ class PositionSpec(VariantSpec):
             )
 
 
-Projection = Literal["query", "key", "value"]
+ProjectionName = Literal["query", "key", "value"]
 
 
 SCORES = ("scores", "scaled_scores")
 """The groups of the moments of scores."""
 ExplainedHead = Annotated[
     HeadNumber | None,
-    Group("Output"),
+    Heading("Output"),
     Everyday("with --explain: the head, from 0"),
     Field(description="the head, from 0, that is explained (default: 0); of a model as LAYER:HEAD"),
 ]
@@ -202,7 +202,7 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
         "linear",
         description="how query, key, value are made: linear (as torch.nn.Linear), uniform (U[0,1)), none",
     )
-    projection_order: Annotated[list[Projection], CONFIG_ONLY] = Field(
+    projection_order: Annotated[list[ProjectionName], CONFIG_ONLY] = Field(
         ["query", "key", "value"], description="the order in which the projections are sampled"
     )
     head_dim: Annotated[Size, Everyday()] = Field(
@@ -212,15 +212,15 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
     value_dim: Size = Field(
         default_factory=lambda data: data["head_dim"], description="size of value (default: head_dim)"
     )
-    scale: Annotated[Scale, Group("Variants"), Everyday("sqrt, fourth-root, none, or a number")] = Field(
+    scale: Annotated[Scale, Heading("Variants"), Everyday("sqrt, fourth-root, none, or a number")] = Field(
         "sqrt",
         description="factor on the scores: sqrt (1/sqrt(head_dim)), fourth-root (query and key each by "
         "head_dim^-1/4), none, or a number",
     )
-    softmax: Annotated[bool, Group("Variants")] = Field(
+    softmax: Annotated[bool, Heading("Variants")] = Field(
         True, description="normalise the scores; without it the weights are the scores"
     )
-    engine: Annotated[Literal["auto", "dense", "streaming"], Group("Options")] = Field(
+    engine: Annotated[Literal["auto", "dense", "streaming"], Heading("Options")] = Field(
         "auto",
         description="how it is computed: dense keeps the weights, streaming exact statistics in memory "
         "linear in the length; auto streams weights beyond 64 MiB",
@@ -228,7 +228,7 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
 
     @field_validator("projection_order")
     @classmethod
-    def _order_is_complete(cls, value: list[Projection]) -> list[Projection]:
+    def _order_is_complete(cls, value: list[ProjectionName]) -> list[ProjectionName]:
         if sorted(value) != ["key", "query", "value"]:
             raise ValueError(f"must name query, key and value once each (got {', '.join(value)})")
         return value
@@ -466,7 +466,7 @@ class ContextSpec(SentenceSpec):
 
     group = "Input"
 
-    context_file: FileName | None = Field(
+    context_file: TextPath | None = Field(
         None, description="a text file instead of the context; - reads stdin"
     )
     context: Annotated[Text | None, Everyday()] = Field(
@@ -597,7 +597,7 @@ class MultiheadOfModelSpec(ModelAttentionSpec):
     experiment = "multihead"
     explained_keys = MultiheadSpec.explained_keys
 
-    image: Annotated[PictureName | None, Group("Input")] = Field(None, description=PICTURE_HELP)
+    image: Annotated[PictureName | None, Heading("Input")] = Field(None, description=PICTURE_HELP)
     layer: Annotated[Layer, Everyday("the model's layer, from 0")] = Field(default_factory=first_of_model)
     head: ExplainedHead = None
 

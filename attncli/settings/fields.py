@@ -100,7 +100,7 @@ PositionOrName = Annotated[
 ]
 
 
-class Group(NamedTuple):
+class Heading(NamedTuple):
     """The heading of help for a field that stands elsewhere than the others of its class."""
 
     title: str
@@ -220,7 +220,7 @@ class Spec(BaseModel):
     @classmethod
     def group_of(cls, key: str) -> str:
         """The heading of help for a setting: its own, else that of the class that declares it."""
-        titles = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Group))
+        titles = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Heading))
         bases = (base for base in reversed(cls.__mro__) if issubclass(base, Spec))
         return next(titles, next(base.group for base in bases if key in base.model_fields))
 

@@ -21,7 +21,7 @@ from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
-    Group,
+    Heading,
     Size,
     TokenName,
     contradiction,
@@ -71,7 +71,7 @@ else:
         **{
             "from": (
                 Annotated[
-                    LookedFrom, Group("Output"), Everyday("with --to: only the queries at these tokens")
+                    LookedFrom, Heading("Output"), Everyday("with --to: only the queries at these tokens")
                 ],
                 Field(
                     [],
@@ -81,7 +81,9 @@ else:
                 ),
             ),
             "to": (
-                Annotated[list[TokenName], Group("Output"), Everyday("heads by the weight on these tokens")],
+                Annotated[
+                    list[TokenName], Heading("Output"), Everyday("heads by the weight on these tokens")
+                ],
                 Field(
                     [],
                     description="heads by the weight on these tokens, named as in `from`: from_to_weight, "

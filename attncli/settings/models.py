@@ -20,7 +20,7 @@ from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
-    Group,
+    Heading,
     NoFlag,
     Size,
     Spec,
@@ -28,7 +28,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.text import IN_FILE, FileName, PictureName, Text
+from attncli.settings.text import IN_FILE, PictureName, Text, TextPath
 
 
 def _looks_like_path(model: str) -> bool:
@@ -149,7 +149,7 @@ class ImageSpec(ModelSpec):
     off_keys = frozenset({"image"})
 
     image: Annotated[
-        PictureName | None, Group("Input"), Everyday("a picture, for a model that reads pictures")
+        PictureName | None, Heading("Input"), Everyday("a picture, for a model that reads pictures")
     ] = Field(None, description=PICTURE_HELP)
 
     def contradictions(self) -> Contradictions:
@@ -178,7 +178,7 @@ class WordsSpec(ModelSpec):
 
     off_keys = frozenset({"words"})
 
-    words: Annotated[bool, Group("Model")] = Field(
+    words: Annotated[bool, Heading("Model")] = Field(
         False,
         description="merge tokens into words: weights summed over a word's keys, averaged over its queries",
     )
@@ -189,7 +189,7 @@ def split_names(value: object) -> object:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-HeadNames = Annotated[
+ListedHeads = Annotated[
     list[str],
     BeforeValidator(head_names, json_schema_input_type=list[str] | str),
 ]
@@ -201,7 +201,7 @@ class AblatedSpec(ModelSpec):
     off_keys = frozenset({"ablate"})
     runs_once = True
 
-    ablate: Annotated[HeadNames, Group("Model")] = Field(
+    ablate: Annotated[ListedHeads, Heading("Model")] = Field(
         [], description="take out these heads, as LAYER:HEAD: as if their columns of W_O were zero"
     )
 
@@ -225,7 +225,7 @@ class ManyTextsSpec(Spec):
 
     group = "Input"
 
-    texts: Annotated[FileName | None, Everyday("many texts, one per line, or .jsonl; - reads stdin")] = Field(
+    texts: Annotated[TextPath | None, Everyday("many texts, one per line, or .jsonl; - reads stdin")] = Field(
         None,
         description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group; "
         "- reads stdin",
@@ -250,7 +250,7 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     default_model = SHIPPED_MODEL
 
     sentence: Text | None = Field(None, description="the text that the model reads")
-    file: Annotated[FileName | None, IN_FILE] = Field(
+    file: Annotated[TextPath | None, IN_FILE] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     probe: Annotated[
@@ -285,7 +285,7 @@ class RelationsSpec(ModelSpec):
 
     group = "Input"
 
-    relations: FileName | None = Field(
+    relations: TextPath | None = Field(
         None,
         description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
         "syntactic head, and back; - reads stdin",
@@ -327,7 +327,7 @@ else:
         __base__=ImageSpec,
         **{
             "from": (
-                Annotated[LookedFrom, Group("Output")],
+                Annotated[LookedFrom, Heading("Output")],
                 Field(
                     [],
                     description="of a picture: the query whose weights are drawn over it: a patch as r10c12, "

@@ -50,7 +50,7 @@ def check_embedding(value: str) -> str:
 
 
 Text = NonBlankText
-FileName = Annotated[str, AfterValidator(check_file)]
+TextPath = Annotated[str, AfterValidator(check_file)]
 """The name of a text file, or - for stdin."""
 PictureName = Annotated[str, AfterValidator(check_picture)]
 """The name of a picture, or of a folder of pictures."""
@@ -125,7 +125,7 @@ class SentenceSpec(Spec):
     group = "Input"
     argument = "sentence"
 
-    file: Annotated[FileName | None, IN_FILE] = Field(
+    file: Annotated[TextPath | None, IN_FILE] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     sentence: Annotated[Text | None, Everyday()] = Field(

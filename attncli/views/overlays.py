@@ -150,7 +150,7 @@ def token_at(picture: Picture, x: float, y: float) -> int | None:
     return None
 
 
-class Tile(NamedTuple):
+class LookTile(NamedTuple):
     """One of several looks, and what it is of: a head, the mean of a layer, a word."""
 
     name: str
@@ -170,7 +170,7 @@ class Tile(NamedTuple):
         return next((caption for caption in captions if cell_len(caption) <= cells), self.name)
 
 
-Tiles = Sequence[Sequence[Tile]]
+Tiles = Sequence[Sequence[LookTile]]
 
 
 class Overlays(NamedTuple):
@@ -209,7 +209,7 @@ def overlays_of(report: Report) -> Iterator[Overlays]:
             yield Overlays(f"where {looks[0].query} {at}", picture, _layers(report, looks))
 
 
-def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
+def _layers(report: Report, looks: Sequence[Look]) -> list[list[LookTile]]:
     """The heads of each layer, then their mean; the rollout beside the last; in the order of the report where
     heads are sorted: of several stacks those of the one that looks at the picture.
     """
@@ -220,7 +220,7 @@ def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
         stacks = ("cross",) if looks[0].picture.axis == "context_tokens" else ("self", "encoder")
         of_stack = (row for row in report.table("heads") if row.get("stack", "self") in stacks)
         rows = ((row, tuple(row[axis] for axis in PLACES)) for row in of_stack)
-        if tiles := [Tile(head_name(row), by_place[place]) for row, place in rows if place in by_place]:
+        if tiles := [LookTile(head_name(row), by_place[place]) for row, place in rows if place in by_place]:
             return [tiles]
     more = [
         look
@@ -232,18 +232,20 @@ def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
     layers = layers_of(looks)
     for tiles in layers:
         layer = dict(tiles[0].look.place).get("layer")
-        tiles += [Tile("mean", look) for look in more if look.place == (("layer", layer),)]
-    layers[-1] += [Tile(ROLLOUT, look) for look in more if not look.place]
+        tiles += [LookTile("mean", look) for look in more if look.place == (("layer", layer),)]
+    layers[-1] += [LookTile(ROLLOUT, look) for look in more if not look.place]
     return layers
 
 
-def layers_of(looks: Sequence[Look]) -> list[list[Tile]]:
+def layers_of(looks: Sequence[Look]) -> list[list[LookTile]]:
     """The looks of each layer, by their place: `11:0`."""
     layers = groupby(looks, key=lambda look: dict(look.place).get("layer"))
-    return [[Tile(":".join(str(n) for _, n in look.place), look) for look in group] for _, group in layers]
+    return [
+        [LookTile(":".join(str(n) for _, n in look.place), look) for look in group] for _, group in layers
+    ]
 
 
-def _words(report: Report, name: str, picture: Picture) -> list[Tile]:
+def _words(report: Report, name: str, picture: Picture) -> list[LookTile]:
     """For each query the mean look of the heads, named by the word that it wrote, else by its own."""
     tensor, keys = report.tensors[name], tokens_of(report, "key")
     heads = tuple(range(tensor.values.ndim - 2))
@@ -251,7 +253,9 @@ def _words(report: Report, name: str, picture: Picture) -> list[Tile]:
     written = tuple(str(row.get("token")) for row in report.table("written"))
     words = written if len(written) == len(values) else tokens_of(report, "query")
     return [
-        Tile(plain_text(word.strip()), Look(picture, name, (("query", i),), plain_text(word), keys, weights))
+        LookTile(
+            plain_text(word.strip()), Look(picture, name, (("query", i),), plain_text(word), keys, weights)
+        )
         for i, (word, weights) in enumerate(zip(words, values, strict=False))
     ]
 
@@ -365,7 +369,7 @@ def painted(picture: Picture, shade: Shading) -> np.ndarray:
     return mixed
 
 
-Size = tuple[int, int]
+CellSize = tuple[int, int]
 """Columns and lines."""
 GAP = 2
 LINES, MOST_LINES = 14, 40
@@ -378,14 +382,14 @@ TILES = (24, 20, 16, 14, 12, 10, 9, 8)
 TINY = (7, 6, 5)
 
 
-def fitted_size(picture: Picture, columns: int, lines: int) -> Size:
+def fitted_size(picture: Picture, columns: int, lines: int) -> CellSize:
     """The columns and lines in which a picture keeps its shape: a line is two columns high."""
     width, height = size_of(picture)
     lines = max(1, min(lines, round(columns * height / width / 2)))
     return max(1, min(columns, round(2 * lines * width / height))), lines
 
 
-def overlay_lines(look: Look, size: Size, display: Display) -> list[ScreenLine]:
+def overlay_lines(look: Look, size: CellSize, display: Display) -> list[ScreenLine]:
     """The picture with the weights above it; of 16 colours or none the weights alone."""
     columns, lines = size
     shade = shaded(look, columns, lines * (2 if display.has_color else 1), display.scale_colors)
@@ -415,7 +419,7 @@ def lines_with_list(look: Look, display: Display, most_lines: int) -> list[Scree
     return beside([*blocks, _list(look, display, size[1])], GAP)
 
 
-def original_lines(picture: Picture, size: Size, display: Display) -> list[ScreenLine]:
+def original_lines(picture: Picture, size: CellSize, display: Display) -> list[ScreenLine]:
     """The picture without weights: in its colours, of 16 colours or none as `_picture_lines`."""
     columns, lines = size
     if display.colors in ("none", "16"):
@@ -424,7 +428,7 @@ def original_lines(picture: Picture, size: Size, display: Display) -> list[Scree
     return [ScreenLine(text, columns) for text in texts]
 
 
-def _picture_lines(picture: Picture, size: Size) -> list[ScreenLine]:
+def _picture_lines(picture: Picture, size: CellSize) -> list[ScreenLine]:
     """The picture without weights in characters, the light places as the largest."""
     return [ScreenLine(text, size[0]) for text in character_lines(grey(picture, *size) / 255, 1)]
 
@@ -434,7 +438,7 @@ def with_picture(groups: Tiles, display: Display) -> Tiles:
     if display.has_color:
         return groups
     *others, last = groups
-    return [*others, [Tile("picture", last[0].look, is_picture=True), *last]]
+    return [*others, [LookTile("picture", last[0].look, is_picture=True), *last]]
 
 
 def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:
@@ -487,7 +491,7 @@ class TileLines(Sequence[str]):
     def _drawn(self) -> list[str]:
         return [line.text.rstrip() for row in self.rows for line in beside([*map(self._block, row)], 1)]
 
-    def _block(self, tile: Tile) -> list[ScreenLine]:
+    def _block(self, tile: LookTile) -> list[ScreenLine]:
         """Its name, or its caption where there is room, and the overlay, all lines as wide as a tile."""
         across, picture = self.columns, tile.look.picture
         if tile.is_picture:
@@ -508,11 +512,11 @@ class TileLines(Sequence[str]):
         return self._drawn[place]
 
 
-def rows_of(groups: Tiles, columns: int, display: Display) -> list[list[Tile]]:
+def rows_of(groups: Tiles, columns: int, display: Display) -> list[list[LookTile]]:
     """The tiles from left to right: each group begins a row, or stands beside others that fit whole."""
     across = max(1, ((display.width or TEXT_WIDTH) + 1) // (columns + 1))
     each = max(1, across // max(map(len, groups)))
-    rows: list[list[Tile]] = []
+    rows: list[list[LookTile]] = []
     for start in range(0, len(groups), each):
         tiles = [tile for group in groups[start : start + each] for tile in group]
         in_row = -(-len(tiles) // -(-len(tiles) // across))  # of one group, as even as can be

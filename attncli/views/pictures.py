@@ -18,7 +18,7 @@ from attncli.core.process import quiet_warnings
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.views import Display, NothingToDraw, Write
-from attncli.views.arrangement import NARROWEST, Block, Rigid, arranged
+from attncli.views.arrangement import NARROWEST, DrawnBlock, Rigid, arranged
 from attncli.views.canvas import (
     BAR_GAP,
     BAR_LABELS,
@@ -109,10 +109,10 @@ class Spreads(NamedTuple):
     deviations: np.ndarray
 
 
-Part = Maps | Curves | Spreads | Graph | Overlays | PictureMaps
+PicturePart = Maps | Curves | Spreads | Graph | Overlays | PictureMaps
 
 
-def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Part]]:
+def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[PicturePart]]:
     """The edges between heads alone, or what looks at a picture; else the maps of a report, compared ones
     together, or the statistics of heads; means; and curves. With `show` those of these parts.
     """
@@ -519,7 +519,7 @@ def settings() -> Any:
     }
 
 
-def block_of(part: Part, display: Display) -> Block:
+def block_of(part: PicturePart, display: Display) -> DrawnBlock:
     """What draws a part."""
     if isinstance(part, Graph):
         return GraphBlock(part)
