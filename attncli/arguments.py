@@ -62,7 +62,7 @@ TopShare = Annotated[float, Field(gt=0, le=1), PlainNumber]
 
 
 def check_share(value: float) -> float:
-    """The share of a cache; ValueError for what is none."""
+    """The share of a cache. Raises ValueError for anything else."""
     if not 0 < value <= 1:
         raise ValueError(f"must be a share of the cache, above 0 and at most 1 (got {value:g})")
     return value
@@ -79,7 +79,7 @@ def is_unicode(value: object) -> bool:
 
 
 def check_text(value: str) -> str:
-    """The text; ValueError for a blank one, and for what is not Unicode."""
+    """The text. Raises ValueError for blank text and for anything that is not Unicode."""
     if not value.strip():
         raise ValueError(NO_TEXT)
     if not is_unicode(value):
@@ -164,7 +164,7 @@ def is_pair(value: Any) -> bool:
 
 
 def head_name(value: Any) -> str:
-    """A head as `5:11`, given as that or as (5, 11); ValueError for what is none."""
+    """A head as `5:11`, from that or from (5, 11). Raises ValueError for anything else."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if is_pair(value):
@@ -190,7 +190,7 @@ def head_name_without_stack(value: Any) -> str:
 def head_names(value: Any) -> list[str]:
     """Heads as `5:11`, each once; (0, 1) is one head, and a text has several between commas.
 
-    ValueError for what is no head.
+    Raises ValueError for anything that is not a head.
     """
     items = [value] if isinstance(value, tuple) and is_pair(value) else listed(value)
     return list(dict.fromkeys(map(head_name, items)))
@@ -202,7 +202,7 @@ def head_names_without_stack(value: Any) -> list[str]:
 
 
 def token_names(value: Any) -> list[str]:
-    """The names of tokens, by text or position; ValueError for what is neither."""
+    """The names of tokens, by text or position. Raises ValueError for anything else."""
     items = [value] if isinstance(value, int) else listed(value)
     names = [plain_number(item) for item in items]
     for name in names:
@@ -222,7 +222,7 @@ def whole_numbers(value: Any) -> list[int]:
 
 
 def shares(value: Any) -> list[float]:
-    """Shares of a cache, each once, or the one; ValueError for anything else, and for none."""
+    """Distinct shares of a cache, from one or several. Raises ValueError for others and an empty list."""
     items = listed(value) if is_list(value) else [value]
     numbers = [plain_number(item) for item in items]
     for number in numbers:
@@ -267,7 +267,7 @@ def rows_with(*columns: str) -> Callable[[Any], list[Mapping[str, Any]]]:
 
 
 def conditions(value: Any) -> list[str]:
-    """Conditions as "max_score < 100", or the one; ValueError for what is no text."""
+    """Conditions as "max_score < 100", from one or several. Raises ValueError for anything but text."""
     texts: list[Any] = listed(value) if is_list(value) else [value]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"must be a condition or a list of them (got {shown(value)})")
@@ -283,9 +283,9 @@ MAX_FILE_NAME = 255
 
 
 def file_name(value: Any) -> str:
-    """The name of a file; ValueError for what is none."""
+    """The name of a file. Raises ValueError for anything that cannot be one."""
     name = fspath(value) if isinstance(value, str | PathLike) else None
-    with suppress(UnicodeEncodeError):  # half of a surrogate pair names none
+    with suppress(UnicodeEncodeError):  # half of a surrogate pair names no file
         if isinstance(name, str) and name.strip() and "\0" not in name:
             if not _fits(name):
                 raise ValueError(
@@ -339,7 +339,7 @@ def _choices(context: Mapping[str, Any]) -> str:
 
 
 def expectation(error: ErrorDetails) -> str:
-    """In our own words what pydantic wanted of a value."""
+    """What pydantic expected of a value, in attn's wording."""
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])
@@ -404,7 +404,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
         try:
             given = parameters.bind(*args, **kwargs)
         except TypeError:
-            return function(*args, **kwargs)  # Python's own words, with the function's name
+            return function(*args, **kwargs)  # Python's message, with the function's name
         lines = []
         for name, value in given.arguments.items():
             if name in kinds():
@@ -416,7 +416,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             raise WrongArgument(*lines)
         return function(*given.args, **given.kwargs)
 
-    # help() says what is taken, not how that is checked.
+    # help() shows the accepted types, not the checks.
     plain = get_type_hints(function)
     of_help = [
         each.replace(annotation=plain.get(name, each.annotation))

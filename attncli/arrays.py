@@ -21,7 +21,7 @@ from attncli.plain_text import binary_kind
 
 
 def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
-    """The size of a regular file in bytes, 0 for a pipe; UserError where there is nothing to read."""
+    """The size of a regular file in bytes, 0 for a pipe. Raises UserError where there is nothing to read."""
     try:
         return check_file(file, may_be_pipe=may_be_pipe).st_size
     except FileNotFoundError:
@@ -99,7 +99,7 @@ def _damage(file: str, kind: str) -> Iterator[None]:
 
 
 def _chosen(file: str, names: Collection[str], name: str | None) -> str:
-    """The name asked for, or the only one there is."""
+    """The name asked for, or the file's only name."""
     if name is None and len(names) == 1:
         return next(iter(names))
     if not names:

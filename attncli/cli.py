@@ -81,7 +81,7 @@ FORMER = {
 
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
-# The headings of long help in their order; one that is not here is an experiment's own and leads.
+# The headings of long help in order. Any other heading belongs to one experiment and comes first.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
 NAME_WIDTH = 30
 EVERYDAY_EXAMPLES, EXAMPLE_WIDTH = 3, 76
@@ -401,7 +401,7 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name, built now; None where there is none."""
+        """The command of that name, built now, or None."""
         return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -506,7 +506,7 @@ def _failed(error: Exception) -> int:
         case _ if is_about_memory(error):
             _print_errors(out_of_memory(error))
         case OSError() if error.filename is not None and error.errno not in NO_ROOM:
-            # What is written has errors of its own: a name was looked for, which pathlib passes on.
+            # Errors in writing are handled there: this one comes from looking up a name, through pathlib.
             _print_errors(f"{error.filename}: cannot be read: {error.strerror}")
             return UserError.exit_code
         case OSError():
@@ -533,13 +533,13 @@ def _stop(signal_number: int, frame: object) -> None:
 
 
 def _interrupt(signal_number: int, frame: object) -> None:
-    """Ctrl-C: as `_stop`, for who goes on with what there is."""
+    """Ctrl-C: as `_stop`, for commands that finish with the results they have."""
     _asked.append(signal_number)
     raise KeyboardInterrupt
 
 
 def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Python drops what is raised in a weakref callback or in __del__: so an end that was asked for."""
+    """Python drops exceptions raised in weakref callbacks and __del__: end the process all the same."""
     match unraisable.exc_value:
         case SystemExit():
             asked = signal.SIGTERM

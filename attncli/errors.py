@@ -193,7 +193,7 @@ def hints_for_first_lines() -> Iterator[None]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` with the known word that is probably meant, or nothing where none is."""
+    """` (did you mean 'x'?)` with the known word that is probably meant, or an empty text."""
     left = _hints_left.get()
     if left is not None:
         left[0] -= 1
@@ -205,7 +205,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def must_be_one_of(value: str, known: Collection[str]) -> str:
-    """That a value is none of the known ones; the one that is probably meant comes before their list."""
+    """The message for an unknown value: the known value that is probably meant, then all of them."""
     names, hint = ", ".join(known), nearest(value, known)
     return f"got {value}{hint}: must be one of {names}" if hint else f"must be one of {names} (got {value})"
 
@@ -255,7 +255,7 @@ def refuse_bytes(experiment: str, needed: int, instead: str) -> None:
 
 
 TORCH_BYTES = 600 * 10**6
-"""Of address space, without which libraries end the process in words of their own, or hang, as they load."""
+"""Address space: with less, libraries end the process with messages of theirs, or hang, as they load."""
 
 
 def check_place(*, needs_torch: bool) -> None:

@@ -287,7 +287,7 @@ def _show(
             if not conditions:
                 raise
             forget_stdout()
-            for _ in reports:  # what is expected of every run holds for those that nobody reads, too
+            for _ in reports:  # an expectation of every run also covers the runs that nobody reads
                 pass
     if failed:
         print(f"{failed} of {len(plan)} experiments failed", file=sys.stderr)
@@ -332,7 +332,7 @@ def keep(
     conditions: tuple[Condition, ...],
     fail_fast: bool,
 ) -> int:
-    """Run and keep what is not done yet; print a summary and return the exit code."""
+    """Run and store the remaining runs, print a summary and return the exit code."""
     if weights:
         refuse_without_safetensors()
     if scheduler is not None:  # before --fresh removes anything
@@ -379,7 +379,7 @@ def keep(
 
 
 def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunErrors) -> None:
-    """Run what is not done; at the end, or when a signal ends it, print what the store has."""
+    """Run the remaining runs; at the end, or when a signal ends it, print what the store has."""
     store = driver.store
     try:
         with errors:

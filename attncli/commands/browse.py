@@ -139,7 +139,7 @@ class OpenModel:
             raise
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
-        """What is lost without these heads at once."""
+        """The loss from removing all of these heads together."""
         from torch import Generator
 
         from attncli.measure.ablate import ablated, predicted_reading
@@ -187,7 +187,7 @@ def opened_model(spec: "HeadsSpec", texts: Texts) -> tuple[OpenModel, Report]:
     with progress_line() as progress:
         progress.begin(first_words([spec.model_source()]))
         import_experiment(spec)
-        quiet_transformers()  # on the screen that is browsed there is no place for its messages
+        quiet_transformers()  # its messages would write over the screen
         model = OpenModel(spec, model_of(spec, progress, with_head=True))
         return model, model.survey(texts)
 
@@ -199,7 +199,7 @@ def browse_reports(
     display: Display,
     model: OpenModel | None = None,
 ) -> int:
-    """Browse until the user quits; UserError where there is nothing to show."""
+    """Browse until the user quits. Raises UserError where there is nothing to show."""
     from attncli.views.browser import browse
     from attncli.views.browser_choice import Choice, grids
     from attncli.views.matrices import scale_of

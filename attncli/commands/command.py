@@ -54,7 +54,7 @@ class Parameter:
     reads_file: bool = False
 
     def found(self, value: Any) -> Any:
-        """The value; of the names of files that are read, the files that are there."""
+        """The value; for names of files to read, the files that they name."""
         if not self.reads_file or value is None:
             return value
         return [shipped(each) for each in value] if self.kind == list[str] else shipped(value)
@@ -64,7 +64,7 @@ LESSON_FILES = files("attncli") / "data" / "lessons" / "files"
 
 
 def shipped(file: str) -> str:
-    """The file; `lessons/bat-cave.json`, as lessons write it, is theirs in a folder that has none."""
+    """The file. `lessons/bat-cave.json`, as lessons write it, means the shipped file where none is here."""
     folder, _, name = file.rpartition("/")
     if folder != "lessons" or Path(file).exists():
         return file
@@ -168,7 +168,7 @@ class Command:
         object.__setattr__(self, "parameters", with_other_names(self.parameters))
 
     def refuse_writing_over(self, values: Mapping[str, Any]) -> None:
-        """UserError where -o names a file that another parameter reads: results would take its place."""
+        """Raise UserError where -o names a file that another parameter reads and would be overwritten."""
         output = values.get(OUTPUT.name)
         if output is None or not is_file(output):
             return
@@ -180,7 +180,7 @@ class Command:
 
 
 def is_file(name: str) -> bool:
-    """Whether there is a file of that name; a text may be too long to be one."""
+    """Whether a file of that name exists; a text may be too long for a file name."""
     try:
         return Path(name).is_file()
     except OSError:
@@ -311,9 +311,9 @@ def width(is_terminal: bool) -> int | None:
 
 
 def height(is_terminal: bool) -> int | None:
-    """The lines above the prompt of a terminal: LINES, else its own; as many as needed where none are known.
+    """The lines above a terminal's prompt: LINES, else its height; None (no limit) where that is unknown.
 
-    A pipe has none, whatever LINES says: whoever started attn may have left it there (readline does).
+    A pipe has no limit, whatever LINES says: the program that started attn may have set it (readline does).
     """
     if not is_terminal:
         return None
@@ -324,7 +324,7 @@ def height(is_terminal: bool) -> int | None:
 
 
 def can_walk() -> bool:
-    """Whether there is a reader: someone who sees a screen and has a key to press."""
+    """Whether somebody reads along: standard output is a screen and keys can be pressed."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 

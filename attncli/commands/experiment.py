@@ -58,7 +58,7 @@ CONFIG = option(
     everyday="read settings from a YAML file",
     reads_file=True,
 )
-# The settings that choose what is read; without any of them the text may come from a pipe.
+# The settings that choose the input. Without any of them the text may come from a pipe.
 TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image"))
 MAX_METAVAR = 30
 WAIT_SECONDS = 0.5
@@ -129,7 +129,7 @@ def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterat
 
 
 def has_piped_text() -> bool:
-    """Whether a pipe or a redirected file has text to read; none of it is consumed.
+    """Whether a pipe or a redirected file has text to read, without consuming it.
 
     A pipe that is still silent after half a second is ignored, with a line on standard error.
     """
@@ -147,7 +147,7 @@ def has_piped_text() -> bool:
 
 
 def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
-    """The settings, with the text waiting on standard input where they name none."""
+    """The settings, with the text waiting on standard input where they give no text."""
     needs_text = "file" in spec_class.model_fields and not given.keys() & TEXT_KEYS
     return given | {"file": Given("-", "stdin")} if needs_text and has_piped_text() else given
 
@@ -156,7 +156,7 @@ class Expected:
     """The conditions of --expect, each checked in every report that is written."""
 
     def __init__(self, texts: Sequence[str], spec: Spec) -> None:
-        """UserError for what is no condition, and for a name that no report of the spec will have."""
+        """Raise UserError for an invalid condition, and for a name that no report of the spec will have."""
         from attncli.runs.report_values import Expectations, parse_conditions, refuse_unknown
 
         conditions = parse_conditions(texts, "--expect", numbers_only=True)
@@ -186,7 +186,7 @@ def run_experiment(
     destination: dict[str, Any],
     expect: Sequence[str] = (),
 ) -> int:
-    """flags and YAML -> Spec -> Report -> view; 1 where something does not hold that is expected of it."""
+    """flags and YAML -> Spec -> Report -> view. Returns 1 where an expectation does not hold."""
     to = Destination(**destination, experiment=name)
     given = given_settings(name, config, flags)
     given = with_piped_text(SPECS[name], given)
@@ -302,7 +302,7 @@ EXPECT = option(
 
 
 DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
-"""Settings that choose what is shown, without effect on what is stored."""
+"""Settings that change what a report shows but not what a store keeps."""
 
 
 def run_heads(
@@ -317,9 +317,9 @@ def run_heads(
     expect: Sequence[str],
     **of_store: Any,
 ) -> int:
-    """The survey of one text or of many; that of many may be kept in a store, or read from one.
+    """The survey of one text or of many, which may be written to a store or read from one.
 
-    Of the checkpoints of a training run the survey of each.
+    With `checkpoints`, the survey of each checkpoint of a training run.
     """
     from attncli.runs.store_files import is_store_name
 
@@ -445,7 +445,7 @@ def show_store(
 
 
 def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
-    """The survey with the chosen settings in a store; UserError where there is none, or several."""
+    """The stored survey with the chosen settings. Raises UserError where none or several match."""
     with progress_line() as line:
         line.begin(f"reading {path.name}")
         from attncli.commands.surveys import store_report

@@ -67,7 +67,7 @@ class Lesson(NamedTuple):
 
 
 def lessons() -> list[Lesson]:
-    """All lessons, each building on those before it."""
+    """All lessons in order; each builds on the earlier ones."""
     pages = ((NAME.fullmatch(page.name), page) for page in LESSONS.iterdir())
     every = [
         read_lesson(int(match["number"]), match["name"], page.read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ def lessons() -> list[Lesson]:
 
 
 def lesson(which: str) -> Lesson:
-    """The lesson of that number or name; UserError where there is none."""
+    """The lesson of that number or name. Raises UserError for any other."""
     every = lessons()
     for each in every:
         if which in (str(each.number), each.name):

@@ -45,7 +45,7 @@ ELSEWHERE = {
     ("self", "to"): "shows every key: attn heads --to TOKEN ranks heads by the weight on one",
     ("self", "top"): "shows one head: attn heads --top {value} shows the first heads of a model",
 }
-"""Of flags that a command has not: what it does instead, and what does what is meant."""
+"""For flags that a command lacks: what it does instead, and which command does what was meant."""
 
 ADVICE = {
     "q": "progress and notes are on standard error: 2>/dev/null leaves them out",
@@ -72,7 +72,7 @@ FROM_DISK = frozenset(
 
 
 def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
-    """What a word that is no command may be: a file, a command with a mistake in it, a text."""
+    """The error for an unknown command, which may be a file, a misspelled command or a text."""
     word, *others = args
     typed = word[:MOST_SHOWN]
     if meant := synonym(word, commands) or alike(word, commands):
@@ -88,7 +88,7 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
 
 
 def flag_before_command(message: str, args: Sequence[str], flags: Flags, commands: Collection[str]) -> str:
-    """A message of Typer's about a flag that stands where a command is expected, with what would work."""
+    """Typer's message about a flag where a command was expected, with what would work."""
     match = NO_SUCH_FLAG.match(message)
     if match is None:
         return message
@@ -103,7 +103,7 @@ def flag_before_command(message: str, args: Sequence[str], flags: Flags, command
 
 
 def hyphenated(args: Sequence[str], flags: Collection[str]) -> list[str]:
-    """The arguments with `--head_dim` as `--head-dim`, where that is a flag and the other is none."""
+    """The arguments with `--head_dim` as `--head-dim`, where only the latter is a flag."""
     spelled: list[str] = []
     for place, arg in enumerate(args):
         if arg == "--":

@@ -44,7 +44,7 @@ class ReadingPlace(NamedTuple):
         return f"{enter[: max(0, room - len(tail))]}{tail}"[:room]
 
     def answer(self, key: str, number: str) -> str | int | None:
-        """What a key asks for, after the number typed before it; None where there is no such page."""
+        """What a key asks for, given the number typed before it; None where no such page exists."""
         asked = MOVES.get(key)
         if number and asked == NEXT:
             return int(number) if 1 <= int(number) <= self.num_pages else None
@@ -106,11 +106,11 @@ def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
 
 @contextmanager
 def asking() -> Iterator[Ask]:
-    """What waits for the reader: single keys; lines where there is no termios, as on Windows."""
+    """A function that waits for the reader: for single keys, or for lines without termios (Windows)."""
     if find_spec("termios") is None:
         yield _ask_by_line
         return
-    prompts: list[str] = []  # the prompt, written again when the process goes on
+    prompts: list[str] = []  # the prompt, written again when the process resumes
     is_first = [True]
     with single_keys(lambda: _note(prompts[0] if prompts else "")) as read_key:
 
@@ -195,7 +195,7 @@ def forget_typed_ahead() -> None:
 
 
 def _read_key(file: int) -> str:
-    """The next key, with what follows the escape of an arrow; END_OF_INPUT where there is no more."""
+    """The next key, an arrow's escape sequence included; END_OF_INPUT at the end."""
     key = os.read(file, 1).decode("latin-1") or END_OF_INPUT
     if key == ESCAPE and select([file], [], [], ESCAPE_SECONDS)[0]:
         key += os.read(file, 1).decode("latin-1")

@@ -1,4 +1,4 @@
-"""What computes a layer's attention; which engine does follows from size and from what is wanted."""
+"""The computation of a layer's attention. Its size and the wanted results choose the engine."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ ProgressCallback = Callable[[float], None]
 
 
 class Engine(NamedTuple):
-    """A function of a layer, or of given weights, and whether it suits their size and what is wanted."""
+    """A function of a layer or of given weights, and whether it suits their size and the wanted results."""
 
     attend: Callable[..., Computed]
     suits: Callable[[LayerOrWeights, Wanted], bool]
@@ -29,7 +29,7 @@ LEAST_KEYS = 1024
 
 
 def is_long(source: LayerOrWeights, wanted: Wanted) -> bool:
-    """Whether rows are long and nothing is wanted that takes them whole; or there is no key at all."""
+    """Whether rows are long and no wanted result takes whole rows, or there are no keys at all."""
     if 0 in source.shape:
         return True
     if (
@@ -110,7 +110,7 @@ def attend_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head que
 MOST_MASKED = 2**24
 """Entries of a mask that fused attention may take: 4,096 queries of 4,096 keys."""
 MASKED_QUERIES = 128
-"""Of a layer with a mask that are computed at a time: keys that none of them sees cost nothing."""
+"""Queries computed together in a masked layer: keys hidden from all of them cost nothing."""
 
 KeyColumns = Callable[[Visibility, slice], slice | Int[Tensor, " key"]]
 

@@ -29,12 +29,12 @@ class RestOfSoftmax(NamedTuple):
 
 @dataclass(frozen=True)
 class Softmax:
-    """How rows came of their scores: weight p = exp(exponent - log_total), the largest exponent of a row 0.
+    """The softmax of rows: weight p = exp(exponent - log_total), where a row's largest exponent is 0.
 
-    `sums` is the sum of the weights of a row. Either the exponents are there, or the sums that the compiled
-    pass computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|, `local` of `local_mass`,
-    and the `rest` beside the first column. `participation`, 1 / sum p^2 in float64, is there from that pass,
-    and with a sink, below which p may be too small to be squared.
+    `sums` is the sum of each row's weights. Either `exponents` is given or the sums that the compiled pass
+    computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|, `local` for `local_mass`, and
+    `rest` for the rows without the first column. `participation`, 1 / sum p^2 in float64, is given by that
+    pass and with a sink, below which p may be too small to be squared.
     """
 
     log_totals: Float[Tensor, "*batch query"]
@@ -90,10 +90,10 @@ class Plane:
 class Rows:
     """Weights p of some queries on a run of neighbouring keys; keys before and after it have weight 0.
 
-    `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is there
-    where the weights came from scores; weights from elsewhere may be negative. `num_keys` counts all keys,
-    where the run is a part of them; `max_scores` is the largest score of each row, where there are scores.
-    `plane` says where tokens lie on a picture, where they do.
+    `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is given
+    for weights computed from scores; other weights may be negative. `num_keys` counts all keys where the run
+    is a part of them; `max_scores` is the largest score of each row, where scores are known. `plane` has the
+    places of tokens on a picture.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -391,7 +391,7 @@ def text_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
 
 
 def special_mass_of_row(rows: PromptedRows) -> Float[Tensor, "*batch"]:
-    """sum p over the tokenizer's own tokens."""
+    """sum p over the tokenizer's special tokens."""
     return rows.on(rows.special)
 
 
@@ -424,7 +424,7 @@ def retrieval_score(
 ) -> tuple[Float[Tensor, "*head"], int]:
     """The share of copied tokens whose strongest key is that token in the needle; and how many were copied.
 
-    A written token is copied where the needle has it. NaN where none was. Wu et al. 2024 (2404.15574),
+    A written token is copied where the needle has it. NaN without copied tokens. Wu et al. 2024 (2404.15574),
     section 2, who divide by the tokens of the needle instead.
     """
     copied = torch.isin(written, key_ids[needle])
@@ -435,11 +435,11 @@ def retrieval_score(
 
 @dataclass(frozen=True)
 class Places:
-    """Some rows and columns of the weights: positions, and the tokens of each text there.
+    """Some rows and columns of the weights: their positions, and each text's tokens there.
 
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
-    them are repeated on the probe. `special` are the tokenizer's own tokens; `from_queries` and `to_keys` are
-    the places that were asked for. `query_places` and `key_places` are row and column on a picture, NaN for
+    them are repeated on the probe. `special` are the tokenizer's special tokens; `from_queries` and `to_keys`
+    are the requested places. `query_places` and `key_places` are row and column on a picture, NaN for
     a token that lies elsewhere, None for a text.
     """
 
@@ -509,7 +509,7 @@ def induction(at: Places) -> Pattern:
 
 
 def special_mass(at: Places) -> Pattern:
-    """j is one of the tokenizer's own tokens: [CLS], [SEP], <s>. In BERT many heads park weight there (Clark
+    """j is a special token of the tokenizer: [CLS], [SEP], <s>. In BERT many heads park weight there (Clark
     et al. 2019).
     """
     return at.special & at.counted
@@ -593,7 +593,7 @@ class RunningMoments:
 
     @classmethod
     def of(cls, numbers: Float[Tensor, "text ..."]) -> "RunningMoments":
-        """The moments of some numbers; NaN does not count, and the mean of none is 0."""
+        """The moments of some numbers without their NaN; the mean of no numbers is 0."""
         numbers = numbers.double()
         count = (~numbers.isnan()).sum(dim=0)
         mean = numbers.nansum(dim=0) / count.clamp(min=1)
@@ -662,7 +662,7 @@ def mean_interval(
 
 
 def share_interval(hits: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `count` words, NaN of none: Wilson 1927, score interval."""
+    """The 95 % interval of a share of `count` words, NaN for 0: Wilson 1927, score interval."""
     if not count:
         return float("nan"), float("nan")
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)

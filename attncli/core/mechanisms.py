@@ -176,9 +176,9 @@ def differential_lambda(vectors: Float[Tensor, "4 dim"], lambda_init: float) -> 
 def attend_differentially(
     layer: AttentionLayer, factor: float, wanted: Wanted
 ) -> tuple[Computed, Computed, Computed]:
-    """Attention of either half of query and key, and the first less `factor` (lambda) times the second.
+    """Attention of each half of query and key, and the first minus `factor` (lambda) times the second.
 
-    Of the difference there is what is wanted of rows and keys, its weights and its output. Ye et al. 2024,
+    The difference has the wanted row and key statistics, its weights and its output. Ye et al. 2024,
     Differential transformer (2410.05258), equation 1.
     """
     halves = zip(layer.query.chunk(2, dim=-1), layer.key.chunk(2, dim=-1), strict=True)

@@ -232,7 +232,7 @@ PLACE = re.compile(r"(?:(encoder|decoder|cross):)?([0-9]{1,6}):([0-9]{1,6})")
 
 
 class NamedHead(NamedTuple):
-    """A head as it was named; its stack empty where the name has none."""
+    """A head as it was named; its stack is empty where the name gives none."""
 
     stack: str
     layer: int
@@ -248,7 +248,7 @@ def head_range(num_heads: Mapping[int, int], stack: str = "") -> str:
 
 
 def named_head(name: str) -> NamedHead:
-    """A head by its name; ValueError for what is no head's name."""
+    """A head by its name. Raises ValueError for anything but a head's name."""
     place = PLACE.fullmatch(name)
     if place is None:
         raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
@@ -278,7 +278,7 @@ def occurrences_among(tokens: Sequence[str]) -> Occurrences:
 
 
 def position_among(position: int, num_tokens: int) -> int:
-    """The position from 0; below 0 it counts from the end. ValueError for one that there is not."""
+    """The position from 0; negative ones count from the end. Raises ValueError for one out of range."""
     if not -num_tokens <= position < num_tokens:
         ends = f"from 0 to {num_tokens - 1}, or from -1 to -{num_tokens}"
         raise ValueError(f"must be a position {ends}, counted from the end (got {position})")
@@ -286,11 +286,11 @@ def position_among(position: int, num_tokens: int) -> int:
 
 
 def token_positions(name: str, num_tokens: int, occurrences: Occurrences) -> tuple[int, ...]:
-    """The positions that a name means: every one of a text, or none where no token has that name.
+    """The positions that a name means: every occurrence of a text, or an empty tuple.
 
     A whole number and `last` are positions, those below 0 from the end. Anything else is a text: as it
     stands, else without the quotes around it ("last", "5"), else with the number of its place (to#2).
-    ValueError for a position or a number that there is not.
+    Raises ValueError for a position or occurrence that does not exist.
     """
     if name == LAST or POSITION.fullmatch(name):
         return (position_among(-1 if name == LAST else int(name), num_tokens),)

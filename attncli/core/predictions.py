@@ -80,8 +80,8 @@ class Predictions:
         return Compared(torch.cat(losses), torch.cat(divergences).clamp(min=0))
 
     def _places_at_once(self, logits: Float[Tensor, "place token"]) -> int:
-        """As many as make a large step on an accelerator, and on the CPU one whose buffers stay in its cache:
-        new memory for each step would take longer than what is computed there.
+        """Places of one step: many on an accelerator; on the CPU as many as its cache holds, since allocating
+        memory for each step would take longer than its computation.
         """
         numbers = (
             NUMBERS_IN_CACHE * torch.get_num_threads() if logits.device.type == "cpu" else NUMBERS_AT_ONCE

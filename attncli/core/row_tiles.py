@@ -25,7 +25,7 @@ Found = TypeVar("Found")
 
 
 def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[Found]:
-    """What the jobs return, in their order; they run in this thread, between two results, and in others.
+    """The results of the jobs, in order. They run in other threads and, between two results, in this one.
 
     Torch releases the interpreter's lock in each operation, so threads over blocks keep the cores busy
     where torch's own threads, which split every small operation, do not. An exception, Ctrl-C
@@ -83,7 +83,7 @@ _scratch_lock = Lock()
 class Scratch:
     """Some tile-sized buffers, lent to one job at a time, for as long as the with-block of a call runs.
 
-    As many as jobs run at once are there until the call ends.
+    Until the call ends there is one for each job that runs at a time.
     """
 
     def __init__(self, like: Tensor, count: int = 2) -> None:
@@ -227,7 +227,7 @@ def _by_torch(
 def _below_sink(
     weights: Tensor, exponents: Tensor, totals: Tensor, reference: Tensor, sink: Tensor
 ) -> tuple[Tensor, Tensor, Softmax]:
-    """The sink joins the denominator, in float64: as far above the keys as it may be."""
+    """Add the sink to the denominator, in float64: it may be far above the keys."""
     of_keys, above = totals.double().log(), (sink - reference).double()
     log_totals = torch.logaddexp(of_keys, above)
     participation = (2 * log_totals).exp() / torch.linalg.vector_norm(weights, dim=-1).double().square()
@@ -267,9 +267,9 @@ class TilePlace:
 class Tile:
     """The rows of a block with the keys that some of them see.
 
-    Scores and logsumexp are there where the weights came of scores; hidden scores are -inf, and `masked`
-    tells whether there are any; `blind` are queries that see no key, None where there is none. The tensors
-    are overwritten by the next tile.
+    Scores and logsumexp are given for weights computed from scores; hidden scores are -inf, and `masked` says
+    whether there are any. `blind` marks queries that see no key, None without any. The next tile overwrites
+    the tensors.
     """
 
     block: TilePlace
@@ -298,8 +298,8 @@ class Tile:
 def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePlace]:
     """All rows in tiles of about TILE entries: whole texts together, or some queries of some heads.
 
-    Heads that share a key/value head, `group` of them, stay together. The same queries of all heads come one
-    after the other: what depends on places alone is there already.
+    The `group` heads that share a key/value head stay together. The same queries of all heads follow each
+    other, so that what depends on positions alone is computed once.
     """
     num_texts, num_heads, num_queries, num_keys = shape
     if 0 in shape:
@@ -320,9 +320,9 @@ def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePla
 
 @dataclass(frozen=True)
 class GivenWeights:
-    """Weights that are there already, from a model that gives nothing else or from another tool.
+    """Finished weights, from a model that gives nothing else or from another tool.
 
-    `seen` tells which entries a query may see; weights may be negative, and rows may sum to anything.
+    `seen` marks the entries that a query may see; weights may be negative, and rows may sum to anything.
     """
 
     weights: Float[Tensor, "text head query key"]
@@ -359,7 +359,7 @@ def side_by_side(sources: Sequence[LayerOrWeights]) -> LayerOrWeights:
 
 
 def blocks_of(source: LayerOrWeights) -> list[list[TilePlace]]:
-    """Where the tiles lie that cover every row: in one list the heads of the same queries."""
+    """The places of tiles that cover every row; each list has the heads of the same queries."""
     every = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
     same_queries = groupby(every, lambda block: (block.texts.start, block.queries.start))
     return [list(heads) for _, heads in same_queries]
@@ -403,7 +403,7 @@ def _given_tile(given: GivenWeights, block: TilePlace) -> Tile:
 def _softmax_tile(
     layer: AttentionLayer, block: TilePlace, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
 ) -> Tile:
-    """Scores and weights, each in a buffer of its own: one exponential of each score."""
+    """Scores and weights in separate buffers: one exponential per score."""
     seen = layer.visibility.of_texts(block.texts).seen_keys(block.queries, buffers)
     shape = (_count(block.texts), _count(block.heads), _count(block.queries), len(seen.columns))
     scores = buffers[0][: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
@@ -462,7 +462,7 @@ def _scaled_products(
 def _apply_rules(
     layer: AttentionLayer, block: TilePlace, keys: slice, scores: Float[Tensor, "text head query key"]
 ) -> None:
-    """From scaled scores to those that the softmax takes, in place."""
+    """Turn scaled scores into the softmax's input, in place."""
     rules = layer.rules
     if rules.softcap is not None:
         scores.div_(rules.softcap).tanh_().mul_(rules.softcap)

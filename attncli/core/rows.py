@@ -102,7 +102,7 @@ class RowStatistics:
 
 
 class PreviousToken:
-    """The weight on the key before each query; NaN where there is no such key."""
+    """The weight on the key before each query; NaN where no such key exists."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, self.num_keys = source.shape
@@ -133,7 +133,7 @@ class TopKeys:
 
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
-        # Weights have no unit of their own; of scores a difference of 1 is a factor e between weights.
+        # Weights have no unit; a difference of 1 between scores is a factor e between weights.
         unit = 0.0 if tile.scores is None else 1.0
         best = top_keys(tile.ranking(), self.keys.shape[-1], unit=unit)
         weights = tile.weights.gather(-1, best.clamp(min=0))
@@ -455,8 +455,8 @@ class RestOfRows:
 
 
 LEAST_FOR_JOBS = 2**24
-"""Scores of a layer, those of 1,182 tokens and 12 heads, from which threads of our own over its queries were
-measured to be faster than torch's."""
+"""Scores of a layer (1,182 tokens, 12 heads) from which attn's threads over its queries are faster than
+torch's, as measured."""
 
 # Whether a part is asked for, and what makes it.
 PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[LayerOrWeights, Wanted], Collector]], ...] = (
@@ -486,7 +486,7 @@ def attend(
         parts: list[Collector] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
 
         def take(some: list[TilePlace]) -> list[Callable[[], None]]:
-            """Everything of some queries; gives what is to be done in order."""
+            """All results of some queries; returns what must run in order."""
             added = [
                 part.add(tile)
                 for tile in tiles(source, some, scratch, keep_raw=wanted.scores)
@@ -514,9 +514,9 @@ def merged_into_words(
     """W_ab = mean over queries i of word a of the sum over keys j of word b of p_ij.
 
     Clark et al. 2019 (1906.04341), section 4.1: a row of a word sums to what the rows of its tokens sum to on
-    average. A word sees a word where some token of it sees one of its tokens. The words of each text are
-    numbered from 0 without gaps, and all texts have as many. The weights between tokens are there for a tile
-    at a time only.
+    average. A word sees another where one of its tokens sees a token of the other. The words of each text are
+    numbered from 0 without gaps, and all texts have equally many. The weights between tokens exist for one
+    tile at a time.
     """
     num_texts, num_heads = source.shape[:2]
     num_words = int(of_queries.max()) + 1, int(of_keys.max()) + 1
@@ -538,7 +538,7 @@ def merged_into_words(
 
 
 def _seen(source: LayerOrWeights, of_queries: Tensor, of_keys: Tensor, num_words: tuple[int, int]) -> Tensor:
-    """Which words a word sees."""
+    """The words that each word sees."""
     seen = source.visibility.whole(of_queries.device) if isinstance(source, AttentionLayer) else source.seen
     words_seen = seen.new_zeros(len(of_queries), *num_words)
     for text in range(len(words_seen)):

@@ -126,7 +126,7 @@ def keep_top(
 
 
 def _taken(room: Float[Tensor, " size"], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """A matrix from the front of a buffer, and what is left of it."""
+    """A matrix from the front of a buffer, and the rest of the buffer."""
     return room[: rows * columns].view(rows, columns), room[rows * columns :]
 
 
@@ -467,7 +467,7 @@ class TileArguments(ctypes.Structure):
 
 
 def suits(like: Tensor) -> bool:
-    """Whether there is a library, and for such tensors."""
+    """Whether the library exists and takes such tensors."""
     return like.dtype == torch.float32 and like.device.type == "cpu" and tile_pass() is not None
 
 

@@ -137,7 +137,7 @@ def break_ties(
 
 
 def tied_rows(top_scores: Float[Tensor, "query more"]) -> Bool[Tensor, " query"] | None:
-    """The rows with two scores that only rounding tells apart; None where there is none."""
+    """The rows with two scores that differ only by rounding; None without any."""
     if suits(top_scores):
         library, is_tied = tile_pass(), torch.empty(len(top_scores), dtype=torch.bool)
         assert library is not None

@@ -1,6 +1,6 @@
-"""A model runs, and what it computes of its attention is handed over; its own weights are checked.
+"""Run a model and hand over its attention, which is compared with the weights that the model returns.
 
-Of a model whose weights stay in their files several runs go side by side, block by block.
+With weights that stay in their files, several runs go side by side, block by block.
 """
 
 import random
@@ -71,7 +71,7 @@ def remembered(model: PreTrainedModel) -> Callable[[], None]:
     """What gives a model back its attributes, parts, hooks and configs as they are now."""
     before = [(vars(module), {**vars(module)}) for module in model.modules()]
     before += [(vars(config), {**vars(config)}) for config in configs_of(model)]
-    # torch keeps parts, parameters and hooks in dicts of their own, which handles of hooks refer to.
+    # torch keeps parts, parameters and hooks in separate dicts, which handles of hooks refer to.
     before += [
         (table, table.copy()) for _, parts in before for table in parts.values() if isinstance(table, dict)
     ]
@@ -111,7 +111,7 @@ def undisturbed(model: PreTrainedModel) -> Iterator[None]:
 
 
 def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
-    """Every config in the model once: parts of a model may have, or share, their own."""
+    """Every config in the model once: parts of a model may have separate configs, or share one."""
     configs: dict[int, PreTrainedConfig] = {}
     waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
     while waiting:
@@ -124,7 +124,7 @@ def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
 
 
 def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """The weights of each layer, and the name of the output that holds them; none of a tuple."""
+    """The weights of each layer, with the name of the output that holds them; empty for a tuple."""
     for name, values in outputs.items() if isinstance(outputs, ModelOutput) else ():
         for weights in values if name in WEIGHTS and isinstance(values, tuple | list) else ():
             if weights is not None:
@@ -212,9 +212,9 @@ NOT_COMPARED = "Not compared with the model's own eager attention"
 
 @dataclass(frozen=True)
 class Way:
-    """How a model's attention comes: by the interface, or as the weights of its own eager attention.
+    """How a model's attention is captured: by the interface, or as the weights of its eager attention.
 
-    `not_compared` says where the interface was not compared with eager attention, if it was not.
+    `not_compared` says where the interface could not be compared with eager attention.
     """
 
     kind: Literal["interface", "eager"]
@@ -264,7 +264,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _code_of(kind: type) -> list[Any]:
-    """What instances of a class compute by: its functions, and those of the modules where they stand."""
+    """The functions that instances of a class may run: its methods and those of its bases' modules."""
     classes = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
     modules = [sys.modules[each.__module__] for each in classes if each.__module__ in sys.modules]
     functions = (part for named in (*classes, *modules) for part in vars(named).copy().values())
@@ -451,7 +451,7 @@ def _start_of(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _ModuleCall:
-    """What a module was given, as far as it is vectors of tokens, and what it gave."""
+    """The vectors of tokens that a module was given, and the ones that it returned."""
 
     inputs: tuple[Tensor | None, ...]
     named: Mapping[str, Tensor | None]
@@ -469,15 +469,15 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
     try:
         with _recorded(model, calls):
             output = run_by_interface(model, inputs, note, numbering)[0]
-    except Exception as error:  # a model may fail in any way on a mask or an attention not its own
+    except Exception as error:  # a model may fail in any way on a foreign mask or attention
         raise_if_memory(error)
         return Way("eager")
     try:
         with with_eager_attention(model), _compared(model, calls) as agreeing:
             expected = model(**inputs, **asked)
-    except Exception as error:  # there is nothing to compare with
+    except Exception as error:  # nothing to compare with
         raise_if_memory(error)
-        # Without a layer there is nothing to show: the error is what there is to say.
+        # Without a layer there is nothing to show but the error.
         fails = f"{NOT_COMPARED}, which fails: {_one_line(error)}"
         return Way("interface", fails) if numbering.taken else Way("eager")
     num_layers = sum(map(len, numbering.taken.values()))
@@ -572,11 +572,11 @@ def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[
 
 
 class _ConsumerError(Exception):
-    """Carries the consumer's own error through the model."""
+    """Carries the consumer's error through the model."""
 
 
 def guarded(consume: Consumer) -> Consumer:
-    """The consumer, with its own errors passing through the model unchanged."""
+    """The consumer, whose errors pass through the model unchanged."""
 
     def guarded_consume(layer: CapturedLayer) -> Tensor | None:
         try:
@@ -592,7 +592,7 @@ def guarded(consume: Consumer) -> Consumer:
 
 @contextmanager
 def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
-    """Turns any failure of a model by itself into a UserError of one line; mistakes of attn's own pass."""
+    """Turn any failure of the model itself into a UserError of one line; bugs of attn pass through."""
     try:
         yield
     except (UserError, MemoryError):
@@ -639,11 +639,12 @@ def in_step(
     works: Sequence[Callable[[], CaptureResult]],
     between: Callable[[], object] = lambda: None,
 ) -> list[CaptureResult]:
-    """What each of these gives, which run the model on texts of their own.
+    """The results of the works, each of which runs the model on different texts.
 
     A model whose weights stay in their files runs them side by side: all the first block, then all the
-    second, so that each is read once; where what was read is kept, their rows are multiplied together. The
-    error of the first that fails. `between` is called after each block, or each work.
+    second, so that each block is read once; where weights are kept in memory, the rows of all works are
+    multiplied together. Raises the error of the first that fails. `between` is called after each block
+    or work.
     """
     use = use_of(model)
     if use is None or len(works) < 2:
@@ -678,7 +679,7 @@ def showing_blocks(model: nn.Module, show: Callable[[int, int], None]) -> Iterat
 
 
 def together(model: nn.Module, batches: Iterable[AnyBatch]) -> Iterator[list[AnyBatch]]:
-    """Batches of texts, each with what is read of it, as many at a time as run side by side."""
+    """Batches of texts with their readings, as many at a time as run side by side."""
     use = use_of(model)
     most_runs = 1 if use is None else MOST_RUNS
     most_tokens = ENOUGH_TOKENS if use is not None and use.keeps else inf

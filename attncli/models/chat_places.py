@@ -29,9 +29,9 @@ class Span(NamedTuple):
 
 
 class PlacedChat(NamedTuple):
-    """The prompt, where the marked parts of each message stand in it, and each tool.
+    """The prompt, and the places in it of each message's marked parts and of each tool.
 
-    One list of spans per part: none where the template leaves it out, several where it puts it again.
+    One list of spans per part: empty where the template leaves it out, several spans where it repeats it.
     """
 
     text: str
@@ -42,9 +42,9 @@ class PlacedChat(NamedTuple):
 def placed_chat(
     messages: Chat, pretrained: Pretrained, tools: Tools = (), parts: Sequence[Sequence[Span]] | None = None
 ) -> PlacedChat:
-    """A chat in its template; `parts` are those of each message's content, by default all of it but blanks.
+    """A chat in its template. `parts` are spans of each message's content, by default all of it but blanks.
 
-    UserError where the template fails.
+    Raises UserError where the template fails.
     """
     whole = in_chat_template(messages, pretrained, tools)
     parts = [[core(_content(message))] for message in messages] if parts is None else parts
@@ -54,7 +54,7 @@ def placed_chat(
     plain, spans = marks.taken_out(in_chat_template([message for message, _ in marked], pretrained, tools))
     placed = [[spans.get(pair, []) for pair in numbers] for numbers in pairs]
     for number, spans_of_message in enumerate(parts):
-        # A template may look into what it is given.
+        # A template may inspect the content, marks included.
         if plain != whole or not _are_placed(spans_of_message, placed[number]):
             placed[number] = _alone(number, spans_of_message, messages, pretrained, tools, whole)
     return PlacedChat(whole, placed, [*_of_tools(messages, pretrained, tools, whole)])
@@ -113,7 +113,7 @@ class _Marks:
 def _with_marks(
     message: Mapping[str, Any], parts: Sequence[Span], marks: _Marks
 ) -> tuple[dict[str, Any], list[int]]:
-    """A message with marks in its content, and their numbers; an empty part has none."""
+    """A message with marks in its content, and the numbers of its parts; an empty part gets no marks."""
     content, numbers, pieces, end = _content(message), list[int](), list[str](), 0
     for part in parts:
         number, before, after = marks.new()
@@ -161,8 +161,8 @@ def _by_a_letter(
 
 
 def _places_of(mark: str, other: str, whole: str) -> list[int]:
-    """Where in the prompt the letter is that a mark stands for in another, which differs in length at most
-    before or after it.
+    """The places in the prompt of the letter that a mark stands for in another prompt, whose length differs
+    only before or only after the mark.
     """
     places = []
     longer = len(whole) - len(other)
@@ -187,7 +187,7 @@ def _around(where: int, whole: str, place: int, part: Span, content: str) -> Spa
 
 
 def _of_tools(messages: Chat, pretrained: Pretrained, tools: Tools, whole: str) -> Iterator[list[Span]]:
-    """Of each tool what stands from its first name or description to its last."""
+    """For each tool, the text from its first name or description to its last."""
     marks = _Marks(whole, messages, tools)
     numbers: list[list[int]] = []
     marked = []

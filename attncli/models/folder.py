@@ -1,4 +1,4 @@
-"""What a folder or a GGUF file must hold to be a model, checked before torch is there."""
+"""What a folder or a GGUF file must hold to be a model, checked before torch is imported."""
 
 import io
 import json
@@ -59,7 +59,7 @@ VIRTUAL_TOKENS = (
     "give the model without it"
 )
 READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
-"""What transformers reads of a folder. It takes what is no file (a pipe, a folder) for absent, or waits."""
+"""Files that transformers reads of a folder. A pipe or folder by such a name counts as absent, or blocks."""
 SHARDED = "model.safetensors.index.json"
 MOST_BYTES = {
     **dict.fromkeys((TOKENIZER, "tekken.json", "*.model", "*.spm", "*.tiktoken"), VOCABULARY_BYTES),
@@ -110,7 +110,7 @@ def local_model(model: str) -> Path | None:
 
 
 def _files_of(package: str) -> list[Path] | None:
-    """What an installed package's list of files says, none of whose code runs; None where it is not there."""
+    """An installed package's list of files, read without running its code; None for an absent package."""
     try:
         listed = distribution(package).files if package.strip() else None
     except (PackageNotFoundError, ValueError):
@@ -168,7 +168,7 @@ def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> st
 
 
 def id_and_revision(model: str) -> tuple[str, str]:
-    """A hub id and the revision behind its @, else main; a folder or file has no revision of its own."""
+    """A hub id and the revision behind its @, else main; a folder or file has no revision."""
     name, _, revision = (model, "", "") if Path(model).exists() else model.partition("@")
     return name, revision or "main"
 
@@ -180,7 +180,7 @@ def check_packages() -> None:
 
 
 def quiet_transformers() -> None:
-    """No messages and no progress of its own: what a user must know, attn says."""
+    """Silence transformers' messages and progress: attn says what a user must know."""
     from transformers.utils import logging
 
     # transformers leaves these without types.
@@ -278,7 +278,7 @@ def check_tokenizer_file(path: Path) -> None:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has files of a tokenizer: a model of pictures alone needs none."""
+    """Whether a folder has a tokenizer's files: a model of pictures alone needs no tokenizer."""
     return any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern))
 
 
@@ -299,7 +299,7 @@ def _check_adapter(folder: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
-    """UserError for what is not a file that may be read, and for one that is too large to be what it says."""
+    """Raise UserError for anything but a readable file, and for one too large for its purpose."""
     try:
         if wrong := not_a_file(path.stat().st_mode):
             raise UserError(f"model: {path}: {wrong}")
@@ -325,7 +325,7 @@ def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What a config says; UserError for one that is none of a model."""
+    """The settings in a config. Raises UserError where they do not describe a model."""
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UserError(f"model: {path}: names no model_type: is this a transformers model?")
@@ -454,7 +454,7 @@ def weight_files(model: Path) -> list[Path]:
     whole = model / "model.safetensors"
     if model.is_file() or whole.is_file():
         return [model if model.is_file() else whole]
-    # Otherwise shards; Mistral's own format may stand beside either.
+    # Otherwise shards; Mistral's format may stand beside either.
     files = (path for path in model.glob("*.safetensors") if path.is_file())
     return [path for path in files if not path.name.startswith("consolidated")]
 
@@ -528,7 +528,7 @@ BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
 
 
 def check_gguf(path: Path) -> None:
-    """UserError, in one line, for what is not a GGUF file."""
+    """Raise UserError, in one line, for anything but a GGUF file."""
     try:
         with open_file(path) as file:
             start = file.read(len(MAGIC))
@@ -555,9 +555,9 @@ class GgufHeader:
 
 
 def gguf_header(path: Path) -> GgufHeader:
-    """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. UserError for a damaged file.
+    """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Raises UserError for a damaged file.
 
-    Its own reader believes every count, and goes on beyond the end of the file.
+    The gguf package's reader trusts every count and reads beyond the end of the file.
     """
     check_gguf(path)
     about = path.stat()
@@ -586,7 +586,7 @@ LONG_ARRAY_BYTES = 2**16
 
 @contextmanager
 def gguf_settings(path: Path) -> Iterator[Path]:
-    """A GGUF file with the settings of another and none of its numbers, for as long as it is open.
+    """A temporary GGUF file with another's metadata and no tensors.
 
     The reader of the gguf package makes objects of every token of a vocabulary, which takes seconds.
     """
@@ -723,7 +723,7 @@ def check_gguf_of_model(path: Path) -> GgufHeader:
 
 
 def converted_gguf(path: Path) -> Path | None:
-    """The folder that an earlier version made of a GGUF file; None where there is none."""
+    """The folder that an earlier version made of a GGUF file, or None."""
     try:
         folders = [*cache_folder("gguf").glob(f"*/{escape(path.stem)}")]
         if not folders:

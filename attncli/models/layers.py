@@ -75,9 +75,9 @@ class Numbering:
     """Names for the layers of one run of a model, in the order of their calls.
 
     A layer has the number in its module's name, but where one module serves several layers (ALBERT), each
-    call is a layer of its own, and gets the next number. CannotShow where queries and keys are not the
-    `num_tokens` of the text and of its context (the text itself where there is none), or texts not
-    `num_texts`: windows of a picture are none. Only layers of the module `part` are named.
+    call counts as a layer and gets the next number. Raises CannotShow where queries and keys are not the
+    `num_tokens` of the text and of its context (by default the text itself), or texts not `num_texts`, as
+    with windows of a picture. Only layers of the module `part` are named.
     """
 
     has_two_stacks: bool
@@ -89,7 +89,7 @@ class Numbering:
     def layer(
         self, module: str, kind: str, attention: AttentionLayer | GivenWeights, stack: str | None = None
     ) -> CapturedLayer:
-        """The layer that this call of a module is; its stack, where none is given, by the module's name."""
+        """The layer of this call of a module; without a given stack, its name tells the stack."""
         if stack is None:
             stack = layer_stack(module) if self.has_two_stacks else ""
         if self.num_texts not in (None, attention.shape[0]):
@@ -204,10 +204,10 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 class LazyMask(Tensor):
-    """Who sees whom, as transformers hands masks on: (text, 1, query, key), without memory of its own.
+    """Who sees whom, in the form that transformers passes on: (text, 1, query, key), without memory.
 
-    A model that computes with its mask gets the numbers: 0, and the smallest of the dtype where a key is
-    hidden; then it is a tensor like any other.
+    A model that computes with its mask gets an ordinary tensor: 0, and the smallest number of the dtype where
+    a key is hidden.
     """
 
     visibility: Visibility
@@ -269,9 +269,9 @@ def seen_keys(
     dtype: torch.dtype = torch.float32,
     **others: Any,
 ) -> LazyMask:
-    """A mask as transformers asks for it (AttentionMaskInterface); queries are the last of the keys.
+    """A mask in the form of transformers' AttentionMaskInterface; queries are the last of the keys.
 
-    CannotShow for a cache without the first keys, whose rows would differ.
+    Raises CannotShow for a cache without the first keys, whose rows would differ.
     """
     visibility = visibility_of_mask(
         batch_size,
@@ -414,7 +414,7 @@ def _attend_and_hand_over(
     if output is None:
         output = attend(layer, Wanted(output=True)).output
         assert output is not None
-    # Half precision is computed in float32; the model continues in its own type.
+    # Half precision is computed in float32; the model continues in its dtype.
     return output.transpose(1, 2).to(query.dtype).contiguous(), None
 
 
@@ -428,7 +428,7 @@ def _numbers_of_mask(mask: Tensor) -> Tensor:
 
 
 def _parts_of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    """A model's own mask, split into what it hides from all heads alike and the numbers to add."""
+    """A model's mask, split into the keys that it hides from all heads alike and the numbers to add."""
     hidden = ~mask if mask.dtype == torch.bool else mask <= HIDES
     bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
     bias = bias if bias is not None and bias.any() else None

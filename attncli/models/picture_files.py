@@ -122,7 +122,7 @@ class PictureFolder:
         return sorted(filter(is_picture, files))
 
     def count(self) -> int:
-        """How many pictures there are; UserError where there is none."""
+        """The number of pictures. Raises UserError without any."""
         count = len(self._files())
         if not count:
             raise UserError(f"image: {self.folder}: holds no picture ({', '.join(PICTURE_SUFFIXES)})")
@@ -158,7 +158,7 @@ def _opened_processor(source: str, name: str) -> Any:
 
 
 def image_processor(pretrained: Pretrained) -> Any:
-    """What makes numbers of a picture for this model; UserError where there is none."""
+    """The image processor for this model. Raises UserError without one."""
     if find_spec("PIL") is None:
         raise UserError('image: needs: pip install "attncli[images]"')
     source = pretrained.source
@@ -186,7 +186,7 @@ class Processing:
         self._sources: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def inputs(self, image: "Image") -> dict[str, Tensor]:
-        """The tensors that it gives."""
+        """The tensors that the processor makes of a picture."""
         try:
             with quiet_warnings():
                 outputs = self.processor(images=[image], return_tensors="pt", **self.beside)
@@ -200,7 +200,7 @@ class Processing:
     def sources(self, size: tuple[int, int], like: Tensor) -> tuple[Tensor, Tensor]:
         """How far across and down a picture of that size each number comes from, as shares; NaN for padding.
 
-        UserError where that cannot be told.
+        Raises UserError where that is not known.
         """
         from PIL import Image
 

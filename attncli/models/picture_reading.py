@@ -67,7 +67,7 @@ def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
 def _accepted(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 ) -> tuple[dict[str, Tensor], str]:
-    """The inputs that a model's forward has names for, and what it calls the pixels."""
+    """The inputs that a model's forward accepts, and its name for the pixels."""
     known = arguments_of(model) - {"labels"}  # which some processors make for training
     pixels, numbers = pixels_of(inputs)
     given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
@@ -94,13 +94,13 @@ def read_picture(
     is_whole: bool = False,
     is_open: bool = False,
 ) -> Reading:
-    """A picture as the part of a model that sees reads it, or with a text as the whole model reads both.
+    """A picture as a model's vision part reads it, or with a text as the whole model reads both.
 
-    Beside a text the picture stands where its token does ("<image>", as the model calls it), else before it;
-    a whole text has that token, and gets no special tokens around it; an open one, that a model goes on with,
-    has no special token at its end where the picture stands before all words (GIT). With an encoder and a
-    decoder the picture goes to the encoder, and the text is what the decoder writes. UserError for a file
-    that is no picture, and for a model that reads none.
+    Beside a text the picture stands at its token ("<image>", or the model's name for it), else before the
+    text. A whole text has that token and gets no special tokens around it; an open text, which the model
+    continues, has no special token at its end where the picture stands before all words (GIT). With an
+    encoder and a decoder the picture goes to the encoder, and the text is the decoder's output. Raises
+    UserError for a file that is not a picture, and for a model that does not read pictures.
     """
     opened = _opened_picture(file)
     if text is None:
@@ -187,7 +187,7 @@ def _read_both(
 def _ids_of_all(
     ids: Int[Tensor, " word"], placed: PlacedTokens, pretrained: Pretrained
 ) -> Int[Tensor, " token"]:
-    """The ids of words in their places among all tokens; those of the picture are 0 where it has none."""
+    """The ids of words in their places among all tokens; the picture's tokens without ids have 0."""
     count = len(placed.labels)
     if len(ids) == count:
         return ids
@@ -200,7 +200,7 @@ def _ids_of_all(
 
 
 def _stack_of_both(model: PreTrainedModel) -> str | None:
-    """The name of the one stack of blocks that is no part of what sees alone; None where there are others."""
+    """The name of the only stack of blocks outside of vision-only parts; None without exactly one."""
     parts = model.named_modules()
     sees = [
         name for name, module in parts if name and isinstance(module, PreTrainedModel) and sees_alone(module)
@@ -217,7 +217,7 @@ def _stack_of_both(model: PreTrainedModel) -> str | None:
 
 
 def _decoder_name(model: PreTrainedModel) -> str | None:
-    """The name of the part that reads words; None where it is not a part of its own."""
+    """The name of the part that reads words; None where no separate part does."""
     untyped: Any = model  # transformers leaves the method without types
     decoder = untyped.get_decoder() if hasattr(model, "get_decoder") else None
     if not isinstance(decoder, nn.Module) or PIXELS[0] in signature(decoder.forward).parameters:
@@ -232,7 +232,7 @@ def _place_of_picture(processor: Any) -> str | None:
 
 
 def _with_picture(text: str, processor: Any) -> str:
-    """The text with the token that stands for a picture in it: before it where it has none."""
+    """The text with the token that stands for a picture, which is put before a text without one."""
     token = _place_of_picture(processor)
     if token is None or token in text:
         return text
@@ -244,7 +244,7 @@ def _with_picture(text: str, processor: Any) -> str:
 def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
     """A picture and a text below it as a user's message, in the template of the processor, or the tokenizer.
 
-    UserError where the template has no place for a picture.
+    Raises UserError where the template has no place for a picture.
     """
     content = [PICTURE, *([{"type": "text", "text": text}] if text else [])]
     tokenizer = pretrained.tokenizer
@@ -279,9 +279,9 @@ def _stored_template(pretrained: Pretrained) -> str | None:
 
 
 def _opened_reader(pretrained: Pretrained) -> Any:
-    """What makes tokens of a text and numbers of a picture, of the class for this kind of model.
+    """The processor for texts and pictures, of the class for this kind of model.
 
-    Without the part for videos, which takes torchvision.
+    It omits the part for videos, which needs torchvision.
     """
     source = pretrained.source
     if not isinstance(source, str):

@@ -56,9 +56,9 @@ class _FirstLayer:
 def _first_layer(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str = ""
 ) -> _FirstLayer:
-    """Runs a model up to its first layer of attention in `part`, the layers before it looking nowhere.
+    """Run a model up to its first layer of attention in `part`; earlier layers attend to nothing.
 
-    Each token of those gives its own value: so no token depends on pixels of another. `name` is that of the
+    In those each token returns its value, so no token depends on another's pixels. `name` is that of the
     pixels among the inputs.
     """
     pixels = inputs[name].detach().clone().requires_grad_(True)
@@ -97,7 +97,7 @@ def _first_layer(
 def _read_by_first_block(
     model: PreTrainedModel, given: Mapping[str, Tensor], part: str, consume: Consumer
 ) -> Tensor | None:
-    """The vectors of the tokens that the first block in `part` reads; None where no block reads such."""
+    """The vectors of the tokens that the first block in `part` reads; None where no block reads vectors."""
     vectors_read: list[Tensor] = []
 
     def take(_module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -118,7 +118,7 @@ def _read_by_first_block(
 
 
 BASE = 8
-"""Of the digits by which tokens are told apart: the gradients of half precision tell so many."""
+"""The base of the digits that identify tokens: gradients in half precision resolve that many values."""
 FEW = 1e-2
 """Of the root mean square of the gradients: smaller ones tell nothing."""
 DIGIT_TOLERANCE, MOST_MIXED = 0.15, 0.01
@@ -171,7 +171,7 @@ def _one_colour(pixels: Tensor) -> Tensor:
 
 
 def _tokens_of_pixels(first: _FirstLayer) -> Int[Tensor, "..."]:
-    """The token that each number of a picture goes into, or -1; CannotShow where numbers go into several."""
+    """The token that each number of a picture goes into, or -1. Raises CannotShow for mixed numbers."""
     ((tokens, mixed),) = _tokens_of(first, [first.pixels])
     if not (tokens >= 0).any():
         raise CannotShow("nothing of it depends on the picture before its first layer of attention")
@@ -181,7 +181,7 @@ def _tokens_of_pixels(first: _FirstLayer) -> Int[Tensor, "..."]:
 
 
 def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequence[int]) -> dict[int, str]:
-    """What tokens that are no part of the picture are called, by the parameters that they came of."""
+    """The names of tokens outside the picture, by the parameters that they come from."""
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     known = {
         name: parameter for name, parameter in named.items() if name.rpartition(".")[2] in TOKENS_OF_PICTURES
@@ -202,8 +202,8 @@ def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequenc
 
 @dataclass(frozen=True)
 class _Made:
-    """The token of the first layer that each number of a picture goes into, -1 for none, and what tokens that
-    are no part of it are called.
+    """The token of the first layer that each number of a picture goes into, or -1, and the names of tokens
+    outside of the picture.
     """
 
     of_pixels: Int[Tensor, "..."]
@@ -227,7 +227,7 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
         of_pixels = _tokens_of_pixels(first)
         elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.flatten().tolist()})
         names = _names_elsewhere(model, first, elsewhere) if elsewhere else {}
-        if part:  # beside words what is no token of pictures has a name of the vocabulary
+        if part:  # beside words, tokens outside of the picture have names of the vocabulary
             titles = {*TOKENS_OF_PICTURES.values()}
             names = {
                 token: text
@@ -276,7 +276,7 @@ EDGE = 4e-3
 
 
 def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
-    """Rows and columns of tokens by what `_spreads` says across and down; None where they make no grid."""
+    """Rows and columns of tokens from their `_spreads` across and down; None where they form no grid."""
     places, starts, steps = [], [], []
     for centres, widths, counts in (spread.unbind(dim=-1) for spread in spreads):
         are_whole = counts >= 0.9 * counts.max()  # others lie partly on padding
@@ -307,7 +307,7 @@ def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
 
 
 def _spreads(shares: Tensor, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 3"]:
-    """Centre, width and count of the numbers of each token; NaN where it has none."""
+    """Centre, width and count of the numbers of each token; NaN for a token without any."""
     index, values = tokens[used], shares[used]
     number = torch.zeros(count, dtype=torch.double).index_add_(0, index, torch.ones_like(values))
     mean = torch.zeros(count, dtype=torch.double).index_add_(0, index, values) / number
@@ -334,9 +334,9 @@ def placed_tokens(
     name: str,
     part: str = "",
 ) -> PlacedTokens:
-    """Where each token of the first layer in `part` lies; a token that is none of the picture's has no label.
+    """Where each token of the first layer in `part` lies; tokens outside the picture have no label.
 
-    `name` is that of the pixels among the inputs. UserError where that cannot be told.
+    `name` is that of the pixels among the inputs. Raises UserError where the places cannot be found.
     """
     pixels = inputs[name]
     whole_shares = processing.sources(opened.image.size, pixels.cpu())
@@ -351,7 +351,7 @@ def placed_tokens(
         if not placed:
             raise CannotShow("none of its tokens is made of the picture")
         grids = [(of_tile, _grid((across[of_tile], down[of_tile]))) for _, of_tile in placed]
-    # A token of padding alone has no place and no name of its own.
+    # A token of padding alone has neither place nor name.
     unnamed = iter(range(1, count + 1))
     names = {
         token: made.names.get(token) or f"padding{next(unnamed)}"
@@ -378,7 +378,7 @@ def placed_tokens(
 
 
 def _tiles(of_pixels: Tensor, used: Tensor, count: int, shape: torch.Size) -> Int[Tensor, " token"]:
-    """The number of the part of the picture that each token is made of, -1 for none."""
+    """The number of the part of the picture that each token is made of, or -1."""
     tiles = torch.full((count,), -1)
     if len(shape) < 4:
         tiles[of_pixels[used]] = 0
@@ -392,9 +392,9 @@ def _tiles(of_pixels: Tensor, used: Tensor, count: int, shape: torch.Size) -> In
 def _seen_picture(
     opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Corners | None], pixels: Tensor
 ) -> tuple[SeenPicture, str]:
-    """What is left of a picture after crop and resize, all its parts together, and a line about it.
+    """The picture after crop and resize, all its parts together, and a line about it.
 
-    `boxes` are shares of the whole file; those of the picture are shares of what is left.
+    `boxes` are shares of the whole file; those of the result are shares of the cropped picture.
     """
     width, height = opened.image.size
     corners = zip(*(grid.whole() for grid in grids), strict=True)

@@ -40,8 +40,8 @@ JOINING_DIGITS = frozenset(".,")
 class Words:
     """The number of the word of each token, from 0 without gaps, and each word as the text has it.
 
-    The tokenizer's own special tokens are words by themselves, as the vocabulary writes them. `of_text` are
-    the words of the text that each holds: one, several where they share a token, none for a special token.
+    The tokenizer's special tokens are words by themselves, as the vocabulary writes them. `of_text` has the
+    words of the text in each: one, several where they share a token, none for a special token.
     """
 
     of_token: tuple[int, ...]
@@ -99,7 +99,7 @@ def words_of(
     offsets: Sequence[tuple[int, int]],
     special: Collection[int],
 ) -> Words:
-    """The words that the tokens make of a text: those of one word are merged, and those that share a token.
+    """The words that a text's tokens form: tokens of one word are merged, and words that share a token.
 
     `offsets` are the characters of each token: a token belongs to the word of its first one, and a special
     token that is only part of a word (a byte, say) is like any other.
@@ -151,10 +151,10 @@ Corners = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class SeenPicture:
-    """A picture as a model sees it: `png` is what is left of it after crop and resize.
+    """A picture as a model sees it: `png` is the picture after crop and resize.
 
-    `boxes` has the place of each token as shares of that, None for a token that lies elsewhere. `size` is
-    that of the file in pixels, `crop` the part of it that the model sees.
+    `boxes` has the place of each token as shares of it, None for a token outside. `size` is that of the file
+    in pixels, `crop` the part of it that the model sees.
     """
 
     name: str
@@ -166,10 +166,10 @@ class SeenPicture:
 
 @dataclass(frozen=True)
 class PictureTokens:
-    """Where tokens lie: `places` are row and column on a picture, in patches; NaN where one is not on it.
+    """Where tokens lie: `places` are row and column on a picture, in patches; NaN for tokens outside it.
 
-    There are none among words, nor where a picture is cut in parts. `special` marks the model's own tokens
-    ([CLS], registers); `notes` say what became of the files.
+    Words have no places, nor have the tokens of a picture cut into parts. `special` marks the model's special
+    tokens ([CLS], registers); `notes` say how the files were read.
     """
 
     pictures: tuple[SeenPicture, ...]
@@ -190,9 +190,9 @@ class ModelText:
     """The tokens of a text as a model reads it, with special ones: the vocabulary's names, and ids.
 
     `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
-    first where its tokenizer cuts there. `words` are those that the tokens belong to, and `spans` the
-    characters of each token, where they are wanted; where `is_merged` the tokens are words already.
-    `seen` says where tokens lie on pictures, each of which has an id of its own.
+    first where its tokenizer cuts there. `words` are the words of the tokens and `spans` the characters
+    of each token, where requested; where `is_merged` the tokens are words already. `seen` says where tokens
+    lie on pictures, each of which has its own id.
     """
 
     tokens: tuple[str, ...]
@@ -278,9 +278,9 @@ class Reading:
 class Pretrained:
     """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
 
-    `with_head` is the model with the head that predicts tokens, where that was asked for and is there. `lent`
-    is a caller's own model, which is measured as it then is, and left as it was. `source` is the folder it
-    came from, whose image processor is opened where a picture is read; or that processor itself.
+    `with_head` is the model with the head that predicts tokens, if requested and present. `lent` is a
+    caller's model, which is measured in its present state and left unchanged. `source` is its folder, whose
+    image processor is opened to read a picture, or that processor itself.
     """
 
     name: str
@@ -337,7 +337,7 @@ class Pretrained:
 
     @cached_property
     def unknown_ids(self) -> frozenset[int]:
-        """[UNK], which stands for a word of the text; none where it begins or ends texts as well (GPT-2)."""
+        """[UNK], which stands for a word of the text; empty where it also begins or ends texts (GPT-2)."""
         if self.own_tokenizer is None:
             return frozenset()
         ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
@@ -355,10 +355,11 @@ class Pretrained:
         with_spans: bool = False,
         beside_picture: bool = False,
     ) -> ModelText:
-        """A text's tokens, not padded, and cut only where asked to, at the end where the tokenizer cuts;
-        UserError that names `key` for none, or too many, and `truncate` unless that is None. `num_new` places
-        stay free; a whole text gets no special tokens around it. `words` gives the words that tokens are to
-        be merged into.
+        """A text's tokens, not padded, and truncated only on request, at the tokenizer's truncation side.
+
+        `num_new` places stay free; a whole text gets no special tokens around it. `words` gives the words
+        that tokens are to be merged into. Raises UserError for no tokens or too many, which names `key` and,
+        unless it is None, `truncate`.
         """
         if not beside_picture:
             self.check_reads_text()
@@ -422,7 +423,7 @@ class Pretrained:
 
     def text_of(self, ids: Sequence[int]) -> str:
         """The text that tokens stand for, without special ones."""
-        with ALONE:  # a tokenizer that one thread uses cannot be told to cut texts by another
+        with ALONE:  # one thread must not change truncation while another uses the tokenizer
             text = self.tokenizer.decode([*ids], skip_special_tokens=True)
         assert isinstance(text, str)
         return text
@@ -447,7 +448,7 @@ class Pretrained:
         return replace(text, tokens=(label, *text.tokens[:-1]), ids=ids, words=words, spans=None)
 
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
-        """What the model's forward wants of texts of one length; a context goes to the encoder."""
+        """The arguments of the model's forward for texts of one length; a context goes to the encoder."""
         if readings[0].inputs is not None:
             several = [dict(reading.inputs or {}) for reading in readings]
             pixels = {name: torch.cat([inputs[name] for inputs in several]) for name in several[0]}
@@ -506,7 +507,7 @@ def part_that_reads(pretrained: Pretrained) -> Pretrained:
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
-    """The model, or the part of it that reads pixels alone, as one of two towers; UserError for none."""
+    """The model, or the one of its two towers that reads pixels alone. Raises UserError without either."""
     model = pretrained.model
     if sees_alone(model):
         return pretrained
@@ -517,9 +518,9 @@ def part_that_sees(pretrained: Pretrained) -> Pretrained:
 
 
 def decoder_start(*configs: object) -> int | None:
-    """What a decoder reads before it has written anything: the first that says so.
+    """The token that a decoder reads first: the first setting that gives one.
 
-    Of a model's own config and that of its writing (generation_config.json) often only one does.
+    Often only one of a model's config and its generation config (generation_config.json) does.
     """
     starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
     return next((start for start in starts if start is not None), None)
@@ -646,7 +647,7 @@ MAX_LISTED = 12
 
 
 def checked_position(position: int, num_tokens: int, key: str) -> int:
-    """The position from 0; UserError, at `key`, for one that there is not."""
+    """The position from 0. Raises UserError, at `key`, for one out of range."""
     try:
         return position_among(position, num_tokens)
     except ValueError as error:
@@ -656,8 +657,8 @@ def checked_position(position: int, num_tokens: int, key: str) -> int:
 def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> dict[int, str]:
     """The positions of the tokens that a user names, in order, and the name that means each.
 
-    By position, by text, as the vocabulary spells them, or as a word of several; see `token_positions`. What
-    the text does not have is left out.
+    Tokens are named by position, by text, as the vocabulary spells them, or as a word of several tokens; see
+    `token_positions`. Names without a token in the text are left out.
     """
     names_of: dict[int, str] = {}
     for name in names:
@@ -669,7 +670,7 @@ def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretraine
 def check_tokens_named(
     names: Iterable[str], texts: Sequence[ModelText], pretrained: Pretrained, *, key: str
 ) -> None:
-    """UserError, at `key`, for a name that means no token of any of the texts."""
+    """Raise UserError, at `key`, for a name that means no token of any text."""
     for name in names:
         positions: list[int] = []
         reasons: list[str] = []
@@ -683,7 +684,7 @@ def check_tokens_named(
 
 
 def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str) -> int:
-    """The position of the one token that a user names; UserError, at `key`, where that is none or several."""
+    """The position of the token that a user names. Raises UserError, at `key`, unless it is exactly one."""
     check_tokens_named([name], [text], pretrained, key=key)
     try:
         return the_one_position(name, _positions_of(name, text, pretrained), _occurrences(text, pretrained))

@@ -1,6 +1,6 @@
-"""A model reads an answer that is there already (teacher forcing): where it looks, how likely it finds it.
+"""A model reads a given answer (teacher forcing): where it looks, and how likely the answer is.
 
-Prompts that begin alike share what was read of them, where the model's cache may be cut.
+Prompts that begin alike share a cache, where the model's cache may be cut.
 """
 
 import inspect
@@ -159,7 +159,7 @@ def _num_alike(a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> int:
 
 
 def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:
-    """The first tokens of a cache, which stays as it is: what is appended goes into new tensors."""
+    """The first tokens of a cache, which stays unchanged: appended tokens go into new tensors."""
     cut = copy(cache)
     cut.layers = [copy(layer) for layer in cache.layers]
     for layer in cut.layers:

@@ -32,7 +32,7 @@ class _Product:
 
 
 class ThreadedRun(Generic[RunResult]):
-    """A run in a thread of its own, which goes on when it is told to, until it waits for the others."""
+    """A run in a separate thread, which runs on request until it waits for the others."""
 
     def __init__(self, work: Callable[[], RunResult], *, shares_products: bool) -> None:
         self.error: BaseException | None = None
@@ -141,10 +141,10 @@ def wait_for_others(*_inputs: object) -> None:
 
 
 def product_for_all(rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> Tensor | None:
-    """What `compute` makes of rows (..., dim) with these weights, of all runs at once.
+    """The result of `compute` for rows (..., dim) with these weights, for all runs at once.
 
-    None in a run that is alone, or whose numbers are to be those that it has alone to the bit, and where
-    something has to follow the computation: gradients, autocast, functions of a tensor's own.
+    None in a single run, in one that must give the same bits as a single run, and where the computation is
+    observed: by gradients, autocast or a tensor subclass.
     """
     run = _running.get()
     if run is None or not run.shares_products or type(rows) is not Tensor or rows.ndim < 2:

@@ -55,7 +55,7 @@ class SourcedText:
         return [self.text[source.start : source.end] for source in self.sources]
 
     def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":
-        """The text with some of its sources, without the blanks before the first of them."""
+        """The text with only some of its sources, without the blanks before the first of those."""
         places = sorted((span, number) for number, source in enumerate(self.sources) for span in source.spans)
         pieces, end = [self.text[: places[0][0].start]], places[0][0].start
         length, is_first = end, True
@@ -146,9 +146,9 @@ MARK = re.compile(r"<source(?:\s+([^<>]{1,60}?))?\s*>|</source>")
 
 
 def marked_text(text: str, *, question: str | None = None, key: str = "sentence") -> SourcedText | None:
-    """A text in which sources stand between `<source NAME>` and `</source>`, without these; None for none.
+    """A text whose sources stand between `<source NAME>` and `</source>`, without these marks, or None.
 
-    UserError, which names `key`, for a mark without its counterpart, and a source without a text.
+    Raises UserError, which names `key`, for a mark without its counterpart, and for an empty source.
     """
     plain, sources, end = "", list[Passage](), 0
     opened: tuple[str, int] | None = None
@@ -176,10 +176,10 @@ def marked_text(text: str, *, question: str | None = None, key: str = "sentence"
 
 
 def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> SourcedText:
-    """A chat, as JSON, in the model's template: each message is a source, and each tool.
+    """A chat, as JSON, in the model's template: each message and each tool is a source.
 
     The JSON is a list of messages with `role` and `content`, or an object with `messages` and `tools`.
-    UserError, which names `key`, for another text, and for what the template leaves out.
+    Raises UserError, which names `key`, for any other text, and for messages that the template leaves out.
     """
     messages, tools = chat_messages(text, key)
     placed = placed_chat(messages, pretrained, tools)
@@ -220,7 +220,7 @@ def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
 
 
 def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages and the tools of a chat as JSON; UserError, which names `key`, for anything else."""
+    """The messages and the tools of a chat as JSON. Raises UserError, naming `key`, for anything else."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -262,16 +262,16 @@ class SourcedReading(Reading):
 
     @property
     def prompt(self) -> ModelText:
-        """The prompt, which goes to an encoder where there is one."""
+        """The prompt, which goes to the encoder of a model that has one."""
         return self.context or self.text
 
 
 def read_sourced(
     pretrained: Pretrained, sourced: SourcedText, *, num_new: int = 0, key: str = "file"
 ) -> SourcedReading:
-    """A text as a model reads it: in its sources the names of special tokens are text like any other.
+    """A text as a model reads it; in its sources the names of special tokens are ordinary text.
 
-    UserError, which names `key`, for more tokens than the model reads beside `num_new` new ones.
+    Raises UserError, which names `key`, for more tokens than the model reads beside `num_new` new ones.
     """
     if not pretrained.tokenizer.is_fast:
         message = "does not say which characters a token covers, so that no source is known"
@@ -302,7 +302,7 @@ def read_sourced(
 
 
 def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of a text and their characters; a special token's name in a source is plain text."""
+    """The tokens of a text and their characters. A special token's name in a source is ordinary text."""
     text, options = sourced.text, {"return_offsets_mapping": True, "padding": False, "truncation": False}
     special = {
         token.content: i for i, token in pretrained.tokenizer.added_tokens_decoder.items() if token.special
@@ -321,7 +321,7 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
     if not inert:
         read = pretrained.encoded(text, add_special_tokens=not sourced.is_whole, **options)
         return read["input_ids"], read["offset_mapping"]
-    # Pieces between the special tokens that are meant, whose names in the pieces are text.
+    # Pieces between real special tokens; within a piece their names are text.
     ids, spans, start = list[int](), list[tuple[int, int]](), 0
     for mark in [*(mark for mark in marks if mark not in inert), None]:
         end = len(text) if mark is None else mark.start()

@@ -36,7 +36,7 @@ FEW_ROWS = 32
 TRIED_BYTES = 2**26
 """How much is read to tell how long all of it takes."""
 AHEAD_BYTES = 2**28
-"""How far ahead the system is told to read a file: more than a disk gives while this much is computed."""
+"""How far ahead the system reads a file: more than a disk delivers during the computation on as much."""
 
 DTYPES = {
     "F64": torch.float64,
@@ -89,9 +89,9 @@ class WeightFile:
             raise UserError(f"model: {self.path}: has changed while it was read: run this again")
 
     def mapped(self, offset: int, size: int) -> np.ndarray:
-        """The bytes from an offset on, in the pages of the file; what is written there stays in this process.
+        """The bytes from an offset on, in the pages of the file; writes to them stay in this process.
 
-        UserError where the file has changed.
+        Raises UserError where the file has changed.
         """
         if self._now() != self._state:
             raise UserError(f"model: {self.path}: has changed while it was read: run this again")
@@ -99,14 +99,14 @@ class WeightFile:
             return np.memmap(file, np.uint8, "c", offset, (size,))
 
     def read_ahead(self, offset: int, size: int) -> None:
-        """Tell the system that these bytes will be wanted; where it cannot be told they are read later."""
+        """Tell the system that these bytes will be needed; without such a call they are read later."""
         if hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 os.posix_fadvise(self._file, offset, size, os.POSIX_FADV_WILLNEED)
 
 
 class NumberSource:
-    """Where the numbers of a weight come from; of some of its rows without the others."""
+    """Where the numbers of a weight come from; can read some rows without the others."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -323,7 +323,7 @@ _kept_memory = local()
 
 
 def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The same memory for what is needed until the next of it: to get new memory costs more than to read."""
+    """Memory reused for data needed only until the next read: allocating costs more than reading."""
     size = prod(shape)
     kept: Tensor | None = getattr(_kept_memory, what, None)
     if kept is None or size > len(kept):
@@ -341,7 +341,7 @@ def chunks(source: NumberSource) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class WholeWeight:
-    """A weight of which a model takes all numbers while it is loaded."""
+    """A weight that a model reads completely while it is loaded."""
 
     source: NumberSource
 
@@ -351,11 +351,11 @@ class WholeWeight:
 
 @dataclass
 class Use:
-    """How the weights of a model are used: in which order, and what is kept of what was widened.
+    """How the weights of a model are used: their order, and which widened weights are kept.
 
-    Nothing is kept of the first use; of later ones everything where `keeps`, in the pages of the file, which
-    other processes share, where it `maps`. While a model `is_loading`, what is made of its weights is only
-    noted.
+    Nothing is kept from the first use. Later uses keep everything where `keeps`, in the pages of the file,
+    which other processes share, where it `maps`. While a model `is_loading`, operations on its weights are
+    only recorded.
     """
 
     device: torch.device
@@ -413,7 +413,7 @@ class Use:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """While it is open what is read stays: it is used several times."""
+        """While open, weights that were read stay: they are used several times."""
         self._held = []
         try:
             yield
@@ -439,8 +439,8 @@ class Stored(Tensor):
 
     @staticmethod
     def of(source: NumberSource, use: Use) -> "Stored":
-        """The weight whose numbers are those of a source."""
-        # One number in all places: where anything should go by, it is not taken for a weight.
+        """The weight with the numbers of a source."""
+        # NaN everywhere: an operation that bypasses this class must not pass for one on a weight.
         device = source.device if isinstance(source, Cast) else "cpu"
         filler = torch.full(
             (), torch.nan if source.dtype.is_floating_point else 0, dtype=source.dtype, device=device
@@ -473,7 +473,7 @@ class Stored(Tensor):
             yield start, stop, self.source.passing(start, stop)
 
     def looked_up(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers of some rows, each once, and which of these each asked one is."""
+        """The numbers of the distinct rows asked for, and the place of each asked row among them."""
         if self.numbers is not None:
             return self.numbers, rows
         wanted, places = torch.unique(rows, return_inverse=True)
@@ -614,7 +614,7 @@ class _Linear(torch.autograd.Function):
         weight: Stored = ctx.weight
         product = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
         for start, stop, rows in weight.parts():
-            # Many gradients at once (is_grads_batched) have no slice that is the whole.
+            # Batched gradients (is_grads_batched) do not support a slice of everything.
             is_whole = stop - start == weight.shape[0]
             product += (gradient if is_whole else gradient.narrow(-1, start, stop - start)) @ rows
         return product, None, None
@@ -663,7 +663,7 @@ def _embedding(
 
 
 def _item(tensor: Any, index: Any) -> Tensor | None:
-    """Some rows: one, those of a range, or those that are listed."""
+    """Some rows: one, a range, or a list of them."""
     if not isinstance(tensor, Stored) or tensor.numbers is not None or tensor.use.begin(tensor):
         return None
     num_rows = tensor.shape[0] if tensor.shape else 0
@@ -698,7 +698,7 @@ def unknown_types(folder: Path) -> set[str]:
 
 
 def weights_of_folder(folder: Path, use: Use | None) -> dict[str, Any]:
-    """The weights of a folder by their names in its files. Without `use` they are read as they are taken."""
+    """The weights of a folder by their names in its files. Without `use` they are read on access."""
     weights: dict[str, Tensor | WholeWeight] = {}
     for path in weight_files(folder):
         file = WeightFile(path)
@@ -738,7 +738,7 @@ def weights_of_gguf(
     parts: dict[str, list[tuple[str, NumberSource]]] = {}
     for name, about in header.tensors.items():
         source = InGguf(file, about)
-        # Without numbers: what it does with them, and to which weight of the model they go. Of experts one.
+        # A dry run without numbers: what it does with them, and which weight they become. Of experts, one.
         nothing = np.broadcast_to(
             np.float32(0), (1, *about.shape[1:]) if len(about.shape) > 2 else about.shape
         )
@@ -782,7 +782,7 @@ def _held(source: NumberSource, use: Use | None) -> Tensor | WholeWeight:
 
 
 def settled(model: PreTrainedModel, use: Use) -> None:
-    """A model whose weights have all been named: from now on their numbers come when they are used."""
+    """Mark a model as loaded: from now on its weights are read when they are used."""
     use.is_loading = False
     use.follow([weight for weight in model.parameters() if isinstance(weight, Stored)])
     if use.device.type == "cpu":
@@ -801,10 +801,10 @@ def use_of(model: nn.Module) -> Use | None:
 
 
 def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleList]:
-    """The stacks of blocks whose weights stay in their files; with `in_memory` all of them."""
+    """The stacks of blocks whose weights stay in their files; with `in_memory`, all stacks."""
     stacks: dict[str, nn.ModuleList] = {}
     for name, stack in model.named_modules():
-        # The experts of a block are no blocks.
+        # The experts of a block do not count as blocks.
         if not isinstance(stack, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in stacks):
             continue
         if in_memory or any(isinstance(weight, Stored) for weight in stack.parameters()):
@@ -839,7 +839,7 @@ NUMBERING = re.compile(r"idx|index")
 
 
 def _kind(block: nn.Module) -> tuple[Any, ...]:
-    """What two blocks have in common that compute alike."""
+    """A key that is equal for blocks that compute alike."""
     traits: list[Any] = []
     for name, module in block.named_modules():
         shapes = [(key, tuple(weight.shape)) for key, weight in module.named_parameters(recurse=False)]

@@ -90,7 +90,7 @@ class LineFile:
             yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Each record of a CSV file as JSON, with the number of its last line; UserError for what is none."""
+        """Each record of a CSV file as JSON, with the number of its last line; UserError for a bad record."""
         with TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
             reader = csv.DictReader(self._csv_lines(text), delimiter=DELIMITERS[self._path.suffix.lower()])
@@ -137,9 +137,9 @@ class LineFile:
     def fields(
         self, number: int, data: bytes, texts: Sequence[str], names: Sequence[str]
     ) -> dict[str, str | None]:
-        """A line by its fields: the first of `texts` is the line itself where the file is not JSON Lines.
+        """A line's fields; in a file that is not JSON Lines the line is the first of `texts`.
 
-        Names may be whole numbers, which become text. UserError with the line number for anything else.
+        Names may be whole numbers, which become text. Raises UserError with the line number for other values.
         """
         where = f"{self.label}:{number}"
         try:
@@ -220,9 +220,9 @@ def _has_surrogate(text: str) -> bool:
 
 
 class TextLine(NamedTuple):
-    """One of many texts; `id`, `group`, `context` and `answer` are the writer's own, where it has them.
+    """One of many texts; `id`, `group`, `context` and `answer` are the file's, if given.
 
-    `other`, `answer` and `against` are those of a pair of prompts. Of a picture `image` is its file.
+    `other`, `answer` and `against` belong to a pair of prompts. `image` is a picture's file.
     """
 
     line: int
@@ -237,7 +237,7 @@ class TextLine(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The id, or the line where there is none."""
+        """The id, else the number of the line."""
         return self.id or str(self.line)
 
 
@@ -249,11 +249,11 @@ class PictureList(LineFile):
         self.folder = Path() if name == "-" else self._path.parent
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every picture with the number of its line; UserError for a line that names none."""
+        """Every picture with the number of its line. Raises UserError for a line that names no picture."""
         return ((number, self.picture(number, data)) for number, data in self.lines())
 
     def count(self) -> int:
-        """How many pictures there are; UserError with the lines that name none, and where there is none."""
+        """The number of pictures. Raises UserError with the lines that name no picture, and without any."""
         count = 0
 
         def check(number: int, data: bytes) -> None:
@@ -267,7 +267,7 @@ class PictureList(LineFile):
         return count
 
     def picture(self, number: int, data: bytes) -> TextLine:
-        """The picture that a line names; UserError where there is none."""
+        """The picture that a line names. Raises UserError where it does not exist."""
         name = data.decode("utf-8", "replace")
         file = self.folder / name
         if not is_picture(file):
@@ -277,7 +277,7 @@ class PictureList(LineFile):
 
 
 def is_picture(file: Path) -> bool:
-    """Whether a file is taken for a picture: it has such a suffix, and is there."""
+    """Whether a file counts as a picture: it has such a suffix, and exists."""
     return file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()
 
 
@@ -305,7 +305,7 @@ class TextFile(LineFile):
         return ((line.line, line) for line in self)
 
     def count(self) -> int:
-        """How many texts there are; UserError with the invalid lines, and where there is no text."""
+        """The number of texts. Raises UserError with the invalid lines, and without any text."""
         count, groups = 0, dict[str, None]()
 
         def check(number: int, data: bytes) -> None:
@@ -333,7 +333,7 @@ class TextFile(LineFile):
 
 
 class PairFile(TextFile):
-    """Pairs of prompts: JSON Lines or CSV with text and other, where there is one answer and against, too."""
+    """Pairs of prompts: JSON Lines or CSV with text and other and, optionally, answer and against."""
 
     columns = ("text", "other", "answer", "against", "id", "group")
 
@@ -372,7 +372,7 @@ class NumberedTexts(Protocol[TextRead]):
         ...
 
     def count(self) -> int:
-        """How many texts there are; UserError where one cannot be read, and where there is none."""
+        """The number of texts. Raises UserError where one cannot be read, and without any."""
         ...
 
     def numbered(self) -> Iterator[tuple[int, TextRead]]:
@@ -388,7 +388,7 @@ class ListedTexts:
     label: str = "texts"
 
     def count(self) -> int:
-        """How many texts there are; UserError where there is none."""
+        """The number of texts. Raises UserError without any."""
         if not self.texts:
             raise UserError(f"{self.label}: holds no text")
         return len(self.texts)
@@ -405,12 +405,10 @@ def in_batches(
     *,
     window: int = TEXTS_PER_WINDOW,
 ) -> "Iterator[list[tuple[TextRead, Reading]]]":
-    """Every text once, with what is read of it, in batches that run together; `refuse` gets those that cannot
-    be read.
+    """Every text once with its reading, in batches that run together; `refuse` gets unreadable texts.
 
-    `window` texts are in memory at a time. Those of a batch have equal counts of tokens, and of words, so
-    that none is padded: a padded one would affect its neighbours in models that mix tokens outside of
-    attention.
+    `window` texts are in memory at a time. The texts of a batch have equally many tokens and words, so that
+    no text is padded: padding would affect its neighbours in models that mix tokens outside of attention.
     """
     texts = iter(texts)
     while some := list(islice(texts, window)):
@@ -448,7 +446,7 @@ class ManyTexts(Generic[TextRead]):
     first_left_out: str = ""
 
     def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
-        """Every text once, with what is read of it; UserError where one is invalid or none could be read."""
+        """Every text once with its reading. Raises UserError where one is invalid or none could be read."""
         count, texts = self.file.count(), self.file.numbered()
         window = PICTURES_PER_WINDOW if self.key == "image" else TEXTS_PER_WINDOW
         read = self.read

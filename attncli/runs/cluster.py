@@ -1,6 +1,6 @@
 """An existing Dask cluster; its scheduler replaces workers and retries their chunks.
 
-Encryption and certificates come from Dask's own configuration, its files or environment variables.
+Encryption and certificates come from Dask's configuration: its files or environment variables.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ def run_in_cluster(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Dask's own log on stderr: errors are reported in one line."""
+    """Silence Dask's log on stderr: errors are reported in one line."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -87,7 +87,7 @@ def _quiet() -> Iterator[None]:
 
 
 def check_scheduler(scheduler: str) -> None:
-    """UserError without distributed, or for what is no address; RunError if nobody answers there."""
+    """Raise UserError without distributed or for an invalid address, and RunError if nobody answers."""
     distributed = _distributed()
     with _quiet(), _connecting(scheduler):
         # A client that cannot connect would keep trying in the background.
@@ -175,7 +175,7 @@ def _results(
     while True:
         most = CHUNKS_A_THREAD * max(1, sum(client.nthreads().values()))
         while len(running) < most and (pending := queue.take()) is not None:
-            # The scheduler blames a worker's end on all that waited there: what is tried again runs alone.
+            # The scheduler blames a worker's end on all chunks that waited there: a retried chunk runs alone.
             if pending.failures and running:
                 queue.put_back(pending)
                 break

@@ -153,7 +153,7 @@ class Worker:
             self.connection.send(pending.chunk)
 
     def received(self) -> Iterator[ChunkEnd]:
-        """The result that has come, none where it has only begun; EOFError or OSError where it has died."""
+        """The result that arrived, if any; a worker first says that it began. EOFError or OSError if it died."""
         message = self.connection.recv_bytes()
         if self.has_begun:
             yield pickle.loads(message)
@@ -189,7 +189,7 @@ def _environment_of_workers() -> Iterator[None]:
 
 
 def _serve(connection: Connection, work: ChunkRunner) -> None:
-    """In a worker: what is printed is for people, and it ends with the process that started it."""
+    """Serve in a worker, which prints to standard error and ends with the process that started it."""
     os.dup2(2, 1)
     Thread(target=_end_with_parent, daemon=True).start()
     chunks: SimpleQueue[bytes] = SimpleQueue()
@@ -243,7 +243,7 @@ def run_in_workers(
 
 
 class Workers:
-    """The living workers, and the chunks that none of them has."""
+    """The living workers, and the chunks not handed to any."""
 
     def __init__(self, queue: Queue, work: ChunkRunner) -> None:
         self.queue, self.work = queue, work
@@ -327,7 +327,7 @@ def _length(job: Job) -> int:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C to the end, so that what is stored is also counted."""
+    """Delay Ctrl-C to the end, so that every stored run is also counted."""
     interrupted = False
 
     def note(*_: object) -> None:
@@ -451,13 +451,13 @@ class Driver:
             yield None if is_done or place != first else key
 
     def _take(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Store first: what is reported as done is stored."""
+        """Store first: every run reported as done is stored."""
         with _uninterrupted():
             kept = self.store.write(chunk, result)
             self.failed += len(result.errors)
             self.done += len(result.values)
         if result.seconds_a_job:
-            # Chunks grow step by step for small runs; one run that takes long is its own chunk.
+            # Chunks grow step by step for small runs; a long run is a chunk by itself.
             wanted = int(self.seconds_a_chunk / result.seconds_a_job)
             self._jobs_a_chunk = max(1, min(wanted, MAX_GROWTH * self._jobs_a_chunk, MOST_JOBS))
         if result.errors or self.expectations.conditions:

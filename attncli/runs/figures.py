@@ -14,7 +14,7 @@ class Figures(Protocol):
     compress: bool
     """Whether workers compress the numbers of each long run."""
     is_shared: bool
-    """Whether a reader must not keep the database from its writer, who does not write a log of its own."""
+    """Whether readers must not block the database's writer, which does not use a write-ahead log."""
 
     def work(self, compute: ChunkRunner) -> ChunkRunner:
         """What a worker does with a chunk."""
@@ -60,5 +60,5 @@ class Blobs:
     def numbers(
         self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
     ) -> RunNumbers:
-        """All columns are there anyway."""
+        """All columns exist anyway."""
         return RunNumbers(columns, unpacked(columns, runs), {})

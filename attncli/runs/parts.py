@@ -215,7 +215,7 @@ def _name_of(statistic: str) -> str:
 
 
 def _lists(shapes: Sequence[tuple[Columns, np.ndarray]], num_rows: int) -> dict[str, Any]:
-    """Of each statistic a list for each run, null where a run has none; float32 where that is exact."""
+    """A list per statistic and run, null where a run lacks the statistic; float32 where that is exact."""
     import pyarrow
 
     parts: dict[str, list[np.ndarray]] = {}
@@ -404,7 +404,7 @@ class Parts:
         columns: Columns,
         lists: dict[str, Lists],
     ) -> bool:
-        """Copy the numbers of a part into these rows; whether all of them are there."""
+        """Copy the numbers of a part into these rows; returns whether all of them exist."""
         for statistic, where in _places(columns).items():
             of_statistic = lists.get(statistic)
             if of_statistic is None or not 0 <= places.min() <= places.max() < len(of_statistic.offsets) - 1:
@@ -450,7 +450,7 @@ class Parts:
         return self._files[part]
 
     def _lists(self, part: int, statistics: frozenset[str] | None) -> tuple[int, dict[str, Lists]]:
-        """The first row of a part in its file, and the statistics of that; none of one that is damaged."""
+        """The first row of a part in its file, and the file's statistics; empty for a damaged file."""
         if (located := self._file(part)) is None:
             return 0, {}
         if (lists := self._lists_of(located[0], statistics)) or (self.folder / located[0].file).exists():
@@ -502,7 +502,7 @@ def _with_statistics(columns: Columns, statistics: frozenset[str]) -> Columns:
 
 
 def _read_lists(path: Path, size: int, statistics: frozenset[str] | None) -> dict[str, Lists]:
-    """The lists of a part; none where it is not as it was written."""
+    """The lists of a part; empty where the file has changed since it was written."""
     import pyarrow
     from pyarrow import parquet
 

@@ -49,9 +49,9 @@ class PromptFile(PictureList):
             yield self._prompt(number, data)
 
     def first(self) -> TextLine:
-        """The first prompt that is one: settings are validated with it, once for all.
+        """The first valid prompt: settings are validated with it, once for all.
 
-        UserError with the bad lines where there is none.
+        Raises UserError with the bad lines without any.
         """
         for number, data in self.lines():
             with suppress(UserError):  # check tells it with all others
@@ -166,7 +166,7 @@ def chains(items: Sequence[Item]) -> Iterator[Chain]:
 
 
 class Job(NamedTuple):
-    """A chain of experiments on one sentence (or on their own texts), and the place of its first run."""
+    """A chain of experiments on one sentence (or on their texts), and the place of its first run."""
 
     chain: Chain
     prompt: TextLine | None
@@ -296,7 +296,7 @@ def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:
 
 
 def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None:
-    """UserError where an experiment has its own file of texts."""
+    """Raise UserError where an experiment reads a file of texts itself."""
     items: list[Item] = []
     with suppress(UserError):  # what needs a sentence gets it from --file
         items = plan_files(paths, overrides)
@@ -306,7 +306,7 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
 
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
-    """The check that all experiments need: at least one token, and nothing else that none of them reads."""
+    """The check that all experiments need: at least one token, and no field that no experiment reads."""
     by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
     others = ("context", "answer")
     is_read = {key: any(key in type(item.spec).model_fields for item in items) for key in others}
@@ -346,7 +346,7 @@ def settings_as_json(spec: Spec) -> str:
 
 
 def _earlier_digest(path: Path) -> str:
-    """What stood for a file in keys of before: beyond 64 MiB its size, time, first and last 8 MiB."""
+    """How store keys before 0.3.0 named a file: beyond 64 MiB by its size, time, first and last 8 MiB."""
     with path.open("rb") as file:
         about = os.fstat(file.fileno())
         if about.st_size <= WHOLE_BYTES:
@@ -386,14 +386,14 @@ class _Contents:
         return content_digest(path, partial(self._on_read, path))
 
     def of_model(self, model: Path) -> Any:
-        """The files of a folder by their names, since these say what each is; a GGUF file is all there is."""
+        """The files of a folder with their names, which tell their kinds; a GGUF file stands alone."""
         if not model.is_dir():
             return self.of_file(model)
         return {path.name: self.of_file(path) for path in _model_files(model)}
 
 
 class _EarlierContents(_Contents):
-    """The same as it was in stores of before."""
+    """The same, as stores before 0.3.0 had it."""
 
     def digest(self, path: Path) -> str:
         return _earlier_digest(path)
@@ -450,7 +450,7 @@ class RunKeys:
         }
 
     def earlier(self) -> "RunKeys | None":
-        """The keys that the same runs had in stores of before; None where none of them differs."""
+        """The keys of the same runs in stores before 0.3.0; None where they are equal."""
         keys = copy(self)
         keys._set_digests(_EarlierContents(lambda path: None))
         return None if keys._digests == self._digests else keys
@@ -500,7 +500,7 @@ MAX_SECONDS_THROUGH_MODEL = 10.0
 BYTES_READ_A_SECOND = 10**9
 """Of the files of a model that a worker reads again for each lot of jobs."""
 SHARE_IN_MEMORY, SHARE_OF_READING = 1 / 8, 1 / 8
-"""Of such a model what is in memory at a time, and the most of a lot's time that reading it may take."""
+"""For such a model, the share in memory at a time, and the largest share of a lot's time for reading it."""
 
 
 class WorkLeft(NamedTuple):

@@ -349,7 +349,7 @@ class Store:
         return self._settings[id(item)][1]
 
     def _number(self, table: str, **values: object) -> int:
-        """The number of the row with these values, which is added if there is none."""
+        """The number of the row with these values, which is added if necessary."""
         row = (table, *values.values())
         if row not in self._numbers:
             names, marks = ", ".join(values), ", ".join("?" * len(values))
@@ -457,11 +457,11 @@ def kept_of(connection: sqlite3.Connection) -> KeptOfRuns:
 def open_store(
     path: Path, *, fresh: bool, rows: bool, weights: bool, in_folder: bool = False
 ) -> Iterator[Store]:
-    """The store of that name, created if there is none, for one process at a time.
+    """The store of that name, created if necessary, for one process at a time.
 
-    It is one file, or a folder with Parquet parts. UserError for what is not an attn store or keeps other
-    things, which is left unchanged; RunError if another process is writing it; WriteError if it cannot be
-    written.
+    It is one file, or a folder with Parquet parts. Raises UserError for anything but an attn store, and for a
+    store with other contents, which is left unchanged; RunError if another process is writing it; WriteError
+    if it cannot be written.
     """
     is_folder = in_folder and not path.is_file()
     if path.is_dir() and not in_folder:
@@ -502,7 +502,7 @@ def figures_of(path: Path, connection: sqlite3.Connection) -> Figures:
 
 
 def _prepare_folder(path: Path, *, weights: bool) -> None:
-    """Make the folder of a store where there is none."""
+    """Make the folder of a store if necessary."""
     refuse_without_pyarrow(path)
     if weights:
         raise UserError(f"--weights: needs a store in one file: -o {path.name}.db")
@@ -525,7 +525,7 @@ def _refuse_other_keeping(path: Path, kept: KeptOfRuns, *, rows: bool, weights: 
 
 @contextmanager
 def _sqlite_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors as one line that says what is kept."""
+    """SQLite's errors as one line that says what was kept."""
     try:
         yield
     except sqlite3.Error as error:

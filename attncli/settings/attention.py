@@ -46,7 +46,7 @@ from attncli.settings.text import (
 
 POSITIONS = ("rope", "alibi", "relative_bias")
 VARIANTS = (*POSITIONS, "window", "qk_norm", "softcap", "temperature", "sink", "differential")
-"""In the order in which they come in: positions, then what is done to query and key, scores, weights."""
+"""In order of application: positions, then changes to query and key, scores, weights."""
 DETAILS = {
     "rope_base": "rope",
     "num_buckets": "relative_bias",
@@ -126,7 +126,7 @@ class VariantSpec(Spec):
 
 
 class PositionSpec(VariantSpec):
-    """What attention within one text may know of positions 0, 1, 2, ...; two texts share none."""
+    """Settings of attention within one text, at positions 0, 1, 2, ...; two texts share no positions."""
 
     group = "Mask and position"
 
@@ -191,7 +191,7 @@ ExplainedHead = Annotated[
 
 
 class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
-    """How query, key and value are sampled, and what is done with them; its `model` is None."""
+    """How query, key and value are sampled and combined; its `model` is None."""
 
     group = "Projections"
     explained_by = "attncli.commands.attention"
@@ -278,7 +278,7 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
         return {"query": (self.head_dim,), "key": (self.head_dim,), "value": (self.value_dim,)}
 
     def measured_of_rows(self) -> tuple[str, ...]:
-        """Those of ROW_STATISTICS that its weights have: none without softmax, signed rows only some."""
+        """The ROW_STATISTICS that its weights have: without softmax none, with signed rows some."""
         if not self.softmax:
             return ()
         return tuple(name for name, row in ROW_STATISTICS.items() if row.signed or not self.differential)
@@ -515,7 +515,7 @@ class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
 
 
 def without_positions(statistics: Iterable[str]) -> tuple[str, ...]:
-    """Those that do not compare positions of queries and keys: two texts share none, nor do patches."""
+    """Those that do not compare positions of queries and keys, which two texts and patches lack."""
     return tuple(name for name in statistics if not ROW_STATISTICS[name].positional)
 
 
@@ -551,7 +551,7 @@ class HeadSpec(LayerSpec):
 
 
 class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
-    """Attention in a layer of a model, which has its own tokens, vectors and projections."""
+    """Attention in a layer of a model, with its tokens, vectors and projections."""
 
     explained_by = model_module = "attncli.commands.model_attention"
 
@@ -632,7 +632,7 @@ class EitherSpec(SentenceSpec, ModelNameSpec):
         return self.kind.model_construct(self.model_fields_set & values.keys(), **values)
 
     def contradictions(self) -> Contradictions:
-        """Of a setting of the other kind, that it is one: what else is wrong with it does not matter."""
+        """Settings of the other kind are reported as such, without their further mistakes."""
         others = self.given(*(key for key in type(self).model_fields if key not in self.kind.model_fields))
         yield from (problem for problem in super().contradictions() if problem.key not in others)
         if (self.tokenizer == "model") != (self.model is not None):

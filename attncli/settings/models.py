@@ -36,7 +36,7 @@ def _looks_like_path(model: str) -> bool:
 
 
 def check_model(value: str) -> str:
-    """The setting as it is; ValueError for what is neither a model here nor could be a hub id."""
+    """The setting, unchanged. Raises ValueError for anything but a local model or a possible hub id."""
     if not value.strip():
         raise ValueError("must name a model (got an empty text)")
     if local_model(value) is not None:
@@ -301,7 +301,7 @@ SHARE = re.compile(r"[01]?\.[0-9]+|[01]")
 
 
 def joined_points(names: list[str], info: ValidationInfo) -> list[str]:
-    """Of a picture, the points among the names: 0.6,0.4 stands for one, and was taken apart at its comma."""
+    """With a picture, rejoin points among the names: 0.6,0.4 is one, which was split at its comma."""
     if info.data.get("image") is None:
         return names
     joined: list[str] = []

@@ -14,7 +14,7 @@ from attncli.files import MEBIBYTE, TEXT_BYTES, line_of, open_file, read_whole
 from attncli.plain_text import binary_kind
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
 
-if TYPE_CHECKING:  # help and usage errors are told without it
+if TYPE_CHECKING:  # help and usage errors do without it
     import numpy as np
 
 SENTENCE = "the cat walks on the street"
@@ -120,7 +120,7 @@ class RandomTokensSpec(Spec):
 
 
 class SentenceSpec(Spec):
-    """A text, given or in a file; without any setting of what is read it is SENTENCE."""
+    """A text, given or in a file; SENTENCE where no setting chooses the input."""
 
     group = "Input"
     argument = "sentence"
@@ -222,7 +222,7 @@ def read_text(file: str, key: str = "file") -> str:
 
 
 def names_file(value: str) -> bool:
-    """Whether a text that may be the name of a file is one: it has a suffix, and the file is there."""
+    """Whether a text names a file: it has a suffix, and the file exists."""
     return len(value) < MAX_NAME and bool(Path(value).suffix) and Path(value).is_file()
 
 
@@ -234,7 +234,7 @@ def text_or_file(value: str, key: str) -> str:
 
 
 def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
-    """The tokens of a text; UserError that names the setting `key` where there are none."""
+    """The tokens of a text. Raises UserError, which names the setting `key`, without any."""
     if not text.strip():
         raise UserError(f"{key}: {NO_TEXT}")
     tokens = TOKENIZERS[tokenizer](text)
@@ -301,7 +301,7 @@ def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, np.ndarray]":
-    """The vectors of the words that are in the file; UserError where one of them is damaged.
+    """The vectors of the words that the file has. Raises UserError where one of them is damaged.
 
     Words of the file may hold blanks themselves (`. . .`), so a line is split from the right.
     """
@@ -323,7 +323,7 @@ def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, 
 def word_vectors(
     path: Path, tokens: Iterable[str], known: "Mapping[str, np.ndarray]", dim: int, *, unknown: str
 ) -> WordVectors:
-    """The vectors of the tokens' words; one that was not found is an error, or zeros with unknown="zero"."""
+    """The vectors of the tokens' words; a missing one is an error, or zeros with unknown="zero"."""
     import numpy as np
 
     words = sorted(set(tokens))
@@ -363,13 +363,13 @@ class Texts(NamedTuple):
 
 
 def check_tokens(spec: Spec, key: str, text: str) -> None:
-    """UserError where the spec's tokenizer leaves no tokens of a text; a model's own comes later."""
+    """Raise UserError where the spec's tokenizer finds no tokens; a model's tokenizer comes later."""
     if tokenizer := spec.word_tokenizer():
         tokenize(text, tokenizer, key=key)
 
 
 def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | None:
-    """The position of the token whose row is explained; UserError where it means none, or several."""
+    """The position of the token whose row is explained. Raises UserError unless it is exactly one."""
     if token is None:
         return None
     name = str(token)
@@ -417,7 +417,7 @@ def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> "dict[str, np.ndarray
 
 
 def with_vectors(spec: TextSpec, texts: Texts, known: "Mapping[str, np.ndarray]") -> Texts:
-    """The texts with the vectors of their words; UserError for a word without one, unless that is zeros."""
+    """The texts with the vectors of their words. Raises UserError for a word without one, unless zeros do."""
     words = (*texts.tokens, *texts.context_tokens)
     vectors = word_vectors(Path(spec.embedding), words, known, spec.embed_dim, unknown=spec.unknown)
     return texts._replace(word_vectors=vectors)

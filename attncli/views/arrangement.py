@@ -16,14 +16,14 @@ WIDTHS_TRIED = 24
 
 
 class DrawnBlock(Protocol):
-    """What is drawn at one place, its size in inches, and the size that it can be stretched to."""
+    """A drawing with its size in inches and the size that it can be stretched to."""
 
     width: float
     height: float
 
     @property
     def largest(self) -> tuple[float, float]:
-        """The width and the height up to which it can be stretched: its own where it cannot."""
+        """The largest width and height it can be stretched to: its size where it cannot."""
         ...
 
     def stretch(self, width: float, height: float) -> None:
@@ -43,7 +43,7 @@ class Rigid:
 
     @property
     def largest(self) -> tuple[float, float]:
-        """Its own size."""
+        """Its size."""
         return self.width, self.height
 
     def stretch(self, width: float, height: float) -> None:
@@ -71,7 +71,7 @@ class Arrangement(NamedTuple):
 
 
 def arranged(groups: Sequence[Sequence[DrawnBlock]]) -> Arrangement:
-    """The blocks from left to right in rows with little blank room; some are stretched into what is left.
+    """The blocks from left to right in rows with little blank room; some are stretched to fill it.
 
     The blocks of a group stay in one row where they fit. A small block may stand below another one beside a
     taller one.
@@ -85,7 +85,7 @@ def arranged(groups: Sequence[Sequence[DrawnBlock]]) -> Arrangement:
 
 
 def rows_within(groups: Sequence[Sequence[DrawnBlock]], limit: float) -> list[BlockRow]:
-    """Rows of at most that width; a group that does not fit beside what is there begins a new one."""
+    """Rows of at most that width; a group that does not fit into the current row begins a new one."""
     rows: list[BlockRow] = []
     for group in groups:
         together = sum(block.width + GAP for block in group) - GAP

@@ -127,7 +127,7 @@ class EditScreen(ModalScreen[str | None]):
 class Browser(App[None], inherit_bindings=False):
     """Heads on the left, the map of the chosen one and the bars of the chosen token on the right.
 
-    The terminal's own background and text; where there is no colour, characters.
+    It keeps the terminal's background and text colour; without colours it uses characters.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -186,7 +186,7 @@ class Browser(App[None], inherit_bindings=False):
         self._outcomes: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Colour or none as the command line decided, whatever the environment says."""
+        """Colours as the command line decided, whatever the environment says."""
         filters = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
         return filters if self.depth != "none" else [*filters, NoColor()]
 
@@ -276,9 +276,9 @@ class Browser(App[None], inherit_bindings=False):
         self._show_about()
 
     def _measure(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Compute in a thread of its own, so that keys stay alive; then `done` takes the result.
+        """Compute in a separate thread, so that keys stay alive; then `done` takes the result.
 
-        The thread ends with the process: nobody waits for it after q.
+        The thread ends with the process: q does not wait for it.
         """
         if self.running is not None:
             self._say(f"still {self.running[0]}: this key waits for that")
@@ -289,7 +289,7 @@ class Browser(App[None], inherit_bindings=False):
         def work() -> None:
             try:
                 outcomes.put((done, compute()))
-            except Exception as error:  # taken up below: our own mistakes end the browser, as any command
+            except Exception as error:  # raised again below: bugs end the browser as they end any command
                 outcomes.put((done, error))
 
         Thread(target=work, daemon=True).start()

@@ -1,4 +1,4 @@
-"""What a report has to browse, what is chosen of it, and the moves from one choice to the next."""
+"""What a report offers to browse, the current choice, and the moves from one choice to the next."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -116,7 +116,7 @@ class MapGrid:
 
     @cached_property
     def heads(self) -> dict[MapPlace, Row]:
-        """The survey's rows of these heads, by place; none of a report that is no survey."""
+        """The survey's rows of these heads, by place; empty for other reports."""
         if self.axes != PLACES:
             return {}
         return {tuple(int(str(row[name])) for name in PLACES): row for row in _survey_rows(self.report)}
@@ -137,7 +137,7 @@ class MapGrid:
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
-        """The statistics of the heads, one number per place; NaN where there is none."""
+        """The statistics of the heads, one number per place; NaN for a missing number."""
         return head_statistics(self.report, self.axes, self.shape)
 
 
@@ -302,7 +302,7 @@ class Choice:
 
     @property
     def pattern(self) -> str:
-        """The pattern of the chosen head, and its strongest statistic; empty where it is not known."""
+        """The pattern of the chosen head with its strongest statistic; empty for an unknown pattern."""
         row = self.grid.heads.get(self.place, {})
         strengths = {
             name: (known.statistic, value)
@@ -343,7 +343,7 @@ class Choice:
         return self.grid.maps[self.place]
 
     def settle(self) -> None:
-        """Keep every choice inside what there is; a token becomes the block that holds it, and back."""
+        """Keep every choice within the report; a token becomes the block that holds it, and back."""
         grid = self.grid
         self.number = min(self.number, grid.num_places - 1)
         if self.statistic not in grid.statistics:
@@ -481,7 +481,7 @@ class Choice:
 
     @property
     def token_statistics(self) -> dict[str, float]:
-        """The statistics of the chosen row, or of the chosen key; none of a block."""
+        """The statistics of the chosen row or key; empty for a block."""
         axis = self.matrix.axes[1 if self.is_received else 0]
         return token_statistics(self.grid.report, self.grid.axes, self.place, axis, self.token)
 
@@ -499,7 +499,7 @@ class Choice:
         self.choose_token(token % count if around else min(max(token, 0), count - 1))
 
     def follow(self, token: int) -> None:
-        """Choose the token of a bar; where there are two texts, ask about it from its own."""
+        """Choose the token of a bar; with two texts, the question starts from that token's text."""
         if not self.has_one_text:
             self.turn()
         self.choose_token(token)

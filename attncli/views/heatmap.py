@@ -88,13 +88,13 @@ def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[Scree
 
 
 def _vertical(text: str) -> list[str]:
-    """The characters, each for a line of its own; an ellipsis where there are too many."""
+    """The characters, one per line; an ellipsis where there are too many."""
     characters = _whole_characters(text)
     return characters if len(characters) <= MOST_VERTICAL else [*characters[: MOST_VERTICAL - 1], "…"]
 
 
 def _whole_characters(text: str) -> list[str]:
-    """Characters that take room, each with what combines with it: marks, and the rest of an emoji."""
+    """Characters that take room, each with the marks or the rest of an emoji that combine with it."""
     characters: list[str] = []
     for character in text:
         if characters and cell_len(characters[-1] + character) == cell_len(characters[-1]):
@@ -112,7 +112,7 @@ def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
-    """The position of every tenth cell, beginning above it, as far as there is room."""
+    """The position of every tenth cell, beginning above it, as far as it fits."""
     columns = -(-axis.count // block)
     line = ""
     for column in range(0, columns, TICK_CELLS // cell_width):
@@ -127,9 +127,9 @@ GAP = 2  # Columns between two maps.
 ROW_LABEL_WIDTH, COLUMN_LABEL_WIDTH = 20, 9
 LEAST_LABEL = 6
 MAX_WIDE = 24  # Rows and columns up to which cells are as wide as the words above them.
-MAX_SINGLE = 12  # Rows up to which each has a line of its own among several maps, too.
+MAX_SINGLE = 12  # Rows up to which each has a separate line even among several maps.
 MAX_DOUBLE = 40  # Rows up to which a cell is two characters wide and so about square.
-NATURAL = 1024  # Rows and columns that are drawn one by one where there is no screen to fit.
+NATURAL = 1024  # Rows and columns that are drawn one by one without a screen to fit.
 MIN_PANEL = 24  # Columns of cells that one of several maps keeps at least.
 MIN_TITLED = 8  # Columns that the title of a map takes.
 MIN_THUMBNAIL = 5
@@ -199,7 +199,7 @@ def subject_of(
     row_token_cells = None
     if display.width is not None:
         row_token_cells = max(LEAST_LABEL, min(ROW_LABEL_WIDTH, display.width // 4))
-        # Fewer cells, where that lets every column have a cell of its own.
+        # Fewer cells, where every column then has a separate cell.
         left = display.width - columns.count - rows.digits - 2
         if left >= LEAST_LABEL:
             row_token_cells = min(row_token_cells, left)
@@ -394,7 +394,7 @@ def _head_titles(subject: Subject, heads: range, cells: int) -> MapLines:
 
 
 def incomplete_tokens(subject: Subject, plan: MapPlan) -> TokenTexts:
-    """`token 12` and its text, for each that a label shortens or leaves out; none where cells are pooled."""
+    """`token 12` and its text, for each that a label shortens or leaves out; empty for pooled cells."""
     if plan.is_pooled:
         return {}
     rows, columns = subject.rows, subject.columns
@@ -447,7 +447,7 @@ def draw(
 
 
 def _picture(subject: Subject, plan: MapPlan, display: Display, pool: str) -> list[ScreenLine]:
-    """Title, legend and maps of one way of pooling; of none where `pool` is empty."""
+    """Title, legend and maps of one way of pooling; unpooled where `pool` is empty."""
     first = subject.matrices[0]
     numbers, *compared = (
         np.stack([_cells(matrix, subject.skipped, plan, pool) for matrix in each])

@@ -101,7 +101,7 @@ class OverlayBlock(Rigid):
                 figure.text(*corner, "\n".join(texts), va="top", fontsize=7)
 
     def _weights(self, look: Look) -> Iterator[tuple[str, str]]:
-        """The strongest patches, and what is outside of the picture."""
+        """The strongest patches, and the tokens outside of the picture."""
         total = sum(weight for _, weight in look.outside)
         parts = {("strongest patches", ""): look.strongest}
         if look.outside:
@@ -173,7 +173,7 @@ class PictureMapsBlock(Rigid):
         return width * scale, height * scale
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """The title, the names of the columns once, the rows, and how many pictures have none."""
+        """The title, the names of the columns once, the rows, and the number of pictures without a row."""
         total_width, total_height = figure.get_size_inches()
 
         def write(text: str, x: float, y: float, size: float) -> None:
@@ -202,7 +202,7 @@ def _pixels(row: PictureRow, width: float) -> tuple[int, int]:
 
 
 def _first_of(lines: list[str], most: int) -> list[str]:
-    """The lines, or as many of the first as there is room for, the last of them cut."""
+    """The lines, or the first that fit, the last of them cut."""
     if len(lines) <= most:
         return lines
     return [*lines[: most - 1], shortened("".join(lines[most - 1 :]), NAME_CELLS)]

@@ -107,7 +107,7 @@ def looks_of(report: Report, name: str) -> Iterator[Look]:
 
 
 def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[str, np.ndarray]:
-    """Who looks, and the weights without the axis of queries: those of the chosen one, or their mean."""
+    """Who looks, and the weights without the axis of queries: the chosen query's, or their mean."""
     chosen = chosen_queries(report, picture)
     name = ", ".join(plain_text(report.tokens[query]) for query in chosen) or EVERY_QUERY
     if "query" not in tensor.axes:
@@ -122,7 +122,7 @@ def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[st
 def chosen_queries(report: Report, picture: Picture) -> list[int]:
     """The tokens that `from` names, each by its text or by a point of the picture (`0.6,0.4`).
 
-    Empty where the report names none: then it is the mean of all. Of a comparison A says it.
+    Empty where the report names no token, which means the mean of all. A comparison uses A's tokens.
     """
     spec = report.spec.get("a") if report.experiment == "diff" else report.spec
     asked = spec.get("from") if isinstance(spec, Mapping) else None
@@ -143,7 +143,7 @@ def _is_number(text: str) -> bool:
 
 
 def token_at(picture: Picture, x: float, y: float) -> int | None:
-    """The first token that lies on a point, given as shares of width and height; None where there is none."""
+    """The first token that lies on a point, given as shares of width and height, or None."""
     for token, box in enumerate(picture.boxes):
         if box and box[0] <= x <= box[2] and box[1] <= y <= box[3]:
             return token
@@ -151,7 +151,7 @@ def token_at(picture: Picture, x: float, y: float) -> int | None:
 
 
 class LookTile(NamedTuple):
-    """One of several looks, and what it is of: a head, the mean of a layer, a word."""
+    """One of several looks, with its name: of a head, the mean of a layer, or a word."""
 
     name: str
     look: Look
@@ -246,7 +246,7 @@ def layers_of(looks: Sequence[Look]) -> list[list[LookTile]]:
 
 
 def _words(report: Report, name: str, picture: Picture) -> list[LookTile]:
-    """For each query the mean look of the heads, named by the word that it wrote, else by its own."""
+    """The mean look of the heads per query, named after the word that it wrote, else after the query."""
     tensor, keys = report.tensors[name], tokens_of(report, "key")
     heads = tuple(range(tensor.values.ndim - 2))
     values = np.nanmean(tensor.values, axis=heads) if heads else tensor.values
@@ -348,12 +348,12 @@ def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height:
 def shaded(look: Look, width: int, height: int, scale: str | None) -> Shading:
     """The places on the colour map of the weights spread over the picture, from 0 up."""
     maps = spread(look.picture.boxes, look.weights, width, height)
-    maps = np.where(np.abs(maps) < 1e-12, 0 * maps, maps)  # what is left of sums
+    maps = np.where(np.abs(maps) < 1e-12, 0 * maps, maps)  # rounding of sums
     return shading(maps, "log" if scale == "log" else "linear", from_zero=True)
 
 
 def painted(picture: Picture, shade: Shading) -> np.ndarray:
-    """Red, green and blue from 0 to 255: the picture in its own colours, and each place's colour above it.
+    """Red, green and blue from 0 to 255: the picture in its colours, with each place's colour above it.
 
     The larger the weight, the less of the picture is seen through it; where it is 0, the picture alone.
     """
@@ -390,7 +390,7 @@ def fitted_size(picture: Picture, columns: int, lines: int) -> CellSize:
 
 
 def overlay_lines(look: Look, size: CellSize, display: Display) -> list[ScreenLine]:
-    """The picture with the weights above it; of 16 colours or none the weights alone."""
+    """The picture with the weights above it; with 16 colours or none, the weights alone."""
     columns, lines = size
     shade = shaded(look, columns, lines * (2 if display.has_color else 1), display.scale_colors)
     if display.colors in ("none", "16"):
@@ -420,7 +420,7 @@ def lines_with_list(look: Look, display: Display, most_lines: int) -> list[Scree
 
 
 def original_lines(picture: Picture, size: CellSize, display: Display) -> list[ScreenLine]:
-    """The picture without weights: in its colours, of 16 colours or none as `_picture_lines`."""
+    """The picture without weights, in its colours; with 16 colours or none, as `_picture_lines` draws it."""
     columns, lines = size
     if display.colors in ("none", "16"):
         return _picture_lines(picture, size)
@@ -442,7 +442,7 @@ def with_picture(groups: Tiles, display: Display) -> Tiles:
 
 
 def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:
-    """The range of the colours, the strongest patches, and what lies outside of the picture."""
+    """The range of the colours, the strongest patches, and the tokens outside of the picture."""
     outside = look.outside
     listed = outside if len(outside) <= MOST_OUTSIDE else outside[: MOST_OUTSIDE - 1]
     rest = outside[len(listed) :]
@@ -492,7 +492,7 @@ class TileLines(Sequence[str]):
         return [line.text.rstrip() for row in self.rows for line in beside([*map(self._block, row)], 1)]
 
     def _block(self, tile: LookTile) -> list[ScreenLine]:
-        """Its name, or its caption where there is room, and the overlay, all lines as wide as a tile."""
+        """Its name, or its caption where it fits, and the overlay, all lines as wide as a tile."""
         across, picture = self.columns, tile.look.picture
         if tile.is_picture:
             name, drawn = tile.name, _picture_lines(picture, self.size)
@@ -529,7 +529,7 @@ def whole_lines(
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """A title and lines for each picture, with all looks of a tensor: one large, several as tiles.
 
-    Beside a large one stand the strongest patches, or where there is no list the range of its colours below.
+    A large one has the strongest patches beside it or, without that list, the range of its colours below.
     """
     for picture, of_picture in groupby(looks_of(report, name), key=lambda look: look.picture):
         looks = list(of_picture)

@@ -51,7 +51,7 @@ def title_of(maps: PictureMaps) -> str:
 
 
 def left_out(maps: PictureMaps) -> str:
-    """How many pictures were read and have no row; empty where all have one."""
+    """A sentence about pictures without a row; empty where all have one."""
     num_rows = len(maps.rows)
     if num_rows == maps.num_pictures:
         return ""

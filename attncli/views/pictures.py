@@ -436,7 +436,7 @@ class ChartBlock:
 FEW_PLACES = 10
 """So few points that each place has its number."""
 MOST_COLOURS = 6
-"""More curves than these are told apart by their strokes, too."""
+"""More curves than these also differ by their strokes."""
 
 
 def _draw_curves(axes: Axes, part: Curves) -> None:
@@ -463,7 +463,7 @@ def _draw_curves(axes: Axes, part: Curves) -> None:
 
 
 def _stand_alone(numbers: np.ndarray) -> np.ndarray:
-    """Which numbers have none before and none after them, so that no line shows them."""
+    """Which numbers have no number before and after them, so that no line shows them."""
     known: np.ndarray = np.pad(np.isfinite(numbers), 1)
     alone: np.ndarray = known[1:-1] & ~known[:-2] & ~known[2:]
     return alone
@@ -498,7 +498,7 @@ FALLBACKS = (
 
 
 def settings() -> Any:
-    """What makes the same picture everywhere: matplotlib's own defaults, whatever a user's file says."""
+    """Settings for the same picture everywhere: matplotlib's defaults, whatever a user's file says."""
     defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
     installed = set(fontManager.get_font_names())
     return {
@@ -531,7 +531,7 @@ def block_of(part: PicturePart, display: Display) -> DrawnBlock:
 
 
 def title_and_settings(report: Report, display: Display, width: float) -> tuple[list[str], list[str]]:
-    """The lines of both in that many inches; none where --title is empty: a caption says it elsewhere."""
+    """The lines of both in that many inches; empty for an empty --title: a caption replaces it."""
     own_title = title(report) if display.title is None else plain_text(display.title).strip()
     if not own_title:
         return [], []
@@ -540,7 +540,7 @@ def title_and_settings(report: Report, display: Display, width: float) -> tuple[
 
 
 def draw(report: Report, display: Display) -> Figure:
-    """The figure of a report: its title and settings, then its parts; NothingToDraw where it has none."""
+    """The figure of a report: its title and settings, then its parts. Raises NothingToDraw without parts."""
     parts = islice(parts_of(report, display.show), MOST_PARTS)
     groups = [[block_of(part, display) for part in group] for group in parts]
     if not groups:
