@@ -153,7 +153,7 @@ class Worker:
             self.connection.send(pending.chunk)
 
     def received(self) -> Iterator[ChunkEnd]:
-        """The result that arrived, if any; a worker first says that it began. EOFError or OSError if it died."""
+        """The result that arrived; a worker first says that it began. EOFError or OSError if it died."""
         message = self.connection.recv_bytes()
         if self.has_begun:
             yield pickle.loads(message)
