@@ -71,6 +71,7 @@ from attncli.measure.patterns import (
     summary_patterns,
     with_equal_names,
 )
+from attncli.measure.prompts import read_prompt
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
@@ -80,7 +81,7 @@ from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import attribution
-from attncli.measure.writing import WrittenText, written
+from attncli.measure.writing import written
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
@@ -102,6 +103,7 @@ from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.tabled import Tabled
+from attncli.records.writings import WrittenText
 
 
 def _model(value: Any) -> Any:
@@ -622,8 +624,8 @@ def generate(
     """
     decoding = Decoding(max_new_tokens, temperature, top_p, seed)
     with in_use(model) as pretrained:
-        num_new = 0 if pretrained.has_decoder else max_new_tokens - 1
-        return written(pretrained, pretrained.read(text, "text", num_new=num_new), decoding, top_k=top_k)
+        prompt = read_prompt(pretrained, text, max_new_tokens=max_new_tokens)
+        return written(pretrained, prompt, decoding, top_k=top_k)
 
 
 @checked
