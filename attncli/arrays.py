@@ -16,7 +16,7 @@ import numpy as np
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, nearest
 from attncli.files import STDIN, TEXT_BYTES, check_file, read_whole
-from attncli.models.folder import safetensors_header, tensors_and_end
+from attncli.models.weight_headers import safetensors_header, tensors_and_end
 from attncli.plain_text import binary_kind
 
 

@@ -9,15 +9,8 @@ from typing import Any
 
 from attncli.commands.command import HEAD_KEYS, Parameter
 from attncli.errors import UserError
-from attncli.models.folder import (
-    ARCHITECTURE,
-    GGUF,
-    SHIPPED_MODEL,
-    gguf_header,
-    local_model,
-    models_in_packages,
-    read_config,
-)
+from attncli.models.folder import GGUF, SHIPPED_MODEL, local_model, models_in_packages, read_config
+from attncli.models.weight_headers import ARCHITECTURE, gguf_header
 
 TEXT_PARTS = ("text_config", "decoder", "llm_config")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")

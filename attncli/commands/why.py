@@ -195,7 +195,7 @@ def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> lis
 
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.measure.scores import score_parts
-    from attncli.models.pretrained import token_named
+    from attncli.models.token_names import token_named
     from attncli.report_parts import build_report, shipped_notes
 
     stack, layer, head = named_head(str(spec.head))

@@ -1,5 +1,7 @@
 """The definition of what engines give: float64, whole matrices, a formula a line. Tests hold them to it."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -35,14 +37,7 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
     ranked = F.pad(best.values[..., : wanted.top_k], (0, max(0, wanted.top_k - num_keys)), value=-torch.inf)
     places = F.pad(best.indices[..., : wanted.top_k], (0, max(0, wanted.top_k - num_keys)))
     entries = [[head[keys] for head in text] for text, keys in zip(scores, seen, strict=True)]
-    heights, widths = (
-        [-(-size // wanted.pooled)] * -(-size // -(-size // wanted.pooled)) if wanted.pooled else [size]
-        for size in (num_queries, num_keys)
-    )
-    pools = [
-        [block for block in torch.split(strip, widths[0], dim=-1)]
-        for strip in torch.split(weights, heights[0], dim=-2)
-    ]
+    pools = _pools(weights, wanted.pooled)
     every = slice(0, num_texts), slice(0, num_queries), slice(0, num_keys)
     patterns = None if wanted.patterns is None else wanted.patterns.block(*every).double()
     return Computed(
@@ -66,13 +61,21 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
             )
         ),
         received_mass=weights.sum(dim=-2),
-        pooled_mean=torch.stack(
-            [torch.stack([b.mean(dim=(-2, -1)) for b in strip], -1) for strip in pools], -2
-        ),
-        pooled_max=torch.stack(
-            [torch.stack([b.amax(dim=(-2, -1)) for b in strip], -1) for strip in pools], -2
-        ),
+        pooled_mean=_of_pools(torch.mean, pools),
+        pooled_max=_of_pools(torch.amax, pools),
         pattern_mass=None if patterns is None else torch.einsum("thqk,tpqk->thp", weights, patterns),
+    )
+
+
+def _pools(weights: torch.Tensor, most: int | None) -> list[tuple[torch.Tensor, ...]]:
+    """Strips of blocks, at most that many along each side; one block where there is no limit."""
+    height, width = (-(-size // (most or 1)) for size in weights.shape[-2:])
+    return [torch.split(strip, width, dim=-1) for strip in torch.split(weights, height, dim=-2)]
+
+
+def _of_pools(statistic: Callable[..., torch.Tensor], pools: list[tuple[torch.Tensor, ...]]) -> torch.Tensor:
+    return torch.stack(
+        [torch.stack([statistic(block, (-2, -1)) for block in strip], -1) for strip in pools], -2
     )
 
 

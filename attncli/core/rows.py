@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attncli.core.formulas import Rows, Softmax, load_formula, merged_moments, received_mass, top_keys
+from attncli.core.formulas import Rows, Softmax, load_formula, received_mass, top_keys
 from attncli.core.layer import AttentionLayer, Computed, Moments, Wanted
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.row_tiles import (
@@ -29,6 +29,7 @@ from attncli.core.row_tiles import (
     tiles,
 )
 from attncli.core.runtime import torch_threads
+from attncli.core.summaries import merged_moments
 
 
 class Collector(Protocol):

@@ -47,13 +47,12 @@ from attncli.models.pretrained import (
     Pretrained,
     Reading,
     attention_between_words,
-    check_tokens_named,
-    positions_named,
     shorter_probe,
     texts_of_stack,
 )
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts
+from attncli.models.token_names import check_tokens_named, positions_named
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8

@@ -15,8 +15,9 @@ from attncli.core.names import head_range
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 from attncli.errors import UserError, refuse_bytes
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import CLS, Corners, ModelText, Pretrained, Reading, positions_named
+from attncli.models.pretrained import CLS, Corners, ModelText, Pretrained, Reading
 from attncli.models.text_files import TextLine
+from attncli.models.token_names import positions_named
 
 BYTES_PER_MEAN_WEIGHT = 12
 

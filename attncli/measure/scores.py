@@ -35,7 +35,8 @@ from attncli.models.architectures import (
 )
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import HIDES, CapturedLayer, StopCapture
-from attncli.models.pretrained import Pretrained, Reading, checked_position
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.token_names import checked_position
 from attncli.records.columns import Records
 from attncli.records.logits import (
     KeyScores,

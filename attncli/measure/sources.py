@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from attncli.core.engines import attend
-from attncli.core.formulas import rank_correlation
 from attncli.core.layer import Wanted
 from attncli.core.names import NamedHead, head_range, named_head
 from attncli.core.progress import Stage, Work
+from attncli.core.summaries import rank_correlation
 from attncli.errors import UserError
 from attncli.measure.answers import answer_forms, likelier_form
 from attncli.models.layers import CapturedLayer

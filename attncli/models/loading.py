@@ -44,19 +44,14 @@ from attncli.models.architectures import (
 from attncli.models.capture import tried_again_when_changed
 from attncli.models.folder import (
     ADAPTER,
-    ARCHITECTURE,
     READ_FIRST_BYTES,
     SHIPPED_MODEL,
     TOKENIZER,
     VIRTUAL_TOKENS,
     building_of,
-    check_gguf,
-    check_gguf_of_model,
     check_model_folder,
     check_tokenizer_file,
     converted_gguf,
-    gguf_header,
-    gguf_settings,
     has_tokenizer,
     id_and_revision,
     local_model,
@@ -70,6 +65,13 @@ from attncli.models.in_turn import nothing_else_measured, one_at_a_time, sole_us
 from attncli.models.layers import uncompiled
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
+from attncli.models.weight_headers import (
+    ARCHITECTURE,
+    check_gguf,
+    check_gguf_of_model,
+    gguf_header,
+    gguf_settings,
+)
 
 MOST_REASON = 300
 
