@@ -94,9 +94,9 @@ def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, 
     for key in LEFT_OUT:
         if key in given and given[key].value is not None:
             raise UserError(given[key].line(key, "is for attn heads: browse shows every head"))
-    given.setdefault("maps", Given("auto", "attn browse"))
-    if given["maps"].value == "none":
-        raise UserError(given["maps"].line("maps", "must be auto, self, cross or encoder (got none)"))
+    maps = given.setdefault("maps", Given("auto", "attn browse"))
+    if maps.value == "none":
+        raise UserError(maps.line("maps", "must be auto, self, cross or encoder (got none)"))
     return checked_spec(HeadsSpec, given), given
 
 

@@ -349,8 +349,8 @@ def _wants_color(is_terminal: bool | None) -> bool:
     environ = os.environ
     if is_terminal is None or environ.get("NO_COLOR"):
         return False
-    if environ.get("FORCE_COLOR"):
-        return environ["FORCE_COLOR"] != "0"
+    if forced := environ.get("FORCE_COLOR"):
+        return forced != "0"
     if environ.get("CLICOLOR_FORCE", "0") not in ("", "0"):
         return True
     return is_terminal and environ.get("TERM") != "dumb"

@@ -37,6 +37,7 @@ from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile, resolved_yaml
 from attncli.settings.fields import (
     ALTERNATIVES,
+    ExplainSpec,
     Given,
     Spec,
     checked_spec,
@@ -193,7 +194,7 @@ def run_experiment(
     if to.view.draws:
         given = with_maps(SPECS[name], given, f"the {to.format} view")
     spec = checked_spec(SPECS[name], given)
-    if to.display.step is not None and not getattr(spec, "explain", False):
+    if to.display.step is not None and not (isinstance(spec, ExplainSpec) and spec.explain):
         raise UserError("--step: needs --explain, whose step it shows")
     if show_config:
         print(resolved_yaml(spec, given), end="")
@@ -451,7 +452,7 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
         from attncli.commands.surveys import store_report
         from attncli.runs.reading import reading
 
-        display = {key: getattr(spec, key) for key in DISPLAY_KEYS}
+        display = spec.model_dump(include={*DISPLAY_KEYS})
         with reading(path) as reader:
             return store_report(path, reader, display, choice)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode
 
 LESSONS = files("attncli") / "data" / "lessons"
-NAME = re.compile(r"(?P<number>[0-9]+)-(?P<name>.+)\.md")
+NAME = re.compile(r"([0-9]+)-(.+)\.md")
 PROMPT = "$ attn "
 INDENT = " " * 4
 
@@ -70,7 +70,7 @@ def lessons() -> list[Lesson]:
     """All lessons in order; each builds on the earlier ones."""
     pages = ((NAME.fullmatch(page.name), page) for page in LESSONS.iterdir())
     every = [
-        read_lesson(int(match["number"]), match["name"], page.read_text(encoding="utf-8"))
+        read_lesson(int(match.group(1)), match.group(2), page.read_text(encoding="utf-8"))
         for match, page in pages
         if match
     ]
@@ -152,7 +152,7 @@ def _line(node: "SyntaxTreeNode") -> str:
         case "link":
             words, target = "".join(map(_line, node.children)), str(node.attrs["href"])
             if page := NAME.fullmatch(target):
-                return f"{words} (attn lesson {int(page['number'])})"
+                return f"{words} (attn lesson {int(page.group(1))})"
             return f"{words} ({target})" if target.startswith("https://") else words
     return "".join(map(_line, node.children)) if node.children else node.content
 
