@@ -127,7 +127,7 @@ def run(
     `report.tensors["weights"].values` is an array with the axes in `.axes`, and
     `report.tensors_of("rows")["entropy"].values` has a number in nats for each query (docs/report.md).
 
-    UserError with one line for each wrong setting; MemoryError.
+    Raises UserError with one line for each wrong setting; MemoryError.
     """
     if model is None or isinstance(model, str | PathLike):
         spec = _checked(experiment, {"model": model, "tokenizer": tokenizer, **settings})
@@ -153,7 +153,7 @@ def heads(
 
 
 def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
-    """The settings as a Spec; UserError with every mistake, each at its keyword."""
+    """The settings as a Spec. Raises UserError with every mistake, each at its keyword."""
     try:
         spec_class = SPECS[one_of(SPECS)(experiment)]
     except ValueError as error:

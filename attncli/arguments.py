@@ -33,7 +33,7 @@ MAX_SHOWN = 60
 
 
 def plain_number(value: Any) -> Any:
-    """A number of numpy or torch as Python's; ValueError for a truth value, which counts as 0 or 1."""
+    """A number of numpy or torch as Python's. Raises ValueError for a truth value, which counts as 0 or 1."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()
     if isinstance(value, bool):
@@ -44,7 +44,7 @@ def plain_number(value: Any) -> Any:
 def number_as_text(value: Any) -> Any:
     """A number as it is written, for settings that are one of a few; whatever else as it is given.
 
-    ValueError for a truth value.
+    Raises ValueError for a truth value.
     """
     value = plain_number(value)
     return str(value) if isinstance(value, int | float) and abs(value) <= MAX_SIZE else value
@@ -139,7 +139,7 @@ def is_list(value: object) -> bool:
 def listed(value: Any) -> list[Any]:
     """The items of a list, tuple, set, array or generator; of a text what stands between its commas.
 
-    ValueError for what holds no items, and for a mapping or bytes, whose items nobody means.
+    Raises ValueError for what holds no items, and for a mapping or bytes, whose items nobody means.
     """
     if isinstance(value, str):
         return [name.strip() for name in value.split(",")]
@@ -180,7 +180,7 @@ def head_name(value: Any) -> str:
 
 
 def head_name_without_stack(value: Any) -> str:
-    """As `head_name`, for models of one stack; ValueError for a head of a stack that is named."""
+    """As `head_name`, for models of one stack. Raises ValueError for a head of a stack that is named."""
     name = head_name(value)
     if named_head(name).stack:
         raise ValueError(f"{NOT_A_HEAD} (got {shown(value)})")
@@ -212,7 +212,7 @@ def token_names(value: Any) -> list[str]:
 
 
 def whole_numbers(value: Any) -> list[int]:
-    """Whole numbers from 0, each once, or the one; ValueError for anything else."""
+    """Whole numbers from 0, each once, or the one. Raises ValueError for anything else."""
     items = listed(value) if is_list(value) else [value]
     numbers = [plain_number(item) for item in items]
     for number in numbers:

@@ -33,7 +33,7 @@ def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
 
 
 def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
-    """UserError where reading takes more bytes of memory than are free."""
+    """Raise UserError where reading takes more bytes of memory than are free."""
     if most_bytes is not None and needed > most_bytes:
         sizes = f"{needed / 1e9:.3g} GB of memory and {most_bytes / 1e9:.3g} GB are free"
         raise UserError(f"{name}: needs about {sizes}")
@@ -115,7 +115,7 @@ def _chosen(file: str, names: Collection[str], name: str | None) -> str:
 def _stored(
     stream: IO[bytes], file: str, size: int, most_bytes: int | None, kinds: str = "fiub"
 ) -> np.ndarray:
-    """The array of a .npy stream of `size` bytes; UserError where its dtype is not of these kinds."""
+    """The array of a .npy stream of `size` bytes. Raises UserError where its dtype is not of these kinds."""
     format = np.lib.format
     is_first = format.read_magic(stream) == (1, 0)
     header = format.read_array_header_1_0 if is_first else format.read_array_header_2_0
@@ -184,7 +184,7 @@ PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 
 
 def is_array_file(file: str) -> bool:
-    """Whether the name is that of an array file; UserError for formats that can run code when read."""
+    """Whether the name is that of an array file. Raises UserError for formats that can run code when read."""
     suffix = Path(file).suffix.lower()
     if suffix in PICKLED:
         raise UserError(f"{file}: pickled files can run code when they are read: save .npz or .safetensors")

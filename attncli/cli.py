@@ -292,7 +292,7 @@ def _has_one_value(parameter: "Parameter") -> bool:
 
 
 def _passed(parameter: "Parameter", value: Any) -> Any:
-    """The value as `run` takes it; UserError where an option was given two that differ."""
+    """The value as `run` takes it. Raises UserError where an option was given two that differ."""
     if parameter.kind == list[str]:
         return value or ()  # Of a list that was not given Typer makes None.
     if not _has_one_value(parameter):
@@ -393,7 +393,7 @@ class LazyGroup(TyperGroup):
             raise UserError(line) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Typer's; UserError for a word that is no command."""
+        """Typer's. Raises UserError for a word that is no command."""
         if args[0] not in self.commands:
             from attncli.commands.mistakes import unknown_command
 

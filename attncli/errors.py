@@ -245,7 +245,7 @@ def readable_bytes(count: int) -> str:
 
 
 def refuse_bytes(experiment: str, needed: int, instead: str) -> None:
-    """UserError that says what an experiment needs and what to use instead, where memory does not suffice."""
+    """Raise UserError for too little memory, with what an experiment needs and what to use instead."""
     if needed <= ALWAYS_THERE_BYTES:
         return
     available = available_bytes()
@@ -259,7 +259,7 @@ TORCH_BYTES = 600 * 10**6
 
 
 def check_place(*, needs_torch: bool) -> None:
-    """UserError where no command can run: in a deleted folder, or with too little memory for torch."""
+    """Raise UserError where no command can run: in a deleted folder, or with too little memory for torch."""
     try:
         Path.cwd()
     except OSError as error:
@@ -304,7 +304,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def raise_if_memory(error: Exception) -> None:
-    """MemoryError from an error that is about memory."""
+    """Raise MemoryError from an error that is about memory."""
     if is_about_memory(error):
         raise MemoryError(wanted_memory(error)) from error
 

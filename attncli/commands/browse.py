@@ -68,7 +68,7 @@ def is_file(text: str) -> bool:
 
 
 def check_terminal() -> None:
-    """UserError where the browser cannot be shown or controlled, or is not installed."""
+    """Raise UserError where the browser cannot be shown or controlled, or is not installed."""
     if find_spec("textual") is None:
         raise UserError('browse: needs: pip install "attncli[tui]"')
     streams = {"standard input": sys.stdin, "standard output": sys.stdout, "standard error": sys.stderr}
@@ -80,7 +80,7 @@ def check_terminal() -> None:
 
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
-    """The reports of a file; UserError for flags of a model."""
+    """The reports of a file. Raises UserError for flags of a model."""
     of_model = {key: value for key, value in flags.items() if key != "sort"}
     refuse_given(of_model, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports

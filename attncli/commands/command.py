@@ -255,7 +255,7 @@ OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
-    """UserError for a value that is not one of the known ones."""
+    """Raise UserError for a value that is not one of the known ones."""
     if value not in known:
         raise UserError(f"{flag}: {must_be_one_of(value, known)}")
 
@@ -278,7 +278,7 @@ def checked_display(
     *,
     several: bool = False,
 ) -> Display:
-    """The display that the flags ask for; UserError for an invalid value."""
+    """The display that the flags ask for. Raises UserError for an invalid value."""
     refuse_unknown("--color", color, COLORS)
     if scale_colors is not None:
         refuse_unknown("--scale-colors", scale_colors, SCALES)
@@ -402,7 +402,7 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Given]:
 
 
 def refuse_given(values: Mapping[str, Any], reason: str) -> None:
-    """UserError for the first flag that was given, which means nothing here."""
+    """Raise UserError for the first flag that was given, which means nothing here."""
     for key, value in values.items():
         if value not in (None, ()):
             raise UserError(f"{flag_name(key)}: {reason}")

@@ -94,7 +94,7 @@ def _named(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
 def whole_words_in_bash() -> Iterator[None]:
     """Bash breaks `1:0` at its colon, and replaces what comes after it: only that is printed.
 
-    UserError where it says no words, or not which of them.
+    Raises UserError where it says no words, or not which of them.
     """
     words, number = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
     if not number.isdecimal():

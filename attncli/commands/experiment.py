@@ -221,7 +221,7 @@ LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
 
 
 def refuse_file_name(text: str) -> None:
-    """UserError for the name of a file where a text is meant, or for a flag with a long dash."""
+    """Raise UserError for the name of a file where a text is meant, or for a flag with a long dash."""
     if text.startswith(LONG_DASHES):
         flag = f"--{text.lstrip(''.join(LONG_DASHES))}"
         raise UserError(f"{text:.60}: begins with a long dash, and a flag with two short ones: {flag:.60}")

@@ -95,7 +95,7 @@ def lesson(which: str) -> Lesson:
 def copy_files(folder: Path) -> list[str]:
     """Copy what the lessons read (settings, vectors, saved reports) into a folder; the names of the files.
 
-    UserError where one exists already: it may have been changed.
+    Raises UserError where one exists already: it may have been changed.
     """
     given = sorted(LESSON_FILES.iterdir(), key=lambda file: file.name)
     for file in given:

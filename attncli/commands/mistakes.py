@@ -116,7 +116,7 @@ def hyphenated(args: Sequence[str], flags: Collection[str]) -> list[str]:
 
 
 def check_values(args: Sequence[str], flags: Flags) -> None:
-    """UserError for `--causal true`, whose `true` would be taken for the text, and `--needle --model`."""
+    """Raise UserError for `--causal true`, whose `true` would become the text, and `--needle --model`."""
     for flag, value in pairwise(takewhile(lambda arg: arg != "--", args)):
         if flag not in flags:
             continue

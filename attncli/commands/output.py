@@ -244,7 +244,7 @@ def readable_seconds(seconds: float) -> str:
 
 
 def checked_step(step: str | None, view: str, display: Display) -> int | None:
-    """The number of --step; UserError where it is not a number, or the view shows no steps."""
+    """The number of --step. Raises UserError where it is not a number, or the view shows no steps."""
     if step is None:
         return None
     if not VIEWS[view].has_steps:
@@ -258,7 +258,7 @@ def checked_step(step: str | None, view: str, display: Display) -> int | None:
 
 
 def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report]":
-    """The reports; UserError for one without that step."""
+    """The reports. Raises UserError for one without that step."""
     for report in reports:
         count = len(report.steps)
         if step is not None and not count:
@@ -334,7 +334,7 @@ class Destination:
         self.browser = found_browser(self.format, self.path) if open else None
 
     def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
-        """Write the reports as they come; WriteError where the file cannot take them.
+        """Write the reports as they come. Raises WriteError where the file cannot take them.
 
         `several` says what was not known before they were read: whether they are one report or a list.
         """
@@ -463,7 +463,7 @@ def checked_path(output: str | None) -> Path | None:
 
 
 def checked_store(path: Path) -> Path:
-    """The store of -o; UserError where neither a file nor a folder can be written under its name."""
+    """The store of -o. Raises UserError where neither a file nor a folder can be written under its name."""
     if not path.is_dir():
         checked_path(str(path))
     return path

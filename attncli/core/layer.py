@@ -172,7 +172,7 @@ class Visibility:
 
     def __getitem__(self, index: tuple[slice, ...]) -> "Visibility":
         """The same for the last of the queries, sliced as a mask (text, head, query, key): Gemma 4 asks a
-        prompt's last query alone of some layers. NotImplementedError for other parts.
+        prompt's last query alone of some layers. Raises NotImplementedError for other parts.
         """
         first, *rest = index[2].indices(self.num_queries)
         if (*index[:2], *index[3:]) != (slice(None),) * 3 or rest != [self.num_queries, 1]:

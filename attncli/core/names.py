@@ -312,7 +312,7 @@ def _of_text(text: str, occurrences: Occurrences) -> Sequence[Sequence[int]]:
 
 
 def the_one_position(name: str, positions: Sequence[int], occurrences: Occurrences) -> int:
-    """The only position that a name means; ValueError where there are several, with a name for each."""
+    """The only position that a name means. Raises ValueError for several, with a name for each."""
     if len(positions) > 1:
         several = ", ".join(map(str, positions))
         is_numbered = len(_of_text(name, occurrences)) == len(positions)

@@ -156,7 +156,7 @@ def run_eagerly(
 ) -> list[CapturedLayer]:
     """The weights that a model with eager attention returns, each with the name of the module that made it.
 
-    CannotShow where these are not weights of the tokens.
+    Raises CannotShow where these are not weights of the tokens.
     """
     modules = dict(model.named_modules())
     with sources_of_weights(model) as sources:
@@ -315,7 +315,7 @@ def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> I
 def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Way:
     """Run the model on texts of one length; each layer's attention goes to `consume`. Returns how it came.
 
-    UserError where the model gives no weights of its tokens; MemoryError.
+    Raises UserError where the model gives no weights of its tokens; MemoryError.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)):
@@ -330,7 +330,7 @@ def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consu
 
 
 def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """The interface; UserError for a model that computes its attention itself, where nothing changes it."""
+    """The interface. Raises UserError for a model that computes attention itself and cannot be changed."""
     kind = model.config.model_type
     with torch.no_grad(), model_errors(kind):
         way = way_of(model, inputs)
@@ -343,7 +343,7 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
 def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Any:
     """The outputs of a model with the attention that `consume` gives; `check_computed_here` came before.
 
-    None where `consume`, or a hook, raised StopCapture. UserError where the model fails; MemoryError.
+    None where `consume`, or a hook, raised StopCapture. Raises UserError where the model fails; MemoryError.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)), suppress(StopCapture):

@@ -85,7 +85,7 @@ SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
 def local_model(model: str) -> Path | None:
     """The folder or GGUF file; None for what could only be a model of the hub.
 
-    ValueError for a package that ships several.
+    Raises ValueError for a package that ships several.
     """
     path = Path(model)
     with suppress(OSError):  # a name may be too long for one
@@ -159,7 +159,7 @@ def id_and_revision(model: str) -> tuple[str, str]:
 
 
 def check_packages() -> None:
-    """UserError where the extra that reads models is not installed."""
+    """Raise UserError where the extra that reads models is not installed."""
     if any(find_spec(package) is None for package in PACKAGES):
         raise UserError('model: needs: pip install "attncli[models]"')
 
@@ -216,7 +216,7 @@ def panics_in_one_line() -> Iterator[None]:
 
 
 def check_model_folder(folder: Path) -> None:
-    """UserError, in one line, for a folder that is not a model, has no tokenizer, or has damaged files."""
+    """Raise UserError, in one line, for a folder without a model or tokenizer, or with damaged files."""
     try:
         files = sorted(folder.iterdir())
     except OSError as error:
@@ -257,7 +257,7 @@ def check_model_folder(folder: Path) -> None:
 
 
 def check_tokenizer_file(path: Path) -> None:
-    """UserError for a tokenizer.json that is too large, no JSON, or makes too much of a text."""
+    """Raise UserError for a tokenizer.json that is too large, no JSON, or makes too much of a text."""
     _check_file(path)
     check_tokenizer(path, partial(read_json, path, VOCABULARY_BYTES))
 
@@ -268,7 +268,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def _check_adapter(folder: Path) -> None:
-    """UserError for an adapter that transformers would leave out without a word, or read from a pickle."""
+    """Raise UserError for an adapter that transformers would silently leave out, or read from a pickle."""
     if not (folder / ADAPTER).is_file():
         return
     if find_spec("peft") is None:
@@ -298,7 +298,7 @@ def _check_file(path: Path) -> None:
 
 
 def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
-    """What a JSON file of a model says; UserError for one of more than `most` bytes, or that is no JSON."""
+    """The contents of a model's JSON file. Raises UserError for invalid JSON, or more than `most` bytes."""
     try:
         return json.loads(read_whole(path, most))
     except OSError as error:
@@ -318,7 +318,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _check_shards(path: Path) -> None:
-    """UserError for an index that names other files than those of its folder."""
+    """Raise UserError for an index that names other files than those of its folder."""
     index = read_json(path, INDEX_BYTES)
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict) or not shards:
@@ -338,14 +338,14 @@ def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _checked_sizes(path: Path) -> list[int]:
-    """How many numbers each tensor of a safetensors file has; UserError for a damaged file."""
+    """How many numbers each tensor of a safetensors file has. Raises UserError for a damaged file."""
     return [prod(tensor.shape) for tensor in safetensors_tensors(path).values()]
 
 
 def num_parameters(model: Path) -> int:
     """How many numbers the weights of a folder or GGUF file hold, however few bits each takes, from headers.
 
-    0 for a folder without safetensors files; UserError for a damaged one.
+    0 for a folder without safetensors files. Raises UserError for a damaged one.
     """
     if model.is_file():
         return gguf_header(model).num_parameters
@@ -369,7 +369,7 @@ def weight_files(model: Path) -> list[Path]:
 
 @contextmanager
 def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[None]:
-    """UserError for a config that asks for far more than the weights can be: of `size` bytes in their files.
+    """Raise UserError for a config that asks for far more than `size` bytes of weights can hold.
 
     A model is built without memory (on the meta device), but what its files lack is then made of memory.
     """

@@ -57,7 +57,7 @@ _table = RLock()
 
 
 def _begin(use: _Use) -> None:
-    """Take the parts, when no other thread has any of them. UserError where that would never be."""
+    """Take the parts, when no other thread has any of them. Raises UserError where that would never be."""
     use.has_new_parts()
     while True:
         with _table:

@@ -457,7 +457,7 @@ def run_by_interface(
 ) -> ModelOutput | tuple[Any, ...]:
     """The model's outputs, in a few models without names (DPR); each layer goes to `consume`.
 
-    CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
+    Raises CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
     """
     with handing_over(model, consume, numbering):
         outputs: ModelOutput | tuple[Any, ...] = model(**inputs)

@@ -190,7 +190,7 @@ def load_pretrained(
 def without_weights(model: str, *, allow_download: bool) -> Pretrained:
     """A model as its config describes it, with its tokenizer: what reads texts, and computes nothing.
 
-    UserError as by load_pretrained.
+    Raises UserError as by load_pretrained.
     """
     path = Path(id_and_revision(model)[0])
     with _reading(model, "float32", allow_download=allow_download) as options, _loading(torch.float32):
@@ -256,7 +256,7 @@ def _loaded_by_transformers(
     *,
     with_head: bool,
 ) -> Pretrained:
-    """UserError for a model whose weights are not all there, and whatever transformers raises."""
+    """Raise UserError for a model whose weights are not all there, and whatever transformers raises."""
     if not path.exists():
         path = _checked_download(path, options)
     tokenizer, config = _described(path, options)
@@ -331,7 +331,7 @@ def _described(
 def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:
     """How the weights of a model are used that stay where they are; None where it is loaded into memory.
 
-    UserError for one that fits neither way.
+    Raises UserError for one that fits neither way.
     """
     cannot = _why_all_at_once(path)
     if load == "disk" and cannot:
@@ -501,14 +501,14 @@ def short_name(model: str) -> str:
 
 
 def check_has_attention(name: str, model: PreTrainedModel) -> None:
-    """UserError where tokens are mixed without weights: state spaces, recurrence, convolution, Fourier."""
+    """Raise UserError where tokens are mixed without weights: state spaces, recurrence, convolution, ..."""
     if not has_attention(model):
         kind = model.config.model_type
         raise UserError(f"model: {name} ({kind}) has no attention, so there is nothing to show of it")
 
 
 def check_reads_text(name: str, model: PreTrainedModel, tokenizer: object) -> None:
-    """UserError for a model of sounds, and for one of text without a tokenizer."""
+    """Raise UserError for a model of sounds, and for one of text without a tokenizer."""
     if model.main_input_name not in ("input_ids", *PIXELS):
         raise UserError(f"model: {name} takes {model.main_input_name}, not text or pictures")
     if tokenizer is None and model.main_input_name == "input_ids":
@@ -645,7 +645,7 @@ def is_sharded(model: torch.nn.Module) -> bool:
 
 
 def checked_model(model: Any) -> PreTrainedModel:
-    """A transformers model; UserError for anything else."""
+    """A transformers model. Raises UserError for anything else."""
     if not isinstance(model, PreTrainedModel):
         raise UserError(
             f"model: must be a folder's name or a transformers PreTrainedModel (got {_kind(model)})"

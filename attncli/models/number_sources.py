@@ -49,7 +49,7 @@ class WeightFile:
         self._state = self._now()
 
     def check_holds(self, begin: int, size: int) -> None:
-        """UserError where a header promises bytes that are not there."""
+        """Raise UserError where a header promises bytes that are not there."""
         if begin + size > self._state[0]:
             raise UserError(f"model: {self.path}: is cut off: its header promises {begin + size} bytes")
 
@@ -58,7 +58,7 @@ class WeightFile:
         return about.st_size, about.st_mtime_ns
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """The bytes from an offset on; UserError where the file has changed or cannot be read."""
+        """The bytes from an offset on. Raises UserError where the file has changed or cannot be read."""
         done = 0
         try:
             while done < len(buffer):

@@ -49,7 +49,7 @@ class OpenedPicture:
 
 
 def open_picture(file: str, key: str = "image") -> OpenedPicture:
-    """A picture of one of FORMATS, its first frame; UserError, at `key`, for anything else.
+    """A picture of one of FORMATS, its first frame. Raises UserError, at `key`, for anything else.
 
     Turned as EXIF says; transparent parts are white; 16 bits become 8.
     """

@@ -56,7 +56,7 @@ LEAST_SIDE = 16
 
 
 def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
-    """A picture that is large enough for a model; UserError for any other."""
+    """A picture that is large enough for a model. Raises UserError for any other."""
     opened = open_picture(fspath(file))
     if min(opened.image.size) < LEAST_SIDE:
         sides = " × ".join(map(str, opened.image.size))
@@ -100,7 +100,7 @@ def read_picture(
     text. A whole text has that token and gets no special tokens around it; an open text, which the model
     continues, has no special token at its end where the picture stands before all words (GIT). With an
     encoder and a decoder the picture goes to the encoder, and the text is the decoder's output. Raises
-    UserError for a file that is not a picture, and for a model that does not read pictures.
+    Raises UserError for a file that is not a picture, and for a model that does not read pictures.
     """
     opened = _opened_picture(file)
     if text is None:
@@ -309,7 +309,7 @@ def _opened_reader(pretrained: Pretrained) -> Any:
 
 
 def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:
-    """An opened picture, as the part that sees reads it; UserError where a processor cuts it into pieces."""
+    """An opened picture as the vision part reads it. Raises UserError where a processor cuts it up."""
     part = part_that_sees(pretrained)
     processing = processing_of(image_processor(part), part.name)
     inputs, name = _accepted(part.model, processing.inputs(opened.image), part.name)

@@ -290,7 +290,7 @@ class Pretrained:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer; UserError for a model that reads pictures alone."""
+        """The tokenizer. Raises UserError for a model that reads pictures alone."""
         if self.own_tokenizer is None:
             raise UserError(f"model: {self.name} reads pictures, not text: give it a picture by `image`")
         return self.own_tokenizer
@@ -394,13 +394,13 @@ class Pretrained:
         )
 
     def check_reads_text(self) -> None:
-        """UserError for a model that reads pictures first of all."""
+        """Raise UserError for a model that reads pictures first of all."""
         if self.model.main_input_name != "input_ids":
             message = f"takes {self.model.main_input_name}, not text: give it a picture by `image`"
             raise UserError(f"model: {self.name} {message}")
 
     def encoded(self, text: str, **options: Any) -> BatchEncoding:
-        """What the tokenizer makes of a text; UserError where it fails."""
+        """What the tokenizer makes of a text. Raises UserError where it fails."""
         with self._tokenizer_errors():
             read: BatchEncoding = self.tokenizer(text, **options)
         return read
@@ -583,7 +583,7 @@ def read_text(
 
 
 def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Reading:
-    """The reading; UserError, at `key`, where its tokens are not those of the model."""
+    """The reading. Raises UserError, at `key`, where its tokens are not those of the model."""
     if reading.inputs is not None:  # of a picture
         return reading
     embedding = pretrained.model.get_input_embeddings()

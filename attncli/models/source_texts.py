@@ -119,7 +119,7 @@ def _spans(text: str, split: Split) -> Iterator[tuple[int, int]]:
 def split_text(text: str, split: Split, *, question: str | None = None, key: str = "file") -> SourcedText:
     """A text whose sentences, lines, paragraphs or turns are the sources, with a question below it.
 
-    UserError, which names `key`, for a text without any.
+    Raises UserError, which names `key`, for a text without any.
     """
     spans = list(_spans(text, split))
     if not spans:
@@ -130,7 +130,7 @@ def split_text(text: str, split: Split, *, question: str | None = None, key: str
 
 
 def with_documents(documents: Sequence[tuple[str, str]], question: str) -> SourcedText:
-    """Documents, each with its title, and a question below them; UserError for one without a text."""
+    """Documents, each with its title, and a question below them. Raises UserError for one without a text."""
     text, sources = "", list[Passage]()
     for number, (title, document) in enumerate(documents, start=1):
         if not document.strip():

@@ -79,7 +79,7 @@ class LineFile:
                     yield number, stripped
 
     def _numbered_lines(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number; UserError at one that is no line: a file without a line end, say."""
+        """Every line with its number. Raises UserError for endless lines, as in a file without line ends."""
         for number in count(1):
             try:
                 line = line_of(file)
@@ -90,7 +90,7 @@ class LineFile:
             yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Each record of a CSV file as JSON, with the number of its last line; UserError for a bad record."""
+        """Each record of a CSV file as JSON, with the number of its last line. UserError for a bad record."""
         with TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
             reader = csv.DictReader(self._csv_lines(text), delimiter=DELIMITERS[self._path.suffix.lower()])
@@ -115,7 +115,7 @@ class LineFile:
                 raise UserError(f"{self.label}:{reader.line_num}: is not valid CSV: {error}") from None
 
     def _csv_lines(self, text: TextIOWrapper) -> Iterator[str]:
-        """Every line as it is written; UserError for one that is longer than a cell may be."""
+        """Every line as it is written. Raises UserError for one that is longer than a cell may be."""
         for number in count(1):
             line = text.readline(MAX_CELL + 1)
             if len(line) > MAX_CELL:
@@ -160,7 +160,7 @@ class LineFile:
 
     @hints_for_first_lines()
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
-        """Pass every line to `check`; UserError with the errors of the first lines that it refuses."""
+        """Pass every line to `check`. Raises UserError with the errors of the first lines that it refuses."""
         errors, num_errors = list[str](), 0
         for number, data in self.lines():
             try:
@@ -294,7 +294,7 @@ class TextFile(LineFile):
         self.group = group
 
     def __iter__(self) -> Iterator[TextLine]:
-        """Every text, from the start; UserError at the first invalid line."""
+        """Every text, from the start. Raises UserError at the first invalid line."""
         for number, data in self.lines():
             line = self._text(number, data)
             if self.group in (None, line.group):

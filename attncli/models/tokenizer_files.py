@@ -43,7 +43,7 @@ MEMORY_PER_BYTE = 40
 
 
 def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
-    """UserError for a tokenizer.json that makes far more of a text than its length lets expect.
+    """Raise UserError for a tokenizer.json that makes far more of a text than its length lets expect.
 
     `read` reads it; one that was found harmless is noted by its digest, and not read again.
     """
@@ -149,7 +149,7 @@ def _texts_in(part: Any) -> Iterator[str]:
 
 
 def _tried(path: Path, written: dict[str, Any]) -> str:
-    """Tokens of a text with everything in it that a part could take up; ValueError for far too many."""
+    """Tokens of a text with all that a part could take up. Raises ValueError for far too many."""
     from tokenizers import Tokenizer
 
     parts = [text for name in PARTS for text in _texts_in(written.get(name)) if text]

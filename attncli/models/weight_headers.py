@@ -27,8 +27,8 @@ BITS = re.compile("[0-9]+")
 def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     """What a safetensors file of that size says of its tensors, by name, and where their bytes begin.
 
-    Its length (8 bytes, little-endian), then JSON with offsets. EOFError where the file is too short, else
-    ValueError or RecursionError for a damaged one.
+    Its length (8 bytes, little-endian), then JSON with offsets. Raises EOFError where the file is too
+    short, else ValueError or RecursionError for a damaged one.
     """
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(size - 8, LARGEST_HEADER):
@@ -49,7 +49,7 @@ class TensorInFile:
 
 
 def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
-    """The tensors of a safetensors file, by its header; UserError for a damaged file."""
+    """The tensors of a safetensors file, by its header. Raises UserError for a damaged file."""
     size = path.stat().st_size
     try:
         with open_file(path) as file:
@@ -70,7 +70,7 @@ def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
 
 
 def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, TensorInFile], int]:
-    """The tensors whose bytes begin there, and where the last ends; ValueError for a damaged header.
+    """The tensors whose bytes begin there, and where the last ends. Raises ValueError for a damaged header.
 
     As the package safetensors has it, every byte is of one tensor: a file whose tensors share bytes would
     take far more memory than it is long.
@@ -297,7 +297,7 @@ class _Header:
 
 
 def check_gguf_of_model(path: Path) -> GgufHeader:
-    """The header of a GGUF file; UserError for one that is not of a model, or damaged."""
+    """The header of a GGUF file. Raises UserError for one that is not of a model, or damaged."""
     header = gguf_header(path)
     counts = {key: count for key, count in header.settings.items() if key.endswith(BLOCK_COUNT)}
     key = f"{header.settings[ARCHITECTURE]}{BLOCK_COUNT}" if ARCHITECTURE in header.settings else ARCHITECTURE

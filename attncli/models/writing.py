@@ -253,7 +253,7 @@ def write(
     """The model continues one text; `on_token` gets every token as it comes. Returns how attention came.
 
     The tokenizer is for models that end at some text rather than a token. A `cache` of `whole_cache` holds
-    the keys of what was read and written afterwards. UserError where the model gives no weights of its
+    the keys of what was read and written afterwards. Raises UserError where the model gives no weights of its
     tokens, or cannot write; MemoryError.
     """
     model.config.use_cache = True

@@ -56,7 +56,7 @@ def run_in_cluster(
 
     `on_wait` gets a line if the cluster has no worker yet, and one is waited for.
 
-    UserError without distributed, or if the versions there differ; RunError if nobody answers.
+    Raises UserError without distributed, or if the versions there differ. Raises RunError if nobody answers.
     """
     check_scheduler(scheduler)
     distributed = _distributed()
@@ -120,7 +120,7 @@ def _connecting(scheduler: str) -> Iterator[None]:
 
 @contextmanager
 def _staying(scheduler: str) -> Iterator[None]:
-    """RunError where the scheduler ends: Dask's errors of connections are OSErrors without a number."""
+    """Raise RunError where the scheduler ends: Dask's errors of connections are OSErrors without a number."""
     try:
         yield
     except CancelledError:

@@ -136,7 +136,7 @@ def connect(path: Path, *, is_shared: bool = False) -> Connection:
     """A connection to an existing store, in WAL mode: others can read while one process writes.
 
     One in a folder that machines share has no log, since SQLite's needs one machine: there whoever reads
-    must do so in short queries. UserError for a store that is not as attn writes it.
+    must do so in short queries. Raises UserError for a store that is not as attn writes it.
     """
     refuse_special_files(path)
     connection = _opened(path, "rw")
@@ -205,7 +205,7 @@ def signals_seen(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def opened_to_read(path: Path) -> Iterator[Connection]:
-    """A store to read, closed at the end; RunError in one line for what SQLite says meanwhile."""
+    """A store to read, closed at the end. Raises RunError in one line for what SQLite says meanwhile."""
     try:
         opened = connect_to_read(database_of(path), is_shared=path.is_dir())
         with closing(opened) as connection, signals_seen(connection):

@@ -51,13 +51,13 @@ SECONDS_FOR_THE_FOLDER = 2.0
 
 
 def refuse_without_pyarrow(path: Path) -> None:
-    """UserError if the package that reads and writes parts is not installed."""
+    """Raise UserError if the package that reads and writes parts is not installed."""
     if find_spec("pyarrow") is None:
         raise UserError(f'{path}: is a store of Parquet files: needs: pip install "attncli[parquet]"')
 
 
 def check_shared(lock: Path, token: str) -> None:
-    """RunError unless this machine sees the lock of the batch, with what its process wrote there."""
+    """Raise RunError unless this machine sees the lock of the batch, with what its process wrote there."""
     last = time.monotonic() + SECONDS_FOR_THE_FOLDER
     while True:
         with suppress(OSError):
@@ -202,7 +202,7 @@ def _columns_as_json(columns: Columns) -> str:
 
 
 def _columns_from_json(text: str) -> Columns:
-    """ValueError or LookupError, TypeError for what `_columns_as_json` did not write."""
+    """Raise ValueError or LookupError, TypeError for what `_columns_as_json` did not write."""
     fields = json.loads(text)
     names, numbers = fields["names"], fields["statistic"]
     places = [fields.get(place, [None] * len(numbers)) for place in Column._fields[1:]]
@@ -325,7 +325,7 @@ class Parts:
         return partial(write_part, compute=compute, lock=self._lock, token=self._token)
 
     def keep(self, result: ChunkResult) -> dict[int, Packed]:
-        """The place of each run; RunError where this process does not see the part that has them."""
+        """The place of each run. Raises RunError where this process does not see the part that has them."""
         if result.part is None:
             return {}
         file, size = result.part

@@ -44,7 +44,7 @@ class PromptFile(PictureList):
         self.is_of_pictures = not self.is_json and is_picture(self.folder / first)
 
     def __iter__(self) -> Iterator[TextLine]:
-        """Every prompt, from the start; UserError at the first line that is not one."""
+        """Every prompt, from the start. Raises UserError at the first line that is not one."""
         for number, data in self.lines():
             yield self._prompt(number, data)
 
@@ -60,7 +60,7 @@ class PromptFile(PictureList):
         raise AssertionError("a file without a prompt is refused")
 
     def check(self, check: Callable[[TextLine], None]) -> CheckedPrompts:
-        """What the plan needs to know about the prompts; UserError with the bad lines.
+        """What the plan needs to know about the prompts. Raises UserError with the bad lines.
 
         `check` raises a UserError for a prompt that the experiments cannot use.
         """
@@ -88,7 +88,7 @@ class PromptFile(PictureList):
         return CheckedPrompts(count, context, characters / count)
 
     def _refuse_numbers_used_as_ids(self, ids: set[str]) -> None:
-        """UserError for a line without an id whose number is the id of another."""
+        """Raise UserError for a line without an id whose number is the id of another."""
         for number, data in self.lines() if ids else ():
             if str(number) in ids and self._prompt(number, data).id is None:
                 message = f"must be given: {number}, the number of this line, is the id of another"
@@ -122,7 +122,7 @@ Chain = tuple[Item, ...]
 def plan_files(
     paths: Sequence[Path], overrides: Overrides | None = None, texts: Overrides | None = None
 ) -> list[Item]:
-    """The experiments of all files in order; UserError with every error of every file.
+    """The experiments of all files in order. Raises UserError with every error of every file.
 
     Overrides override the files' settings, and so do texts, where an experiment reads them.
     """
@@ -256,7 +256,7 @@ class Plan:
 
 
 def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile | None = None) -> Plan:
-    """The plan of config files, alone or with a file of sentences; UserError with all that is wrong."""
+    """The plan of config files, alone or with a file of sentences. Raises UserError with all errors."""
     if prompts is None:
         return Plan(tuple(chains(plan_files(paths, overrides))))
     first = prompts.first()
@@ -277,7 +277,7 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
 
 
 def plan_of_texts(spec: Spec, source: str, texts: TextFile) -> Plan:
-    """The plan of one experiment on many texts; UserError with the bad lines."""
+    """The plan of one experiment on many texts. Raises UserError with the bad lines."""
     num_texts = texts.count()
     mean_characters = sum(len(line.text) for line in texts) / num_texts
     item = Item(_with(spec, {"sentence": next(iter(texts)).text}), source)
@@ -374,7 +374,7 @@ class _Contents:
         self._digests: dict[Path, str] = {}
 
     def of_file(self, path: Path) -> str:
-        """UserError for a file that cannot be read."""
+        """Raise UserError for a file that cannot be read."""
         if path not in self._digests:
             try:
                 self._digests[path] = self.digest(path)
@@ -433,7 +433,7 @@ class RunKeys:
     """The keys of the runs of jobs; the settings of an experiment are hashed once for all its sentences."""
 
     def __init__(self, plan: Plan, on_read: Callable[[Path], None] = lambda path: None) -> None:
-        """UserError for a file of an experiment that cannot be read, or not twice.
+        """Raise UserError for a file of an experiment that cannot be read, or not twice.
 
         `on_read` is called with the file whenever a block of it has been read.
         """

@@ -73,7 +73,7 @@ class WeightFiles:
 
 
 def refuse_without_safetensors() -> None:
-    """UserError if the package that writes the files is not installed."""
+    """Raise UserError if the package that writes the files is not installed."""
     if find_spec("safetensors") is None:
         raise UserError('--weights: needs: pip install "attncli[models]"')
 
@@ -418,7 +418,7 @@ def is_number(value: object, most: int = MOST_NUMBER) -> bool:
 
 
 def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
-    """The columns of a shape, in order; Damaged where they are not as they were written."""
+    """The columns of a shape, in order. Raises Damaged where they are not as they were written."""
     query = (
         "SELECT position, statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
     )
@@ -445,7 +445,7 @@ class KeptOfRuns(NamedTuple):
 
 
 def kept_of(connection: sqlite3.Connection) -> KeptOfRuns:
-    """What the one row of the table store says; Damaged where it is not as it was written."""
+    """What the one row of the table store says. Raises Damaged where it is not as it was written."""
     stored = connection.execute("SELECT keeps_rows, keeps_weights, plan FROM store LIMIT 2").fetchall()
     if len(stored) != 1 or not all(map(is_number, stored[0])):
         raise Damaged("its table store is damaged")

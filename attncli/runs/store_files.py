@@ -52,7 +52,7 @@ def _is_of_folder(name: str) -> bool:
 
 
 def check_header(path: Path, *, any_version: bool = False) -> None:
-    """UserError if a path is not a store, or has an unknown version; SQLite does not open it."""
+    """Raise UserError if a path is not a store, or has an unknown version; SQLite does not open it."""
     database, is_folder = database_of(path), path.is_dir()
     if is_folder and not os.path.lexists(database):
         raise UserError(f"{path}: is not an attn store, left unchanged: give a folder that -o FOLDER/ wrote")

@@ -237,7 +237,7 @@ class ConfigReader:
             return None
 
     def raise_errors(self) -> None:
-        """UserError with every error so far, in the order of the lines."""
+        """Raise UserError with every error so far, in the order of the lines."""
 
         def position(line: str) -> tuple[int, ...]:
             place = re.match(r":(\d+):(\d+):", line.removeprefix(str(self.path)))

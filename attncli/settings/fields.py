@@ -506,7 +506,7 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
 
 @hints_for_first_lines()
 def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
-    """The validated settings of an experiment; UserError with one line for each thing that is wrong.
+    """The validated settings of an experiment. Raises UserError with one line for each thing that is wrong.
 
     A value of None counts as not given. Contradictions among the settings that are valid are reported
     together with those that are not.
@@ -537,7 +537,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
 
 
 def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
-    """The settings of a single experiment; UserError with every mistake."""
+    """The settings of a single experiment. Raises UserError with every mistake."""
     spec = build_spec(spec_class, given)
     if "embedding" in given and given["embedding"].value == "previous":
         raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))

@@ -208,7 +208,7 @@ TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
 
 
 def read_text(file: str, key: str = "file") -> str:
-    """The UTF-8 text of a file, or of standard input for `-`; UserError at `key` where that cannot be had."""
+    """The UTF-8 text of a file, or of standard input for `-`. Raises UserError, at `key`, without it."""
     try:
         if file == "-" and sys.stdin is None:
             raise UserError(f"{key}: standard input is closed")
@@ -227,7 +227,7 @@ def names_file(value: str) -> bool:
 
 
 def text_or_file(value: str, key: str) -> str:
-    """A text, or that of the file that it names; UserError at `key` for a file that cannot be read."""
+    """A text, or that of the file that it names. Raises UserError at `key` for a file that cannot be read."""
     if not names_file(value):
         return value
     return read_text(value, key).strip()
@@ -271,7 +271,7 @@ def _numbers(fields: list[bytes]) -> "np.ndarray | None":
 def _vector(
     path: Path, number: int, line: bytes, wanted: set[bytes], dim: int
 ) -> "tuple[bytes, np.ndarray] | None":
-    """The word of a line and its vector, if it is wanted; UserError where the vector is damaged."""
+    """The word of a line and its vector, if it is wanted. Raises UserError where the vector is damaged."""
     import numpy as np
 
     word, *fields = line.rsplit(b" ", dim)
@@ -290,7 +290,7 @@ def _vector(
 
 
 def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Every line; UserError for one that is too long to be a word and its vector."""
+    """Every line. Raises UserError for one that is too long to be a word and its vector."""
     number = 1
     try:
         while line := line_of(file, MEBIBYTE):
@@ -383,7 +383,7 @@ def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | Non
 
 
 def read_tokens(spec: Spec) -> Texts:
-    """The tokens of a spec's texts; with a model the texts as they are. UserError for what cannot be read."""
+    """The tokens of a spec's texts; with a model the texts. Raises UserError for unreadable files."""
     sources, tokenizer = spec.text_sources(), spec.word_tokenizer()
     if spec.model_source() is not None:
         text, context = [*map(_text, sources), None][:2]
@@ -429,7 +429,7 @@ def uses_vector_file(spec: Spec) -> TypeGuard[TextSpec]:
 
 
 def read_texts(spec: Spec) -> Texts:
-    """The tokens that a spec names, and vectors from a file; UserError for what cannot be read."""
+    """The tokens that a spec names, and vectors from a file. Raises UserError for unreadable files."""
     texts = read_tokens(spec)
     if not uses_vector_file(spec) or texts.text is not None:
         return texts

@@ -167,7 +167,7 @@ def load_view(name: str) -> Write:
 
 
 def _of_plugin(plugin: Plugin) -> Write:
-    """The function that a plugin names; RunError where it cannot be imported."""
+    """The function that a plugin names. Raises RunError where it cannot be imported."""
     try:
         write: Write = imported(plugin)
     except BrokenPlugin as error:

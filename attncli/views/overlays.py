@@ -275,7 +275,7 @@ def about_picture(picture: Picture) -> str:
 
 
 def size_of(picture: Picture) -> tuple[int, int]:
-    """Width and height in pixels, as the header of a PNG has them; UserError for an impossible size."""
+    """Width and height in pixels from the header of a PNG. Raises UserError for an impossible size."""
     width, height = (int.from_bytes(picture.png[start : start + 4]) for start in (16, 20))
     if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE):
         size = f"its picture in the report is {width} × {height} pixels"
@@ -285,7 +285,7 @@ def size_of(picture: Picture) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def in_colour(picture: Picture, width: int, height: int) -> np.ndarray:
-    """Red, green and blue of the picture in that size; UserError where it is damaged, or without Pillow."""
+    """Red, green and blue of the picture in that size. Raises UserError if damaged, or without Pillow."""
     return np.asarray(_decoded(picture).resize((width, height), BOX_FILTER), dtype=np.uint8)
 
 
