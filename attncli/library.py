@@ -159,13 +159,13 @@ def _sources(value: Any) -> Any:
     return texts
 
 
-Text = Annotated[str | Reading, by(_text)]
+TextOrReading = Annotated[str | Reading, by(_text)]
 OneOrMoreTexts = Annotated[str | Reading | Sequence[str | Reading], by(_one_or_more_texts)]
-Texts = Annotated[str | PathLike[str] | Iterable[str], by(_texts)]
+TextsOrFile = Annotated[str | PathLike[str] | Iterable[str], by(_texts)]
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText, by(_sources)]
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
-RowStatistic = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
+StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
 
 
 def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
@@ -175,7 +175,7 @@ def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
 
 
 @checked
-def layers(model: Model, text: Text, *, numbers: Layers = ()) -> list[CapturedLayer]:
+def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[CapturedLayer]:
     """The attention of each layer on a text, in the order of the run, on the model's device.
 
     `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
@@ -243,7 +243,7 @@ class HeadSurvey(Tabled):
 @checked
 def survey(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     skip_sink: Count = 0,
     weighted: bool = False,
@@ -299,7 +299,7 @@ def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = Fal
 
 @contextmanager
 def _many(
-    model: Model, texts: Texts, options: HeadOptions, *, truncate: bool
+    model: Model, texts: TextsOrFile, options: HeadOptions, *, truncate: bool
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
     """The model in use, and the texts as it reads them."""
 
@@ -322,7 +322,7 @@ def _many(
 @checked
 def survey_texts(
     model: Model,
-    texts: Texts,
+    texts: TextsOrFile,
     *,
     truncate: bool = False,
     words: bool = False,
@@ -358,9 +358,9 @@ def survey_texts(
 @checked
 def examples(
     model: Model,
-    texts: Texts,
+    texts: TextsOrFile,
     head: HeadWithoutStack,
-    statistic: RowStatistic,
+    statistic: StatisticName,
     *,
     count: Size = 3,
     truncate: bool = False,
@@ -474,7 +474,7 @@ def _check_swap(
 @checked
 def cache(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     sink: Count | None = None,
     window: Size | None = None,
@@ -496,7 +496,7 @@ def cache(
 @checked
 def cache_policies(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     policies: Policies = tuple(CACHE_POLICIES),
     budgets: Budgets = (0.1, 0.3, 0.5),
@@ -530,7 +530,7 @@ def _judged(model: Pretrained, text: str | Reading, needle: str | None, every: i
 
 
 @checked
-def text_differences(model: Model, a: Text, b: Text) -> TextDifferences:
+def text_differences(model: Model, a: TextOrReading, b: TextOrReading) -> TextDifferences:
     """What a model does otherwise on text B than on text A: which heads look elsewhere, what comes next.
 
     UserError for what the model cannot do; MemoryError.
@@ -542,7 +542,7 @@ def text_differences(model: Model, a: Text, b: Text) -> TextDifferences:
 @checked
 def why(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     answer: str | None = None,
     against: str | None = None,
@@ -561,7 +561,7 @@ def why(
 @checked
 def score_parts(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     head: HeadWithoutStack,
     *,
     query: Position = -1,
