@@ -84,7 +84,7 @@ MAPS_OF_PICTURES = Form(
 
 MEASURED_WITH = {
     **dict.fromkeys(("neighbour", "high_norm_mass"), Requires("image")),
-    "induction_stripe": Requires("probe", " repeated", ("sentence", "file")),
+    "induction_stripe": Requires("probe", "repeated", involved=("sentence", "file")),
     "value_norm": Requires("weighted"),
     "from_to_weight": Requires("to"),
 }
