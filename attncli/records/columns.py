@@ -98,7 +98,8 @@ class Record(Mapping[str, Any]):
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, also: Mapping[str, Any] | None = None) -> None:
+        """`also` declares columns of numbers by their names, which a table elsewhere lists."""
         own: dict[str, ColumnKind] = {}
         for attribute, annotation in vars(cls).get("__annotations__", {}).items():
             declared = vars(cls).get(attribute)
@@ -108,6 +109,9 @@ class Record(Mapping[str, Any]):
             if named.has_interval:
                 ends = (column(is_needed=False).named(f"{named.name}{end}", annotation) for end in INTERVAL)
                 own |= {end.name: end for end in ends}
+        for name, declared in (also or {}).items():
+            own[name] = declared.named(name, float | None)
+            setattr(cls, name, own[name])
         cls.columns = {**cls.columns, **own}
 
     def __init__(self, cells: Mapping[str, Sequence[Any]], place: int) -> None:
@@ -149,6 +153,20 @@ class Record(Mapping[str, Any]):
         """Rows from mappings with the same names; TypeError for what the class does not declare."""
         found = [*rows]
         return Records(cls, {name: [row[name] for row in found] for name in (found or [cls.columns])[0]})
+
+    @classmethod
+    def joined(cls, tables: Iterable["Records[Self]"]) -> "Records[Self]":
+        """The rows of several tables, one after the other; None where one lacks a column of another."""
+        parts = [*tables]
+        names = dict.fromkeys(name for part in parts for name in part.cells)
+        cells: dict[str, Sequence[Any] | np.ndarray] = {}
+        for name in names:
+            of_parts = [part.cells.get(name, [None] * len(part)) for part in parts]
+            if all(isinstance(cells_of_part, np.ndarray) for cells_of_part in of_parts):
+                cells[name] = np.concatenate(of_parts)
+            else:
+                cells[name] = [cell for cells_of_part in of_parts for cell in cells_of_part]
+        return cls.table(**cells) if cells else cls.rows([])
 
     @classmethod
     def single(cls, **cells: Any) -> Self:
@@ -309,12 +327,22 @@ class StatisticGroup:
         raise TypeError(f"{self.name} has another form")
 
 
-def group(name: str = "", *, axes: tuple[str, ...] = (), is_kept: bool = True, is_needed: bool = True) -> Any:
+def group(
+    name: str = "",
+    *,
+    axes: tuple[str, ...] = (),
+    is_kept: bool = True,
+    is_needed: bool = True,
+    empty: type[Record] | None = None,
+) -> Any:
     """The declaration of a field of a result that stands among a report's statistics; see `StatisticGroup`.
 
-    By default it has the field's name.
+    By default it has the field's name. A table that a report may lack is None then, or, of the class
+    `empty`, a table without rows.
     """
-    metadata = {"group": (name, axes, is_kept, is_needed)}
+    metadata = {"group": (name, axes, is_kept, is_needed and empty is None)}
+    if empty is not None:
+        return field(default_factory=lambda: empty.rows([]), metadata=metadata)
     return field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
 
 
@@ -368,6 +396,11 @@ class Result:
     def fits(cls, names: Iterable[str]) -> bool:
         """Whether all that it needs is among the names of a report's statistics."""
         return {place.name for place in cls.groups() if place.is_needed} <= {*names}
+
+    @classmethod
+    def num_needed(cls) -> int:
+        """How many parts a report has to have."""
+        return sum(place.is_needed for place in cls.groups())
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
