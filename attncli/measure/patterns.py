@@ -205,6 +205,18 @@ def pattern_names(numbers: NumbersByName, stack: Stack) -> list[str]:
     return names
 
 
+def heads_with(
+    pattern: str, of_heads: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
+) -> list[int]:
+    """The places of the heads that show a pattern, by the rows of their stacks; `of_heads` are these."""
+    shown_at: list[int] = []
+    for stack in stacks.values():
+        places = places_of_stack(of_heads, stack)
+        if len(places):
+            shown_at += places[shows_pattern(numbers_at(numbers, places), stack, pattern)].tolist()
+    return sorted(shown_at)
+
+
 def patterns_by_stack(
     of_heads: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
 ) -> list[str]:

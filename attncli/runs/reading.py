@@ -15,9 +15,9 @@ from attncli.runs.connection import Damaged, opened_to_read
 from attncli.runs.figures import Figures
 from attncli.runs.packing import Packed
 from attncli.runs.parts import refuse_without_pyarrow
-from attncli.runs.report_values import Columns
 from attncli.runs.store import IS_STEP, columns_of, figures_of, is_number, kept_of
 from attncli.runs.store_files import check_header
+from attncli.runs.stored_columns import StoredColumns
 
 RUNS_AT_ONCE, BYTES_AT_ONCE = 1000, 64 * 2**20
 RUNS_A_QUERY = 10_000
@@ -44,7 +44,7 @@ class RunInfo(NamedTuple):
 class Runs(NamedTuple):
     """Neighbouring runs with the same columns, and their values (run, column)."""
 
-    columns: Columns
+    columns: StoredColumns
     runs: list[RunInfo]
     values: np.ndarray
 
@@ -55,7 +55,7 @@ class Step(NamedTuple):
     step: int
     settings: int
     sentence: str | None
-    columns: Columns
+    columns: StoredColumns
     values: np.ndarray
 
 
@@ -110,7 +110,7 @@ class Reader:
         has_runs = connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()
         if not self.settings and (self.damaged or has_runs):
             raise Damaged("the settings of its runs are damaged")
-        self._columns: dict[int, Columns | None] = {}
+        self._columns: dict[int, StoredColumns | None] = {}
 
     def counts(self) -> dict[str, int]:
         """How many runs are done, and how many failed, without those that were read and are damaged."""
@@ -227,7 +227,7 @@ class Reader:
         stored = self._connection.execute(query)
         return [(self.settings[number], text) for number, text in stored if number in self.settings]
 
-    def _columns_of(self, shape: int) -> Columns | None:
+    def _columns_of(self, shape: int) -> StoredColumns | None:
         """None where they are damaged."""
         if shape not in self._columns:
             try:
