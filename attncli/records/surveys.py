@@ -212,6 +212,10 @@ class HeadSurvey(Result):
         heads: dict[str, Statistic] = {"heads": self.heads} if self.patterns else {}
         return heads | super().statistics()
 
+    def strongest_of(self, stack: str, pattern: str) -> Records[StrongestHead]:
+        """The heads that show a pattern most."""
+        return self.strongest.where(lambda head: (head.stack, head.pattern) == (stack, pattern))
+
     @property
     def num_texts(self) -> int:
         """How many texts were read."""

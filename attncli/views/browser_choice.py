@@ -12,6 +12,7 @@ from attncli.core.names import HEAD_PATTERNS
 from attncli.report import PLACES, Picture, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
+from attncli.views.head_screens import head_letter, is_mostly_first, place_of
 from attncli.views.matrices import (
     ATTENTION_AXES,
     Matrix,
@@ -21,7 +22,6 @@ from attncli.views.matrices import (
     tokens_of,
     whole_heads,
 )
-from attncli.views.model_screens import head_letter, is_mostly_first
 from attncli.views.overlays import Look, chosen_queries
 from attncli.views.texts import LabelledAxis, labelled_axes
 
@@ -119,7 +119,7 @@ class Grid:
         """The survey's rows of these heads, by place; none of a report that is no survey."""
         if self.axes != PLACES:
             return {}
-        return {tuple(int(str(row[name])) for name in PLACES): row for row in _survey_rows(self.report)}
+        return {place_of(row): row for row in _survey_rows(self.report)}
 
     @cached_property
     def letters(self) -> dict[Place, str]:
@@ -186,14 +186,14 @@ def _survey_rows(report: Report) -> Table:
 def _survey_statistics(report: Report, shape: Place) -> dict[str, np.ndarray]:
     """The statistics of the heads; NaN for a map without a head."""
     heads = _survey_rows(report)
-    found = {}
+    statistics = {}
     for name in heads[0] if heads else ():
         for grid in heads.grids(name).values():
             if name not in PLACES and not np.isnan(grid.values).all():
                 values = grid.values[: shape[0], : shape[1]]
                 missing = [(0, size - there) for size, there in zip(shape, values.shape, strict=True)]
-                found[name] = np.pad(values, missing, constant_values=np.nan)
-    return found
+                statistics[name] = np.pad(values, missing, constant_values=np.nan)
+    return statistics
 
 
 def token_statistics(
@@ -304,16 +304,16 @@ class Choice:
     def pattern(self) -> str:
         """The pattern of the chosen head, and its strongest statistic; empty where it is not known."""
         row = self.grid.heads.get(self.place, {})
-        found = {
-            name: (one.statistic, value)
-            for name, one in HEAD_PATTERNS.items()
-            if isinstance(value := row.get(one.statistic), float) and np.isfinite(value)
+        numbers = {
+            name: (known.statistic, value)
+            for name, known in HEAD_PATTERNS.items()
+            if isinstance(value := row.get(known.statistic), float) and np.isfinite(value)
         }
         pattern = str(row.get("pattern", ""))
-        if not found or not pattern:
+        if not numbers or not pattern:
             return pattern
-        largest = max(found, key=lambda name: found[name][1] / HEAD_PATTERNS[name].threshold)
-        statistic, value = found.get(pattern, found[largest])
+        largest = max(numbers, key=lambda name: numbers[name][1] / HEAD_PATTERNS[name].threshold)
+        statistic, value = numbers.get(pattern, numbers[largest])
         return f"{pattern} ({statistic} {value:.2f})"
 
     def looks_at(self, most: int) -> str:

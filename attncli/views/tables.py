@@ -26,13 +26,10 @@ from attncli.views.cache_screens import limited_heads_screen, policies_screen
 from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
 from attncli.views.effect_screens import ablate_screen
 from attncli.views.graphs import circuit_screen, weights_screen
+from attncli.views.head_screens import heads_screen, looks_at_first
 from attncli.views.heatmap import sentences
 from attncli.views.logit_screens import logit_screen, score_screen
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
-from attncli.views.model_screens import (
-    heads_screen,
-    looks_at_first,
-)
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
 from attncli.views.screens import (
@@ -136,20 +133,6 @@ WEIGHTS = Needs(
 )
 NORM = ("feature0_mean", "feature0_std", "example0_mean", "example0_std")
 
-HEADS = Needs(
-    tables={
-        "heads": {"stack": TEXT, **HEAD},
-        "patterns": {
-            **{"stack": TEXT, "pattern": TEXT, "statistic": ANY},
-            **{"heads": MAYBE, "threshold": MAYBE, "rows": MAYBE},
-        },
-        "strongest": {"stack": TEXT, "pattern": TEXT, **HEAD, "value": MAYBE},
-        "intervals": {"stack": TEXT, **HEAD, "statistic": TEXT, "mean": MAYBE, "upper": MAYBE},
-        "named_tokens": {"setting": TEXT, "name": ANY, "text": TEXT, "position": WHOLE, "token": ANY},
-    },
-)
-
-
 NEEDS: dict[str, Needs] = {
     **dict.fromkeys(("self", "multihead", "cross", "show"), WEIGHTS),
     "average": replace(WEIGHTS, numbers={"agreement": ("loop_vs_matmul", "loop_vs_softmax")}),
@@ -169,15 +152,6 @@ NEEDS: dict[str, Needs] = {
     "pitfalls": Needs(
         tables={
             "pitfalls": dict.fromkeys(("pitfall", "figure", "wrong", "right", "mistake"), ANY),
-        },
-    ),
-    "heads": HEADS,
-    "heads of intervals": replace(
-        HEADS,
-        tables={
-            **HEADS.tables,
-            "patterns": {**HEADS.tables["patterns"], "texts": MAYBE},
-            "strongest": {**HEADS.tables["strongest"], "upper": MAYBE},
         },
     ),
     "heads of relations": Needs(
@@ -369,6 +343,7 @@ def _is_new(step: str, report: Report) -> bool:
 FirstScreen = Callable[[Report, Display], ScreenParts]
 
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
+    "heads": heads_screen,
     "ablate": ablate_screen,
     "diff of texts": two_texts_screen,
     "cache": limited_heads_screen,
