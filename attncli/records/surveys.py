@@ -77,14 +77,14 @@ class SurveyedHead(
 class HeadsOfPattern(Record):
     """A pattern of a stack: how many heads are above its threshold, None where too few rows have it.
 
-    `rows` is how many have it, `texts` in how many texts. What no pattern names is a row without a statistic.
+    `num_rows` (`rows` in a table) have it, in so many `texts`. What no pattern names is a row without a statistic.
     """
 
     stack: str
     pattern: str
     statistic: str
     threshold: float | None
-    rows: int | None
+    num_rows: int | None = column("rows")
     heads: int | None
     texts: int | None = column(is_needed=False)
 

@@ -283,8 +283,8 @@ def _stacks_of_rows(
         names = [name for name in rows.cells if name not in ("stack", STARTS_SPECIAL)]
         num_rows = {name: row[name] for name in names if row[name] is not None}
         for pattern in patterns or ():
-            if pattern.stack == row.stack and pattern.rows is not None:
-                num_rows[HEAD_PATTERNS[pattern.pattern].statistic] = pattern.rows
+            if pattern.stack == row.stack and pattern.num_rows is not None:
+                num_rows[HEAD_PATTERNS[pattern.pattern].statistic] = pattern.num_rows
         stacks.append(Stack(row.stack, num_rows, row.starts_special))
     return stacks
 

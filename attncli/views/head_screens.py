@@ -137,7 +137,7 @@ def pattern_grid(
     if report.result_of(HeadSurvey).intervals:
         columns += [
             Column(("", f"{text_name(report)}s"), [_whole(row.texts) for row in patterns]),
-            Column(("", "rows"), [_whole(row.rows) for row in patterns]),
+            Column(("", "rows"), [_whole(row.num_rows) for row in patterns]),
         ]
         starts, header = [""] * len(patterns), "strongest, ± half of its interval"
     else:
@@ -262,7 +262,7 @@ def _too_few(row: HeadsOfPattern, report: Report) -> str:
     """A message that a pattern has too few rows, and what would measure it."""
     if report.result_of(HeadSurvey).intervals:
         return "too few rows; more texts measure it"
-    num_rows = row.rows or 0
+    num_rows = row.num_rows or 0
     if row.pattern == "special tokens" and not num_rows:
         return f"no special token {'is left' if report.spec.get('skip_sink') else 'in this text'}"
     is_repeated = row.pattern in REPEATED
