@@ -29,7 +29,7 @@ ARROWS = {
     "saved": {"arrays", "settings", *LEAVES},
     "arrays": {"core", "errors", "files", "models", "plain_text"},
     "plain_text": set(),
-    "records": {"errors", "plain_text"},
+    "records": {"core", "errors", "plain_text"},
     "arguments": {"core", "errors"},
     "errors": set(),
     "files": set(),
@@ -169,6 +169,7 @@ SUBJECTS = {
     "pitfalls",
     "results",
     "sources",
+    "surveys",
     "why",
     "writing",
 }

@@ -130,11 +130,13 @@ def values_each(
 ) -> tuple[ValueTable | None, Mapping[str, str]]:
     """The values of the reports of some texts of equal counts, and what they were made with.
 
-    None of a picture, and where the settings choose heads or ask for more than statistics.
+    None of a picture, where the settings choose heads or ask for more than statistics, and where a column is
+    computed from rows.
     """
     spec, pretrained = specs[0], reader_of(pretrained, readings[0])
     chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
     asks_for_more = spec.rollout or spec.full or spec.maps not in ("auto", "self", "none")
+    asks_for_more |= SurveyedHead.has_computed_columns()
     if chooses or asks_for_more or spec.probe or spec.image is not None or readings[0].seen is not None:
         return None, {}
     options = replace(options_of(spec), maps="none")

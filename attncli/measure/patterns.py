@@ -308,7 +308,9 @@ def places_of_stack(of_heads: Sequence[str], stack: Stack) -> Int[np.ndarray, " 
     return np.array([place for place, name in enumerate(of_heads) if name == stack.name], dtype=int)
 
 
-def numbers_at(numbers: NumbersByName, places: Int[np.ndarray, " place"]) -> NumbersByName:
+def numbers_at(
+    numbers: NumbersByName, places: Int[np.ndarray, " place"]
+) -> Mapping[str, Float[np.ndarray, " place"]]:
     """The statistics of some of the heads."""
     return {name: values[places] for name, values in numbers.items()}
 
@@ -399,9 +401,12 @@ def head_table(
 
 
 def joined_numbers(
-    layers: Sequence[tuple[Sequence[str], Float[np.ndarray, "head statistic"]]],
+    layers: Sequence[tuple[Sequence[str], np.ndarray]],
 ) -> NumbersByName:
-    """The statistics of the heads of all layers; NaN for what is measured of other layers alone."""
+    """The statistics of the heads of all layers by name, from those of each layer (head, statistic).
+
+    NaN for what is measured of other layers alone.
+    """
     names = tuple(dict.fromkeys(name for of_layer, _ in layers for name in of_layer))
     joined = np.full((sum(len(values) for _, values in layers), len(names)), np.nan)
     place = {name: number for number, name in enumerate(names)}
@@ -465,10 +470,10 @@ class SummedHeads:
     """
 
     layers: Sequence[LayerTotals]
-    mean: Sequence[Float[np.ndarray, "head statistic"]]
-    lower: Sequence[Float[np.ndarray, "head statistic"]]
-    upper: Sequence[Float[np.ndarray, "head statistic"]]
-    texts: Sequence[Int[np.ndarray, "head statistic"]]
+    mean: Sequence[Float[np.ndarray, "_ _"]]
+    lower: Sequence[Float[np.ndarray, "_ _"]]
+    upper: Sequence[Float[np.ndarray, "_ _"]]
+    texts: Sequence[Int[np.ndarray, "_ _"]]
 
     @classmethod
     def of(cls, layers: Sequence[LayerTotals]) -> "SummedHeads":

@@ -144,6 +144,11 @@ class Record(Mapping[str, Any]):
         ]
 
     @classmethod
+    def has_computed_columns(cls) -> bool:
+        """Whether a column is computed from the other cells of a row."""
+        return any(declared.of is not None for declared in cls.columns.values())
+
+    @classmethod
     def table(cls, **cells: Sequence[Any] | np.ndarray) -> "Records[Self]":
         """Rows from their columns, each a list or an array; TypeError for what the class does not declare."""
         return Records(cls, cells)

@@ -77,7 +77,8 @@ class SurveyedHead(
 class HeadsOfPattern(Record):
     """A pattern of a stack: how many heads are above its threshold, None where too few rows have it.
 
-    `num_rows` (`rows` in a table) have it, in so many `texts`. What no pattern names is a row without a statistic.
+    `num_rows` (`rows` in a table) have it, in so many `texts`. What no pattern names has a row without a
+    statistic.
     """
 
     stack: str
@@ -190,13 +191,14 @@ class HeadSurvey(Result):
     """
 
     heads: Records[SurveyedHead] = group(empty=SurveyedHead)
-    patterns: Records[HeadsOfPattern] = group(empty=HeadsOfPattern)
-    strongest: Records[StrongestHead] = group(empty=StrongestHead)
-    pattern_rows: Records[RowsOfStack] = group(empty=RowsOfStack)
-    without_first: Records[RestOfHead] = group(empty=RestOfHead)
-    without_first_rows: Records[RowsOfStack] = group(empty=RowsOfStack)
-    named_tokens: Records[TokenNamed] = group(empty=TokenNamed)
-    intervals: Records[StatisticInterval] = group(empty=StatisticInterval)
+    # A store keeps the counts of these by the names of the statistics: see runs/stored_columns.py.
+    patterns: Records[HeadsOfPattern] = group(empty=HeadsOfPattern, is_kept=False)
+    strongest: Records[StrongestHead] = group(empty=StrongestHead, is_kept=False)
+    pattern_rows: Records[RowsOfStack] = group(empty=RowsOfStack, is_kept=False)
+    without_first: Records[RestOfHead] = group(empty=RestOfHead, is_kept=False)
+    without_first_rows: Records[RowsOfStack] = group(empty=RowsOfStack, is_kept=False)
+    named_tokens: Records[TokenNamed] = group(empty=TokenNamed, is_kept=False)
+    intervals: Records[StatisticInterval] = group(empty=StatisticInterval, is_kept=False)
     model: SinkRate | None = group(is_needed=False)
     texts: TextCount | None = group(is_needed=False)
     norms: PatchNorms | None = group(is_needed=False)

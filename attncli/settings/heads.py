@@ -17,6 +17,8 @@ from attncli.core.names import (
     WITHOUT_FIRST,
     named_head,
 )
+from attncli.records.surveys import SurveyedHead
+from attncli.records.values import PLACES
 from attncli.settings.fields import (
     Contradictions,
     Count,
@@ -246,7 +248,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             comparing = {name for name, known in ROW_STATISTICS.items() if known.positional} | {*PATTERNS}
             asked |= dict.fromkeys(comparing - {*OF_PICTURES}, False)
             asked |= {f"{name}_mul": asked.get(name, True) for name in WITH_SHARE}
-        return tuple(name for name in HEAD_STATISTICS if asked.get(name, True))
+        names = (name for name in SurveyedHead.kept_columns() if name not in PLACES)
+        return tuple(name for name in names if asked.get(name, True))
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
