@@ -40,7 +40,7 @@ from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS, load
 from attncli.signals import end_as_by_default, end_quietly
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
-    from attncli.commands.command import Command, CommandGroup, Parameter
+    from attncli.commands.command import Command, Parameter
 
 HELP = """Where each token looks: in a sentence, in heads of models, in many runs.
 
@@ -67,11 +67,17 @@ COMMANDS = {
     "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
     "results": CommandRow("A summary of what a batch has kept", "results", "Many runs"),
     "export": CommandRow("The statistics of a batch as a tidy table", "results:export_command", "Many runs"),
-    "plugins": CommandRow("What installed packages add to attn", "plugins", "Many runs"),
-    "config": CommandRow("The schema of config files", "config", "Many runs"),
-    "report": CommandRow("The schema of reports", "config:report_command", "Many runs"),
+    "info": CommandRow("Versions, plugins, and the schemas of files", "info", "Many runs"),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
+FORMER = {
+    ("plugins",): ("info", "plugins"),
+    ("config", "schema"): ("info", "config-schema"),
+    ("report", "schema"): ("info", "report-schema"),
+    ("config",): ("info",),
+    ("report",): ("info",),
+}
+"""What a command line began with before 0.4, and begins with now: the old words still work."""
 
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -200,8 +206,7 @@ def _flags(command: Any) -> dict[str, str | None]:
 def _flags_of_each() -> dict[str, dict[str, str | None]]:
     """The flags of every command, whose pages are all imported now."""
     usable = [name for name in COMMANDS if name not in EXPERIMENTS or name in SPECS]
-    commands = {name: _command(name) for name in usable}
-    return {name: _flags(one) for name, one in commands.items() if not hasattr(one, "commands")}
+    return {name: _flags(_command(name)) for name in usable}
 
 
 def _is_hidden(parameter: Any) -> bool:
@@ -329,45 +334,28 @@ def _typer_command(command: "Command") -> Any:
     return made
 
 
-class Group(TyperGroup):
-    """A group of commands that says what would work instead of a command that it has not."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's; every flag is shown by command, so that `--help-all` is help here."""
-        return super().parse_args(
-            ctx, ["--help" if arg == "--help-all" else arg for arg in args[:1]] + args[1:]
-        )
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Typer's; UserError for a word that is no command."""
-        if args[0] not in self.commands:
-            from attncli.commands.mistakes import unknown_command
-
-            raise UserError(unknown_command(args, self.commands, ctx.command_path))
-        return super().resolve_command(ctx, args)
-
-
-def _typer_group(group: "CommandGroup") -> TyperGroup:
-    return Group(
-        name=group.name,
-        help=f"{group.summary}.",
-        commands={command.name: _typer_command(command) for command in group.commands},
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
-
-
 def _command(name: str) -> Any:
     """Typer's command of that name, built now."""
     row = COMMANDS[name]
     if name in EXPERIMENTS and name not in SPECS:  # it has been said why
         raise typer.Exit(FAILED)
-    command = load(f"attncli.commands.{row.module}", "command")(name, row.summary)
-    return _typer_group(command) if hasattr(command, "commands") else _typer_command(command)
+    return _typer_command(load(f"attncli.commands.{row.module}", "command")(name, row.summary))
 
 
-class LazyGroup(Group):
-    """A group that knows its commands' names and summaries, and imports a command when it is called."""
+def _with_present_names(words: list[str]) -> list[str]:
+    """The command line with a command's present name; a former one is read, with a note."""
+    for before, now in FORMER.items():
+        if words[: len(before)] == [*before]:
+            note(f"attn {' '.join(before)} is now attn {' '.join(now)}")
+            return [*now, *words[len(before) :]]
+    return words
+
+
+class LazyGroup(TyperGroup):
+    """All commands by their names and summaries, each imported when it is called.
+
+    A word that is no command is answered with what would work instead.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -375,12 +363,18 @@ class LazyGroup(Group):
         self.commands = names  # Typer lists and suggests them
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's, with `version` and `help [COMMAND]` for the flags of these names."""
+        """Typer's, with `version` and `help [COMMAND]` for the flags of these names.
+
+        Every flag is shown by command, so that `--help-all` is help here.
+        """
         match args:
             case ["version"]:
                 args = ["--version"]
             case ["help", *commands]:
                 args = [*commands, "--help"]
+            case ["--help-all", *others]:
+                args = ["--help", *others]
+        args = _with_present_names(args)
         typed = [*args]
         try:
             return super().parse_args(ctx, args)
@@ -389,6 +383,14 @@ class LazyGroup(Group):
 
             line = flag_before_command(error.format_message(), typed, _flags(self), COMMANDS)
             raise UserError(line) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Typer's; UserError for a word that is no command."""
+        if args[0] not in self.commands:
+            from attncli.commands.mistakes import unknown_command
+
+            raise UserError(unknown_command(args, self.commands))
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, built now; None where there is none."""

@@ -61,6 +61,7 @@ from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import HeadExamples, head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
+from attncli.measure.prompts import read_prompt
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
@@ -70,7 +71,7 @@ from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import attribution
-from attncli.measure.writing import WrittenText, written
+from attncli.measure.writing import written
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
@@ -92,6 +93,7 @@ from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.surveys import HeadSurvey
+from attncli.records.writings import WrittenText
 
 
 def _model(value: Any) -> Any:
@@ -577,8 +579,8 @@ def generate(
     """
     decoding = Decoding(max_new_tokens, temperature, top_p, seed)
     with in_use(model) as pretrained:
-        num_new = 0 if pretrained.has_decoder else max_new_tokens - 1
-        return written(pretrained, pretrained.read(text, "text", num_new=num_new), decoding, top_k=top_k)
+        prompt = read_prompt(pretrained, text, max_new_tokens=max_new_tokens)
+        return written(pretrained, prompt, decoding, top_k=top_k)
 
 
 @checked

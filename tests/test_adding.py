@@ -137,6 +137,7 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "cache of policies": {"sentence": "a b a b a b", "policy": "sinks"},
     "circuit": {"sentence": "a b a b"},
     "circuit of weights": {"weights": True},
+    "generate": {"sentence": "a b a b"},
     "heads": {"sentence": "a b a b"},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
     "source": {"split": "sentence"},

@@ -55,10 +55,6 @@ def _options(command: Any) -> Iterator[tuple[str, str]]:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    if hasattr(command, "commands"):
-        for subname, subcommand in command.commands.items():
-            yield from _command(f"{name} {subname}", subcommand)
-        return
     pieces = " ".join(command.collect_usage_pieces(None))
     yield f'.SS "attn {_text(name)} {_text(pieces)}"'
     yield _line(command.help)

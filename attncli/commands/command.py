@@ -116,11 +116,18 @@ def argument(
     *,
     kind: Any = str,
     required: bool = True,
+    choices: Iterable[str] = (),
     reads_file: bool = False,
 ) -> Parameter:
     """An argument; of the kind list[str] as many as there are."""
     return Parameter(
-        name=name, help=help, metavar=metavar, kind=kind, required=required, reads_file=reads_file
+        name=name,
+        help=help,
+        metavar=metavar,
+        kind=kind,
+        required=required,
+        choices=tuple(choices),
+        reads_file=reads_file,
     )
 
 
@@ -178,15 +185,6 @@ def is_file(name: str) -> bool:
         return Path(name).is_file()
     except OSError:
         return False
-
-
-@dataclass(frozen=True)
-class CommandGroup:
-    """A command that has commands of its own."""
-
-    name: str
-    summary: str
-    commands: Sequence[Command]
 
 
 MAX_PRECISION = 15

@@ -136,7 +136,7 @@ def values_each(
     spec, pretrained = specs[0], reader_of(pretrained, readings[0])
     chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
     asks_for_more = spec.rollout or spec.full or spec.maps not in ("auto", "self", "none")
-    asks_for_more |= SurveyedHead.has_computed_columns()
+    asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
     if chooses or asks_for_more or spec.probe or spec.image is not None or readings[0].seen is not None:
         return None, {}
     options = replace(options_of(spec), maps="none")

@@ -71,12 +71,10 @@ FROM_DISK = frozenset(
 """What other tools call reading a model's weights from disk as they are used."""
 
 
-def unknown_command(args: Sequence[str], commands: Collection[str], above: str) -> str:
+def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     """What a word that is no command may be: a file, a command with a mistake in it, a text."""
     word, *others = args
     typed = word[:MOST_SHOWN]
-    if above != "attn":
-        return f"{typed}: is not a command: {above} has {', '.join(commands)}"
     if found := synonym(word, commands) or alike(word, commands):
         return f"{typed}: is not a command: did you mean attn {found}?"
     suffix = Path(word).suffix.lower()

@@ -20,7 +20,7 @@ from attncli.core.layer import (
     Wanted,
     merge_heads,
 )
-from attncli.core.names import HEAD_PATTERNS
+from attncli.core.names import HEAD_PATTERNS, LOOKED_AT
 from attncli.core.row_tiles import GivenWeights, Source, side_by_side
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.looks import FirstLooks, HeadLooks, HeadMaps, LastNorms
@@ -539,27 +539,23 @@ def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> Recor
     """
     reading = survey.texts.readings[text]
     asked = iter(queries)
-    keys: list[int | None] = []
-    weights: list[float | None] = []
-    of_queries: list[int | None] = []
-    tokens: list[tuple[str | None, str | None]] = []
+    looks: list[tuple[int, str, int, str, float] | None] = []
     for place, computed, _ in survey.found.layers:
         assert computed.top_keys is not None and computed.top_weights is not None
         of_query, of_key = texts_of_stack(reading, place.stack)
-        for of_head, top_weights in zip(computed.top_keys[text], computed.top_weights[text], strict=True):
+        for keys, weights in zip(computed.top_keys[text], computed.top_weights[text], strict=True):
             query = next(asked)
-            key = -1 if query is None or of_query is not reading.text else int(of_head[query, 0])
-            is_known = query is not None and key >= 0
-            of_queries.append(query if is_known else None)
-            keys.append(key if is_known else None)
-            weights.append(float(top_weights[query, 0]) if is_known else None)
-            tokens.append((of_query.tokens[query], of_key.tokens[key]) if is_known else (None, None))
+            key = -1 if query is None or of_query is not reading.text else int(keys[query, 0])
+            if query is None or key < 0:
+                looks.append(None)
+            else:
+                tokens = of_query.tokens[query], of_key.tokens[key]
+                looks.append((query, tokens[0], key, tokens[1], float(weights[query, 0])))
     return LookedAtKey.table(
-        query=of_queries,
-        query_token=[token for token, _ in tokens],
-        key=keys,
-        key_token=[token for _, token in tokens],
-        key_weight=weights,
+        **{
+            name: [None if look is None else look[number] for look in looks]
+            for number, name in enumerate(LOOKED_AT)
+        }
     )
 
 

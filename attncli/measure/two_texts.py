@@ -157,8 +157,8 @@ def _spread(weights: Float[Tensor, "head query key"], side: Side) -> Float[Tenso
 
 def _head(a: SurveyedHead, b: SurveyedHead, changed: Cells) -> Cells:
     """A head with how far its rows moved, and the statistic that changed most."""
-    numbers = {name: (a.get(name), b.get(name)) for name in NAMING}
-    known = {name: of_b - of_a for name, (of_a, of_b) in numbers.items() if None not in (of_a, of_b)}
+    measured = [name for name in NAMING if a.get(name) is not None and b.get(name) is not None]
+    known: dict[str, float] = {name: b[name] - a[name] for name in measured}
     statistic = max(sorted(known), key=lambda name: abs(known[name]))
     return {
         **{name: a[name] for name in WHERE},

@@ -98,21 +98,27 @@ class Record(Mapping[str, Any]):
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
 
-    def __init_subclass__(cls, also: Mapping[str, Any] | None = None) -> None:
-        """`also` declares columns of numbers by their names, which a table elsewhere lists."""
-        own: dict[str, ColumnKind] = {}
+    def __init_subclass__(cls, numbers: Iterable[str] = (), units: Mapping[str, str] | None = None) -> None:
+        """`numbers` are the names of further columns of numbers, which a table lists; a row may lack them.
+
+        `units` are those of some of them.
+        """
+        declared_here: dict[str, ColumnKind] = {}
         for attribute, annotation in vars(cls).get("__annotations__", {}).items():
             declared = vars(cls).get(attribute)
             named = (declared if isinstance(declared, ColumnKind) else column()).named(attribute, annotation)
-            own[named.name] = named
+            declared_here[named.name] = named
             setattr(cls, attribute, named)
             if named.has_interval:
                 ends = (column(is_needed=False).named(f"{named.name}{end}", annotation) for end in INTERVAL)
-                own |= {end.name: end for end in ends}
-        for name, declared in (also or {}).items():
-            own[name] = declared.named(name, float | None)
-            setattr(cls, name, own[name])
-        cls.columns = {**cls.columns, **own}
+                declared_here |= {end.name: end for end in ends}
+        for name in numbers:
+            declared_here[name] = column(unit=(units or {}).get(name, ""), is_needed=False).named(
+                name, float | None
+            )
+            if not hasattr(cls, name):  # a statistic of another package may be called as what rows have
+                setattr(cls, name, declared_here[name])
+        cls.columns = {**cls.columns, **declared_here}
 
     def __init__(self, cells: Mapping[str, Sequence[Any]], place: int) -> None:
         self._cells, self._place = cells, place
@@ -289,11 +295,12 @@ class StatisticGroup:
 
     A table is a list of rows of the class `kind`. With `axes` its columns are tensors: of one axis the rows',
     of two the rows' and that of the arrays in its cells. A single row is an object of numbers, and so are
-    fields that are numbers themselves.
+    fields that are numbers themselves. Tensors whose axes depend on what was asked for, without a `kind`, are
+    there as they are.
     """
 
     name: str
-    kind: type[Record]
+    kind: type[Record] | None
     fields: tuple[str, ...]
     axes: tuple[str, ...] = ()
     is_kept: bool = True
@@ -316,6 +323,10 @@ class StatisticGroup:
     def read(self, statistic: Statistic) -> dict[str, Any]:
         """The fields from what a report holds; TypeError for another form."""
         (first, *_) = self.fields
+        if self.kind is None:
+            if isinstance(statistic, Tensors):
+                return {first: statistic}
+            raise TypeError(f"{self.name} has another form")
         match statistic:
             case Tensors() if self.axes:
                 if any(tensor.axes != self.axes for tensor in statistic.values()):
@@ -373,6 +384,7 @@ class Result:
                 (kind,) = get_args(annotation) or (annotation,)
                 is_single = get_origin(annotation) is None
                 name = name or part.name
+                kind = None if kind is Tensors else kind
                 groups[name] = StatisticGroup(name, kind, (part.name,), axes, is_kept, is_needed, is_single)
             elif "number" in part.metadata:
                 name, unit = part.metadata["number"]

@@ -10,11 +10,13 @@ from attncli.records.effects import HeadEffects
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.surveys import HeadSurvey
+from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
     "heads": HeadSurvey,
     "diff of texts": TextDifferences,
+    "generate": WrittenText,
     "cache": LimitedHeads,
     "cache of policies": PolicyCosts,
     "source": AnswerSources,
@@ -60,7 +62,7 @@ def units_of_heads() -> dict[str, str]:
         name: column.unit
         for kind in KINDS.values()
         for group in kind.groups()
-        if group.name == "heads"
+        if group.name == "heads" and group.kind is not None
         for name, column in group.kind.columns.items()
         if column.unit
     }

@@ -1,8 +1,8 @@
 """What the heads of a model do, on a text, a picture, or over many: their statistics and what these name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,11 +46,6 @@ class Stack(NamedTuple):
         return NOT_FIRST if statistic == "special_mass" and self.starts_special else statistic
 
 
-def _numbers(names: Iterable[str], *, unit: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The columns of what is measured, each of which a survey may lack."""
-    return {name: column(unit=(unit or {}).get(name, ""), is_needed=False) for name in names}
-
-
 class HeadInStack(Record):
     """A head of a model."""
 
@@ -59,10 +54,10 @@ class HeadInStack(Record):
     head: int = column(is_kept=False)
 
 
-class SurveyedHead(
-    HeadInStack,
-    also=_numbers(HEAD_STATISTICS, unit={name: known.unit for name, known in ROW_STATISTICS.items()}),
-):
+UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()}
+
+
+class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):
     """A head, its pattern, and a column for each statistic that was measured; over texts these are means.
 
     Where its pattern is the first token, `rest_pattern` is that of the rest of its weight.
@@ -107,14 +102,14 @@ class StrongestHead(Record):
     upper: float | None = column(is_needed=False)
 
 
-class RowsOfStack(Record, also=_numbers((*PATTERNS, *NAMING))):
+class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING)):
     """Of how many rows each statistic of a stack is a mean; whether its texts begin with a special token."""
 
     stack: str
     starts_special: bool = column(is_needed=False)
 
 
-class RestOfHead(HeadInStack, also=_numbers(NAMING)):
+class RestOfHead(HeadInStack, numbers=NAMING):
     """What names a head of where its first key is left out, the other weights renormalised."""
 
 
@@ -213,6 +208,10 @@ class HeadSurvey(Result):
         """What a report holds of it: the heads, too, where none has the pattern that was asked for."""
         heads: dict[str, Statistic] = {"heads": self.heads} if self.patterns else {}
         return heads | super().statistics()
+
+    def patterns_of(self, stack: str) -> Records[HeadsOfPattern]:
+        """The patterns of a stack."""
+        return self.patterns.where(lambda row: row.stack == stack)
 
     def strongest_of(self, stack: str, pattern: str) -> Records[StrongestHead]:
         """The heads that show a pattern most."""

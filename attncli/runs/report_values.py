@@ -293,8 +293,7 @@ def _leaves_of_survey(survey: HeadSurvey, num_reports: int) -> Iterator[Leaf]:
     """The numbers of a survey: of each head, of the rest of its weights, of each stack, of all heads."""
     stacks = {*survey.heads.cells["stack"], *survey.pattern_rows.cells["stack"]}
     has_stacks = len(stacks) > 1
-    groups = survey.statistics()
-    if "heads" in groups:
+    if survey.patterns:
         yield _numbers_of_heads(survey.heads, has_stacks, num_reports)
     counts = [*_row_counts(_stacks_of_rows(survey.pattern_rows, survey.patterns))]
     for statistic, number in counts:
@@ -303,8 +302,10 @@ def _leaves_of_survey(survey: HeadSurvey, num_reports: int) -> Iterator[Leaf]:
         yield _numbers_of_heads(survey.without_first, has_stacks, num_reports)
         for statistic, number in _row_counts_of_rest(_stacks_of_rows(survey.without_first_rows)):
             yield _one_number(statistic, number, has_stacks, num_reports)
-    for name in ("model", "texts", "norms", "high_norm_patches"):
-        for full_name, number in _single_numbers(name, groups.get(name, Numbers())):
+    numbers = {"model": survey.model, "texts": survey.texts, "norms": survey.norms}
+    tables: dict[str, Numbers | Table] = {name: Numbers(of_all or {}) for name, of_all in numbers.items()}
+    for name, table in (tables | {"high_norm_patches": survey.high_norm_patches}).items():
+        for full_name, number in _single_numbers(name, table):
             yield (one_column, full_name, None, None), np.full((num_reports, 1), number, dtype=np.float64)
 
 
@@ -534,11 +535,14 @@ def as_declared(name: str) -> str:
 
 
 def kept_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str], list[str]]:
-    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers."""
+    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers.
+
+    Tensors without columns are those of rows, whose names the Spec knows.
+    """
     rows: list[str] = []
     singles: list[str] = []
     for group in kind.groups():
-        if not group.is_kept or group.name in left_out:
+        if not group.is_kept or group.name in left_out or group.kind is None:
             continue
         columns = [column for name, column in group.kind.columns.items() if name not in left_out]
         names = [column.name for column in columns if column.is_number and column.is_kept]
@@ -557,7 +561,8 @@ def declared_statistics(spec: Spec, *, rows: bool = False) -> Iterator[str]:
     kind = KINDS.get(spec.result_kind())
     of_rows, singles = [*spec.row_statistics()], [*spec.single_statistics()]
     if kind is not None:
-        of_rows, singles = kept_names(kind, spec.unmeasured())
+        of_kind, singles = kept_names(kind, spec.unmeasured())
+        of_rows += of_kind
     yield from singles
     for row in of_rows:
         yield from (f"{row}.{how}" for how in SUMMARIES)

@@ -12,7 +12,7 @@ from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, UNNAMED
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
 from attncli.records.surveys import HeadsOfPattern, HeadSurvey, SurveyedHead
-from attncli.report import PLACES, Report, Row, Table
+from attncli.report import PLACES, Report, Row
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name, matrices_of, pictured
 from attncli.views.model_screens import (
@@ -276,7 +276,7 @@ def _too_few(row: HeadsOfPattern, report: Report) -> str:
     return f"{count}: {'without a text many do' if is_repeated and is_of_tokens else 'use a longer text'}"
 
 
-def head_letters(heads: Mapping[str, Table], display: Display) -> Elastic:
+def head_letters(heads: Mapping[str, Sequence[Row]], display: Display) -> Elastic:
     """A letter for each head of each stack, one stack below the other, or beside it where lines are few.
 
     Where most heads look at the first token alone, these have the letter of the rest of their weight, dim
@@ -285,7 +285,7 @@ def head_letters(heads: Mapping[str, Table], display: Display) -> Elastic:
     is_carpet = any(map(is_mostly_first, heads.values()))
     title = REST_TITLE if is_carpet else LETTERS_TITLE
 
-    def grid(rows: Table, display: Display, most_lines: int | None) -> list[ScreenLine]:
+    def grid(rows: Sequence[Row], display: Display, most_lines: int | None) -> list[ScreenLine]:
         letters = {place_of(row): head_letter(row, is_carpet) for row in rows}
         first = {place_of(row) for row in rows if row.get("pattern") == FIRST_TOKEN}
         return head_grid(letters, display, most_lines, first if is_carpet and display.has_color else ())
@@ -344,7 +344,7 @@ def _by_stack(heads: Records[SurveyedHead]) -> dict[str, Records[SurveyedHead]]:
     }
 
 
-def is_mostly_first(heads: Table) -> bool:
+def is_mostly_first(heads: Sequence[Row]) -> bool:
     """Whether more than half of the heads look at the first token, and the rest of their weight is known."""
     first = [row for row in heads if row.get("pattern") == FIRST_TOKEN]
     return 2 * len(first) > len(heads) and all("rest_pattern" in row for row in first)
@@ -375,7 +375,7 @@ def heads_screen(report: Report, display: Display) -> ScreenParts:
     elif heads:
         stacks = {stack: _by_stack(heads).get(stack) for stack in dict.fromkeys(patterns.column("stack"))}
         for stack in stacks:
-            of_stack = patterns.where(lambda row, stack=stack: row.stack == stack)
+            of_stack = survey.patterns_of(stack)
             yield pattern_part(stack if len(stacks) > 1 else "", of_stack, report, display)
         if known := {plain_text(stack): rows for stack, rows in stacks.items() if rows}:
             letters = head_letters(known, display)

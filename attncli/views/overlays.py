@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 from attncli.errors import UserError
 from attncli.plain_text import counted, plain_text
+from attncli.records.writings import WrittenText
 from attncli.report import PLACES, Box, NamedTensor, Picture, Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.colours import LEVELS, Shading, colour_map, picture_palette, shading
@@ -248,7 +249,8 @@ def _words(report: Report, name: str, picture: Picture) -> list[Tile]:
     tensor, keys = report.tensors[name], tokens_of(report, "key")
     heads = tuple(range(tensor.values.ndim - 2))
     values = np.nanmean(tensor.values, axis=heads) if heads else tensor.values
-    written = tuple(str(row.get("token")) for row in report.table("written"))
+    result = report.result
+    written = result.tokens.column("token").tolist() if isinstance(result, WrittenText) else []
     words = written if len(written) == len(values) else tokens_of(report, "query")
     return [
         Tile(plain_text(word.strip()), Look(picture, name, (("query", i),), plain_text(word), keys, weights))

@@ -183,12 +183,6 @@ NEEDS: dict[str, Needs] = {
         spec={"sort": TEXT},
         said=("about", "how_to_read"),
     ),
-    "generate": Needs(
-        must=("writing", "written", "heads"),
-        numbers={"writing": ("prompt_tokens", "new_tokens")},
-        tables={"written": {"token": ANY, "keys": LIST, "weights": LIST}, "heads": HEAD},
-        spec={"sort": TEXT},
-    ),
     "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
     **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
     **dict.fromkeys(("source", "source of heads"), Needs(said=("about", "how_to_read"))),
@@ -242,8 +236,6 @@ def suits(report: Report) -> bool:
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)
-    if name == "generate" and is_met:
-        return str(report.spec["sort"]) in report.table("heads")[0]
     if name == "diff":
         heads = report.table("by_head")
         return is_met and all(
@@ -346,6 +338,7 @@ SCREENS_OF_KINDS: dict[str, FirstScreen] = {
     "heads": heads_screen,
     "ablate": ablate_screen,
     "diff of texts": two_texts_screen,
+    "generate": generate_screen,
     "cache": limited_heads_screen,
     "cache of policies": policies_screen,
     "source": source_screen,
@@ -367,7 +360,6 @@ SCREENS: dict[str, FirstScreen] = {
     "norm": norm_screen,
     "pitfalls": pitfalls_screen,
     "heads": heads_screen,
-    "generate": generate_screen,
     "diff": comparison_screen,
     "results": results_screen,
     "watch": watch_screen,
