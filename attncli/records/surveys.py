@@ -185,19 +185,19 @@ class HeadSurvey(Result):
     [CLS], else the mean over all, and `look_rollout` (key) is their row of the rollout.
     """
 
-    heads: Records[SurveyedHead] = group(empty=SurveyedHead)
+    heads: Records[SurveyedHead] = group(may_be_empty=True)
     # A store keeps the counts of these by the names of the statistics: see runs/stored_columns.py.
-    patterns: Records[HeadsOfPattern] = group(empty=HeadsOfPattern, is_kept=False)
-    strongest: Records[StrongestHead] = group(empty=StrongestHead, is_kept=False)
-    pattern_rows: Records[RowsOfStack] = group(empty=RowsOfStack, is_kept=False)
-    without_first: Records[RestOfHead] = group(empty=RestOfHead, is_kept=False)
-    without_first_rows: Records[RowsOfStack] = group(empty=RowsOfStack, is_kept=False)
-    named_tokens: Records[TokenNamed] = group(empty=TokenNamed, is_kept=False)
-    intervals: Records[StatisticInterval] = group(empty=StatisticInterval, is_kept=False)
+    patterns: Records[HeadsOfPattern] = group(is_kept=False, may_be_empty=True)
+    strongest: Records[StrongestHead] = group(is_kept=False, may_be_empty=True)
+    pattern_rows: Records[RowsOfStack] = group(is_kept=False, may_be_empty=True)
+    without_first: Records[RestOfHead] = group(is_kept=False, may_be_empty=True)
+    without_first_rows: Records[RowsOfStack] = group(is_kept=False, may_be_empty=True)
+    named_tokens: Records[TokenNamed] = group(is_kept=False, may_be_empty=True)
+    intervals: Records[StatisticInterval] = group(is_kept=False, may_be_empty=True)
     model: SinkRate | None = group(is_needed=False)
     texts: TextCount | None = group(is_needed=False)
     norms: PatchNorms | None = group(is_needed=False)
-    high_norm_patches: Records[PatchNorm] = group(empty=PatchNorm)
+    high_norm_patches: Records[PatchNorm] = group(may_be_empty=True)
     tokens_of_text: int | None = None
     rollout: np.ndarray | None = None
     looks: np.ndarray | None = None

@@ -19,10 +19,8 @@ from attncli.views.model_screens import (
     DECIMALS,
     LEAST_LINES,
     LEAST_ROWS,
-    examples_screen,
     half_width,
     head_grid,
-    relations_screen,
     some_of,
     tenths,
 )
@@ -356,12 +354,6 @@ FEW_ROWS = 5
 
 def heads_screen(report: Report, display: Display) -> ScreenParts:
     """The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""
-    if report.table("examples"):
-        yield from examples_screen(report, display)
-        return
-    if report.table("relations"):
-        yield from relations_screen(report, display)
-        return
     survey, spec = report.result_of(HeadSurvey), report.spec
     heads, patterns = survey.heads, survey.patterns
     yield Paragraph(_title(report, survey), "title")
