@@ -78,7 +78,7 @@ class HeadsOfPattern(Record):
 
     stack: str
     pattern: str
-    statistic: str
+    statistic: str | None
     threshold: float | None
     num_rows: int | None = column("rows")
     heads: int | None

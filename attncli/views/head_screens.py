@@ -139,7 +139,7 @@ def pattern_grid(
         ]
         starts, header = [""] * len(patterns), "strongest, ± half of its interval"
     else:
-        names = [SHORT_NAMES.get(row.statistic, row.statistic) for row in patterns]
+        names = [SHORT_NAMES.get(row.statistic, row.statistic or "") for row in patterns]
         longest = max(len(plain_text(name)) for name in ("statistic", *names)) + 1
         starts = [f"{plain_text(name):<{longest}}" for name in names]
         header = f"{'statistic':<{longest}}strongest (layer:head)"
@@ -214,7 +214,7 @@ def _padded(texts: Sequence[str]) -> str:
 def _heads_of(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
     """The heads that show a pattern, the strongest first; none where they are many, or not all known."""
     heads = survey.heads.where(lambda head: head.stack == row.stack)
-    names = row.statistic.split(" - ")  # as special_mass - sink_mass
+    names = (row.statistic or "").split(" - ")  # as special_mass - sink_mass
     if row.threshold is None or not {*names} <= heads.cells.keys():
         return []
     first, *others = map(heads.column, names)
