@@ -69,7 +69,7 @@ from attncli.settings.text import Texts, read_texts
 
 def options_of(spec: HeadsSpec) -> HeadOptions:
     """What the settings ask of each head."""
-    sought = spec.sought()
+    queries, keys = spec.sought().values()
     return HeadOptions(
         skip_sink=spec.skip_sink,
         words=spec.words,
@@ -78,8 +78,8 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
         rest=spec.names_rest(),
         maps=spec.maps,
         full=tuple(spec.full),
-        queries=tuple(sought["from"]),
-        keys=tuple(sought["to"]),
+        queries=tuple(queries),
+        keys=tuple(keys),
         looks=spec.image is not None,
     )
 
@@ -184,7 +184,8 @@ def _report_pictures(
     looks = None
     if spec.statistic is None:
         is_ranked = bool(spec.sort or spec.top or spec.pattern)
-        looks = FirstLooks(spec.sought()["from"], spec.heads_shown(), keeps_all=is_ranked)
+        queries, _ = spec.sought().values()
+        looks = FirstLooks(queries, spec.heads_shown(), keeps_all=is_ranked)
 
     def read_one(line: TextLine) -> Reading:
         assert line.image is not None
@@ -265,15 +266,17 @@ def report_of_text(
     survey, none = of_pattern(spec, survey, numbers, {stack.name: stack for stack in of_text.stacks})
     survey, tensors = ranked(spec, survey)
     if run.rollout:
-        tensors["rollout"] = named(run.rollout[text], "query", "key")
+        tensors |= {"rollout": named(run.rollout[text], "query", "key")}
     spelling = None if spec.words else pretrained.token_spelling
     tokens, context = reading.text.tokens, () if reading.context is None else reading.context.tokens
     if run.looks:
         looks = run.looks[text]
-        tensors["looks"] = NamedTensor(("layer", "head", "key"), looks.by_layer())
-        tensors["mean_look"] = NamedTensor(("layer", "key"), looks.mean_by_layer())
+        tensors |= {
+            "looks": NamedTensor(("layer", "head", "key"), looks.by_layer()),
+            "mean_look": NamedTensor(("layer", "key"), looks.mean_by_layer()),
+        }
         if (rolled := looks.rolled()) is not None:
-            tensors["rollout"] = named(rolled, "key")
+            tensors |= {"rollout": named(rolled, "key")}
         names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
         spec = spec.model_copy(update={"from": names})
         survey = _with_norms(survey, run, reading, text)
@@ -337,13 +340,11 @@ def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[S
     is_behind = queries and keys and max(queries) < min(keys)
     if not is_behind or heads.column("from_to_weight").any():
         return ""
-    names = spec.sought()
-    flags = " ".join(
-        f"--{key} {name}" for key, other in (("from", "to"), ("to", "from")) for name in names[other]
-    )
+    from_names, to_names = spec.sought().values()
+    flags = [*(f"--from {name}" for name in to_names), *(f"--to {name}" for name in from_names)]
     return (
-        f"Every weight is 0: {', '.join(names['from'])} stands before {', '.join(names['to'])}, and this "
-        f"model never looks ahead. The other way round: {flags}."
+        f"Every weight is 0: {', '.join(from_names)} stands before {', '.join(to_names)}, and this "
+        f"model never looks ahead. The other way round: {' '.join(flags)}."
     )
 
 

@@ -74,7 +74,9 @@ def of_pattern(
     """The heads of the pattern that is asked for, by the numbers that name them; a note where none has it."""
     if spec.pattern is None:
         return survey, []
-    heads = survey.heads.taken(heads_with(spec.pattern, survey.heads.cells["stack"], numbers, stacks))
+    heads = survey.heads.taken(
+        heads_with(spec.pattern, survey.heads.column("stack").tolist(), numbers, stacks)
+    )
     statistic, threshold, *_ = HEAD_PATTERNS[spec.pattern]
     measured = (stack for stack in stacks.values() if spec.pattern in stack.patterns())
     few = not any(stack.has_enough_rows(statistic) for stack in measured)
@@ -139,7 +141,7 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()
-        if settings["experiment"] == "heads" and not any(map(settings.get, ("texts", "relations")))
+        if settings.get("experiment") == "heads" and not any(map(settings.get, ("texts", "relations")))
     }
     if not surveys:
         raise UserError(

@@ -161,7 +161,7 @@ class MarkedTexts:
     def __init__(self, options: HeadOptions, whole: Sequence[Reading], pretrained: Pretrained) -> None:
         self.options = options
         self.whole = whole
-        self.readings = [one.in_words() for one in whole]
+        self.readings = [reading.in_words() for reading in whole]
         self.pretrained = pretrained
         self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
 
@@ -172,7 +172,7 @@ class MarkedTexts:
 
     def wanted(self, layer: CapturedLayer) -> Wanted:
         """What the statistics of the heads of a layer need."""
-        ids = [texts_of_stack(one, layer.stack_name)[0].ids for one in self.readings]
+        ids = [texts_of_stack(reading, layer.stack_name)[0].ids for reading in self.readings]
         query, key = texts_of_stack(self.readings[0], layer.stack_name)
         places = None if query is not key or query.seen is None else query.seen.places
         return wanted_scores(
@@ -185,7 +185,7 @@ class MarkedTexts:
         )
 
     def _marks(self, stack: str) -> Marks:
-        texts = [texts_of_stack(one, stack) for one in self.readings]
+        texts = [texts_of_stack(reading, stack) for reading in self.readings]
         marks = torch.zeros(3, len(texts), max(len(text.ids) for text in texts[0]), dtype=torch.bool)
         for number, (query, key) in enumerate(texts):
             marks[0, number, : len(key.ids)] = torch.isin(key.ids, self.special)
@@ -304,10 +304,10 @@ class Survey:
             size = attentions[0].shape[1]
             heads = (slice(start, start + size) for start in range(0, size * len(layers), size))
             computed = [together] if len(layers) == 1 else [together.of_heads(some) for some in heads]
-        for layer, attention, found in zip(layers, attentions, computed, strict=True):
-            self._keep(layer, found, norms)
+        for layer, attention, of_layer in zip(layers, attentions, computed, strict=True):
+            self._keep(layer, of_layer, norms)
             for looks in self.looks:
-                looks.take(layer, attention, found)
+                looks.take(layer, attention, of_layer)
         if self.progress is not None:
             num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
             num_layers = num_stacks * self.pretrained.num_layers
@@ -364,9 +364,9 @@ class Survey:
         _, values = attention.expanded()
         norms = torch.stack([value_norms(value, of_heads) for value in values]).to(values.dtype)
         normed = replace(attention, key=attention.expanded()[0], value=norms.unsqueeze(-1))
-        found = attend(normed, Wanted(output=True))
-        assert found.output is not None
-        totals = found.output[..., 0].double().sum(dim=-1) / found.seeing.sum(dim=-1, keepdim=True)
+        weighted = attend(normed, Wanted(output=True))
+        assert weighted.output is not None
+        totals = weighted.output[..., 0].double().sum(dim=-1) / weighted.seeing.sum(dim=-1, keepdim=True)
         return weighted_by_values(attention, norms), totals
 
     def _compare_with_model(self, projection: nn.Module, module: str, attention: Source) -> None:
@@ -672,10 +672,10 @@ def head_totals(
             of_batch = replace(options, looks=has_looks)
             readings = [reading for _, reading in batch]
             runs.append(partial(surveyed, pretrained, readings, of_batch, ablate=ablate))
-        for batch, found in zip(batches, in_step(pretrained.model, runs), strict=True):
-            notes |= dict.fromkeys(found.way.notes())
-            found.add_to(totals)
-            for (text, reading), of_text in zip(batch, found.looks, strict=False):
+        for batch, run in zip(batches, in_step(pretrained.model, runs), strict=True):
+            notes |= dict.fromkeys(run.way.notes())
+            run.add_to(totals)
+            for (text, reading), of_text in zip(batch, run.looks, strict=False):
                 assert looks is not None, "nothing else asks for them"
                 looks.take(text, reading, of_text)
     totals.num_tokens = many.num_tokens

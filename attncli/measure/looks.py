@@ -114,21 +114,22 @@ def rows_at(attention: Source, queries: Sequence[int], text: int) -> Float[Tenso
     if isinstance(attention, GivenWeights):
         return attention.weights[text][:, [*queries]]
     places = torch.tensor([*queries], device=attention.query.device)
-    own, seen = slice(text, text + 1), attention.visibility.of_texts(slice(text, text + 1))
+    this = slice(text, text + 1)
+    seen = attention.visibility.of_texts(this)
     rules = attention.rules
     if rules.bias is not None:
-        bias = rules.bias[own] if len(rules.bias) > 1 else rules.bias
+        bias = rules.bias[this] if len(rules.bias) > 1 else rules.bias
         rules = replace(rules, bias=bias[:, :, places] if bias.shape[2] > 1 else bias)
     if rules.sink is not None and len(rules.sink) > 1:
-        rules = replace(rules, sink=rules.sink[own])
+        rules = replace(rules, sink=rules.sink[this])
     visibility = Visibility(
         len(queries), seen.num_keys, rule=lambda some, keys: seen.block(places[some], keys)
     )
     few = replace(
         attention,
-        query=attention.query[own][:, :, places],
-        key=attention.key[own],
-        value=attention.value[own],
+        query=attention.query[this][:, :, places],
+        key=attention.key[this],
+        value=attention.value[this],
         visibility=visibility,
         rules=rules,
     )
@@ -355,8 +356,8 @@ def _are_near(boxes: Sequence[Box | None], others: Sequence[Box | None]) -> bool
     if len(boxes) != len(others):
         return False
     return all(
-        one == other
-        if one is None or other is None
-        else max(abs(a - b) for a, b in zip(one, other, strict=True)) < NEAR
-        for one, other in zip(boxes, others, strict=True)
+        box == other
+        if box is None or other is None
+        else max(abs(a - b) for a, b in zip(box, other, strict=True)) < NEAR
+        for box, other in zip(boxes, others, strict=True)
     )

@@ -109,14 +109,14 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     patterns = wanted.patterns
     assert patterns is not None
     sums, mass = (
-        torch.stack([getattr(found, name) for found in layers]) for name in ("sums", "pattern_mass")
+        torch.stack([getattr(layer, name) for layer in layers]) for name in ("sums", "pattern_mass")
     )
     nothing = torch.full_like(sums[..., 0], torch.nan)
     scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
-        name: _of_head(name, torch.stack([found.rows[name] for found in layers])) for name in wanted.rows
+        name: _of_head(name, torch.stack([layer.rows[name] for layer in layers])) for name in wanted.rows
     }
     scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
-    by_rows = (mass / _stacked([_rows_of_heads(found, wanted) for found in layers])).unbind(dim=-1)
+    by_rows = (mass / _stacked([_rows_of_heads(layer, wanted) for layer in layers])).unbind(dim=-1)
     by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
@@ -157,8 +157,8 @@ def one_key(
     there is none.
     """
     assert wanted.patterns is not None
-    received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
-    num_rows = _stacked([_seeing_rows(found) for found in layers])
+    received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
+    num_rows = _stacked([_seeing_rows(layer) for layer in layers])
     candidates = ~wanted.patterns.marks.special[:, : received.shape[-1]]
     candidates[:, 0] = False
     means = (received / num_rows.unsqueeze(-1)).masked_fill(~candidates.unsqueeze(1), -1.0)

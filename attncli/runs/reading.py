@@ -29,7 +29,7 @@ def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[s
     every = list(several)
     keys = sorted({key for settings in every for key in settings})
     values = {key: list(dict.fromkeys(str(settings.get(key)) for settings in every)) for key in keys}
-    return {key: found for key, found in values.items() if len(found) > 1}
+    return {key: of_key for key, of_key in values.items() if len(of_key) > 1}
 
 
 class RunInfo(NamedTuple):
@@ -70,10 +70,10 @@ class FailedRun(NamedTuple):
 def _stored_object(text: Any) -> dict[str, Any] | None:
     """A JSON object as the store has it; None for anything else."""
     try:
-        found = json.loads(text)
+        stored = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and all(map(_is_setting, found.values())) else None
+    return stored if isinstance(stored, dict) and all(map(_is_setting, stored.values())) else None
 
 
 def _is_setting(value: Any) -> bool:
@@ -149,10 +149,10 @@ class Reader:
         used = f"SELECT environment FROM runs WHERE true{self._chosen}"
         query = f"SELECT versions FROM environments WHERE environment IN ({used}) ORDER BY environment"
         stored = [_stored_object(text) for (text,) in self._connection.execute(query)]
-        found = [versions for versions in stored if versions is not None]
-        if len(found) < len(stored):
+        environments = [versions for versions in stored if versions is not None]
+        if len(environments) < len(stored):
             self.damaged[None] = "the versions that computed its runs are damaged"
-        return found
+        return environments
 
     def statistics(self) -> list[str]:
         """The names of all statistics, in the order in which they were stored first."""
@@ -164,8 +164,8 @@ class Reader:
         """Whether a chosen run has a statistic of each head of a model."""
         shapes = f"SELECT shape FROM runs WHERE status = 'done'{self._chosen}"
         query = f"SELECT EXISTS (SELECT 1 FROM columns WHERE layer IS NOT NULL AND shape IN ({shapes}))"
-        (found,) = self._connection.execute(query).fetchone()
-        return bool(found)
+        (has_layers,) = self._connection.execute(query).fetchone()
+        return bool(has_layers)
 
     def failed(self) -> Iterator[FailedRun]:
         """The failed runs in order."""
@@ -198,8 +198,9 @@ class Reader:
 
     def has_steps(self) -> bool:
         """Whether the runs are steps of a training run."""
-        (found,) = self._connection.execute(f"SELECT EXISTS (SELECT 1 FROM runs WHERE {IS_STEP})").fetchone()
-        return bool(found)
+        query = f"SELECT EXISTS (SELECT 1 FROM runs WHERE {IS_STEP})"
+        (has_steps,) = self._connection.execute(query).fetchone()
+        return bool(has_steps)
 
     def steps(self) -> Iterator[Step]:
         """The steps of a training run, in their order, each on each of its texts."""

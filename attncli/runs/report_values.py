@@ -173,11 +173,11 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
         statistics = {}
     kind = KINDS.get(first.kind)
     left_out = {*LEFT_OUT, *(group.name for group in (kind.groups() if kind else ()) if not group.is_kept)}
-    for group, found in statistics.items():
-        if group == "heads" and isinstance(found, Table):
-            yield _heads_of_table(found, len(reports))
-        elif isinstance(found, Tensors):
-            for name, tensor in found.items():
+    for group, statistic in statistics.items():
+        if group == "heads" and isinstance(statistic, Table):
+            yield _heads_of_table(statistic, len(reports))
+        elif isinstance(statistic, Tensors):
+            for name, tensor in statistic.items():
                 axes, values = _of_members(tensor, members)
                 if not axes:
                     yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
@@ -186,7 +186,7 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
                 ):  # the table of heads has those means
                     yield _row_leaf(name, axes, values, place, rows)
         elif group not in left_out:
-            for name, number in _single_numbers(group, found):
+            for name, number in _single_numbers(group, statistic):
                 yield (one_column, name, *place), np.full((len(reports), 1), number, dtype=np.float64)
     for name, tensor in tensors.items():
         axes, values = _of_members(tensor, members)
@@ -439,21 +439,21 @@ class Condition(NamedTuple):
     def __str__(self) -> str:
         return f"{self.name} {self.operator} {self.text}"
 
-    def holds(self, found: Any) -> Any:
+    def holds(self, value: Any) -> Any:
         """Whether it holds for a value, or for each number of an array; never for a missing number."""
         compare = OPERATORS[self.operator]
-        if self.number is not None and not isinstance(found, str):
-            if found is None or isinstance(found, bool):
+        if self.number is not None and not isinstance(value, str):
+            if value is None or isinstance(value, bool):
                 return False
-            if isinstance(found, np.ndarray):
+            if isinstance(value, np.ndarray):
                 # Stores round to float32: what is written as 0.1 is still equal to 0.1.
-                found = np.where(found == _nearest_single(self.number), self.number, found)
+                value = np.where(value == _nearest_single(self.number), self.number, value)
             # NaN != x is true in floating point; here a missing number satisfies nothing.
-            return compare(found, self.number) & (found == found)
+            return compare(value, self.number) & (value == value)
         if self.operator not in FOR_TEXTS:
             return False
         # YAML reads True as true, and so does this.
-        return compare(_text(found), self.text.lower() if isinstance(found, bool) else self.text)
+        return compare(_text(value), self.text.lower() if isinstance(value, bool) else self.text)
 
 
 def _nearest_single(number: float) -> float:
@@ -614,11 +614,11 @@ class Expectations:
             }
         lines = []
         for condition, places in self._places[columns].items():
-            found = values[places]
-            wrong = np.flatnonzero(~np.asarray(condition.holds(found), dtype=bool))
+            numbers = values[places]
+            wrong = np.flatnonzero(~np.asarray(condition.holds(numbers), dtype=bool))
             if len(wrong):
-                worst = wrong[int(_excess(condition, found[wrong]).argmax())]
-                column, value = columns[places[worst]], float(found[worst])
+                worst = wrong[int(_excess(condition, numbers[wrong]).argmax())]
+                column, value = columns[places[worst]], float(numbers[worst])
                 where = _where(column)
                 more = f" (and in {len(wrong) - 1} more)" if len(wrong) > 1 else ""
                 number = "no number" if np.isnan(value) else repr(value)

@@ -139,7 +139,8 @@ def pattern_grid(
         ]
         starts, header = [""] * len(patterns), "strongest, ± half of its interval"
     else:
-        names = [SHORT_NAMES.get(row.statistic, row.statistic or "") for row in patterns]
+        statistics = [row.statistic or "" for row in patterns]
+        names = [SHORT_NAMES.get(name, name) for name in statistics]
         longest = max(len(plain_text(name)) for name in ("statistic", *names)) + 1
         starts = [f"{plain_text(name):<{longest}}" for name in names]
         header = f"{'statistic':<{longest}}strongest (layer:head)"
@@ -335,7 +336,7 @@ def looks_at_first(report: Report) -> bool:
 
 def _by_stack(heads: Records[SurveyedHead]) -> dict[str, Records[SurveyedHead]]:
     """The heads of each stack."""
-    of_heads: list[str] = heads.cells["stack"]
+    of_heads: list[str] = heads.column("stack").tolist()
     return {
         stack: heads.taken([place for place, name in enumerate(of_heads) if name == stack])
         for stack in dict.fromkeys(of_heads)
@@ -377,8 +378,8 @@ def heads_screen(report: Report, display: Display) -> ScreenParts:
         yield from screen_parts(report, display)
     elif report.picture_maps is not None:
         yield from picture_maps_part(report, display)
-    elif "rollout" in report.tensors:
-        (rollout,) = matrices_of(report, "rollout", report.tensors["rollout"])
+    elif rolled := report.tensors.get("rollout"):
+        (rollout,) = matrices_of(report, "rollout", rolled)
         yield weights_part(report, rollout, ROLLOUT_TITLE, display)
     for name, tensor in report.tensors.items():
         if tensor.axes == PLACES:
@@ -475,7 +476,7 @@ def _order(report: Report) -> str:
     spec = report.spec
     if not spec.get("sort"):
         return ""
-    name = str(spec["sort"])
+    name = str(spec.get("sort"))
     if name == "from_to_weight":
         queries, keys = named_tokens(report, "from"), named_tokens(report, "to")
         to = ", ".join(keys) + " (summed)" * (len(keys) > 1)
