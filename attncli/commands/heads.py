@@ -35,15 +35,9 @@ from attncli.measure.heads import (
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
-from attncli.models.pretrained import (
-    Pretrained,
-    Reading,
-    part_that_reads,
-    part_that_sees,
-    positions_named,
-    reader_of,
-)
+from attncli.models.pretrained import Pretrained, Reading, part_that_reads, part_that_sees, reader_of
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
+from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
 from attncli.records.surveys import NAMING, HeadSurvey, PatchNorm, PatchNorms, SurveyedHead, TokenNamed

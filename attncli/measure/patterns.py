@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.formulas import Plane, RunningMoments, mean_interval
+from attncli.core.formulas import Plane
 from attncli.core.layer import Computed, Marks, Patterns, Wanted
 from attncli.core.names import (
     FIRST_TOKEN,
@@ -23,6 +23,7 @@ from attncli.core.names import (
     UNNAMED,
     WITH_SHARE,
 )
+from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.records.columns import Records
 from attncli.records.surveys import (
     NAMING,

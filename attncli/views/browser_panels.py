@@ -77,8 +77,8 @@ class Tones:
         return half_block_segments(levels(places), self.palette)
 
     def marked(self, text: str, place: float, *, is_chosen: bool) -> Segment:
-        """A text in black or white on the colour of a place; what is chosen is bold, and reversed without
-        colour.
+        """A text in black or white on the colour of a place; the chosen one is bold, and reversed without
+        colours.
         """
         if self.depth == "none" or np.isnan(place):
             return Segment(text, CHOSEN if is_chosen else None)
@@ -128,7 +128,7 @@ class Panel(ScrollView, can_focus=False):
         return False
 
     def num_columns(self) -> int:
-        """Cells of the widest line; what is wider than the panel scrolls."""
+        """Cells of the widest line; lines wider than the panel scroll."""
         return 0
 
     def column_to_show(self) -> int | None:
@@ -168,7 +168,7 @@ class Panel(ScrollView, can_focus=False):
         return Strip(segments).adjust_cell_length(width)
 
     def on_click(self, event: Click) -> None:
-        """Choose what is under the mouse."""
+        """Choose the cell under the mouse."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y > 0:
             line = offset.y - 1 + self.scroll_offset.y
