@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, UNNAMED
+from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, stack_label
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
 from attncli.records.surveys import HeadsOfPattern, HeadSurvey, SurveyedHead
@@ -252,7 +252,7 @@ def _strongest(row: HeadsOfPattern, report: Report, labels: TableLabels) -> Iter
 
 def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
     """Position and token: a decoder reads the text; beside maps a report has the tokens of one side."""
-    if stack != "self" and report.spec.get("maps") != "none":
+    if stack_label(stack) and report.spec.get("maps") != "none":
         return str(key)
     return labels.place("query" if stack == "decoder" else "key", key)
 
@@ -424,7 +424,7 @@ def _size(stack: str, of_stack: Records[SurveyedHead]) -> str:
     layers, num_heads = np.unique(of_stack.column("layer"), return_counts=True)
     least, most = int(num_heads.min()), int(num_heads.max())
     heads = counted(most, "head") if least == most else f"{least} to {most} heads"
-    name = "" if stack == "self" else f"{stack} "
+    name = f"{stack_label(stack)} ".lstrip()
     return f"{name}{counted(len(layers), 'layer')} × {heads}"
 
 
