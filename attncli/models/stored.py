@@ -6,9 +6,11 @@ Of a file no more than its header is read before: what a model needs is known fr
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, pairwise
 from math import prod
 from pathlib import Path
@@ -22,6 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from attncli.core.few_rows import HALVES, MOST_ROWS, write_products
+from attncli.core.row_tiles import run_jobs
 from attncli.core.runtime import torch_threads
 from attncli.errors import UserError
 from attncli.models.folder import ARCHITECTURE, TensorInFile, gguf_header, safetensors_tensors, weight_files
@@ -33,6 +37,8 @@ CHUNK_NUMBERS = 2**20
 """How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
 FEW_ROWS = 32
 """Vectors that a weight meets, up to which torch's threads wait for each other more than they work."""
+JOBS_OF_A_THREAD = 4
+"""Parts of a weight for each thread from which on none waits long for another's last; fewer are torch's."""
 TRIED_BYTES = 2**26
 """How much is read to tell how long all of it takes."""
 AHEAD_BYTES = 2**28
@@ -112,6 +118,8 @@ class Source:
     dtype: torch.dtype
     stored_bytes: int
     """What all of it takes in its files."""
+    is_read_by_threads = False
+    """Whether threads may read different rows at the same time."""
 
     def rows(self, start: int, stop: int) -> Tensor:
         """The numbers of some rows: of the first axis."""
@@ -120,6 +128,10 @@ class Source:
     def passing(self, start: int, stop: int) -> Tensor:
         """As `rows`, in memory that the next call in this thread takes again."""
         return self.rows(start, stop)
+
+    def narrow(self) -> "Source | None":
+        """Where the same numbers are in half precision, which float32 holds exactly; None for others."""
+        return None
 
     def whole(self) -> Tensor:
         """All numbers, in their shape."""
@@ -140,6 +152,7 @@ class InSafetensors(Source):
 
     file: WeightFile
     about: TensorInFile
+    is_read_by_threads = True
 
     def __post_init__(self) -> None:
         self.shape, self.dtype = torch.Size(self.about.shape), DTYPES[str(self.about.kind)]
@@ -154,6 +167,9 @@ class InSafetensors(Source):
 
     def whole(self) -> Tensor:
         return self._read(torch.empty(self.shape, dtype=self.dtype))
+
+    def narrow(self) -> Source | None:
+        return self if self.dtype in HALVES else None
 
     def mapped(self) -> Tensor | None:
         pages = self.file.mapped(self.about.begin, self.stored_bytes)
@@ -174,6 +190,7 @@ class InGguf(Source):
 
     file: WeightFile
     about: TensorInFile
+    is_read_by_threads = True
 
     def __post_init__(self) -> None:
         from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
@@ -221,6 +238,7 @@ class Cast(Source):
 
     def __post_init__(self) -> None:
         self.shape, self.stored_bytes = self.source.shape, self.source.stored_bytes
+        self.is_read_by_threads = self.source.is_read_by_threads and self.device.type == "cpu"
 
     def rows(self, start: int, stop: int) -> Tensor:
         # As stored to the device, which widens faster than the way there.
@@ -239,6 +257,9 @@ class Cast(Source):
                 widened[start:stop] = self.source.passing(start, stop)
             return widened
         return self.source.whole().to(self.device).to(self.dtype)
+
+    def narrow(self) -> Source | None:
+        return self.source.narrow()
 
     def mapped(self) -> Tensor | None:
         return self.source.mapped() if self.source.dtype == self.dtype else None
@@ -462,10 +483,14 @@ class Stored(Tensor):
         mapped = self.source.mapped() if self.use.maps and self.use.device.type == "cpu" else None
         return self.source.whole() if mapped is None else mapped
 
-    def parts(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Its rows, some at a time: from where to where, and their numbers."""
+    def keep_if_wanted(self) -> None:
+        """Called before its numbers are used; where they are to stay they are read now."""
         if self.numbers is None and self.use.begin(self):
             self.numbers = self._kept()
+
+    def parts(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Its rows, some at a time: from where to where, and their numbers."""
+        self.keep_if_wanted()
         if self.numbers is not None:
             yield 0, self.shape[0], self.numbers
             return
@@ -621,15 +646,46 @@ class _Linear(torch.autograd.Function):
 
 
 def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
-    """x W^T + b, a few rows of W at a time: each number is rounded once, as of a weight in memory."""
+    """x W^T + b, a few rows of W at a time: each number is rounded once, as of a weight in memory.
+
+    Of a large weight a thread reads, widens and multiplies some rows while another does so with the next.
+    """
+    weight.keep_if_wanted()
+    if weight.numbers is not None:
+        return functional.linear(x, weight.numbers, bias)
     output = x.new_empty(*x.shape[:-1], weight.shape[0])
     flat, flat_output = x.reshape(-1, x.shape[-1]), output.view(-1, weight.shape[0])
+    narrow = weight.source.narrow() if len(flat) <= MOST_ROWS and type(x) is Tensor else None
+    if x.dtype == torch.float32 and x.device.type == "cpu" and narrow is not None:
+        multiply = partial(_few_rows_multiplied, flat.contiguous(), narrow, bias, flat_output)
+    else:
+        multiply = partial(_rows_multiplied, flat, weight.source, bias, flat_output)
+    jobs = [partial(multiply, start, stop) for start, stop in chunks(weight.source)]
+    num_threads = torch.get_num_threads()
+    if weight.source.is_read_by_threads and len(jobs) >= JOBS_OF_A_THREAD * num_threads:
+        with torch_threads(1):
+            deque(run_jobs(jobs, num_threads), maxlen=0)
+        return output
     with torch_threads(1) if len(flat) <= FEW_ROWS else nullcontext():
-        for start, stop, rows in weight.parts():
-            # Not into a slice (out=), for whose strides another kernel adds up in another order.
-            of_rows = None if bias is None else bias[start:stop]
-            flat_output[:, start:stop] = functional.linear(flat, rows, of_rows)
+        for job in jobs:
+            job()
     return output
+
+
+def _rows_multiplied(
+    x: Tensor, source: Source, bias: Tensor | None, output: Tensor, start: int, stop: int
+) -> None:
+    # Not into a slice (out=), for whose strides another kernel adds up in another order.
+    of_rows = None if bias is None else bias[start:stop]
+    output[:, start:stop] = functional.linear(x, source.passing(start, stop), of_rows)
+
+
+def _few_rows_multiplied(
+    x: Tensor, source: Source, bias: Tensor | None, output: Tensor, start: int, stop: int
+) -> None:
+    write_products(x, source.passing(start, stop), output, start)
+    if bias is not None:
+        output[:, start:stop] += bias[start:stop]
 
 
 def _linear(input: Any, weight: Any, bias: Tensor | None = None) -> Tensor | None:
