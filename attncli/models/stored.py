@@ -395,13 +395,18 @@ class Use:
         self._order, self._places = order, {id(weight): place for place, weight in enumerate(order)}
 
     def one_run(self) -> tuple[int, float]:
-        """The bytes that a run of the model reads, and about how many seconds that takes, by a part of it."""
+        """The bytes that a run reads, and the seconds of one vector, estimated from a part of the weights."""
         total = sum(weight.source.stored_bytes for weight in self._order)
         read, begun = 0, time.monotonic()
         for weight in self._order:
-            for start, stop in chunks(weight.source):
-                weight.source.passing(start, stop)
-            read += weight.source.stored_bytes
+            source = weight.source
+            if len(source.shape) == 2:
+                row = torch.zeros(1, source.shape[1], dtype=source.dtype, device=self.device)
+                _multiplied_in_parts(row, source, None)
+            else:
+                for start, stop in chunks(source):
+                    source.passing(start, stop)
+            read += source.stored_bytes
             if read >= TRIED_BYTES:
                 break
         return total, (time.monotonic() - begun) * total / max(1, read)
@@ -653,16 +658,20 @@ def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
     weight.keep_if_wanted()
     if weight.numbers is not None:
         return functional.linear(x, weight.numbers, bias)
-    output = x.new_empty(*x.shape[:-1], weight.shape[0])
-    flat, flat_output = x.reshape(-1, x.shape[-1]), output.view(-1, weight.shape[0])
-    narrow = weight.source.narrow() if len(flat) <= MOST_ROWS and type(x) is Tensor else None
+    return _multiplied_in_parts(x, weight.source, bias)
+
+
+def _multiplied_in_parts(x: Tensor, source: Source, bias: Tensor | None) -> Tensor:
+    output = x.new_empty(*x.shape[:-1], source.shape[0])
+    flat, flat_output = x.reshape(-1, x.shape[-1]), output.view(-1, source.shape[0])
+    narrow = source.narrow() if len(flat) <= MOST_ROWS and type(x) is Tensor else None
     if x.dtype == torch.float32 and x.device.type == "cpu" and narrow is not None:
         multiply = partial(_few_rows_multiplied, flat.contiguous(), narrow, bias, flat_output)
     else:
-        multiply = partial(_rows_multiplied, flat, weight.source, bias, flat_output)
-    jobs = [partial(multiply, start, stop) for start, stop in chunks(weight.source)]
+        multiply = partial(_rows_multiplied, flat, source, bias, flat_output)
+    jobs = [partial(multiply, start, stop) for start, stop in chunks(source)]
     num_threads = torch.get_num_threads()
-    if weight.source.is_read_by_threads and len(jobs) >= JOBS_OF_A_THREAD * num_threads:
+    if source.is_read_by_threads and len(jobs) >= JOBS_OF_A_THREAD * num_threads:
         with torch_threads(1):
             deque(run_jobs(jobs, num_threads), maxlen=0)
         return output
