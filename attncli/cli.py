@@ -40,7 +40,7 @@ from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS, load
 from attncli.signals import end_as_by_default, end_quietly
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
-    from attncli.commands.command import Command, CommandGroup, Parameter
+    from attncli.commands.command import Command, Parameter
 
 HELP = """Where each token looks: in a sentence, in heads of models, in many runs.
 
@@ -67,15 +67,21 @@ COMMANDS = {
     "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
     "results": CommandRow("A summary of what a batch has kept", "results", "Many runs"),
     "export": CommandRow("The statistics of a batch as a tidy table", "results:export_command", "Many runs"),
-    "plugins": CommandRow("What installed packages add to attn", "plugins", "Many runs"),
-    "config": CommandRow("The schema of config files", "config", "Many runs"),
-    "report": CommandRow("The schema of reports", "config:report_command", "Many runs"),
+    "info": CommandRow("Versions, plugins, and the schemas of files", "info", "Many runs"),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
+FORMER = {
+    ("plugins",): ("info", "plugins"),
+    ("config", "schema"): ("info", "config-schema"),
+    ("report", "schema"): ("info", "report-schema"),
+    ("config",): ("info",),
+    ("report",): ("info",),
+}
+"""What a command line began with before 0.4, and begins with now: the old words still work."""
 
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
-# The headings of long help in their order; one that is not here is an experiment's own and leads.
+# The headings of long help in order. Any other heading belongs to one experiment and comes first.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
 NAME_WIDTH = 30
 EVERYDAY_EXAMPLES, EXAMPLE_WIDTH = 3, 76
@@ -116,7 +122,7 @@ class CommandWithExamples(TyperCommand):
                 typed,
                 command=ctx.info_name,
                 flags=_flags(self),
-                arguments=[one.metavar or "" for one in self.params if _is_argument(one)],
+                arguments=[parameter.metavar or "" for parameter in self.params if _is_argument(parameter)],
                 flags_of=_flags_of_each,
             )
             raise UserError(line) from None
@@ -132,9 +138,9 @@ class CommandWithExamples(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] FILE [REPORT]`: arguments by their names alone."""
         pieces = ["[OPTIONS]"]
-        for one in filter(_is_argument, self.params):
-            name = one.metavar if one.required else f"[{one.metavar}]"
-            pieces.append(f"{name}{'...' if one.nargs == -1 else ''}")
+        for parameter in filter(_is_argument, self.params):
+            name = parameter.metavar if parameter.required else f"[{parameter.metavar}]"
+            pieces.append(f"{name}{'...' if parameter.nargs == -1 else ''}")
         return pieces
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
@@ -169,9 +175,13 @@ class CommandWithExamples(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Where the other flags are."""
-        options = [one for one in self.get_params(ctx) if not (_is_argument(one) or _is_hidden(one))]
+        options = [
+            parameter
+            for parameter in self.get_params(ctx)
+            if not (_is_argument(parameter) or _is_hidden(parameter))
+        ]
         if not self.is_help_whole:
-            others = sum(one.name not in self.everyday for one in options)
+            others = sum(option.name not in self.everyday for option in options)
             formatter.write(f"\n--help-all shows {others} more flag{'s' * (others > 1)}.\n")
 
 
@@ -189,19 +199,20 @@ def _is_argument(parameter: Any) -> bool:
 
 def _flags(command: Any) -> dict[str, str | None]:
     """The flags in the help of Typer's command, each with what it calls its value; None for a switch."""
-    options = (one for one in command.params if not _is_argument(one) and not one.hidden)
+    options = (
+        parameter for parameter in command.params if not _is_argument(parameter) and not parameter.hidden
+    )
     return {
-        flag: None if one.is_flag else one.metavar or "TEXT"
-        for one in options
-        for flag in (*one.opts, *one.secondary_opts)
+        flag: None if option.is_flag else option.metavar or "TEXT"
+        for option in options
+        for flag in (*option.opts, *option.secondary_opts)
     }
 
 
 def _flags_of_each() -> dict[str, dict[str, str | None]]:
     """The flags of every command, whose pages are all imported now."""
     usable = [name for name in COMMANDS if name not in EXPERIMENTS or name in SPECS]
-    commands = {name: _command(name) for name in usable}
-    return {name: _flags(one) for name, one in commands.items() if not hasattr(one, "commands")}
+    return {name: _flags(_command(name)) for name in usable}
 
 
 def _is_hidden(parameter: Any) -> bool:
@@ -281,7 +292,7 @@ def _has_one_value(parameter: "Parameter") -> bool:
 
 
 def _passed(parameter: "Parameter", value: Any) -> Any:
-    """The value as `run` takes it; UserError where an option was given two that differ."""
+    """The value as `run` takes it. Raises UserError where an option was given two that differ."""
     if parameter.kind == list[str]:
         return value or ()  # Of a list that was not given Typer makes None.
     if not _has_one_value(parameter):
@@ -297,17 +308,17 @@ def _typer_command(command: "Command") -> Any:
     """Typer's command; called without its required arguments it shows its help."""
 
     def call(help_all: bool, **values: Any) -> int | None:
-        for one in command.parameters:
-            value = values[_name(one)]
-            if (one.note or one.now) and value not in (None, (), []):
-                if one.note:
-                    note(f"{one.flags[0].partition('/')[0]}: {one.note}")
-                if one.now:
-                    values[one.now] = [*(values[one.now] or ()), *value]
+        for parameter in command.parameters:
+            value = values[_name(parameter)]
+            if (parameter.note or parameter.now) and value not in (None, (), []):
+                if parameter.note:
+                    note(f"{parameter.flags[0].partition('/')[0]}: {parameter.note}")
+                if parameter.now:
+                    values[parameter.now] = [*(values[parameter.now] or ()), *value]
         passed = {
-            one.name: one.found(_passed(one, values[_name(one)]))
-            for one in command.parameters
-            if one.is_passed
+            parameter.name: parameter.found(_passed(parameter, values[_name(parameter)]))
+            for parameter in command.parameters
+            if parameter.is_passed
         }
         command.refuse_writing_over(passed)
         return command.run(**passed, **({"attn": run} if command.runs_commands else {}))
@@ -318,43 +329,17 @@ def _typer_command(command: "Command") -> Any:
         command.name,
         cls=CommandWithExamples,
         help=f"{command.summary}.",
-        no_args_is_help=any(one.required for one in command.parameters),
+        no_args_is_help=any(parameter.required for parameter in command.parameters),
         context_settings=HELP_NAMES,
     )(call)
     made: Any = typer.main.get_command(app)
     made.examples = command.examples
     made.everyday = {
-        _name(one): one.everyday for one in command.parameters if one.everyday and not one.hidden
+        _name(parameter): parameter.everyday
+        for parameter in command.parameters
+        if parameter.everyday and not parameter.hidden
     } | OF_HELP
     return made
-
-
-class Group(TyperGroup):
-    """A group of commands that says what would work instead of a command that it has not."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's; every flag is shown by command, so that `--help-all` is help here."""
-        return super().parse_args(
-            ctx, ["--help" if arg == "--help-all" else arg for arg in args[:1]] + args[1:]
-        )
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Typer's; UserError for a word that is no command."""
-        if args[0] not in self.commands:
-            from attncli.commands.mistakes import unknown_command
-
-            raise UserError(unknown_command(args, self.commands, ctx.command_path))
-        return super().resolve_command(ctx, args)
-
-
-def _typer_group(group: "CommandGroup") -> TyperGroup:
-    return Group(
-        name=group.name,
-        help=f"{group.summary}.",
-        commands={command.name: _typer_command(command) for command in group.commands},
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
 
 
 def _command(name: str) -> Any:
@@ -362,12 +347,23 @@ def _command(name: str) -> Any:
     row = COMMANDS[name]
     if name in EXPERIMENTS and name not in SPECS:  # it has been said why
         raise typer.Exit(FAILED)
-    command = load(f"attncli.commands.{row.module}", "command")(name, row.summary)
-    return _typer_group(command) if hasattr(command, "commands") else _typer_command(command)
+    return _typer_command(load(f"attncli.commands.{row.module}", "command")(name, row.summary))
 
 
-class LazyGroup(Group):
-    """A group that knows its commands' names and summaries, and imports a command when it is called."""
+def _with_present_names(words: list[str]) -> list[str]:
+    """The command line with a command's present name; a former one is read, with a note."""
+    for before, now in FORMER.items():
+        if words[: len(before)] == [*before]:
+            note(f"attn {' '.join(before)} is now attn {' '.join(now)}")
+            return [*now, *words[len(before) :]]
+    return words
+
+
+class LazyGroup(TyperGroup):
+    """All commands by their names and summaries, each imported when it is called.
+
+    A word that is no command is answered with what would work instead.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -375,12 +371,18 @@ class LazyGroup(Group):
         self.commands = names  # Typer lists and suggests them
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's, with `version` and `help [COMMAND]` for the flags of these names."""
+        """Typer's, with `version` and `help [COMMAND]` for the flags of these names.
+
+        Every flag is shown by command, so that `--help-all` is help here.
+        """
         match args:
             case ["version"]:
                 args = ["--version"]
             case ["help", *commands]:
                 args = [*commands, "--help"]
+            case ["--help-all", *others]:
+                args = ["--help", *others]
+        args = _with_present_names(args)
         typed = [*args]
         try:
             return super().parse_args(ctx, args)
@@ -390,8 +392,16 @@ class LazyGroup(Group):
             line = flag_before_command(error.format_message(), typed, _flags(self), COMMANDS)
             raise UserError(line) from None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Typer's. Raises UserError for a word that is no command."""
+        if args[0] not in self.commands:
+            from attncli.commands.mistakes import unknown_command
+
+            raise UserError(unknown_command(args, self.commands))
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name, built now; None where there is none."""
+        """The command of that name, built now, or None."""
         return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -496,7 +506,7 @@ def _failed(error: Exception) -> int:
         case _ if is_about_memory(error):
             _print_errors(out_of_memory(error))
         case OSError() if error.filename is not None and error.errno not in NO_ROOM:
-            # What is written has errors of its own: a name was looked for, which pathlib passes on.
+            # Errors in writing are handled there: this one comes from looking up a name, through pathlib.
             _print_errors(f"{error.filename}: cannot be read: {error.strerror}")
             return UserError.exit_code
         case OSError():
@@ -523,13 +533,13 @@ def _stop(signal_number: int, frame: object) -> None:
 
 
 def _interrupt(signal_number: int, frame: object) -> None:
-    """Ctrl-C: as `_stop`, for who goes on with what there is."""
+    """Ctrl-C: as `_stop`, for commands that finish with the results they have."""
     _asked.append(signal_number)
     raise KeyboardInterrupt
 
 
 def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Python drops what is raised in a weakref callback or in __del__: so an end that was asked for."""
+    """Python drops exceptions raised in weakref callbacks and __del__: end the process all the same."""
     match unraisable.exc_value:
         case SystemExit():
             asked = signal.SIGTERM

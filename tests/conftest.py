@@ -173,7 +173,7 @@ def _form(value: Any, words: frozenset[str]) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def _reports_follow_their_schema() -> Iterator[None]:
-    """Whatever report of whatever command a test writes as data, `attn report schema` describes it."""
+    """Whatever report of whatever command a test writes as data, `attn info report-schema` describes it."""
     from attncli.report import Report
     from attncli.saved import report_schema
 

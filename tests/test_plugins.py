@@ -97,7 +97,7 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
     (tmp_path / "s.yaml").write_text("experiment: self\nsweep: {causal: [false, true]}\n")
     words, tiny = ["the cat sees the cat", "--embed-dim", "5"], ["a b c", "--embed-dim", "4"]
     commands = {
-        "plugins": ["plugins"],
+        "plugins": ["info", "plugins"],
         "help": ["--help"],
         "help of it": ["similarity", "--help-all"],
         "json": ["similarity", *words, "--centered", "--format", "json"],
@@ -116,7 +116,7 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
         "batch of rows": ["batch", "s.yaml", "-o", "s.db", "--workers", "1"],
         "export": ["export", "s.db"],
         "engine": ["self", *tiny, "--explain", "--format", "json"],
-        "schema": ["config", "schema"],
+        "schema": ["info", "config-schema"],
         "show": ["show", "no.json"],
     }
     # dot draws which heads feed which, and nothing else.
@@ -183,7 +183,7 @@ def test_a_broken_one_is_a_line_each_and_the_rest_works(site: Path, tmp_path: Pa
         ["self", "a b", "--format", "gone_views"],
         ["similarity", "a b"],
         ["self", "--no-such-flag"],
-        ["plugins"],
+        ["info", "plugins"],
     ]
     shown, found, gone, view, works, flag, listed = attn(commands, tmp_path, site, broken)
     assert (shown.code, shown.err) == (0, "") and "gone_experiments" in shown.out

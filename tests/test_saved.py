@@ -215,7 +215,7 @@ def test_the_schema_refuses_what_is_not_opened(text: str) -> None:
 
 def test_the_schema_is_valid_and_printed(attn: Attn) -> None:
     jsonschema.Draft202012Validator.check_schema(report_schema())
-    assert json.loads(attn(["report", "schema"]).out) == report_schema()
+    assert json.loads(attn(["info", "report-schema"]).out) == report_schema()
 
 
 @pytest.mark.parametrize("text", DAMAGED, ids=lambda text: (DAMAGED[text] or text)[:60])

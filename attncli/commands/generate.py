@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -20,20 +19,19 @@ from attncli.settings.fields import (
     Size,
     TextSource,
     contradiction,
-    in_group,
 )
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import HeadNumber, ImageSpec
-from attncli.settings.text import IN_FILE, FileName, Text, Texts, text_or_file
+from attncli.settings.text import IN_FILE, Text, TextPath, Texts, text_or_file
 
 if TYPE_CHECKING:
     import torch
     from pydantic import ValidationInfo
-    from torch import Tensor
 
-    from attncli.measure.writing import Prompt, Writing, WrittenRows
+    from attncli.measure.prompts import Prompt
     from attncli.models.pretrained import Pretrained
-    from attncli.report import NamedTensor, Picture, Report, Row, Statistic, Table, Tensors
+    from attncli.records.writings import WrittenText
+    from attncli.report import Picture, Report
     from attncli.toys.attention import Progress
 
     WriterStatistic = str
@@ -64,11 +62,13 @@ class PromptSpec(ImageSpec):
     group = "Input"
     argument = "sentence"
 
-    file: Annotated[FileName | None, IN_FILE] = Field(
+    file: Annotated[TextPath | None, IN_FILE] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     sentence: Text | None = Field(
-        default_factory=lambda data: SENTENCE if data["model"] is None and data["file"] is None else None,
+        default_factory=lambda data: (
+            SENTENCE if data.get("model") is None and data.get("file") is None else None
+        ),
         description="the text that the model continues",
     )
     question: Annotated[Text | None, Everyday("what is asked below the text")] = Field(
@@ -195,12 +195,12 @@ class GenerateSpec(PromptSpec):
             return ()
         return tuple(name for name in (*OF_WEIGHTS, *WRITING) if self.needle or name != "needle_mass")
 
-    def single_statistics(self) -> tuple[str, ...]:
-        of_needle = {"needle_mass", "retrieval"} if self.needle is None else set()
-        counts = in_group("writing", "prompt_tokens", "new_tokens")
-        counts += in_group("writing", "log_probability") if self.answer is not None else ()
-        found = () if self.needle is None else in_group("needle", "tokens", "copied", "found")
-        return (*(name for name in WRITER_STATISTICS if name not in of_needle), *counts, *found)
+    def result_kind(self) -> str:
+        return "generate"
+
+    def unmeasured(self) -> set[str]:
+        of_needle = {"needle_mass", "retrieval", "needle"} if self.needle is None else set()
+        return of_needle | ({"log_probability"} if self.answer is None else set())
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -222,171 +222,11 @@ class GenerateSpec(PromptSpec):
             yield contradiction("sort", f"{self.sort} needs `needle`", "needle")
 
 
-MOST_MEAN_WEIGHTS = 2**22
-
-
-@dataclass(frozen=True)
-class ReportParts:
-    """The rows of each new token, as tensors with the axes layer, head, query (and rank, key)."""
-
-    spec: GenerateSpec
-    found: "Writing"
-    pretrained: "Pretrained"
-
-    @property
-    def prompt(self) -> "Prompt":
-        """What was given."""
-        return self.found.prompt
-
-    @property
-    def rows(self) -> "WrittenRows":
-        """What was kept of each new token."""
-        return self.found.rows
-
-    @property
-    def written(self) -> list[int]:
-        """The new tokens."""
-        return self.found.tokens
-
-    def tokens(self) -> tuple[str, ...]:
-        """What stands at the queries, and with one stack at the keys: all but the last token written."""
-        from attncli.models.writing import start_token, writer_of
-
-        if self.prompt.context is None:
-            return (*self.prompt.text.tokens, *self.pretrained.labels(self.written[:-1]))
-        start = start_token(writer_of(self.pretrained.whole).model)
-        return self.pretrained.labels([start, *self.written[:-1]])
-
-    def context_tokens(self) -> tuple[str, ...]:
-        """What stands at the keys of cross-attention."""
-        return () if self.prompt.context is None else self.prompt.context.tokens
-
-    def pictures(self) -> "tuple[Picture, ...]":
-        """Those that it read; what was written lies on none of them."""
-        from attncli.commands.heads import pictures_of
-
-        beside = (None,) * max(0, len(self.written) - 1)
-        return tuple(
-            one if one.axis == "context_tokens" else replace(one, boxes=one.boxes + beside)
-            for one in pictures_of(self.prompt)
-        )
-
-    @property
-    def first_query(self) -> int:
-        """The position of the query that chose the first token."""
-        return len(self.prompt.text.ids) - 1 if self.prompt.context is None else 0
-
-    def tensors(self) -> "dict[str, NamedTensor]":
-        """The weights that were asked for."""
-        from attncli.report_parts import named
-
-        if self.spec.maps == "none":
-            return {}
-        each = [one.weights for one in self.rows.tokens]
-        if self.spec.maps == "heads" and each[-1] is not None:
-            whole = _by_query([weights for weights in each if weights is not None])
-            return {"weights": self._placed_rows(whole, "query", "key")}
-        means = [one.mean for one in self.rows.tokens]
-        if len(means) * len(means[-1]) > MOST_MEAN_WEIGHTS:
-            return {}
-        return {"weights": named(_by_query(means), "query", "key")}
-
-    def statistics(self) -> "dict[str, Statistic]":
-        """A row for each head, a row for each token, and every number of every row."""
-        from attncli.report import Numbers, Table
-
-        num_prompt, num_new = len(self.prompt.prompt.ids), len(self.written)
-        labels = self.pretrained.labels(self.written)
-        found: dict[str, Statistic] = {
-            "heads": self._ranked(self._heads()),
-            "written": Table(self.rows.token_rows(labels, self.first_query, best=self.found.best_head)),
-            "writing": Numbers(prompt_tokens=num_prompt, new_tokens=num_new),
-        }
-        if self.found.log_probabilities is not None:
-            found["writing"] = Numbers(
-                prompt_tokens=num_prompt,
-                new_tokens=num_new,
-                log_probability=float(self.found.log_probabilities.sum()),
-            )
-        if self.prompt.needle:
-            needle = {int(self.prompt.prompt.ids[place]) for place in self.prompt.needle}
-            share = len(needle & {*self.written}) / len(needle)  # of its different tokens
-            found["needle"] = Numbers(
-                tokens=len(self.prompt.needle), copied=self.found.retrieval[1], found=share
-            )
-        return found | {"rows": self._rows()}
-
-    def needle_note(self) -> str:
-        """What was copied of the needle."""
-        first, last = self.prompt.needle[0], self.prompt.needle[-1]
-        return f"The needle is at {first}-{last}; {self.found.retrieval[1]} of the new tokens are in it."
-
-    def _ranked(self, heads: "Table") -> "Table":
-        from attncli.report import Table
-
-        key, sign = self.spec.sort, 1 if self.spec.ascending else -1
-        if key == "retrieval" and all(row.get(key) != row.get(key) for row in heads):
-            key = "needle_mass"  # nothing was copied
-        if key not in heads[0]:
-            raise UserError(f"sort: {key} is for models of one stack, not for cross-attention")
-
-        def rank(row: "Row") -> float:
-            value = row[key]
-            return sign * value if isinstance(value, float) and value == value else inf
-
-        return Table(sorted(heads, key=rank)[: self.spec.top])
-
-    def _heads(self) -> "Table":
-        """The means over the new tokens; no number where none of them has one."""
-        from attncli.report import Table
-
-        of_needle = {"retrieval": self.found.retrieval[0]} if self.prompt.needle else {}
-        return Table(self.rows.head_rows(**of_needle))
-
-    def _rows(self) -> "Tensors":
-        import torch
-
-        from attncli.report import Tensors
-
-        of_rows = {name: self._placed_rows(numbers, "query") for name, numbers in self.rows.numbers().items()}
-        ranks = slice(self.spec.top_k)
-        keys = torch.stack([one.top_keys[..., ranks] for one in self.rows.tokens], dim=-2)
-        weights = torch.stack([one.top_weights[..., ranks] for one in self.rows.tokens], dim=-2)
-        of_rows["top_keys"] = self._placed_rows(keys, "query", "rank")
-        of_rows["top_weights"] = self._placed_rows(weights, "query", "rank")
-        return Tensors(of_rows)
-
-    def _placed_rows(self, tensor: "Tensor", *axes: str) -> "NamedTensor":
-        """At the places of their layers, NaN or key -1 elsewhere; a chosen layer or head is not an axis."""
-        import torch
-
-        from attncli.report_parts import named
-
-        if self.spec.layer is None:
-            nothing = torch.nan if tensor.is_floating_point() else -1
-            layers = [place.layer for place in self.rows.places]
-            spread = tensor.new_full((max(layers) + 1, *tensor.shape[1:]), nothing)
-            spread[layers] = tensor
-            return named(spread, "layer", "head", *axes)
-        if self.spec.head is None:
-            return named(tensor[0], "head", *axes)
-        return named(tensor[0, 0], *axes)
-
-
-def _by_query(rows: "list[Tensor]") -> "Tensor":
-    """Rows (…, key) of growing length as one tensor (…, query, key), 0 on the keys after each query."""
-    import torch
-
-    most = rows[-1].shape[-1]
-    padded = [torch.nn.functional.pad(row, (0, most - row.shape[-1])) for row in rows]
-    return torch.stack(padded, dim=-2)
-
-
 def read(
     spec: GenerateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Prompt":
     """What the model reads; UserError for what does not fit, and for a needle that is not there."""
-    from attncli.measure.writing import read_picture_prompt, read_prompt
+    from attncli.measure.prompts import read_picture_prompt, read_prompt
 
     if spec.image is not None:
         return read_picture_prompt(
@@ -419,39 +259,39 @@ def report(
     spec: GenerateSpec, reading: "Prompt", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
     """What the model writes after the prompt."""
-    from attncli.measure.writing import writing
+    from attncli.measure.writing import written
     from attncli.models.writing import Decoding
     from attncli.report_parts import build_report
 
     if progress is not None:
         _tell_of_reading(pretrained, progress)
-    found = writing(
+    result = written(
         pretrained,
         reading,
         Decoding(spec.max_new_tokens, spec.sampling_temperature, spec.top_p, spec.seed, spec.prefill_chunk),
         layer=spec.layer,
         head=spec.head,
         top_k=spec.top_k,
-        keeps_heads=spec.maps == "heads",
+        whole_rows=spec.maps,
         on_text=None if progress is None else progress.write,
     )
     if progress is not None and not reading.answer:
         progress.write("\n\n")
-    parts = ReportParts(spec, found, pretrained)
-    num_prompt, num_new = len(reading.prompt.ids), len(parts.written)
-    read = Texts(parts.tokens(), parts.context_tokens(), token_spelling=pretrained.token_spelling)
+    if spec.sort not in result.heads.cells:
+        raise UserError(f"sort: {spec.sort} is for models of one stack, not for cross-attention")
+    num_prompt, num_new = result.counts.prompt_tokens, result.counts.new_tokens
     text_report = build_report(
         spec,
-        read,
-        parts.tensors(),
-        parts.statistics(),
-        [*_notes(parts), *reading.left_out_notes()],
+        _texts(reading, result, pretrained),
+        {} if result.weights is None else {"weights": result.weights},
+        replace(result, heads=result.ranked(spec.sort, ascending=spec.ascending)[: spec.top]),
+        [*_notes(spec, reading, result, pretrained), *reading.left_out_notes()],
         about=f"{pretrained.name}: {counted(num_prompt, 'token')} in the prompt, "
         f"{f'{num_new} in the answer' if reading.answer else counted(num_new, 'new one')}.",
-        written=pretrained.text_of(parts.written),
-        pictures=parts.pictures(),
+        written=result.text,
+        pictures=_pictures(reading, num_new),
     )
-    return replace(text_report, first_query=parts.first_query, is_unfinished=found.is_unfinished)
+    return replace(text_report, first_query=result.first_query, is_unfinished=result.is_unfinished)
 
 
 def _tell_of_reading(pretrained: "Pretrained", progress: "Progress") -> None:
@@ -465,27 +305,56 @@ def _tell_of_reading(pretrained: "Pretrained", progress: "Progress") -> None:
         progress.tell(f"generate: reads {each}")
 
 
-def _notes(parts: ReportParts) -> list[str]:
+def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") -> Texts:
+    """What stands at the queries, and with one stack at the keys: all but the last token written.
+
+    The context is what stands at the keys of cross-attention.
+    """
+    from attncli.models.writing import start_token, writer_of
+
+    spelling = pretrained.token_spelling
+    if prompt.context is None:
+        tokens = (*prompt.text.tokens, *pretrained.labels(result.ids[:-1]))
+        return Texts(tokens, token_spelling=spelling)
+    start = start_token(writer_of(pretrained.whole).model)
+    tokens = pretrained.labels([start, *result.ids[:-1]])
+    return Texts(tokens, prompt.context.tokens, token_spelling=spelling)
+
+
+def _pictures(prompt: "Prompt", num_written: int) -> "tuple[Picture, ...]":
+    """Those that it read; what was written lies on none of them."""
+    from attncli.commands.heads import pictures_of
+
+    beside = (None,) * max(0, num_written - 1)
+    return tuple(
+        picture if picture.axis == "context_tokens" else replace(picture, boxes=picture.boxes + beside)
+        for picture in pictures_of(prompt)
+    )
+
+
+def _notes(
+    spec: GenerateSpec, prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained"
+) -> list[str]:
     from attncli.measure.writing import MOST_KEYS_OF_HEADS
     from attncli.models.writing import settings_notes
 
-    spec, pretrained = parts.spec, parts.pretrained
     notes = []
-    if parts.found.is_unfinished:
+    if result.is_unfinished:
         notes.append(f"Interrupted: it was to write {counted(spec.max_new_tokens, 'token')} at most.")
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
-    if parts.prompt.context is not None:
-        where = "prompt" if parts.prompt.seen is None else "picture"
+    if prompt.context is not None:
+        where = "prompt" if prompt.seen is None else "picture"
         notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")
-    if parts.prompt.needle:
-        notes.append(parts.needle_note())
-    if spec.maps == "heads" and parts.rows.tokens[-1].weights is None:
+    if result.needle is not None:
+        copied = f"{result.needle.copied} of the new tokens are in it"
+        notes.append(f"The needle is at {prompt.needle[0]}-{prompt.needle[-1]}; {copied}.")
+    if spec.maps == "heads" and result.weights_are_mean:
         notes.append(f"Beyond {MOST_KEYS_OF_HEADS} keys the map is the mean over the heads.")
-    if parts.found.log_probabilities is not None:
-        total = float(parts.found.log_probabilities.sum())
-        notes += parts.prompt.notes
+    if prompt.answer:
+        total = result.counts.log_probability
+        notes += prompt.notes
         notes.append(f"The answer was read, not written: its log-probability is {total:.2f}.")
     else:
         notes += settings_notes(pretrained.whole.generation_config)
-    return notes + parts.found.way.notes()
+    return [*notes, *result.notes]

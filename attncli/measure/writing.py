@@ -1,12 +1,11 @@
-"""What a model reads before it writes, and the rows of every head that chose each new token."""
+"""A model writes, and the rows of every head that chose each new token are measured."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
-from os import PathLike
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -18,198 +17,25 @@ from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.names import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, head_range
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.measure.answers import AnswerTokens, answer_forms, likelier_form
+from attncli.measure.prompts import Prompt
 from attncli.models.capture import Way
-from attncli.models.chat_places import Span, placed_chat
 from attncli.models.layers import CannotShow, CapturedLayer
-from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
-from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay, rows_of_tokens
-from attncli.models.writing import Decoding, OnToken, in_chat_template, write
-
-SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
-
-
-@dataclass(frozen=True)
-class Prompt(Reading):
-    """With a decoder the prompt goes to the encoder; `needle` are the places of the needle in the prompt.
-
-    `answer` are the tokens that the model reads after it, where it is not to write; `notes` say what was done
-    to them.
-    """
-
-    needle: tuple[int, ...] = ()
-    answer: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def prompt(self) -> ModelText:
-        """What was given."""
-        return self.context or self.text
-
-
-def read_prompt(
-    pretrained: Pretrained,
-    text: str,
-    *,
-    max_new_tokens: int = 24,
-    answer: str | None = None,
-    question: str | None = None,
-    chat: bool = False,
-    needle: str | tuple[int, int] | None = None,
-    needle_depth: float | None = None,
-    length: int | None = None,
-    truncate: bool = False,
-    key: str = "text",
-) -> Prompt:
-    """The prompt as a model reads it: a text, with a question below it, in the model's chat template.
-
-    With an `answer`, which the model is to read after it, as many places stay free as that has tokens. The
-    needle is looked for in it, by its text (in a chat in the message alone) or by its first token and the one
-    after its last. With
-    `needle_depth` its text is put there first (0 is the start, 1 the end), into as much of the text as makes
-    `length` tokens with it. UserError, which names `key`, for what does not fit, and a needle that is not
-    there.
-    """
-    if needle_depth is not None:
-        assert isinstance(needle, str)
-        text = _with_needle(text, needle, needle_depth, length, key, pretrained)
-    if question is not None:
-        text = f"{text.rstrip()}\n\n{question}"
-    messages = [Span(0, len(text))]
-    if chat and isinstance(needle, str):
-        text, messages = _placed_message(text, pretrained)
-    elif chat:
-        text = in_chat_template(text, pretrained)
-    forms = [] if answer is None else answer_forms(pretrained, answer)
-    ids = max((form.ids for form in forms), key=len, default=[])
-    num_new = 0 if pretrained.has_decoder else (len(ids) or max_new_tokens) - 1
-    most = pretrained.most_tokens()
-    if ids and most is not None and num_new >= most:
-        raise UserError(f"answer: must be at most {most} tokens for {pretrained.name} (got {len(ids)})")
-    if most is not None and num_new >= most:
-        raise UserError(
-            f"max_new_tokens: must be at most {most} for {pretrained.name} (got {max_new_tokens})"
-        )
-    if isinstance(needle, str):
-        _check_spans(pretrained)
-    read = pretrained.read(
-        text, key, truncate=truncate, num_new=num_new, is_whole=chat, with_spans=isinstance(needle, str)
-    )
-    places = () if needle is None else _needle_places(needle, text, messages, read)
-    chosen = likelier_form(pretrained, forms, read.ids) if forms else AnswerTokens([])
-    prompt = Prompt(read, needle=places, answer=tuple(chosen.ids), notes=chosen.notes)
-    if not pretrained.has_decoder:
-        return prompt
-    return replace(prompt, text=replace(read, tokens=(), ids=read.ids[:0]), context=read)
-
-
-def read_picture_prompt(
-    pretrained: Pretrained,
-    file: str | PathLike[str],
-    text: str = "",
-    *,
-    max_new_tokens: int = 24,
-    question: str | None = None,
-    chat: bool = False,
-) -> Prompt:
-    """A picture and a text, in the model's chat template where asked for, as a model reads both that writes.
-
-    UserError for a model that reads no picture beside a text, and for what does not fit.
-    """
-    if question is not None:
-        text = f"{text.rstrip()}\n\n{question}".strip()
-    if chat:
-        text = picture_in_chat_template(text, pretrained)
-    whole = replace(pretrained, model=pretrained.whole)
-    reading = read_picture_to_write(whole, file, text, is_whole=chat)
-    most, count = pretrained.most_tokens(), len(reading.text.ids)
-    if reading.context is None and most is not None and count + max_new_tokens - 1 > most:
-        got = f"{count} tokens of the picture and the text, and {max_new_tokens} new ones"
-        raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
-    return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
-
-
-def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]:
-    """A text as a message in the model's chat template, and where it stands there.
-
-    UserError where that is not known: of a template that changes what it is given.
-    """
-    placed = placed_chat([{"role": "user", "content": text}], pretrained)
-    ((spans,),) = placed.parts
-    if not spans:
-        message = "does not show the message as it is: give token positions, as 12:20"
-        raise UserError(f"needle: the chat template of {pretrained.name} {message}")
-    return placed.text, spans
-
-
-def _needle_places(
-    sought: str | tuple[int, int], text: str, messages: Sequence[Span], read: ModelText
-) -> tuple[int, ...]:
-    """The places of the needle's tokens: those that hold a character of it where it first occurs in one of
-    the messages, whose characters in the text are given.
-    """
-    if isinstance(sought, tuple):
-        if sought[1] > len(read.ids):
-            got = f"(got {sought[0]}:{sought[1]})"
-            raise UserError(f"needle: must end at {len(read.ids)}, the number of tokens, or before {got}")
-        return tuple(range(*sought))
-    starts = (text.find(sought, *message) for message in messages)
-    start = next((start for start in starts if start >= 0), -1)
-    if start < 0:
-        raise UserError(f"needle: is not in the prompt as it stands (got {sought:.60})")
-    end = start + len(sought)
-    assert read.spans is not None
-    found = tuple(i for i, (first, last) in enumerate(read.spans) if max(first, start) < min(last, end))
-    # Special tokens cover no characters.
-    kept = [place for first, last in read.spans if first < last for place in (first, last)]
-    needle = text[max(start, min(kept, default=0)) : min(end, max(kept, default=0))]
-    if not found or (read.left_out and sought.strip() not in needle):
-        raise UserError("needle: is in the part of the text that was cut off")
-    return found
-
-
-def _check_spans(pretrained: Pretrained) -> None:
-    """UserError for a tokenizer that does not say which characters a token covers."""
-    if not pretrained.tokenizer.is_fast:
-        message = "does not say which characters a token covers: give token positions, as 12:20"
-        raise UserError(f"needle: {pretrained.name} {message}")
-
-
-def _spans(text: str, pretrained: Pretrained) -> Sequence[tuple[int, int]]:
-    """The characters of each token, without special ones."""
-    _check_spans(pretrained)
-    read = pretrained.encoded(
-        text, return_offsets_mapping=True, add_special_tokens=False, padding=False, truncation=False
-    )
-    spans: list[tuple[int, int]] = read["offset_mapping"]
-    return spans
-
-
-def _with_needle(
-    text: str, needle: str, depth: float, length: int | None, key: str, pretrained: Pretrained
-) -> str:
-    """The text, cut where asked for, with the needle after the sentence that ends at or before that share."""
-    text = text.strip()
-    if length is not None:
-        spans = _spans(text, pretrained)
-        room = length - len(_spans(needle, pretrained))
-        if not 0 < room <= len(spans):
-            needed = f"{len(spans)} tokens and the needle {length - room}"
-            raise UserError(f"lengths: the {key} has {needed}: {length} cannot be made of them")
-        text = text[: spans[room - 1][1]]
-    place = round(depth * len(text))
-    if place < len(text):
-        place = max((text.rfind(end, 0, place) + len(end) for end in SENTENCE_ENDS), default=0)
-        place = place if place > max(map(len, SENTENCE_ENDS)) else 0
-    parts = text[:place].rstrip(), needle, text[place:].lstrip()
-    return " ".join(filter(None, parts))
-
+from attncli.models.writing import Decoding, OnToken, write
+from attncli.records.columns import Records
+from attncli.records.values import NamedTensor, Tensors
+from attncli.records.writings import NeedleCounts, WriterHead, WritingCounts, WrittenText, WrittenToken
 
 MOST_KEYS_OF_HEADS = 128
 """Keys up to which the weights of each head are kept; beyond it is their mean over the heads."""
+MOST_MEAN_WEIGHTS = 2**22
+"""Weights of the mean rows of all tokens that are kept."""
 MOST_STACKED = 2**21
 """Numbers in the keys of layers that are computed together: these are copied."""
+
+WholeRows = Literal["none", "mean", "heads"]
+"""Which whole rows of weights are kept: their mean over the heads, or up to 128 keys those of each head."""
 
 RowOfWeights = tuple[Float[Tensor, "head key"], Bool[Tensor, " key"]]
 """A row of weights of each head, and the keys that it sees."""
@@ -217,16 +43,16 @@ RowOfWeights = tuple[Float[Tensor, "head key"], Bool[Tensor, " key"]]
 
 def weights_of(layers: Sequence[AttentionLayer | GivenWeights]) -> list[RowOfWeights]:
     """The rows of the one query of each layer, of one text."""
-    found: dict[int, RowOfWeights] = {}
+    rows: dict[int, RowOfWeights] = {}
     alike: defaultdict[Hashable, dict[int, AttentionLayer]] = defaultdict(dict)
     for number, layer in enumerate(layers):
         if isinstance(layer, GivenWeights):
-            found[number] = layer.weights[0, :, 0].float(), layer.seen[0, 0]
+            rows[number] = layer.weights[0, :, 0].float(), layer.seen[0, 0]
         else:
             alike[_likeness(layer)][number] = layer
     for together in alike.values():
-        found |= zip(together, _rows([*together.values()]), strict=True)
-    return [found[number] for number in range(len(layers))]
+        rows |= zip(together, _rows([*together.values()]), strict=True)
+    return [rows[number] for number in range(len(layers))]
 
 
 def _likeness(layer: AttentionLayer) -> Hashable:
@@ -262,7 +88,7 @@ def _stacked(layers: Sequence[AttentionLayer]) -> AttentionLayer:
     return replace(first, query=query, key=key, value=key[..., :0], rules=rules)
 
 
-class Place(NamedTuple):
+class WriterLayer(NamedTuple):
     """Where a layer stands, and how many heads it has."""
 
     layer: int
@@ -306,7 +132,7 @@ class WrittenRows:
     head: int | None = None
     top_k: int = 3
     keeps_heads: bool = False
-    places: list[Place] = field(default_factory=list)
+    layers: list[WriterLayer] = field(default_factory=list)
     tokens: list[TokenRows] = field(default_factory=list)
 
     def take(self, token: int, layers: Sequence[CapturedLayer]) -> None:
@@ -314,29 +140,29 @@ class WrittenRows:
 
         XLM predicts at a mask that it puts behind the text, DeepSeek V4 adds keys that sum up several tokens.
         """
-        own = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
-        own = [layer for layer in own if self.layer in (None, layer.layer)]
-        if not own:
+        kept = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
+        kept = [layer for layer in kept if self.layer in (None, layer.layer)]
+        if not kept:
             num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
             if self.head is not None:
                 raise UserError(f"head: {head_range(num_heads)} (got {self.layer}:{self.head})")
             known = f"from {min(num_heads)} to {max(num_heads)}"
             raise UserError(f"layer: must be {known} (got {self.layer})")
         num_tokens = len(self.keys_after(len(self.tokens))[0])
-        for layer in own:
+        for layer in kept:
             if layer.attention.shape[-1] != num_tokens:
                 counts = f"{layer.attention.shape[-1]} keys where there are {num_tokens} tokens"
                 raise CannotShow(f"{layer.module} has {counts}")
-        if not self.places:
-            self.places = [
-                Place(layer.layer, layer.module, layer.kind, layer.stack_name, layer.attention.shape[1])
-                for layer in own
+        if not self.layers:
+            self.layers = [
+                WriterLayer(layer.layer, layer.module, layer.kind, layer.stack_name, layer.attention.shape[1])
+                for layer in kept
             ]
-            most = max(place.num_heads for place in self.places)
+            most = max(layer.num_heads for layer in self.layers)
             if self.head is not None and self.head >= most:
-                known = head_range({place.layer: place.num_heads for place in self.places})
+                known = head_range({layer.layer: layer.num_heads for layer in self.layers})
                 raise UserError(f"head: {known} (got {self.layer}:{self.head})")
-        self.tokens.append(self._rows(token, own))
+        self.tokens.append(self._rows(token, kept))
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
@@ -348,11 +174,11 @@ class WrittenRows:
 
     def _rows(self, token: int, layers: Sequence[CapturedLayer]) -> TokenRows:
         """The layers side by side: their rows end at one key."""
-        found = weights_of([layer.attention for layer in layers])
+        rows_of_layers = weights_of([layer.attention for layer in layers])
         heads = slice(None) if self.head is None else slice(self.head, self.head + 1)
-        each = [weights[heads] for weights, _ in found]
+        each = [weights[heads] for weights, _ in rows_of_layers]
         weights = pad_sequence(each, batch_first=True, padding_value=torch.nan).unsqueeze(-2)
-        seen = torch.stack([seen for _, seen in found]).unsqueeze(1)
+        seen = torch.stack([seen for _, seen in rows_of_layers]).unsqueeze(1)
         num_keys, ranks = weights.shape[-1], self.top_k + 1
         keys = torch.arange(num_keys, device=weights.device)
         rows = Rows(weights, seen.sum(dim=-1, keepdim=True), keys[-1:], keys)
@@ -375,54 +201,97 @@ class WrittenRows:
     def numbers(self) -> dict[str, Float[Tensor, "layer head query"]]:
         """Each statistic of the rows, in the order of the layers, in float64."""
         return {
-            name: torch.stack([one.statistics[name] for one in self.tokens], dim=-1).double()
+            name: torch.stack([token.statistics[name] for token in self.tokens], dim=-1).double()
             for name in self.statistic_names
         }
 
-    def head_rows(self, **means: Float[Tensor, "layer head"]) -> list[dict[str, Any]]:
-        """One row per head: the means of its statistics over the new tokens, and more numbers of each head.
+    def heads(self, **more: Float[Tensor, "layer head"]) -> Records[WriterHead]:
+        """The means of each head's statistics over the new tokens, and more numbers of each head."""
+        means = {name: of_rows.nanmean(dim=-1) for name, of_rows in self.numbers().items()} | more
+        counts = [layer.num_heads if self.head is None else 1 for layer in self.layers]
+        places = np.repeat(np.arange(len(counts)), counts)
+        heads = np.concatenate([np.arange(count) for count in counts])
+        of_heads = [self.layers[place] for place in places]
+        return WriterHead.table(
+            layer=[layer.layer for layer in of_heads],
+            module=[layer.module for layer in of_heads],
+            kind=[layer.kind for layer in of_heads],
+            stack=[layer.stack for layer in of_heads],
+            head=heads + (self.head or 0),
+            **{name: numbers.double().numpy()[places, heads] for name, numbers in means.items()},
+        )
 
-        NaN where none of the tokens has a number.
-        """
-        means = {name: torch.nanmean(of_rows, dim=-1) for name, of_rows in self.numbers().items()} | means
-        first = self.head or 0
-        table = []
-        for index, place in enumerate(self.places):
-            where = place._asdict()
-            num_heads = where.pop("num_heads")
-            for head in range(num_heads if self.head is None else 1):
-                numbers = {name: float(of_heads[index, head]) for name, of_heads in means.items()}
-                table.append({**where, "head": first + head, **numbers})
-        return table
-
-    def token_rows(
+    def written(
         self, labels: Sequence[str], first_query: int, *, best: tuple[int, int] | None = None
-    ) -> list[dict[str, Any]]:
-        """For each token, the position of the query that chose it and the keys that it looked at.
-
-        By the mean row of the heads, or by that of the `best` one, a place and a head in it; the first key,
-        where sinks are, has a column of its own.
+    ) -> Records[WrittenToken]:
+        """What chose each token: the mean row of the heads, or that of the `best` one, its layer's place and
+        its own.
         """
-        table = []
-        for number, (one, label) in enumerate(zip(self.tokens, labels, strict=True)):
-            row: dict[str, Any] = {"token": label, "position": first_query + number}
-            if best is None:
-                first, (keys, weights) = one.mean[0], _top_beside_first(one.mean, self.top_k)
-            else:
-                row["head"] = f"{self.places[best[0]].layer}:{(self.head or 0) + best[1]}"
-                first = one.statistics["sink_mass"][best]
-                keys, weights = _beside_first(one.top_keys[best], one.top_weights[best], self.top_k)
-            row |= {"first_key": float(first), "keys": keys, "weights": weights}
-            for name in ("prompt_mass", "written_mass", "needle_mass"):
-                if name in one.statistics:
-                    of_heads = one.statistics[name]
-                    row[name] = float(torch.nanmean(of_heads) if best is None else of_heads[best])
-            table.append(row)
-        return table
+        if best is None:
+            first_keys = [float(token.mean[0]) for token in self.tokens]
+            looks = [_top_beside_first(token.mean, self.top_k) for token in self.tokens]
+        else:
+            first_keys = [float(token.statistics["sink_mass"][best]) for token in self.tokens]
+            looks = [
+                _beside_first(token.top_keys[best], token.top_weights[best], self.top_k)
+                for token in self.tokens
+            ]
+        name = "" if best is None else f"{self.layers[best[0]].layer}:{(self.head or 0) + best[1]}"
+        masses = {
+            name: [token.statistics[name] for token in self.tokens]
+            for name in ("prompt_mass", "written_mass", "needle_mass")
+            if name in self.statistic_names
+        }
+        return WrittenToken.table(
+            token=labels,
+            position=range(first_query, first_query + len(labels)),
+            **({"head": [name] * len(labels)} if name else {}),
+            first_key=first_keys,
+            keys=[keys for keys, _ in looks],
+            weights=[weights for _, weights in looks],
+            **{
+                name: [float(mass.nanmean() if best is None else mass[best]) for mass in of_tokens]
+                for name, of_tokens in masses.items()
+            },
+        )
+
+    def all_rows(self) -> Tensors:
+        """Every statistic of every row, and the keys that it looks at most with their weights."""
+        tensors = {name: self._placed(numbers, "query") for name, numbers in self.numbers().items()}
+        ranks = slice(self.top_k)
+        keys = torch.stack([token.top_keys[..., ranks] for token in self.tokens], dim=-2)
+        weights = torch.stack([token.top_weights[..., ranks] for token in self.tokens], dim=-2)
+        tensors["top_keys"] = self._placed(keys, "query", "rank")
+        tensors["top_weights"] = self._placed(weights, "query", "rank")
+        return Tensors(tensors)
+
+    def whole_rows(self) -> NamedTensor | None:
+        """The weights of each head where they are kept of all tokens, else their mean; None where those are
+        too many.
+        """
+        of_heads = [token.weights for token in self.tokens if token.weights is not None]
+        if len(of_heads) == len(self.tokens):
+            return self._placed(_by_query(of_heads), "query", "key")
+        means = [token.mean for token in self.tokens]
+        if len(means) * len(means[-1]) > MOST_MEAN_WEIGHTS:
+            return None
+        return _named(_by_query(means), "query", "key")
+
+    def _placed(self, tensor: Tensor, *axes: str) -> NamedTensor:
+        """At the places of their layers, NaN or key -1 elsewhere; a chosen layer or head is not an axis."""
+        if self.layer is None:
+            nothing = torch.nan if tensor.is_floating_point() else -1
+            layers = [layer.layer for layer in self.layers]
+            spread = tensor.new_full((max(layers) + 1, *tensor.shape[1:]), nothing)
+            spread[layers] = tensor
+            return _named(spread, "layer", "head", *axes)
+        if self.head is None:
+            return _named(tensor[0], "head", *axes)
+        return _named(tensor[0, 0], *axes)
 
     def keys_after(self, num_written: int) -> tuple[Int[Tensor, " key"], Bool[Tensor, " key"]]:
         """The tokens at the keys after some were written, and which keys are in the needle."""
-        written = [] if self.is_cross else [one.token for one in self.tokens[:num_written]]
+        written = [] if self.is_cross else [token.token for token in self.tokens[:num_written]]
         ids = torch.cat([self.prompt_ids, torch.tensor(written, dtype=torch.long)])
         in_needle = torch.zeros(len(ids), dtype=torch.bool)
         in_needle[list(self.needle)] = True
@@ -453,52 +322,52 @@ def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[f
 
 def _beside_first(keys: Tensor, weights: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
     """Of one key more than the count, largest weight first, those that are not the first key."""
-    found = [(key, weight) for key, weight in zip(keys.tolist(), weights.tolist(), strict=True) if key > 0]
-    top = [*found, *[(None, None)] * count][:count]
+    others = [(key, weight) for key, weight in zip(keys.tolist(), weights.tolist(), strict=True) if key > 0]
+    top = [*others, *[(None, None)] * count][:count]
     return [key for key, _ in top], [weight for _, weight in top]
 
 
-@dataclass(frozen=True)
-class Writing:
-    """What a model wrote after a prompt, and where each head looked meanwhile.
+def _by_query(rows: Sequence[Tensor]) -> Tensor:
+    """Rows (…, key) of growing length as one tensor (…, query, key), 0 on the keys after each query."""
+    most = rows[-1].shape[-1]
+    padded = [torch.nn.functional.pad(row, (0, most - row.shape[-1])) for row in rows]
+    return torch.stack(padded, dim=-2)
 
-    `is_unfinished` where Ctrl-C ended it; the `log_probabilities` are those of an answer that it read.
+
+def _named(tensor: Tensor, *axes: str) -> NamedTensor:
+    numbers = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
+    return NamedTensor(axes, numbers.numpy(force=True))
+
+
+@dataclass(frozen=True)
+class NeedleRetrieval:
+    """What was copied of a needle, and by which head.
+
+    `scores` are the retrieval scores of the heads, `num_copied` new tokens were copied. `best` is the head
+    with the largest score, among equals with the most weight on the needle: its layer's place, and its own.
     """
 
-    prompt: Prompt
-    rows: WrittenRows
-    way: Way
-    is_unfinished: bool = False
-    log_probabilities: Float[Tensor, " token"] | None = None
-
-    @property
-    def tokens(self) -> list[int]:
-        """The new tokens."""
-        return [one.token for one in self.rows.tokens]
-
-    @cached_property
-    def retrieval(self) -> tuple[Float[Tensor, "layer head"], int]:
-        """The retrieval score of each head, and how many tokens were copied from the needle."""
-        strongest = torch.stack([one.strongest for one in self.rows.tokens], dim=-1)
-        ids, in_needle = self.rows.keys_after(len(self.tokens) - 1)
-        return retrieval_score(strongest, torch.tensor(self.tokens), ids, in_needle)
-
-    @cached_property
-    def best_head(self) -> tuple[int, int] | None:
-        """The place of the head with the largest retrieval score, among equals the most weight on the needle.
-
-        None where no needle is looked for.
-        """
-        if not self.prompt.needle:
-            return None
-        masses = torch.stack([one.statistics["needle_mass"] for one in self.rows.tokens]).nanmean(dim=0)
-        scores = self.retrieval[0].nan_to_num(nan=-1.0).to(masses)
-        ranking = torch.where(scores == scores.max(), masses, -1.0).nan_to_num(nan=-1.0)
-        place, head = divmod(int(ranking.argmax()), ranking.shape[-1])
-        return place, head
+    scores: Float[Tensor, "layer head"]
+    num_copied: int
+    share_written: float
+    best: tuple[int, int]
 
 
-def writing(
+def _retrieval(rows: WrittenRows) -> NeedleRetrieval:
+    tokens = [token.token for token in rows.tokens]
+    strongest = torch.stack([token.strongest for token in rows.tokens], dim=-1)
+    ids, in_needle = rows.keys_after(len(tokens) - 1)
+    scores, num_copied = retrieval_score(strongest, torch.tensor(tokens), ids, in_needle)
+    masses = torch.stack([token.statistics["needle_mass"] for token in rows.tokens]).nanmean(dim=0)
+    known = scores.nan_to_num(nan=-1.0).to(masses)
+    ranking = torch.where(known == known.max(), masses, -1.0).nan_to_num(nan=-1.0)
+    needle = {*rows.prompt_ids[[*rows.needle]].tolist()}
+    share = len(needle & {*tokens}) / len(needle)  # of its different tokens
+    layer, head = divmod(int(ranking.argmax()), ranking.shape[-1])
+    return NeedleRetrieval(scores, num_copied, share, (layer, head))
+
+
+def written(
     pretrained: Pretrained,
     prompt: Prompt,
     decoding: Decoding,
@@ -506,16 +375,17 @@ def writing(
     layer: int | None = None,
     head: int | None = None,
     top_k: int = 3,
-    keeps_heads: bool = False,
+    whole_rows: WholeRows = "none",
     on_text: Callable[[str], None] | None = None,
-) -> Writing:
+) -> WrittenText:
     """The model continues a prompt, or reads the answer after it (teacher forcing).
 
-    The rows of every head are kept, or of one layer, or of one head in it.
+    The rows of every head are measured, or of one layer, or of one head in it; with a decoder those of
+    cross-attention, and the prompt goes to the encoder.
 
     `on_text` gets what is written as it comes, whole characters alone; where it is given Ctrl-C ends the
-    writing, and what was written until then counts. With `keeps_heads` the weights of each head are kept, up
-    to 128 keys. UserError for what the model cannot do, and a layer or head that it lacks; MemoryError.
+    writing, and what was written until then counts. UserError for what the model cannot do, and a layer or
+    head that it lacks; MemoryError.
     """
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
     rows = WrittenRows(
@@ -526,14 +396,51 @@ def writing(
         layer=layer,
         head=head,
         top_k=top_k,
-        keeps_heads=keeps_heads,
+        keeps_heads=whole_rows == "heads",
     )
+    log_probability, is_unfinished = None, False
     if prompt.answer:
         replay = Replay(pretrained.whole, prompt.prompt.ids, torch.tensor(prompt.answer))
-        layers, found = replay.layers()
+        layers, log_probabilities = replay.layers()
         for token, of_token in zip(prompt.answer, rows_of_tokens(layers, len(prompt.answer)), strict=True):
             rows.take(token, of_token)
-        return Writing(prompt, rows, replay.way, log_probabilities=found)
+        way, log_probability = replay.way, float(log_probabilities.sum())
+    else:
+        way, is_unfinished = _write(pretrained, prompt, decoding, rows, on_text)
+    ids = [token.token for token in rows.tokens]
+    needle = _retrieval(rows) if prompt.needle else None
+    first_query = len(prompt.text.ids) - 1 if prompt.context is None else 0
+    numbers = {} if log_probability is None else {"log_probability": log_probability}
+    return WrittenText(
+        heads=rows.heads(**({} if needle is None else {"retrieval": needle.scores})),
+        tokens=rows.written(
+            pretrained.labels(ids), first_query, best=None if needle is None else needle.best
+        ),
+        counts=WritingCounts.single(prompt_tokens=len(prompt.prompt.ids), new_tokens=len(ids), **numbers),
+        needle=None
+        if needle is None
+        else NeedleCounts.single(
+            tokens=len(prompt.needle), copied=needle.num_copied, found=needle.share_written
+        ),
+        rows=rows.all_rows(),
+        text=pretrained.text_of(ids),
+        ids=ids,
+        weights=None if whole_rows == "none" else rows.whole_rows(),
+        weights_are_mean=whole_rows != "none" and rows.tokens[-1].weights is None,
+        first_query=first_query,
+        is_unfinished=is_unfinished,
+        notes=(*way.notes(),),
+    )
+
+
+def _write(
+    pretrained: Pretrained,
+    prompt: Prompt,
+    decoding: Decoding,
+    rows: WrittenRows,
+    on_text: Callable[[str], None] | None,
+) -> tuple[Way, bool]:
+    """How the attention of what is written came, and whether Ctrl-C ended it."""
     if prompt.inputs is None:
         ids = prompt.prompt.ids.unsqueeze(0).to(pretrained.model.device)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -541,61 +448,23 @@ def writing(
         inputs = pretrained.inputs([prompt])
     take = rows.take if on_text is None else _with_text(rows, pretrained, on_text)
     try:
-        way = write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer)
+        return write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer), False
     except KeyboardInterrupt:
         if on_text is None or not rows.tokens:
             raise
-        return Writing(prompt, rows, Way("interface"), is_unfinished=True)
-    return Writing(prompt, rows, way)
+        return Way("interface"), True
 
 
 def _with_text(rows: WrittenRows, pretrained: Pretrained, on_text: Callable[[str], None]) -> OnToken:
     """Keeps the rows of each token, and hands over its text."""
-    shown = ""
+    handed_over = ""
 
     def take(token: int, layers: Sequence[CapturedLayer]) -> None:
-        nonlocal shown
+        nonlocal handed_over
         rows.take(token, layers)
-        text = pretrained.text_of([one.token for one in rows.tokens])
+        text = pretrained.text_of([row.token for row in rows.tokens])
         if not text.endswith("\ufffd"):
-            on_text(text[len(shown) :])
-            shown = text
+            on_text(text[len(handed_over) :])
+            handed_over = text
 
     return take
-
-
-@dataclass(frozen=True)
-class WrittenText:
-    """What a model wrote, and where each head looked as it chose each token.
-
-    `tokens` has one row per new token: the position of the query that chose it, and the keys that it looked
-    at, by the mean row of all heads. `heads` has one row per head: means of its statistics over the tokens.
-    `rows` has each statistic of each row, NaN where a layer has fewer heads.
-    """
-
-    text: str
-    tokens: list[dict[str, Any]]
-    heads: list[dict[str, Any]]
-    rows: dict[str, Float[Tensor, "layer head query"]]
-    notes: tuple[str, ...] = ()
-
-
-def written(pretrained: Pretrained, prompt: ModelText, decoding: Decoding, *, top_k: int = 3) -> WrittenText:
-    """The model continues a prompt; with a decoder the prompt goes to the encoder.
-
-    UserError where the model cannot write, or gives no weights of its tokens; MemoryError.
-    """
-    special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
-    rows = WrittenRows(prompt.ids, special, is_cross=pretrained.has_decoder, top_k=top_k)
-    ids = prompt.ids.unsqueeze(0).to(pretrained.device)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    way = write(pretrained.whole, inputs, decoding, rows.take, pretrained.tokenizer)
-    new = [one.token for one in rows.tokens]
-    first_query = 0 if pretrained.has_decoder else len(prompt.ids) - 1
-    return WrittenText(
-        pretrained.text_of(new),
-        rows.token_rows(pretrained.labels(new), first_query),
-        rows.head_rows(),
-        rows.numbers(),
-        tuple(way.notes()),
-    )

@@ -7,14 +7,20 @@ from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.records.effects import HeadEffects
+from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
+from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
     "diff of texts": TextDifferences,
+    "generate": WrittenText,
     "cache": LimitedHeads,
     "cache of policies": PolicyCosts,
+    "heads of examples": HeadExamples,
+    "heads of relations": HeadRelations,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,
     "why": LogitAttribution,
@@ -54,7 +60,7 @@ def units_of_heads() -> dict[str, str]:
         name: column.unit
         for kind in KINDS.values()
         for group in kind.groups()
-        if group.name == "heads"
+        if group.name == "heads" and group.kind is not None
         for name, column in group.kind.columns.items()
         if column.unit
     }

@@ -126,8 +126,7 @@ class OwnPart(Mapping[str, Part]):
 # Keys by rank, and what only describes the rows to people, are not statistics.
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
-    *("intervals", "examples", "example_weights", "relations"),
-    *("written", "named_tokens"),
+    *("intervals", "written", "named_tokens"),
 )
 
 
@@ -527,11 +526,14 @@ def as_declared(name: str) -> str:
 
 
 def kept_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str], list[str]]:
-    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers."""
+    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers.
+
+    Tensors without columns are those of rows, whose names the Spec knows.
+    """
     rows: list[str] = []
     singles: list[str] = []
     for group in kind.groups():
-        if not group.is_kept or group.name in left_out:
+        if not group.is_kept or group.name in left_out or group.kind is None:
             continue
         columns = [column for name, column in group.kind.columns.items() if name not in left_out]
         names = [column.name for column in columns if column.is_number and column.is_kept]
@@ -550,7 +552,8 @@ def declared_statistics(spec: Spec, *, rows: bool = False) -> Iterator[str]:
     kind = KINDS.get(spec.result_kind())
     of_rows, singles = [*spec.row_statistics()], [*spec.single_statistics()]
     if kind is not None:
-        of_rows, singles = kept_names(kind, spec.unmeasured())
+        of_kind, singles = kept_names(kind, spec.unmeasured())
+        of_rows += of_kind
     yield from singles
     for row in of_rows:
         yield from (f"{row}.{how}" for how in SUMMARIES)

@@ -20,15 +20,18 @@ from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
-    Group,
+    Form,
+    Heading,
     NoFlag,
+    NotFor,
+    Requires,
     Size,
     Spec,
     TextSource,
     TokenName,
     contradiction,
 )
-from attncli.settings.text import IN_FILE, FileName, PictureName, Text
+from attncli.settings.text import IN_FILE, PictureName, Text, TextPath
 
 
 def _looks_like_path(model: str) -> bool:
@@ -36,7 +39,7 @@ def _looks_like_path(model: str) -> bool:
 
 
 def check_model(value: str) -> str:
-    """The setting as it is; ValueError for what is neither a model here nor could be a hub id."""
+    """The setting, unchanged. Raises ValueError for anything but a local model or a possible hub id."""
     if not value.strip():
         raise ValueError("must name a model (got an empty text)")
     if local_model(value) is not None:
@@ -66,6 +69,13 @@ HEAD_SCHEMA = [
 ]
 HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchema({"anyOf": HEAD_SCHEMA})]
 """A head of its layer, which may be given as LAYER:HEAD: then that is the setting `layer`, too."""
+
+
+PICTURE = Form("image", "cannot be combined with `image`")
+RELATIONS = Form("relations", "cannot be combined with `relations`")
+MANY_TEXTS = Form("texts")
+PROBE = Form("probe")
+"""Forms of a survey; a single text is read in every way."""
 
 
 class ModelNameSpec(Spec):
@@ -99,7 +109,9 @@ class ModelSpec(ModelNameSpec):
     # Whether one run of the model gives all of a text's report: such texts run together.
     runs_once: ClassVar[bool] = False
 
-    allow_download: bool = Field(False, description="let model be a hub id and fetch it")
+    allow_download: Annotated[bool, Requires("model")] = Field(
+        False, description="let model be a hub id and fetch it"
+    )
     truncate: bool = Field(False, description="cut a text that is longer than the model reads")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="what the model is computed in: half precision takes half the memory"
@@ -113,9 +125,9 @@ class ModelSpec(ModelNameSpec):
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
         """`24:4` is a layer and a head, where these are two settings."""
         name = head_name(value) if is_pair(value) else value
-        found = LAYER_AND_HEAD.fullmatch(name) if isinstance(name, str) else None
-        if key == "head" and found and "layer" in cls.model_fields:
-            return {"layer": found[1], "head": found[2]}
+        pair = LAYER_AND_HEAD.fullmatch(name) if isinstance(name, str) else None
+        if key == "head" and pair and "layer" in cls.model_fields:
+            return {"layer": pair[1], "head": pair[2]}
         return super().parts_of(key, value)
 
     def model_source(self) -> str | None:
@@ -130,8 +142,6 @@ class ModelSpec(ModelNameSpec):
         if self.model is not None and not self.allow_download and local_model(self.model) is None:
             message = no_such_model(self.model, "`allow_download`")
             yield contradiction("model", message, "allow_download")
-        if self.allow_download and self.model is None:
-            yield contradiction("allow_download", "needs `model`", "model")
         for key in self.given("truncate", "dtype", "load"):
             if self.model_source() is None:
                 yield contradiction(key, "needs `model`", "model")
@@ -149,7 +159,7 @@ class ImageSpec(ModelSpec):
     off_keys = frozenset({"image"})
 
     image: Annotated[
-        PictureName | None, Group("Input"), Everyday("a picture, for a model that reads pictures")
+        PictureName | None, Heading("Input"), Everyday("a picture, for a model that reads pictures")
     ] = Field(None, description=PICTURE_HELP)
 
     def contradictions(self) -> Contradictions:
@@ -161,8 +171,6 @@ class ImageSpec(ModelSpec):
         if self.reads_pictures() and not self.surveys_pictures:
             kind = "folder" if Path(self.image).is_dir() else "list"
             yield contradiction("image", f"must be one picture (got the {kind} {self.image})")
-        for key in self.given("words", "weighted", "skip_sink", "probe", "texts", "relations"):
-            yield contradiction(key, "cannot be combined with `image`", "image")
 
     # Whether a folder of pictures, or a list of them, may be read.
     surveys_pictures: ClassVar[bool] = False
@@ -178,7 +186,12 @@ class WordsSpec(ModelSpec):
 
     off_keys = frozenset({"words"})
 
-    words: Annotated[bool, Group("Model")] = Field(
+    words: Annotated[
+        bool,
+        Heading("Model"),
+        NotFor(PICTURE, RELATIONS),
+        NotFor(PROBE, reason="needs `sentence`, `file` or `texts`: a probe has no words"),
+    ] = Field(
         False,
         description="merge tokens into words: weights summed over a word's keys, averaged over its queries",
     )
@@ -189,7 +202,7 @@ def split_names(value: object) -> object:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-HeadNames = Annotated[
+ListedHeads = Annotated[
     list[str],
     BeforeValidator(head_names, json_schema_input_type=list[str] | str),
 ]
@@ -201,18 +214,9 @@ class AblatedSpec(ModelSpec):
     off_keys = frozenset({"ablate"})
     runs_once = True
 
-    ablate: Annotated[HeadNames, Group("Model")] = Field(
+    ablate: Annotated[ListedHeads, Heading("Model")] = Field(
         [], description="take out these heads, as LAYER:HEAD: as if their columns of W_O were zero"
     )
-
-
-# fmt: off
-NOT_WITH_RELATIONS = (
-    "sentence", "file", "texts", "probe", "context", "from", "to", "words", "skip_sink", "weighted",
-    "rollout", "maps", "full", "sort", "ascending", "top", "table", "statistic", "head", "num_examples",
-)
-# fmt: on
-"""The settings that are about a text or about other statistics."""
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
@@ -225,17 +229,18 @@ class ManyTextsSpec(Spec):
 
     group = "Input"
 
-    texts: Annotated[FileName | None, Everyday("many texts, one per line, or .jsonl; - reads stdin")] = Field(
+    texts: Annotated[
+        TextPath | None,
+        Everyday("many texts, one per line, or .jsonl; - reads stdin"),
+        NotFor(PICTURE, RELATIONS),
+    ] = Field(
         None,
         description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group; "
         "- reads stdin",
     )
-    text_group: str | None = Field(None, description="only the texts of this group")
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.text_group is not None and self.texts is None:
-            yield contradiction("text_group", "needs `texts`", "texts")
+    text_group: Annotated[str | None, Requires("texts")] = Field(
+        None, description="only the texts of this group"
+    )
 
     def reads_many_texts(self) -> bool:
         return self.texts is not None
@@ -249,24 +254,29 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     main_table = "heads"
     default_model = SHIPPED_MODEL
 
-    sentence: Text | None = Field(None, description="the text that the model reads")
-    file: Annotated[FileName | None, IN_FILE] = Field(
+    sentence: Annotated[Text | None, NotFor(RELATIONS)] = Field(
+        None, description="the text that the model reads"
+    )
+    file: Annotated[TextPath | None, IN_FILE, NotFor(RELATIONS)] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     probe: Annotated[
         Literal["repeated"] | None,
+        NotFor(PICTURE, RELATIONS),
         NoFlag("is what is read without a text: leave it out (--num-tokens N says how long); it was read"),
     ] = Field(
         default_factory=_default_probe,
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
     )
-    num_tokens: Size | None = Field(
+    num_tokens: Annotated[
+        Size | None, Requires("probe", more=": a text has its own length", involved=("sentence", "file"))
+    ] = Field(
         default_factory=lambda data: 24 if data["probe"] else None,
         description="tokens of r in the probe (default: 24)",
     )
-    context: Text | None = Field(
-        None, description="the text for the encoder, where there is a decoder (default: the sentence)"
-    )
+    context: Annotated[
+        Text | None, NotFor(RELATIONS), NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`")
+    ] = Field(None, description="the text for the encoder, where there is a decoder (default: the sentence)")
 
     def text_sources(self) -> tuple[TextSource, ...]:
         return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)
@@ -274,10 +284,6 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file", "texts", "probe")
-        if self.num_tokens and not self.probe:
-            yield contradiction("num_tokens", "needs `probe`: a text has its own length", "sentence", "file")
-        if self.context and (self.probe or self.texts):
-            yield contradiction("context", "needs `sentence` or `file`", "probe", "texts")
 
 
 class RelationsSpec(ModelSpec):
@@ -285,33 +291,28 @@ class RelationsSpec(ModelSpec):
 
     group = "Input"
 
-    relations: FileName | None = Field(
+    relations: Annotated[TextPath | None, NotFor(PICTURE)] = Field(
         None,
         description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
         "syntactic head, and back; - reads stdin",
     )
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        for key in self.given(*NOT_WITH_RELATIONS) if self.relations is not None else ():
-            yield contradiction(key, "cannot be combined with `relations`", "relations")
 
 
 SHARE = re.compile(r"[01]?\.[0-9]+|[01]")
 
 
 def joined_points(names: list[str], info: ValidationInfo) -> list[str]:
-    """Of a picture, the points among the names: 0.6,0.4 stands for one, and was taken apart at its comma."""
+    """With a picture, rejoin points among the names: 0.6,0.4 is one, which was split at its comma."""
     if info.data.get("image") is None:
         return names
-    found: list[str] = []
+    joined: list[str] = []
     for name in names:
         is_share = SHARE.fullmatch(name) is not None
-        if is_share and found and SHARE.fullmatch(found[-1]) and "." in found[-1] + name:
-            found[-1] += f",{name}"
+        if is_share and joined and SHARE.fullmatch(joined[-1]) and "." in joined[-1] + name:
+            joined[-1] += f",{name}"
         else:
-            found.append(name)
-    return found
+            joined.append(name)
+    return joined
 
 
 LookedFrom = Annotated[list[TokenName], AfterValidator(joined_points)]
@@ -327,7 +328,7 @@ else:
         __base__=ImageSpec,
         **{
             "from": (
-                Annotated[LookedFrom, Group("Output")],
+                Annotated[LookedFrom, Heading("Output")],
                 Field(
                     [],
                     description="of a picture: the query whose weights are drawn over it: a patch as r10c12, "

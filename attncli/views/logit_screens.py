@@ -47,7 +47,7 @@ def logit_screen(report: Report, display: Display) -> ScreenParts:
         lambda count: [_heads_and_mlps(result, display, count)], MOST_EFFECTS, LEAST_ROWS, len(result.heads)
     )
     labels = TableLabels(report, display)
-    title = f"head {report.spec['head']}, by the tokens that it looked at"
+    title = f"head {report.spec.get('head')}, by the tokens that it looked at"
     yield Elastic(
         lambda count: [_keys(title, result, labels, precision, count)],
         MOST_KEYS,
@@ -93,7 +93,7 @@ def score_screen(report: Report, display: Display) -> ScreenParts:
     """Where the head looks and how much; what wrote the key and the query, and the weight without each."""
     result, precision = report.result_of(ScoreParts), display.precision
     labels = TableLabels(report, display)
-    yield one_line(f"why: {model_name(report)}, head {report.spec['head']}", display, "title")
+    yield one_line(f"why: {model_name(report)}, head {report.spec.get('head')}", display, "title")
     yield text_line(report, display)
     yield Paragraph(_looks(result, labels, precision), "line")
     sides = {side: result.side(side) for side in ("key", "query")}

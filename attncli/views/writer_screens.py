@@ -1,10 +1,11 @@
 """The first screen of models that write: where each token looked."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from attncli.plain_text import counted, plain_text
-from attncli.report import Cell, Report, Row
+from attncli.records.columns import Records
+from attncli.records.writings import WrittenText, WrittenToken
+from attncli.report import Report
 from attncli.views import Display
 from attncli.views.model_screens import LEAST_ROWS, token_cell
 from attncli.views.screens import screen_parts
@@ -42,9 +43,9 @@ HEAD_ORDER = (
 
 def generate_screen(report: Report, display: Display) -> ScreenParts:
     """What was read and written; the first tokens with the keys that were looked at; the strongest heads."""
-    width = display.width or 0
+    width, result = display.width or 0, report.result_of(WrittenText)
     labels = TableLabels(report, replace(display, width=min(width, 100)))
-    yield Paragraph(_written_title(report), "title")
+    yield Paragraph(_written_title(report, result), "title")
     file = report.spec.get("file")
     prompt = report.spec.get("sentence") or (f"file {file}" if file else "")
     names = " ".join(picture.name for picture in report.pictures)
@@ -57,100 +58,84 @@ def generate_screen(report: Report, display: Display) -> ScreenParts:
     yield from (Paragraph(line, "") for line in lines)
     notes = [plain_text(note) for note in report.notes]
     room = LINES_OF_ALL - len(lines) - sum(len(wrap_cells(note, width)) for note in notes)
-    room -= len(wrap_cells(_tokens_title(report, MOST_TOKENS), width)) - 1
-    num_tokens, num_heads = len(report.table("written")), len(report.table("heads"))
+    room -= len(wrap_cells(_tokens_title(report, result.tokens, MOST_TOKENS), width)) - 1
     overlays = [*screen_parts(report, display)]
     yield from overlays
     # Below where its words looked in a picture, few of the tokens and heads.
     usual = min(LEAST_ROWS if overlays else MOST_TOKENS, room)
     least, rank = (0, 1) if overlays else (min(LEAST_ROWS, usual), 0)
     yield Elastic(
-        lambda count: [_tokens(report, labels, display, count)] if count else [],
+        lambda count: [_tokens(report, result.tokens, labels, display, count)] if count else [],
         usual,
         least,
-        num_tokens,
+        len(result.tokens),
         rank,
     )
     yield Elastic(
-        lambda count: [_strongest_heads(report, display, count)] if count else [],
+        lambda count: [_strongest_heads(report, result, display, count)] if count else [],
         LEAST_ROWS if overlays else MOST_WRITERS,
         0 if overlays else LEAST_ROWS,
-        num_heads,
+        len(result.heads),
         rank=1,
     )
     yield notes_in(notes, display)
 
 
-def _written_title(report: Report) -> str:
+def _written_title(report: Report, result: WrittenText) -> str:
     """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
-    counts = report.numbers("writing")
+    counts = result.counts
     new = "in the answer" if report.spec.get("answer") else "new"
-    sizes = [counted(int(counts["prompt_tokens"] or 0), "token"), f"{counts['new_tokens']} {new}"]
+    sizes = [counted(counts.prompt_tokens, "token"), f"{counts.new_tokens} {new}"]
     parts = [model_name(report), place_text(report.spec), *sizes]
     return plain_text(f"generate: {', '.join(filter(None, parts))}")
 
 
-def _tokens(report: Report, labels: TableLabels, display: Display, most: int) -> Grid:
+def _tokens(
+    report: Report, tokens: Records[WrittenToken], labels: TableLabels, display: Display, most: int
+) -> Grid:
     """One line per token: the query that chose it, shares of the row, the keys beside the first."""
-    rows = report.table("written")
-    places = _chosen(rows, most)
-    shown = [rows[place] for place in places]
-    precision = display.precision
-    label = labels.rows("query", len(rows))
-    columns = [Column(("", "chose"), [token_cell(row["token"]) for row in shown], left=True)]
+    places = _chosen(tokens, most)
+    chosen, precision = tokens.taken(places), display.precision
+    columns = [Column(("", "chose"), [token_cell(token.token) for token in chosen], left=True)]
     columns += [
-        Column(("", name), [fixed(row[key], precision) for row in shown])
-        for key, name in SHARES.items()
-        if key in shown[0]
+        Column(("", header), [fixed(share, precision) for share in chosen.column(name)])
+        for name, header in SHARES.items()
+        if name in chosen.cells
     ]
-    for rank in range(len(_list(shown[0], "keys"))):
-        cells = [_key_seen(row, rank, labels, precision) for row in shown]
+    for rank in range(len(chosen[0].keys_beside_first)):
+        cells = [_key_seen(token, rank, labels, precision) for token in chosen]
         columns.append(Column(("", "looks at" if rank == 0 else "and"), cells, left=True))
-    label = Column(("", "query"), [label.cells[place] for place in places], left=True)
-    return Grid(_tokens_title(report, len(shown)), label, columns).first_group(display.width)
+    queries = labels.rows("query", len(tokens))
+    label = Column(("", "query"), [queries.cells[place] for place in places], left=True)
+    return Grid(_tokens_title(report, tokens, len(chosen)), label, columns).first_group(display.width)
 
 
-def _tokens_title(report: Report, most: int) -> str:
-    rows = report.table("written")
-    left = f" ({most} of {len(rows)})" if most < len(rows) else ""
+def _tokens_title(report: Report, tokens: Records[WrittenToken], most: int) -> str:
+    left = f" ({most} of {len(tokens)})" if most < len(tokens) else ""
     of = "this head" if report.spec.get("head") is not None else "the heads' mean"
-    if report.spec.get("head") is None and "head" in rows[0]:
-        best = plain_text(str(rows[0]["head"]))
+    if report.spec.get("head") is None and "head" in tokens.cells:
+        best = plain_text(str(tokens[0].head))
         return f"where the best head, {best}, looked{left}, without the first key"
     return f"where it looked for each token{left}: {of}, without the first key"
 
 
-def _chosen(rows: Sequence[Row], most: int) -> list[int]:
+def _chosen(tokens: Records[WrittenToken], most: int) -> list[int]:
     """The first tokens; of those that look for a needle the ones that looked at it most."""
-
-    def on_needle(place: int) -> float:
-        share = rows[place].get("needle_mass")
-        return -share if isinstance(share, float) else 0.0
-
-    return sorted(sorted(range(len(rows)), key=on_needle)[:most])
+    shares = [token.needle_mass or 0.0 for token in tokens] if "needle_mass" in tokens.cells else []
+    order = sorted(range(len(tokens)), key=lambda place: -shares[place] if shares else 0.0)
+    return sorted(order[:most])
 
 
-def _list(row: Row, name: str) -> Sequence[Cell]:
-    cells = row[name]
-    assert isinstance(cells, list)
-    return cells
+def _key_seen(token: WrittenToken, rank: int, labels: TableLabels, precision: int) -> str:
+    key, weight = token.keys_beside_first[rank], token.weights[rank]
+    return NO_NUMBER if key is None else f"{labels.place('key', key)} {fixed(weight, precision)}"
 
 
-def _key_seen(row: Row, rank: int, labels: TableLabels, precision: int) -> str:
-    key, weight = _list(row, "keys")[rank], _list(row, "weights")[rank]
-    if not isinstance(key, int):
-        return NO_NUMBER
-    return f"{labels.place('key', key)} {fixed(weight, precision)}"
-
-
-def _strongest_heads(report: Report, display: Display, count: int) -> Grid:
-    """The heads with the most of what they are sorted by, with as many statistics as fit."""
-    heads = report.table("heads")
-    sort = str(report.spec.get("sort"))
-    if sort == "retrieval" and all(row[sort] != row[sort] for row in heads):
-        sort = "needle_mass"  # nothing was copied
+def _strongest_heads(report: Report, result: WrittenText, display: Display, count: int) -> Grid:
+    """The heads with the most of what they are in the order of, with as many statistics as fit."""
+    sort = result.telling(str(report.spec.get("sort")))
     least = "smallest" if report.spec.get("ascending") else "largest"
     names = [*HEAD_PLACES, *dict.fromkeys([sort, *HEAD_ORDER])]
-    shown = [{name: row[name] for name in names if name in row} for row in heads[:count]]
+    rows = [{name: head[name] for name in names if name in head} for head in result.heads[:count]]
     title = plain_text(f"heads with the {least} {sort}, means over the new tokens")
-    return heads_grid(title, shown, display.precision).first_group(display.width)
+    return heads_grid(title, rows, display.precision).first_group(display.width)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import pytest
 import torch
@@ -200,8 +201,8 @@ def test_what_is_written_is_that_of_the_command(attn: Attn, tmp_path: Path, arch
     by_place = sorted(command["heads"], key=lambda row: (row["layer"], row["head"]))
     assert as_json(found.heads) == by_place
     entropy = found.rows["entropy"]
-    assert entropy.shape[-1] == len(found.tokens)
-    torch.testing.assert_close(entropy, torch.tensor(command["rows"]["entropy"], dtype=torch.float64))
+    assert entropy.axes == ("layer", "head", "query") and entropy.values.shape[-1] == len(found.tokens)
+    np.testing.assert_array_equal(entropy.values, np.array(command["rows"]["entropy"]))
 
 
 def test_a_loaded_model_gives_the_numbers_of_its_folder(model: Pretrained) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attncli.cli import COMMAND_GROUPS, COMMANDS
+from attncli.cli import COMMAND_GROUPS, COMMANDS, FORMER
 from attncli.settings import SPECS
 from attncli.views import SUFFIXES, VIEWS
 from tests.conftest import Attn
@@ -38,8 +38,7 @@ def test_every_command_has_help_that_leads_with_examples(attn: Attn, name: str) 
     assert (ended.code, ended.err) == (0, "")
     assert f"  {name} " in overview.out and COMMANDS[name].summary in overview.out
     assert f"attn {name}" in ended.out
-    if name not in ("config", "report"):
-        assert ended.out.index("Examples:") < ended.out.index("Options:")
+    assert ended.out.index("Examples:") < ended.out.index("Options:")
 
 
 def test_the_first_help_has_every_command_in_its_group_on_one_screen(attn: Attn) -> None:
@@ -453,7 +452,7 @@ def test_debug_shows_the_traceback_and_changes_no_exit_code(attn: Attn) -> None:
 
 
 def test_without_arguments_help_is_readable(attn: Attn) -> None:
-    for arguments in (["batch"], ["config"]):
+    for arguments in (["batch"], ["results"]):
         ended = attn(arguments)
         assert ended.code == 2 and ended.err.startswith("Usage: attn") and "\\n" not in ended.err
 
@@ -547,3 +546,13 @@ def test_a_mistake_of_ours_is_one_line_too(attn: Attn, monkeypatch: pytest.Monke
     monkeypatch.setattr(output.Destination, "write", broken)
     ended = attn(["norm"])
     assert ended.code == 1 and ended.err.startswith("internal error: ZeroDivisionError: oops")
+
+
+@pytest.mark.parametrize(("before", "now"), FORMER.items(), ids=lambda words: " ".join(words))
+def test_what_a_command_was_called_before_still_works_and_says_its_name(
+    attn: Attn, before: tuple[str, ...], now: tuple[str, ...]
+) -> None:
+    former, present = attn(before), attn(now)
+    assert (former.code, former.out) == (present.code, present.out)
+    assert former.err == f"attn {' '.join(before)} is now attn {' '.join(now)}\n" and present.err == ""
+    assert before[0] not in COMMANDS and now[0] in COMMANDS

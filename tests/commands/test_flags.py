@@ -14,8 +14,6 @@ from tests.conftest import Attn
 ROOT = Path(__file__).parent.parent.parent
 MODEL = ROOT / "attncli" / "data" / "tiny-induction"
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-GROUPS = ("config", "report")
-RUNNABLE = [*(name for name in COMMANDS if name not in GROUPS), *(f"{name} schema" for name in GROUPS)]
 NAME = re.compile(r"^  (?:-\w, )?(--[\w-]+)", re.MULTILINE)
 
 
@@ -24,23 +22,23 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_everyday_help_is_one_screen(attn: Attn, name: str) -> None:
-    out = attn([*name.split(), "--help"]).out
+    out = attn([name, "--help"]).out
     lines = out.splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 80
     names = NAME.findall(out)
     assert len(names) <= 20
-    every = attn([*name.split(), "--help-all"]).out
+    every = attn([name, "--help-all"]).out
     others = {*NAME.findall(every)} - {*names}
     assert {*names} <= {*NAME.findall(every)} and others
     assert lines[-1] == f"--help-all shows {len(others)} more flag{'s' * (len(others) > 1)}."
-    assert attn([*name.split(), "-h"]).out == out
+    assert attn([name, "-h"]).out == out
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_flag_is_in_the_help_of_all_flags_with_a_description(attn: Attn, name: str) -> None:
-    out = attn([*name.split(), "--help-all"]).out
+    out = attn([name, "--help-all"]).out
     assert out.splitlines()[-1] != "" and "shows" not in out.splitlines()[-1].split(" ")[:2]
     for flag in NAME.findall(out):
         after = out[re.search(rf"^  (?:-\w, )?{flag}\b", out, re.MULTILINE).end() :]  # type: ignore[union-attr]
@@ -66,7 +64,7 @@ def test_a_setting_of_config_files_is_read_as_a_flag_with_a_note(attn: Attn, tmp
     assert configured.err == ""
     assert json.loads(configured.out)["tensors"] == json.loads(ended.out)["tensors"]
     assert "num_buckets: 8  # " in attn(["self", "--config", str(file), "--show-config"]).out
-    assert "num_buckets" in attn(["config", "schema"]).out
+    assert "num_buckets" in attn(["info", "config-schema"]).out
 
 
 def test_an_error_follows_the_note_of_a_setting_of_config_files(attn: Attn) -> None:

@@ -56,7 +56,7 @@ MISTAKES = [
     ("self list.yaml", "list.yaml: is a file: --config list.yaml reads it, --sentence list.yaml takes its name as the text"),
     ("self --show wieghts", "--show: got wieghts (did you mean 'weights'?): must be one of weights, scores, rows, output, statistics, all, scaled_scores, pooled_mean"),
     ("self --format markdown", f"--format: got markdown (did you mean 'md'?): must be one of {', '.join(VIEWS)}"),
-    ("config show", "show: is not a command: attn config has schema"),
+    ("info show", "info: must be one of plugins, config-schema, report-schema (got show)"),
     ("lesson head", "lesson: none is called head: give one of 3 heads-and-output, 15 heads (attn lesson lists all)"),
     ("show picture.png", "picture.png: no report can be read from .png: save the report as JSON too (-o picture.json) and show that"),
     ("self --workers 4", "--workers: is not a flag of attn self: attn heads, attn batch have --workers"),
@@ -160,8 +160,7 @@ def test_version_and_help_are_commands_too(attn: Attn) -> None:
     assert attn(["help"]) == attn(["--help"])
     assert attn(["help", "self"]) == attn(["self", "--help"]) and attn(["help", "self"]).code == 0
     assert attn(["--help-all"]) == attn(["--help"])
-    assert attn(["config", "--help-all"]) == attn(["config", "--help"])
-    assert attn(["help", "config", "schema"]).out.startswith("Usage: attn config schema")
+    assert attn(["help", "info"]).out.startswith("Usage: attn info")
 
 
 def test_the_name_of_a_file_can_still_be_the_text(attn: Attn, folder: Path) -> None:

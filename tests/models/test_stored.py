@@ -21,12 +21,13 @@ import attncli
 from attncli.core.few_rows import MOST_ROWS
 from attncli.core.runtime import torch_threads
 from attncli.errors import UserError
-from attncli.models import loading, stored
+from attncli.models import loading, number_sources, stored
 from attncli.models.capture import capture, in_step, with_eager_attention
-from attncli.models.folder import TensorInFile, safetensors_tensors
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import load_pretrained
-from attncli.models.stored import Cast, InGguf, InSafetensors, Stored, Use, WeightFile, use_of
+from attncli.models.number_sources import Cast, InGguf, InSafetensors, WeightFile
+from attncli.models.stored import Stored, Use, use_of
+from attncli.models.weight_headers import TensorInFile, safetensors_tensors
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer, save_writer
 from tests.models.test_damaged_models import save_gguf
@@ -50,7 +51,7 @@ KINDS = {
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every matrix stays in its file, and is read a few rows at a time."""
     monkeypatch.setattr(stored, "SMALL_NUMBERS", 200)
-    monkeypatch.setattr(stored, "CHUNK_NUMBERS", 100)
+    monkeypatch.setattr(number_sources, "CHUNK_NUMBERS", 100)
     monkeypatch.setattr(loading, "READ_FIRST_BYTES", 0)
 
 
@@ -318,7 +319,7 @@ def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) 
 def test_rows_of_any_number_meet_a_stored_weight(kind: str, num_threads: int, tmp_path: Path) -> None:
     """Few are multiplied as a weight in half precision is stored, more once it is widened, all on threads."""
     shape, generator = (83, 67), torch.Generator().manual_seed(2)
-    numbers = torch.randn(shape, generator=generator).to(stored.DTYPES[kind])
+    numbers = torch.randn(shape, generator=generator).to(number_sources.DTYPES[kind])
     path = tmp_path / "numbers.bin"
     path.write_bytes(bytes(3) + numbers.view(torch.uint8).numpy().tobytes())
     device, use = torch.device("cpu"), Use(torch.device("cpu"), is_loading=False)

@@ -121,7 +121,7 @@ def test_the_shipped_schema_is_fresh() -> None:
     schema = schema_validator().schema
     jsonschema.Draft202012Validator.check_schema(schema)
     shipped = json.loads((ROOT / "configs" / "schema.json").read_text())
-    assert shipped == schema, "run: attn config schema > configs/schema.json"
+    assert shipped == schema, "run: attn info config-schema > configs/schema.json"
 
 
 @pytest.mark.parametrize(

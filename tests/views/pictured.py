@@ -15,6 +15,7 @@ from attncli.report import (
     PictureRow,
     Report,
     Table,
+    Tensors,
 )
 from tests.views.page.pages import softmax
 
@@ -110,7 +111,11 @@ def written_words(*words: str) -> Report:
             "writing": Numbers(prompt_tokens=16, new_tokens=len(words)),
             "written": Table({"token": word, "keys": [3], "weights": [0.5]} for word in words),
             "heads": Table([{"layer": 0, "head": 0, "entropy": 0.5}]),
+            "rows": Tensors(
+                entropy=NamedTensor(("layer", "head", "query"), np.full((1, 1, len(words)), 0.5))
+            ),
         },
+        kind="generate",
         first_query=15,
         pictures=(picture,),
         written="".join(words),

@@ -1,0 +1,190 @@
+"""What a model reads before it writes: a text or a picture, in its chat template, with a needle or answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+
+from attncli.errors import UserError
+from attncli.measure.answers import AnswerTokens, answer_forms, likelier_form
+from attncli.models.chat_places import Span, placed_chat
+from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.writing import in_chat_template
+
+SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
+
+
+@dataclass(frozen=True)
+class Prompt(Reading):
+    """With a decoder the prompt goes to the encoder; `needle` are the places of the needle in the prompt.
+
+    `answer` are the tokens that the model reads after it, where it is not to write; `notes` say what was done
+    to them.
+    """
+
+    needle: tuple[int, ...] = ()
+    answer: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def prompt(self) -> ModelText:
+        """What was given."""
+        return self.context or self.text
+
+
+def read_prompt(
+    pretrained: Pretrained,
+    text: str,
+    *,
+    max_new_tokens: int = 24,
+    answer: str | None = None,
+    question: str | None = None,
+    chat: bool = False,
+    needle: str | tuple[int, int] | None = None,
+    needle_depth: float | None = None,
+    length: int | None = None,
+    truncate: bool = False,
+    key: str = "text",
+) -> Prompt:
+    """The prompt as a model reads it: a text, with a question below it, in the model's chat template.
+
+    With an `answer`, which the model is to read after it, as many places stay free as that has tokens. The
+    needle is looked for in it, by its text (in a chat in the message alone) or by its first token and the one
+    after its last. With
+    `needle_depth` its text is put there first (0 is the start, 1 the end), into as much of the text as makes
+    `length` tokens with it. UserError, which names `key`, for what does not fit, and a needle that is not
+    there.
+    """
+    if needle_depth is not None:
+        assert isinstance(needle, str)
+        text = _with_needle(text, needle, needle_depth, length, key, pretrained)
+    if question is not None:
+        text = f"{text.rstrip()}\n\n{question}"
+    messages = [Span(0, len(text))]
+    if chat and isinstance(needle, str):
+        text, messages = _placed_message(text, pretrained)
+    elif chat:
+        text = in_chat_template(text, pretrained)
+    forms = [] if answer is None else answer_forms(pretrained, answer)
+    ids = max((form.ids for form in forms), key=len, default=[])
+    num_new = 0 if pretrained.has_decoder else (len(ids) or max_new_tokens) - 1
+    most = pretrained.most_tokens()
+    if ids and most is not None and num_new >= most:
+        raise UserError(f"answer: must be at most {most} tokens for {pretrained.name} (got {len(ids)})")
+    if most is not None and num_new >= most:
+        raise UserError(
+            f"max_new_tokens: must be at most {most} for {pretrained.name} (got {max_new_tokens})"
+        )
+    if isinstance(needle, str):
+        _check_spans(pretrained)
+    read = pretrained.read(
+        text, key, truncate=truncate, num_new=num_new, is_whole=chat, with_spans=isinstance(needle, str)
+    )
+    places = () if needle is None else _needle_places(needle, text, messages, read)
+    chosen = likelier_form(pretrained, forms, read.ids) if forms else AnswerTokens([])
+    prompt = Prompt(read, needle=places, answer=tuple(chosen.ids), notes=chosen.notes)
+    if not pretrained.has_decoder:
+        return prompt
+    return replace(prompt, text=replace(read, tokens=(), ids=read.ids[:0]), context=read)
+
+
+def read_picture_prompt(
+    pretrained: Pretrained,
+    file: str | PathLike[str],
+    text: str = "",
+    *,
+    max_new_tokens: int = 24,
+    question: str | None = None,
+    chat: bool = False,
+) -> Prompt:
+    """A picture and a text, in the model's chat template where asked for, as a model reads both that writes.
+
+    UserError for a model that reads no picture beside a text, and for what does not fit.
+    """
+    if question is not None:
+        text = f"{text.rstrip()}\n\n{question}".strip()
+    if chat:
+        text = picture_in_chat_template(text, pretrained)
+    whole = replace(pretrained, model=pretrained.whole)
+    reading = read_picture_to_write(whole, file, text, is_whole=chat)
+    most, count = pretrained.most_tokens(), len(reading.text.ids)
+    if reading.context is None and most is not None and count + max_new_tokens - 1 > most:
+        got = f"{count} tokens of the picture and the text, and {max_new_tokens} new ones"
+        raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
+    return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
+
+
+def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]:
+    """A text as a message in the model's chat template, and where it stands there.
+
+    UserError where that is not known: of a template that changes what it is given.
+    """
+    placed = placed_chat([{"role": "user", "content": text}], pretrained)
+    ((spans,),) = placed.parts
+    if not spans:
+        message = "does not show the message as it is: give token positions, as 12:20"
+        raise UserError(f"needle: the chat template of {pretrained.name} {message}")
+    return placed.text, spans
+
+
+def _needle_places(
+    sought: str | tuple[int, int], text: str, messages: Sequence[Span], read: ModelText
+) -> tuple[int, ...]:
+    """The places of the needle's tokens: those that hold a character of it where it first occurs in one of
+    the messages, whose characters in the text are given.
+    """
+    if isinstance(sought, tuple):
+        if sought[1] > len(read.ids):
+            got = f"(got {sought[0]}:{sought[1]})"
+            raise UserError(f"needle: must end at {len(read.ids)}, the number of tokens, or before {got}")
+        return tuple(range(*sought))
+    starts = (text.find(sought, *message) for message in messages)
+    start = next((start for start in starts if start >= 0), -1)
+    if start < 0:
+        raise UserError(f"needle: is not in the prompt as it stands (got {sought:.60})")
+    end = start + len(sought)
+    assert read.spans is not None
+    places = tuple(i for i, (first, last) in enumerate(read.spans) if max(first, start) < min(last, end))
+    # Special tokens cover no characters.
+    kept = [place for first, last in read.spans if first < last for place in (first, last)]
+    needle = text[max(start, min(kept, default=0)) : min(end, max(kept, default=0))]
+    if not places or (read.left_out and sought.strip() not in needle):
+        raise UserError("needle: is in the part of the text that was cut off")
+    return places
+
+
+def _check_spans(pretrained: Pretrained) -> None:
+    """UserError for a tokenizer that does not say which characters a token covers."""
+    if not pretrained.tokenizer.is_fast:
+        message = "does not say which characters a token covers: give token positions, as 12:20"
+        raise UserError(f"needle: {pretrained.name} {message}")
+
+
+def _spans(text: str, pretrained: Pretrained) -> Sequence[tuple[int, int]]:
+    """The characters of each token, without special ones."""
+    _check_spans(pretrained)
+    read = pretrained.encoded(
+        text, return_offsets_mapping=True, add_special_tokens=False, padding=False, truncation=False
+    )
+    spans: list[tuple[int, int]] = read["offset_mapping"]
+    return spans
+
+
+def _with_needle(
+    text: str, needle: str, depth: float, length: int | None, key: str, pretrained: Pretrained
+) -> str:
+    """The text, cut where asked for, with the needle after the sentence that ends at or before that share."""
+    text = text.strip()
+    if length is not None:
+        spans = _spans(text, pretrained)
+        room = length - len(_spans(needle, pretrained))
+        if not 0 < room <= len(spans):
+            needed = f"{len(spans)} tokens and the needle {length - room}"
+            raise UserError(f"lengths: the {key} has {needed}: {length} cannot be made of them")
+        text = text[: spans[room - 1][1]]
+    place = round(depth * len(text))
+    if place < len(text):
+        place = max((text.rfind(end, 0, place) + len(end) for end in SENTENCE_ENDS), default=0)
+        place = place if place > max(map(len, SENTENCE_ENDS)) else 0
+    parts = text[:place].rstrip(), needle, text[place:].lstrip()
+    return " ".join(filter(None, parts))
