@@ -69,6 +69,7 @@ from attncli.runs.report_values import (
 )
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
 
 
@@ -398,3 +399,6 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
         whole_head_name(*place): NamedTensor(("query", "key"), weights)
         for place, weights in maps.in_full().items()
     }
+
+
+PAGE = ModelPage(read=read, report_each=report_each, report_many=report_many, values_each=values_each)

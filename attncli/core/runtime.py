@@ -24,6 +24,7 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from math import isnan, nan
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -318,18 +319,20 @@ def added(group: str, known: set[str]) -> dict[str, Plugin]:
     return by_name
 
 
+def load_place(place: str) -> Any:
+    """What stands at `module:name`, as a table or a plugin names it, imported now."""
+    module, _, name = place.partition(":")
+    return attrgetter(name)(import_module(module))
+
+
 @cache
 def imported(plugin: Plugin) -> Any:
     """Import what a plugin names. Raises BrokenPlugin, with the reason in one line, where that fails."""
-    module, _, name = plugin.place.partition(":")
     try:
-        target = import_module(module)
-        for part in name.split("."):
-            target = getattr(target, part)
+        return load_place(plugin.place)
     except Exception as error:  # other people's code may fail in any way
         why = ascii(f"{type(error).__name__}: {error}")[1:-1]
         raise BrokenPlugin(f"plugin {plugin} cannot be imported: {why}") from error
-    return target
 
 
 @cache

@@ -136,8 +136,6 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     title = "What each head looks at"
     surveys_pictures = True
     drawn_maps = "auto"
-    module = "attncli.commands.heads"
-    model_module = module
     examples = (
         "attn heads",
         'attn heads --model ./my-model --sentence "the cat sat because it was tired" --from it --to cat',

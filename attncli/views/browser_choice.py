@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from attncli.core.names import HEAD_PATTERNS
+from attncli.core.names import HEAD_PATTERNS, stack_label
 from attncli.report import PLACES, Picture, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
@@ -111,8 +111,8 @@ class MapGrid:
         place = self.place(number)
         if self.axes != PLACES:
             return ", ".join(place_names(zip(self.axes, place, strict=True)))
-        stack = str(self.heads[place].get("stack", "self")) if place in self.heads else "self"
-        return ":".join([*([] if stack == "self" else [stack]), *map(str, place)])
+        stack = stack_label(str(self.heads[place].get("stack", ""))) if place in self.heads else ""
+        return ":".join(filter(None, [stack, *map(str, place)]))
 
     @cached_property
     def heads(self) -> dict[MapPlace, Row]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.names import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, UNNAMED, Effect
+from attncli.core.names import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, UNNAMED, Effect, stack_label
 from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
@@ -253,7 +253,7 @@ def half_width(mean: Any, upper: Any, precision: int = DECIMALS) -> str:
 
 def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
     """Position and token: a decoder reads the text; beside maps a report has the tokens of one side."""
-    if stack != "self" and report.spec.get("maps") != "none":
+    if stack_label(stack) and report.spec.get("maps") != "none":
         return str(key)
     return labels.place("query" if stack == "decoder" else "key", key)
 
@@ -511,8 +511,8 @@ def _size(stack: str, rows: Sequence[Row]) -> str:
     num_heads = {sum(row["layer"] == layer for row in rows) for layer in layers}
     least, most = min(num_heads), max(num_heads)
     heads = counted(most, "head") if least == most else f"{least} to {most} heads"
-    name = "" if stack == "self" else f"{stack} "
-    return f"{name}{counted(len(layers), 'layer')} × {heads}"
+    name = stack_label(stack)
+    return f"{name}{' ' if name else ''}{counted(len(layers), 'layer')} × {heads}"
 
 
 def _is_cut(report: Report) -> bool:

@@ -18,9 +18,10 @@ from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import build_spec
 from attncli.views import Display
+from attncli.views.layout import BlankScreen, Screen
 from attncli.views.model_screens import head_letters, pattern_letter, pattern_part
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, model_name
-from attncli.views.tables import SCREENS, BlankScreen, Screen, sections, suits
+from attncli.views.tables import SCREENS, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
