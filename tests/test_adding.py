@@ -142,6 +142,7 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "circuit": {"sentence": "a b a b"},
     "circuit of weights": {"weights": True},
     "generate": {"sentence": "a b a b"},
+    "heads": {"sentence": "a b a b"},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
     "heads of examples": ["heads", *TEXTS_OF_HEAD],
     "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},

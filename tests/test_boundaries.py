@@ -221,6 +221,7 @@ SUBJECTS = {
     "relations",
     "results",
     "sources",
+    "surveys",
     "why",
     "writing",
 }

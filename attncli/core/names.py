@@ -25,18 +25,24 @@ class RowStatistic(NamedTuple):
     """Whether it is about what the softmax was given, which weights from elsewhere do not tell."""
     is_peak: bool = False
     """Whether the number of a head is the largest of its rows, not their mean."""
+    unit: str = ""
+    """What its numbers are, where that is not weight."""
 
 
 # In the order in which reports name them.
 ROW_STATISTICS = {
-    "entropy": RowStatistic("attncli.core.formulas:entropy", running=True),
+    "entropy": RowStatistic("attncli.core.formulas:entropy", running=True, unit="nats"),
     "normalized_entropy": RowStatistic("attncli.core.formulas:normalized_entropy", running=True),
     "max_weight": RowStatistic("attncli.core.formulas:max_weight", signed=True, running=True),
     "sink_mass": RowStatistic("attncli.core.formulas:sink_mass", signed=True, running=True),
-    "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True),
-    "participation": RowStatistic("attncli.core.formulas:participation", running=True),
-    "local_mass": RowStatistic("attncli.core.formulas:local_mass", positional=True, running=True),
-    "max_score": RowStatistic("attncli.core.formulas:max_score", running=True, of_scores=True, is_peak=True),
+    "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True, unit="tokens"),
+    "participation": RowStatistic("attncli.core.formulas:participation", running=True, unit="keys"),
+    "local_mass": RowStatistic(
+        "attncli.core.formulas:local_mass", positional=True, running=True, unit="weight"
+    ),
+    "max_score": RowStatistic(
+        "attncli.core.formulas:max_score", running=True, of_scores=True, is_peak=True, unit="score"
+    ),
 }
 OF_WEIGHTS = tuple(name for name, statistic in ROW_STATISTICS.items() if not statistic.of_scores)
 """Those that weights from elsewhere have, too."""

@@ -11,10 +11,12 @@ from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
+from attncli.records.surveys import HeadSurvey
 from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
+    "heads": HeadSurvey,
     "diff of texts": TextDifferences,
     "generate": WrittenText,
     "cache": LimitedHeads,
@@ -44,9 +46,13 @@ def known_kind(name: str) -> str:
 
 
 def kind_named(experiment: str, names: Iterable[str]) -> str:
-    """The kind of an experiment whose report does not name one, by the names of its statistics; else none."""
+    """The kind of an experiment whose report does not name one, by the names of its statistics; else none.
+
+    Of several that fit it is the one that needs most of them.
+    """
     given = {*names}
-    return next((name for name, kind in kinds_of(experiment).items() if kind.fits(given)), "")
+    fitting = {name: kind for name, kind in kinds_of(experiment).items() if kind.fits(given)}
+    return max(fitting, key=lambda name: fitting[name].num_needed(), default="")
 
 
 def kinds_of(experiment: str) -> dict[str, type[Result]]:

@@ -18,7 +18,8 @@ from attncli.models.text_files import in_batches
 from attncli.models.weight_headers import check_gguf
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
 from attncli.runs.plan import Chain, Item, Job
-from attncli.runs.report_values import Columns, OwnPart
+from attncli.runs.report_values import OwnPart
+from attncli.runs.stored_columns import StoredColumns
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec
 from attncli.settings.pages import ModelPage, Page, SampledPage
@@ -257,7 +258,7 @@ OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", "image")
 class Values:
     """The values of a report of which nothing else is kept, and what it was made with."""
 
-    columns: Columns
+    columns: StoredColumns
     numbers: np.ndarray
     environment: Mapping[str, str]
 

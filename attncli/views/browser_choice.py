@@ -12,6 +12,7 @@ from attncli.core.names import HEAD_PATTERNS, stack_label
 from attncli.report import PLACES, Picture, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
+from attncli.views.head_screens import head_letter, is_mostly_first, place_of
 from attncli.views.matrices import (
     ATTENTION_AXES,
     Matrix,
@@ -21,7 +22,6 @@ from attncli.views.matrices import (
     tokens_of,
     whole_heads,
 )
-from attncli.views.model_screens import head_letter, is_mostly_first
 from attncli.views.overlays import Look, chosen_queries
 from attncli.views.texts import LabelledAxis, labelled_axes
 
@@ -119,7 +119,7 @@ class MapGrid:
         """The survey's rows of these heads, by place; empty for other reports."""
         if self.axes != PLACES:
             return {}
-        return {tuple(int(str(row[name])) for name in PLACES): row for row in _survey_rows(self.report)}
+        return {place_of(row): row for row in _survey_rows(self.report)}
 
     @cached_property
     def letters(self) -> dict[MapPlace, str]:

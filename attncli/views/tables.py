@@ -21,14 +21,11 @@ from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import examples_screen
 from attncli.views.first_screen import FirstScreen
 from attncli.views.graphs import circuit_screen, weights_screen
+from attncli.views.head_screens import heads_screen, looks_at_first
 from attncli.views.heatmap import sentences
 from attncli.views.layout import Screen, fitted, markdown_blocks
 from attncli.views.logit_screens import LOGIT_SCREEN, SCORE_SCREEN
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
-from attncli.views.model_screens import (
-    heads_screen,
-    looks_at_first,
-)
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
 from attncli.views.relation_screens import relations_screen
@@ -129,20 +126,6 @@ WEIGHTS = Needs(
 )
 NORM = ("feature0_mean", "feature0_std", "example0_mean", "example0_std")
 
-HEADS = Needs(
-    tables={
-        "heads": {"stack": TEXT, **HEAD},
-        "patterns": {
-            **{"stack": TEXT, "pattern": TEXT, "statistic": ANY},
-            **{"heads": MAYBE, "threshold": MAYBE, "rows": MAYBE},
-        },
-        "strongest": {"stack": TEXT, "pattern": TEXT, **HEAD, "value": MAYBE},
-        "intervals": {"stack": TEXT, **HEAD, "statistic": TEXT, "mean": MAYBE, "upper": MAYBE},
-        "named_tokens": {"setting": TEXT, "name": ANY, "text": TEXT, "position": WHOLE, "token": ANY},
-    },
-)
-
-
 NEEDS: dict[str, Needs] = {
     **dict.fromkeys(("self", "multihead", "cross", "show"), WEIGHTS),
     "average": replace(WEIGHTS, numbers={"agreement": ("loop_vs_matmul", "loop_vs_softmax")}),
@@ -162,15 +145,6 @@ NEEDS: dict[str, Needs] = {
     "pitfalls": Needs(
         tables={
             "pitfalls": dict.fromkeys(("pitfall", "figure", "wrong", "right", "mistake"), ANY),
-        },
-    ),
-    "heads": HEADS,
-    "heads of intervals": replace(
-        HEADS,
-        tables={
-            **HEADS.tables,
-            "patterns": {**HEADS.tables["patterns"], "texts": MAYBE},
-            "strongest": {**HEADS.tables["strongest"], "upper": MAYBE},
         },
     ),
     **dict.fromkeys(("source", "source of heads"), Needs(said=("about", "how_to_read"))),
@@ -218,8 +192,6 @@ def suits(report: Report) -> bool:
     if report.kind:
         return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
     name = report.experiment
-    if name == "heads":
-        name = "heads of intervals" if report.table("intervals") else name
     if name == "watch" and report.spec.get("head"):
         name = "watch of a head"
     is_met = NEEDS[name].met_by(report)
@@ -327,6 +299,7 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
     screen.kind: screen for screen in (EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN)
 }
 SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
+    "heads": heads_screen,
     "diff of texts": two_texts_screen,
     "generate": generate_screen,
     "heads of examples": examples_screen,
@@ -349,7 +322,6 @@ SCREENS: dict[str, ScreenFunction] = {
     "scale-demo": scale_demo_screen,
     "norm": norm_screen,
     "pitfalls": pitfalls_screen,
-    "heads": heads_screen,
     "diff": comparison_screen,
     "results": results_screen,
     "watch": watch_screen,

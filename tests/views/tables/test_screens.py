@@ -14,12 +14,13 @@ from rich.cells import cell_len
 
 from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
+from attncli.records.surveys import HeadSurvey
 from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import build_spec
 from attncli.views import Display
+from attncli.views.head_screens import head_letters, pattern_letter, pattern_part
 from attncli.views.layout import BlankScreen, Screen
-from attncli.views.model_screens import head_letters, pattern_letter, pattern_part
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, model_name
 from attncli.views.tables import SCREENS, sections, suits
 from tests.running import run
@@ -398,7 +399,8 @@ def test_a_model_of_many_layers_has_them_across(num_layers: int) -> None:
 
 def test_where_few_patterns_fit_those_stay_whose_heads_show_them_most() -> None:
     report = run("heads")
-    part = pattern_part("", report.table("patterns"), report, Display(width=80))
+    patterns = report.result_of(HeadSurvey).patterns
+    part = pattern_part("", patterns, report, Display(width=80))
     grid, others = part.of(1)
     assert isinstance(grid, Grid) and grid.label.cells == ["I induction"]
     assert isinstance(others, Paragraph) and "2 P previous token" in others.text
