@@ -134,12 +134,13 @@ class NumberCells(TableColumn):
     """A column of numbers, by its name in the class of the rows; its header where that is another one."""
 
     name: str
-    header: str = ""
+    header: str | tuple[str, ...] = ""
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         if self.name not in rows.cells:
             return []
-        header = ("", self.header) if self.header else split_header(self.name)
+        header = ("", self.header) if isinstance(self.header, str) else self.header
+        header = header if self.header else split_header(self.name)
         return [Column(header, [fixed(row[self.name], display.precision) for row in rows])]
 
 
@@ -241,9 +242,6 @@ class HeadGrids(Element):
     highest: int | None = None
     shows: Callable[[Report], bool] = lambda _: True
 
-    def suits(self, report: Report) -> bool:
-        return super().suits(report) and all(tensor.values.ndim == 2 for tensor in report.tensors.values())
-
     def drawings(self, report: Report, display: Display) -> list[Elastic]:
         """The grids, without a usual line where there are too many."""
         grids = report.tensors.items() if self.shows(report) else ()
@@ -264,10 +262,14 @@ def lines_of(drawings: Sequence[Elastic]) -> int:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """The first screen of a kind of result, in its parts from above."""
+    """The first screen of a kind of result, in its parts from above.
+
+    `next_steps` are what to type next, from what the command offers.
+    """
 
     kind: type[Result]
     parts: tuple[Element, ...]
+    next_steps: Callable[[Report, tuple[str, ...]], tuple[str, ...]] = lambda _, steps: steps
 
     def suits(self, report: Report) -> bool:
         """Whether a report has what it shows: one that was edited may not."""

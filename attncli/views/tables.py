@@ -1,6 +1,5 @@
 """Reports as tables: the sections of each, its first screen or all of it, on a screen or as Markdown."""
 
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -15,12 +14,12 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
-from attncli.views.cache_screens import limited_heads_screen, policies_screen
+from attncli.views.cache_screens import LIMITED_SCREEN, POLICIES_SCREEN
 from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import examples_screen
 from attncli.views.first_screen import FirstScreen
-from attncli.views.graphs import circuit_screen, weights_screen
+from attncli.views.graphs import CIRCUIT_SCREEN, COMPOSITIONS_SCREEN
 from attncli.views.head_screens import heads_screen, looks_at_first
 from attncli.views.heatmap import sentences
 from attncli.views.layout import Screen, fitted, markdown_blocks
@@ -48,7 +47,7 @@ from attncli.views.sections import (
     statistic_tables,
     step_sections,
 )
-from attncli.views.source_screens import knows_heads, retrieving_heads_screen, source_screen, split_further
+from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
 from attncli.views.texts import heading, setting, shortened, text_columns
 from attncli.views.writer_screens import (
     generate_screen,
@@ -147,7 +146,6 @@ NEEDS: dict[str, Needs] = {
             "pitfalls": dict.fromkeys(("pitfall", "figure", "wrong", "right", "mistake"), ANY),
         },
     ),
-    **dict.fromkeys(("source", "source of heads"), Needs(said=("about", "how_to_read"))),
     "diff of texts": Needs(said=("about",)),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(
@@ -229,10 +227,9 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
     steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
     if name == "heads" and looks_at_first(report):
         steps = ("--skip-sink 1", steps[0], steps[-1])
-    if name == "source" and (model := report.spec.get("model")) and not knows_heads(report):
-        steps = (f"--find-heads --model {shlex.quote(plain_text(str(model)))}", *steps)
-    if name == "source" and (further := split_further(report)):
-        steps = (further, *steps)
+    screen = FIRST_SCREENS.get(type(report.result))
+    if screen is not None and not display.is_saved:
+        steps = screen.next_steps(report, steps)
     if shown_parts:
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
@@ -296,7 +293,11 @@ def _is_new(step: str, report: Report) -> bool:
 ScreenFunction = Callable[[Report, Display], ScreenParts]
 
 FIRST_SCREENS: dict[type, FirstScreen] = {
-    screen.kind: screen for screen in (EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN)
+    screen.kind: screen
+    for screen in (
+        *(EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN, LIMITED_SCREEN, POLICIES_SCREEN),
+        *(SOURCE_SCREEN, RETRIEVAL_SCREEN, CIRCUIT_SCREEN, COMPOSITIONS_SCREEN),
+    )
 }
 SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
     "heads": heads_screen,
@@ -304,12 +305,6 @@ SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
     "generate": generate_screen,
     "heads of examples": examples_screen,
     "heads of relations": relations_screen,
-    "cache": limited_heads_screen,
-    "cache of policies": policies_screen,
-    "source": source_screen,
-    "source of heads": retrieving_heads_screen,
-    "circuit": circuit_screen,
-    "circuit of weights": weights_screen,
 }
 
 # An experiment without a screen of its own shows everything. Display.width is a number here.
