@@ -32,6 +32,7 @@ from attncli.views.sections import (
     Grid,
     Paragraph,
     ScreenParts,
+    Section,
     notes_in,
     split_header,
     text_line,
@@ -196,7 +197,8 @@ class Ranked(Element):
     """The first rows of a table of the result, in its order: `usual` ones, as many as fit a terminal.
 
     `rows` is the field of the result, `title` says of the first `count` of them what they are. With `is_cut`
-    the columns that do not fit are left out, else they are in groups.
+    the columns that do not fit are left out, else they are in groups. `left_out` says below it what is not
+    there.
     """
 
     rows: str
@@ -210,6 +212,7 @@ class Ranked(Element):
     most: NumRows | None = None
     rank: int = 0
     is_cut: bool = False
+    left_out: Callable[[Records[Any], int], str] | None = None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         rows: Records[Any] = getattr(report.result, self.rows)
@@ -217,12 +220,19 @@ class Ranked(Element):
         most = len(rows) if self.most is None else min(self.most(report, display), len(rows))
         usual = min(usual, len(rows))
         yield Elastic(
-            lambda count: [self._grid(report, rows[:count], len(rows), display)],
+            lambda count: self._shown(report, rows[:count], len(rows), display),
             usual,
             min(self.least, usual),
             most,
             self.rank,
         )
+
+    def _shown(self, report: Report, rows: Records[Any], total: int, display: Display) -> Iterator[Section]:
+        yield self._grid(report, rows, total, display)
+        if self.left_out is not None:
+            yield Paragraph("", "dim")
+            if len(rows) < total:
+                yield Paragraph(self.left_out(rows, total), "note")
 
     def _grid(self, report: Report, rows: Records[Any], total: int, display: Display) -> Grid:
         (label,) = self.label.columns(report, rows, display)

@@ -14,6 +14,7 @@ from attncli.records.columns import Records
 from attncli.records.surveys import HeadsOfPattern, HeadSurvey, SurveyedHead
 from attncli.report import PLACES, Report, Row
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import FirstScreen, Notes, ReadLine, Sentences, Special
 from attncli.views.matrices import head_name, matrices_of, pictured
 from attncli.views.model_screens import (
     DECIMALS,
@@ -38,9 +39,6 @@ from attncli.views.sections import (
     TensorTables,
     heads_grid,
     model_name,
-    notes_in,
-    one_line,
-    text_line,
     titled,
 )
 from attncli.views.texts import (
@@ -50,6 +48,7 @@ from attncli.views.texts import (
     fixed,
     named_tokens,
     plain_line,
+    shortened,
     text_name,
     token_name,
     wrap_cells,
@@ -328,10 +327,11 @@ def head_letter(row: Row, is_carpet: bool) -> str:
 REST_TITLE = "Lower case: F heads, by the rest of their weight (f: that has no pattern)."
 
 
-def looks_at_first(report: Report) -> bool:
-    """Whether a stack of the model looks at its first token most, so that the rest is worth a look."""
-    survey = report.result
-    return isinstance(survey, HeadSurvey) and any(map(is_mostly_first, _by_stack(survey.heads).values()))
+def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Where a stack of the model looks at its first token most, the rest is worth a look."""
+    survey = report.result_of(HeadSurvey)
+    looks_at_first = any(map(is_mostly_first, _by_stack(survey.heads).values()))
+    return ("--skip-sink 1", steps[0], steps[-1]) if looks_at_first else steps
 
 
 def _by_stack(heads: Records[SurveyedHead]) -> dict[str, Records[SurveyedHead]]:
@@ -353,16 +353,21 @@ MOST_HEADS = 16
 FEW_ROWS = 5
 
 
-def heads_screen(report: Report, display: Display) -> ScreenParts:
-    """The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""
+def _context(report: Report, display: Display) -> Iterator[str]:
+    if context := report.spec.get("context"):
+        text = plain_text(f"encoder reads: {' '.join(str(context).split())}")
+        yield shortened(text, display.width)
+
+
+def _explanation(report: Report, display: Display) -> Iterator[str]:
+    if report.how_to_read:
+        yield plain_text(report.how_to_read)
+
+
+def _heads_or_patterns(report: Report, display: Display) -> ScreenParts:
+    """The patterns, and a letter for each head; the heads themselves where they are sorted, or asked for."""
     survey, spec = report.result_of(HeadSurvey), report.spec
     heads, patterns = survey.heads, survey.patterns
-    yield Paragraph(_title(report, survey), "title")
-    yield text_line(report, display)
-    if context := spec.get("context"):
-        yield one_line(f"encoder reads: {' '.join(str(context).split())}", display)
-    if report.how_to_read:
-        yield Paragraph(plain_text(report.how_to_read), "note")
     if heads and (not patterns or spec.get("table") or _is_cut(report)):
         yield _sorted_heads(report, survey, display)
     elif heads:
@@ -374,6 +379,10 @@ def heads_screen(report: Report, display: Display) -> ScreenParts:
             letters = head_letters(known, display)
             is_below = "rollout" in report.tensors
             yield _where_there_is_room(letters) if is_below else letters
+
+
+def _maps(report: Report, display: Display) -> ScreenParts:
+    """Where heads look in a picture, or in several; the rollout of a text."""
     if pictured(report):
         yield from screen_parts(report, display)
     elif report.picture_maps is not None:
@@ -381,11 +390,16 @@ def heads_screen(report: Report, display: Display) -> ScreenParts:
     elif rolled := report.tensors.get("rollout"):
         (rollout,) = matrices_of(report, "rollout", rolled)
         yield weights_part(report, rollout, ROLLOUT_TITLE, display)
+
+
+def _statistic_grids(report: Report, display: Display) -> ScreenParts:
     for name, tensor in report.tensors.items():
         if tensor.axes == PLACES:
             yield _statistic_grid(report, name, display)
+
+
+def _warnings(report: Report, display: Display) -> ScreenParts:
     few = [Paragraph(note, "note") for note in _few_rows(report)]
-    yield notes_in(report.notes, display, apart=True)
     if few and not report.notes:
         yield Paragraph("", "dim")
     yield from few
@@ -407,16 +421,18 @@ def _statistic_grid(report: Report, name: str, display: Display) -> Elastic:
     return Elastic(of, num_layers, min(LEAST_LINES, num_layers))
 
 
-def _title(report: Report, survey: HeadSurvey) -> str:
+def _title(report: Report, display: Display) -> Iterator[str]:
     """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the report is about."""
+    survey = report.result_of(HeadSurvey)
     if _is_cut(report) and report.about:
-        return titled(report)
+        yield titled(report)
+        return
     sizes = [_size(stack, heads) for stack, heads in _by_stack(survey.heads).items()]
     count = len(report.tokens), token_name(report)
     if survey.texts is not None:
         count = survey.texts.num_texts, text_name(report)
     read = counted(*count)
-    return plain_text(f"heads: {', '.join([model_name(report), *sizes, read])}")
+    yield plain_text(f"heads: {', '.join([model_name(report), *sizes, read])}")
 
 
 def _size(stack: str, of_stack: Records[SurveyedHead]) -> str:
@@ -495,3 +511,21 @@ def _few_rows(report: Report) -> Iterator[str]:
         if isinstance(count, int) and count < FEW_ROWS:
             rows = f"only {counted(count, 'row')} of this text" if count else "no row of this text: no order"
             yield f"{sort} is measured on {rows}."
+
+
+SURVEY_SCREEN = FirstScreen(
+    HeadSurvey,
+    (
+        Sentences(_title, "title"),
+        ReadLine(),
+        Sentences(_context),
+        Sentences(_explanation, "note"),
+        Special(_heads_or_patterns),
+        Special(_maps),
+        Special(_statistic_grids),
+        Notes(apart=True),
+        Special(_warnings),
+    ),
+    next_steps=_next_steps,
+)
+"""The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""

@@ -73,6 +73,12 @@ def _keys(report: Report, display: Display) -> ScreenParts:
     yield Elastic(of, MOST_KEYS, FEWEST_KEYS, len(keys))
 
 
+LOGIT_COLUMNS = (
+    PatternCells(),
+    LookedAtCells(),
+    NumberCells("contribution", "adds"),
+    SpecialCells(_mlps),
+)
 LOGIT_SCREEN = FirstScreen(
     LogitAttribution,
     (
@@ -82,7 +88,7 @@ LOGIT_SCREEN = FirstScreen(
         Sentences(_sum),
         Ranked(
             "heads",
-            (PatternCells(), LookedAtCells(), NumberCells("contribution", "adds"), SpecialCells(_mlps)),
+            LOGIT_COLUMNS,
             title=lambda _, rows, __: f"the {counted(len(rows), 'head')} and the MLPs that add most",
             label=HeadLabel(has_stacks=False),
             usual=MOST_EFFECTS,

@@ -17,17 +17,17 @@ from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import LIMITED_SCREEN, POLICIES_SCREEN
 from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
-from attncli.views.example_screens import examples_screen
+from attncli.views.example_screens import EXAMPLES_SCREEN
 from attncli.views.first_screen import FirstScreen
 from attncli.views.graphs import CIRCUIT_SCREEN, COMPOSITIONS_SCREEN
-from attncli.views.head_screens import heads_screen, looks_at_first
+from attncli.views.head_screens import SURVEY_SCREEN
 from attncli.views.heatmap import sentences
 from attncli.views.layout import Screen, fitted, markdown_blocks
 from attncli.views.logit_screens import LOGIT_SCREEN, SCORE_SCREEN
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
-from attncli.views.relation_screens import relations_screen
+from attncli.views.relation_screens import RELATIONS_SCREEN
 from attncli.views.screens import (
     attention_screen,
     average_screen,
@@ -49,9 +49,7 @@ from attncli.views.sections import (
 )
 from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
 from attncli.views.texts import heading, setting, shortened, text_columns
-from attncli.views.writer_screens import (
-    generate_screen,
-)
+from attncli.views.writer_screens import WRITER_SCREEN
 
 ANY = (str, int, float, type(None))
 MAYBE = (int, float, type(None))
@@ -225,8 +223,6 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
     """What to type next, on one line: no part that is shown, no flag that the report has or cannot have."""
     name = "show" if display.is_saved else report.experiment
     steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
-    if name == "heads" and looks_at_first(report):
-        steps = ("--skip-sink 1", steps[0], steps[-1])
     screen = FIRST_SCREENS.get(type(report.result))
     if screen is not None and not display.is_saved:
         steps = screen.next_steps(report, steps)
@@ -297,14 +293,11 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
     for screen in (
         *(EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN, LIMITED_SCREEN, POLICIES_SCREEN),
         *(SOURCE_SCREEN, RETRIEVAL_SCREEN, CIRCUIT_SCREEN, COMPOSITIONS_SCREEN),
+        *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN),
     )
 }
 SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
-    "heads": heads_screen,
     "diff of texts": two_texts_screen,
-    "generate": generate_screen,
-    "heads of examples": examples_screen,
-    "heads of relations": relations_screen,
 }
 
 # An experiment without a screen of its own shows everything. Display.width is a number here.
