@@ -353,7 +353,7 @@ def test_a_column_of_a_result_is_in_every_form(package: Package, tmp_path: Path)
     package.attn("why", text, "-o", str(page))
     assert f'"{COLUMN}"' in page.read_text()
     for screen in (package.attn("why", text), package.attn("why", text, "--format", "md")):
-        assert re.search(rf"head\W+{COLUMN}\W+(pattern\W+)?on average", screen), "the first column behind the heads"
+        assert re.search(rf"head\W+{COLUMN}\W+(pattern\W+)?on average", screen), "behind the heads"
         assert all(f"{size:.2f}" in screen for size in sizes[:6])
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text(f"experiment: why\nsentence: {text}\n")
