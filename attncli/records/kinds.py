@@ -12,6 +12,7 @@ from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.surveys import HeadSurvey
+from attncli.records.values import is_table_of_heads
 from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
@@ -66,7 +67,7 @@ def units_of_heads() -> dict[str, str]:
         name: column.unit
         for kind in KINDS.values()
         for group in kind.groups()
-        if group.name == "heads" and group.kind is not None
+        if is_table_of_heads(group.name) and group.kind is not None
         for name, column in group.kind.columns.items()
         if column.unit
     }

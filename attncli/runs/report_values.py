@@ -27,6 +27,7 @@ from attncli.records.surveys import (
     Stack,
     SurveyedHead,
 )
+from attncli.records.values import is_table_of_heads
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 from attncli.runs.stored_columns import StoredColumn, StoredColumns, SurveyNumber, stack_and_name
 from attncli.settings.fields import SUMMARIES, Spec, in_group
@@ -174,7 +175,7 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
     kind = KINDS.get(first.kind)
     left_out = {*LEFT_OUT, *(group.name for group in (kind.groups() if kind else ()) if not group.is_kept)}
     for group, statistic in statistics.items():
-        if group == "heads" and isinstance(statistic, Table):
+        if is_table_of_heads(group) and isinstance(statistic, Table):
             yield _heads_of_table(statistic, len(reports))
         elif isinstance(statistic, Tensors):
             for name, tensor in statistic.items():
@@ -191,7 +192,7 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
     for name, tensor in tensors.items():
         axes, values = _of_members(tensor, members)
         # Otherwise the table of heads has the same numbers.
-        if axes == PLACES and "heads" not in first.statistics:
+        if axes == PLACES and not any(map(is_table_of_heads, first.statistics)):
             yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
 
 
@@ -548,7 +549,7 @@ def kept_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str]
         names += [f"{column.name}.N" for column in columns if column.is_list]
         if group.axes:
             rows += names
-        elif group.name == "heads" and not group.is_single:
+        elif is_table_of_heads(group.name) and not group.is_single:
             singles += [name for name in names if name not in PLACES]
         else:
             singles += in_group(group.name if group.is_single else f"{group.name}.N", *names)
