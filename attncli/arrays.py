@@ -1,12 +1,16 @@
-"""Files from elsewhere: text, and arrays (.npy, .npz, .safetensors), of which nothing can run code."""
+"""Files from elsewhere: text, and arrays (.npy, .npz, .safetensors), of which nothing can run code.
 
+Weights from another tool are such arrays, and their tokens such texts.
+"""
+
+import json
 import math
 import struct
 import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -16,12 +20,13 @@ import numpy as np
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, nearest
 from attncli.files import STDIN, TEXT_BYTES, check_file, read_whole
-from attncli.models.folder import safetensors_header, tensors_and_end
+from attncli.models.weight_headers import safetensors_header, tensors_and_end
 from attncli.plain_text import binary_kind
+from attncli.records.values import NamedTensor
 
 
 def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
-    """The size of a regular file in bytes, 0 for a pipe; UserError where there is nothing to read."""
+    """The size of a regular file in bytes, 0 for a pipe. Raises UserError where there is nothing to read."""
     try:
         return check_file(file, may_be_pipe=may_be_pipe).st_size
     except FileNotFoundError:
@@ -33,7 +38,7 @@ def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
 
 
 def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
-    """UserError where reading takes more bytes of memory than are free."""
+    """Raise UserError where reading takes more bytes of memory than are free."""
     if most_bytes is not None and needed > most_bytes:
         sizes = f"{needed / 1e9:.3g} GB of memory and {most_bytes / 1e9:.3g} GB are free"
         raise UserError(f"{name}: needs about {sizes}")
@@ -99,7 +104,7 @@ def _damage(file: str, kind: str) -> Iterator[None]:
 
 
 def _chosen(file: str, names: Collection[str], name: str | None) -> str:
-    """The name asked for, or the only one there is."""
+    """The name asked for, or the file's only name."""
     if name is None and len(names) == 1:
         return next(iter(names))
     if not names:
@@ -115,7 +120,7 @@ def _chosen(file: str, names: Collection[str], name: str | None) -> str:
 def _stored(
     stream: IO[bytes], file: str, size: int, most_bytes: int | None, kinds: str = "fiub"
 ) -> np.ndarray:
-    """The array of a .npy stream of `size` bytes; UserError where its dtype is not of these kinds."""
+    """The array of a .npy stream of `size` bytes. Raises UserError where its dtype is not of these kinds."""
     format = np.lib.format
     is_first = format.read_magic(stream) == (1, 0)
     header = format.read_array_header_1_0 if is_first else format.read_array_header_2_0
@@ -184,7 +189,7 @@ PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 
 
 def is_array_file(file: str) -> bool:
-    """Whether the name is that of an array file; UserError for formats that can run code when read."""
+    """Whether the name is that of an array file. Raises UserError for formats that can run code when read."""
     suffix = Path(file).suffix.lower()
     if suffix in PICKLED:
         raise UserError(f"{file}: pickled files can run code when they are read: save .npz or .safetensors")
@@ -219,11 +224,74 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
                 with zipfile.ZipFile(file) as archive:
                     names = archive.namelist()
                 if f"{REPORT}.npy" in names:
-                    found = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
-                    return str(found) if found.dtype.kind == "U" else None
+                    written = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
+                    return str(written) if written.dtype.kind == "U" else None
             case ".safetensors":
                 with Path(file).open("rb") as stream:
                     header, _ = safetensors_header(stream, Path(file).stat().st_size)
                 text = header.get(METADATA, {}).get(REPORT)
                 return text if isinstance(text, str) else None
     return None
+
+
+LARGEST = 1e200
+"""Beyond it, differences and sums of numbers overflow."""
+# The axes of an array, by their number.
+AXES_OF_ARRAYS = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
+# Peak memory, measured: one layer's statistics in float64, and an atlas of all weights.
+BYTES_PER_WEIGHT, BYTES_SHOWN = 80, 90
+
+
+def checked_weights(
+    array: np.ndarray,
+    name: str,
+    tokens: Sequence[str] | None,
+    context_tokens: Sequence[str] | None,
+    *,
+    most_bytes: int | None = None,
+) -> NamedTensor:
+    """The array with named axes; UserError where it cannot be attention, or has another number of tokens."""
+    sizes = " × ".join(map(str, array.shape))
+    if array.ndim not in AXES_OF_ARRAYS:
+        wanted = " or ".join(f"({', '.join(axes)})" for axes in AXES_OF_ARRAYS.values())
+        raise UserError(f"{name}: must have the axes {wanted} (got {sizes or 'a single number'})")
+    if array.size == 0:
+        raise UserError(f"{name}: is empty ({sizes})")
+    if not np.isfinite(array).any():
+        raise UserError(f"{name}: holds no number ({sizes}, all NaN or infinite)")
+    if (np.abs(array, where=np.isfinite(array), out=np.zeros_like(array)) > np.float64(LARGEST)).any():
+        raise UserError(f"{name}: holds a number beyond {LARGEST:g}")
+    num_queries, num_keys = array.shape[-2:]
+    if tokens is not None and len(tokens) != num_queries:
+        raise UserError(f"--tokens: must be {num_queries}, one for each query (got {len(tokens)})")
+    if context_tokens is not None and len(context_tokens) != num_keys:
+        raise UserError(f"--context-tokens: must be {num_keys}, one for each key (got {len(context_tokens)})")
+    if tokens is not None and context_tokens is None and num_keys != num_queries:
+        raise UserError(f"--context-tokens: is needed: {name} has {num_queries} queries and {num_keys} keys")
+    layer = array[0] if array.ndim == 4 else array
+    refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.size * BYTES_SHOWN, most_bytes)
+    return NamedTensor(AXES_OF_ARRAYS[array.ndim], array)
+
+
+def read_tokens(file: str) -> tuple[str, ...]:
+    """The tokens of a file, one per line or as a JSON list, unchanged (an empty line is an empty token)."""
+    text, name = read_text(file)
+    listed = _json_list(text)
+    if listed is not None:
+        return listed
+    if file.lower().endswith(".json"):
+        raise UserError(f"{name}: must be a JSON list of texts")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    if not lines:
+        raise UserError(f"{name}: is empty: it holds no token")
+    return tuple(line.removesuffix("\r") for line in lines)
+
+
+def _json_list(text: str) -> tuple[str, ...] | None:
+    """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_list = isinstance(found, list) and all(isinstance(token, str) for token in found)
+    return tuple(found) if is_list and found else None

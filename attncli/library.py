@@ -11,21 +11,18 @@ each argument that does not fit.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from attncli.arguments import (
     Budgets,
     Count,
-    FileName,
-    Head,
-    Heads,
+    FilePath,
+    HeadArgument,
+    HeadsArgument,
     HeadsWithoutStack,
     HeadWithoutStack,
     KeyValueBits,
@@ -64,13 +61,6 @@ from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
-from attncli.measure.patterns import (
-    HeadRow,
-    interval_rows,
-    patterns_of_text,
-    summary_patterns,
-    with_equal_names,
-)
 from attncli.measure.prompts import read_prompt
 from attncli.measure.relations import SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
@@ -104,7 +94,7 @@ from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
-from attncli.records.tabled import Tabled
+from attncli.records.surveys import HeadSurvey
 from attncli.records.writings import WrittenText
 
 
@@ -161,13 +151,13 @@ def _sources(value: Any) -> Any:
     return texts
 
 
-Text = Annotated[str | Reading, by(_text)]
+TextOrReading = Annotated[str | Reading, by(_text)]
 OneOrMoreTexts = Annotated[str | Reading | Sequence[str | Reading], by(_one_or_more_texts)]
-Texts = Annotated[str | PathLike[str] | Iterable[str], by(_texts)]
+TextsOrFile = Annotated[str | PathLike[str] | Iterable[str], by(_texts)]
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText, by(_sources)]
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
-RowStatistic = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
+StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
 
 
 def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
@@ -177,7 +167,7 @@ def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
 
 
 @checked
-def layers(model: Model, text: Text, *, numbers: Layers = ()) -> list[CapturedLayer]:
+def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[CapturedLayer]:
     """The attention of each layer on a text, in the order of the run, on the model's device.
 
     `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
@@ -218,41 +208,17 @@ def _num_bytes(layer: CapturedLayer) -> int:
     return attention.weights.nbytes
 
 
-@dataclass(frozen=True, repr=False)
-class HeadSurvey(Tabled):
-    """What each head does: `heads` has one row per head, with its pattern and every statistic.
-
-    Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
-    means, and `intervals` has one row per head and statistic, with the ends of its 95 % interval (Student's
-    t) and the number of texts. `patterns` has one row per pattern with the number of heads that show it,
-    `strongest` the heads that show each most. `rollout` is how attention adds up over the layers. Of a
-    picture `looks` are the weights of each head from the `queries`, else from [CLS], else the mean over all,
-    and `look_rollout` is their row of the rollout.
-    """
-
-    heads: list[HeadRow]
-    patterns: list[dict[str, Any]]
-    strongest: list[dict[str, Any]]
-    num_texts: int
-    num_tokens: int
-    intervals: list[dict[str, Any]] = field(default_factory=list)
-    rollout: Float[Tensor, "query key"] | None = None
-    notes: tuple[str, ...] = ()
-    looks: Float[np.ndarray, "layer head key"] | None = None
-    look_rollout: Float[Tensor, " key"] | None = None
-
-
 @checked
 def survey(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     skip_sink: Count = 0,
     weighted: bool = False,
     rollout: bool = False,
     queries: TokenNames = (),
     keys: TokenNames = (),
-    ablate: Heads = (),
+    ablate: HeadsArgument = (),
 ) -> HeadSurvey:
     """What each head does on a text.
 
@@ -276,19 +242,17 @@ def survey(
             keys=tuple(token_names(keys)),
         )
         check_reading(reading, pretrained, options, ("queries", "keys"))
-        found = surveyed(pretrained, [reading], options, ablate=head_names(ablate))
-        (of_text,) = found.texts
-    patterns = patterns_of_text(of_text.rows, of_text.stacks, of_text.key_of)
-    return HeadSurvey(
-        of_text.rows,
-        patterns.patterns,
-        patterns.strongest,
-        num_texts=1,
-        num_tokens=len(reading.text.ids),
-        rollout=found.rollout[0] if rollout else None,
-        looks=found.looks[0].by_layer() if found.looks else None,
-        look_rollout=found.looks[0].rolled() if found.looks else None,
-        notes=(*found.way.notes(), *reading.left_out_notes()),
+        run = surveyed(pretrained, [reading], options, ablate=head_names(ablate))
+        (of_text,) = run.texts
+    looks = run.looks[0] if run.looks else None
+    look_rollout = None if looks is None else looks.rolled()
+    return replace(
+        of_text.survey(),
+        tokens_of_text=len(reading.text.ids),
+        rollout=run.rollout[0].numpy(force=True) if rollout else None,
+        looks=None if looks is None else looks.by_layer(),
+        look_rollout=None if look_rollout is None else look_rollout.numpy(force=True),
+        notes=(*run.way.notes(), *reading.left_out_notes()),
     )
 
 
@@ -301,7 +265,7 @@ def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = Fal
 
 @contextmanager
 def _many(
-    model: Model, texts: Texts, options: HeadOptions, *, truncate: bool
+    model: Model, texts: TextsOrFile, options: HeadOptions, *, truncate: bool
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
     """The model in use, and the texts as it reads them."""
 
@@ -324,13 +288,13 @@ def _many(
 @checked
 def survey_texts(
     model: Model,
-    texts: Texts,
+    texts: TextsOrFile,
     *,
     truncate: bool = False,
     words: bool = False,
     skip_sink: Count = 0,
     weighted: bool = False,
-    ablate: Heads = (),
+    ablate: HeadsArgument = (),
 ) -> HeadSurvey:
     """What each head does over many texts: means with 95 % intervals.
 
@@ -344,25 +308,16 @@ def survey_texts(
     )
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
         totals, notes = head_totals(pretrained, many, options, ablate=head_names(ablate))
-    heads = totals.heads()
-    patterns = summary_patterns(heads, totals.stacks)
-    return HeadSurvey(
-        with_equal_names([head.row() for head in heads]),
-        patterns.patterns,
-        patterns.strongest,
-        totals.num_texts,
-        many.num_tokens,
-        list(interval_rows(heads, totals.stacks)),
-        notes=(*many.notes(), *notes),
-    )
+    result, _ = totals.survey()
+    return replace(result, notes=(*many.notes(), *notes))
 
 
 @checked
 def examples(
     model: Model,
-    texts: Texts,
+    texts: TextsOrFile,
     head: HeadWithoutStack,
-    statistic: RowStatistic,
+    statistic: StatisticName,
     *,
     count: Size = 3,
     truncate: bool = False,
@@ -386,10 +341,10 @@ def examples(
 @checked
 def relations(
     model: Model,
-    sentences: FileName,
+    sentences: FilePath,
     *,
     truncate: bool = False,
-    ablate: Heads = (),
+    ablate: HeadsArgument = (),
 ) -> HeadRelations:
     """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
 
@@ -406,7 +361,7 @@ def ablate(
     model: Model,
     text: OneOrMoreTexts,
     *,
-    heads: Heads = (),
+    heads: HeadsArgument = (),
     method: RemovalMethod = "zero",
     jointly: bool = False,
     approximate: bool = False,
@@ -414,7 +369,7 @@ def ablate(
     against: str | None = None,
     other: OneOrMoreTexts | None = None,
     token: Position | Literal["each"] | None = None,
-    into: Head | None = None,
+    into: HeadArgument | None = None,
     seed: Seed = 0,
 ) -> HeadEffects:
     """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
@@ -476,7 +431,7 @@ def _check_swap(
 @checked
 def cache(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     sink: Count | None = None,
     window: Size | None = None,
@@ -498,7 +453,7 @@ def cache(
 @checked
 def cache_policies(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     policies: Policies = tuple(CACHE_POLICIES),
     budgets: Budgets = (0.1, 0.3, 0.5),
@@ -532,7 +487,7 @@ def _judged(model: Pretrained, text: str | Reading, needle: str | None, every: i
 
 
 @checked
-def text_differences(model: Model, a: Text, b: Text) -> TextDifferences:
+def text_differences(model: Model, a: TextOrReading, b: TextOrReading) -> TextDifferences:
     """What a model does otherwise on text B than on text A: which heads look elsewhere, what comes next.
 
     UserError for what the model cannot do; MemoryError.
@@ -544,11 +499,11 @@ def text_differences(model: Model, a: Text, b: Text) -> TextDifferences:
 @checked
 def why(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     answer: str | None = None,
     against: str | None = None,
-    head: Head | None = None,
+    head: HeadArgument | None = None,
 ) -> LogitAttribution:
     """What each head adds to the logit of the next token, the likeliest or the `answer`.
 
@@ -563,7 +518,7 @@ def why(
 @checked
 def score_parts(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     head: HeadWithoutStack,
     *,
     query: Position = -1,
@@ -640,7 +595,7 @@ def answer_sources(
     chat: bool = False,
     answer: NonBlankText | None = None,
     max_new_tokens: Size = 24,
-    heads: Heads = (),
+    heads: HeadsArgument = (),
     method: SourceMethod = "weights",
     num_runs: Size = 64,
     seed: Seed = 0,

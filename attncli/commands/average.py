@@ -14,18 +14,17 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     ExplainRowSpec,
-    Group,
+    Heading,
     contradiction,
     in_group,
 )
+from attncli.settings.pages import SampledPage
 from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec, explained_token
 
 
 class AverageSpec(TextSpec, ExplainRowSpec):
     experiment = "average"
     title = "Averages over tokens"
-    module = "attncli.commands.average"
-    explained_by = "attncli.commands.average"
     examples = (
         'attn average "the cat walks on the street" --embed-dim 2',
         "attn average --num-tokens 8 --batch-size 4 --embed-dim 2 --seed 1337",
@@ -47,7 +46,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     softmax_twice: bool = Field(
         False, description="the mistake of applying softmax to the finished weights: the future leaks in"
     )
-    top_k: Annotated[Count, Group("Output")] = Field(3, description="keys named for each query")
+    top_k: Annotated[Count, Heading("Output")] = Field(3, description="keys named for each query")
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
         rows = (self.batch_size or 1) * num_queries
@@ -131,3 +130,6 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
         "output": named(found.output, "query", "dim"),
     }
     return build_report(spec, texts, tensors, statistics, notes)
+
+
+PAGE = SampledPage(run=run, steps=steps)

@@ -168,25 +168,37 @@ def run_files(
     fail_fast: bool,
     expect: Sequence[str],
     debug: bool,
+    *,
+    format: str | None,
+    fresh: bool,
+    rows: bool,
+    weights: bool,
+    workers: int | None,
+    scheduler: str | None,
     **flags: Any,
 ) -> int:
     """Validate every file and sentence, then run; failures are reported and the others still run."""
-    of_store = {parameter.name: flags.pop(parameter.name) for parameter in STORE_FLAGS}
-    view = flags[FORMAT.name]
+    of_store: dict[str, Any] = {
+        "fresh": fresh,
+        "rows": rows,
+        "weights": weights,
+        "workers": workers,
+        "scheduler": scheduler,
+    }
     store = Path(output) if output is not None and is_store_name(output) else None
-    _refuse_flags(store, of_store, view)
+    _refuse_flags(store, of_store, format)
     if store is not None:
         checked_store(store)
-    elif output and not (output in STDOUT or view or Path(output).suffix.lower() in SUFFIXES):
+    elif output and not (output in STDOUT or format or Path(output).suffix.lower() in SUFFIXES):
         known = f"{', '.join(STORE_SUFFIXES)} (a store), / (one in a folder), {', '.join(SUFFIXES)}"
         raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
-    to = Destination(output=None if store else output, several=True, **flags)
+    to = Destination(output=None if store else output, format=format, several=True, **flags)
     overrides = parse_overrides(set)
     with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
         plan = make_plan([Path(file) for file in files], overrides, prompts)
         if conditions:
-            refuse_unknown(conditions, plan.specs(), rows=of_store[ROWS.name])
+            refuse_unknown(conditions, plan.specs(), rows=rows)
         if dry_run:
             for line in [*plan.lines(), *(lines_about(plan, store) if store is not None else ())]:
                 print(plain_text(line))
@@ -237,12 +249,12 @@ class RunErrors:
             self._num_lines += 1
             if self._num_lines > MOST_LINES + 1:
                 continue
-            printed = plain_text(f"{name}: {in_words_of(line, flags=False)}")
+            message = plain_text(f"{name}: {in_words_of(line, flags=False)}")
             if self._num_lines > MOST_LINES:
-                self._last = printed
+                self._last = message
             else:
                 self._before()
-                print(printed, file=sys.stderr)
+                print(message, file=sys.stderr)
 
 
 def _show(
@@ -289,7 +301,7 @@ def _show(
             if not conditions:
                 raise
             forget_stdout()
-            for _ in reports:  # what is expected of every run holds for those that nobody reads, too
+            for _ in reports:  # an expectation of every run also covers the runs that nobody reads
                 pass
     if failed:
         print(f"{failed} of {len(plan)} experiments failed", file=sys.stderr)
@@ -334,7 +346,7 @@ def keep(
     conditions: tuple[Condition, ...],
     fail_fast: bool,
 ) -> int:
-    """Run and keep what is not done yet; print a summary and return the exit code."""
+    """Run and store the remaining runs, print a summary and return the exit code."""
     if weights:
         refuse_without_safetensors()
     if scheduler is not None:  # before --fresh removes anything
@@ -381,7 +393,7 @@ def keep(
 
 
 def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunErrors) -> None:
-    """Run what is not done; at the end, or when a signal ends it, print what the store has."""
+    """Run the remaining runs; at the end, or when a signal ends it, print what the store has."""
     store = driver.store
     try:
         with errors:

@@ -70,7 +70,7 @@ def is_file(text: str) -> bool:
 
 
 def check_terminal() -> None:
-    """UserError where the browser cannot be shown or controlled, or is not installed."""
+    """Raise UserError where the browser cannot be shown or controlled, or is not installed."""
     if find_spec("textual") is None:
         raise UserError('browse: needs: pip install "attncli[tui]"')
     streams = {"standard input": sys.stdin, "standard output": sys.stdout, "standard error": sys.stderr}
@@ -82,7 +82,7 @@ def check_terminal() -> None:
 
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
-    """The reports of a file; UserError for flags of a model."""
+    """The reports of a file. Raises UserError for flags of a model."""
     refuse_given(flags, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports
 
@@ -138,7 +138,7 @@ class OpenModel:
             raise
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
-        """What is lost without these heads at once."""
+        """The loss from removing all of these heads together."""
         from torch import Generator
 
         from attncli.measure.ablate import ablated, predicted_reading
@@ -147,8 +147,8 @@ class OpenModel:
         generator = Generator().manual_seed(self.spec.seed)
         with measuring(self.pretrained.name, self.pretrained.whole):
             predicted = predicted_reading(self.reading, self.pretrained, generator)
-            result = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
-        return result.joint or {name: result.heads[0][name] for name in EFFECTS if name in result.heads[0]}
+            losses = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
+        return losses.joint or {name: losses.heads[0][name] for name in EFFECTS if name in losses.heads[0]}
 
     def addition(self, head: str) -> "Addition":
         """What a head adds to the logit of the likeliest next token."""
@@ -180,13 +180,13 @@ class OpenModel:
 def opened_model(spec: "HeadsSpec", texts: Texts) -> tuple[OpenModel, Report]:
     """The model with what predicts tokens, where it has that, and what its heads do on the text."""
     from attncli.models.folder import quiet_transformers
-    from attncli.runs.runner import check_before_reading, import_experiment, model_of
+    from attncli.runs.runner import check_before_reading, model_of, page_of
 
     check_before_reading(spec)
     with progress_line() as progress:
         progress.begin(first_words([spec.model_source()]))
-        import_experiment(spec)
-        quiet_transformers()  # on the screen that is browsed there is no place for its messages
+        page_of(spec)
+        quiet_transformers()  # its messages would write over the screen
         model = OpenModel(spec, model_of(spec, progress, with_head=True))
         return model, model.survey(texts)
 
@@ -198,7 +198,7 @@ def browse_reports(
     display: Display,
     model: OpenModel | None = None,
 ) -> int:
-    """Browse until the user quits; UserError where there is nothing to show."""
+    """Browse until the user quits. Raises UserError where there is nothing to show."""
     from attncli.views.browser import browse
     from attncli.views.browser_choice import Choice, grids
     from attncli.views.matrices import scale_of
@@ -249,10 +249,10 @@ def command(name: str, summary: str) -> Command:
             skip_first_keys = skip_first_keys or skip_sink
         display = checked_display(color, scale_colors, skip_first_keys)
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
-        screen = replace(display, colors=color_depth(color, True))
+        colored = replace(display, colors=color_depth(color, True))
         if text is not None and is_saved:
             reports = saved_reports(text, {"config": config, "sentence": sentence, **flags}, arrays)
-            return browse_reports(reports, text, sort, screen)
+            return browse_reports(reports, text, sort, colored)
         refuse_given(arrays, "is for a saved array: give its file")
         if text is not None and sentence is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
@@ -260,7 +260,7 @@ def command(name: str, summary: str) -> Command:
         spec, given = survey_spec(config, flags)
         with errors_at(spec, given, config):
             model, report = opened_model(spec, read_texts(spec))
-        return browse_reports((report,), "browse", report.spec.get("sort"), screen, model)
+        return browse_reports((report,), "browse", report.spec.get("sort"), colored, model)
 
     parameters: list[Parameter] = [TEXT, *settings, *ARRAY_FLAGS, CONFIG, *color_flags, DEBUG]
     return Command(name, summary, run, parameters, EXAMPLES)

@@ -25,18 +25,24 @@ class RowStatistic(NamedTuple):
     """Whether it is about what the softmax was given, which weights from elsewhere do not tell."""
     is_peak: bool = False
     """Whether the number of a head is the largest of its rows, not their mean."""
+    unit: str = ""
+    """What its numbers are, where that is not weight."""
 
 
 # In the order in which reports name them.
 ROW_STATISTICS = {
-    "entropy": RowStatistic("attncli.core.formulas:entropy", running=True),
+    "entropy": RowStatistic("attncli.core.formulas:entropy", running=True, unit="nats"),
     "normalized_entropy": RowStatistic("attncli.core.formulas:normalized_entropy", running=True),
     "max_weight": RowStatistic("attncli.core.formulas:max_weight", signed=True, running=True),
     "sink_mass": RowStatistic("attncli.core.formulas:sink_mass", signed=True, running=True),
-    "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True),
-    "participation": RowStatistic("attncli.core.formulas:participation", running=True),
-    "local_mass": RowStatistic("attncli.core.formulas:local_mass", positional=True, running=True),
-    "max_score": RowStatistic("attncli.core.formulas:max_score", running=True, of_scores=True, is_peak=True),
+    "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True, unit="tokens"),
+    "participation": RowStatistic("attncli.core.formulas:participation", running=True, unit="keys"),
+    "local_mass": RowStatistic(
+        "attncli.core.formulas:local_mass", positional=True, running=True, unit="weight"
+    ),
+    "max_score": RowStatistic(
+        "attncli.core.formulas:max_score", running=True, of_scores=True, is_peak=True, unit="score"
+    ),
 }
 OF_WEIGHTS = tuple(name for name, statistic in ROW_STATISTICS.items() if not statistic.of_scores)
 """Those that weights from elsewhere have, too."""
@@ -155,54 +161,46 @@ HEAD_PATTERNS = {
 }
 
 
-OF_CACHE = "attncli.measure.cache_policies:"
-
-
 class CachePolicy(NamedTuple):
     """Which keys of a prompt stay in a cache: those of the highest scores, as many as the counts say.
 
-    No policy looks at what comes after the prompt.
+    No policy looks at what comes after the prompt. What computes them is in measure/cache_policies.py.
     """
 
-    scores: str
     keeps: str
     paper: str
-    counts: str = OF_CACHE + "even_counts"
 
 
 CACHE_POLICIES = {
-    "window": CachePolicy(OF_CACHE + "by_position", "the last keys", "Beltagy et al. 2020 (2004.05150)"),
-    "sinks": CachePolicy(
-        OF_CACHE + "by_ends", "the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"
-    ),
+    "window": CachePolicy("the last keys", "Beltagy et al. 2020 (2004.05150)"),
+    "sinks": CachePolicy("the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"),
     "h2o": CachePolicy(
-        OF_CACHE + "by_received_weight",
         "keys with most weight, mean over the queries that see them",
         "Zhang et al. 2023 (2306.14048)",
     ),
     "tova": CachePolicy(
-        OF_CACHE + "by_last_query", "keys with most weight from the last token, all heads alike",
+        "keys with most weight from the last token, all heads alike",
         "Oren et al. 2024 (2401.06104)",
     ),
     "snapkv": CachePolicy(
-        OF_CACHE + "by_last_queries", "keys with most weight from the last 64 tokens, smoothed over five",
+        "keys with most weight from the last 64 tokens, smoothed over five",
         "Li et al. 2024 (2404.14469)",
     ),
     "pyramidkv": CachePolicy(
-        OF_CACHE + "by_last_queries", "as snapkv, more in lower layers", "Cai et al. 2024 (2406.02069)",
-        OF_CACHE + "pyramid_counts",
+        "as snapkv, more in lower layers",
+        "Cai et al. 2024 (2406.02069)",
     ),
-    "knorm": CachePolicy(OF_CACHE + "by_key_norm", "the shortest keys", "Devoto et al. 2024 (2406.11430)"),
+    "knorm": CachePolicy("the shortest keys", "Devoto et al. 2024 (2406.11430)"),
     "expected": CachePolicy(
-        OF_CACHE + "by_expected_weight", "keys with most weight from queries to come, as a Gaussian has them",
+        "keys with most weight from queries to come, as a Gaussian has them",
         "Devoto et al. 2025 (2510.00636)",
     ),
-    "random": CachePolicy(OF_CACHE + "by_chance", "any keys", "a baseline"),
+    "random": CachePolicy("any keys", "a baseline"),
     "heads": CachePolicy(
-        OF_CACHE + "by_ends", "all keys of the heads whose output changes most, of others the ends",
-        "Xiao et al. 2024 (2410.10819)", OF_CACHE + "head_counts",
+        "all keys of the heads whose output changes most, of others the ends",
+        "Xiao et al. 2024 (2410.10819)",
     ),
-}  # fmt: skip
+}
 """In the order in which reports name them."""
 
 
@@ -232,11 +230,16 @@ PLACE = re.compile(r"(?:(encoder|decoder|cross):)?([0-9]{1,6}):([0-9]{1,6})")
 
 
 class NamedHead(NamedTuple):
-    """A head as it was named; its stack empty where the name has none."""
+    """A head as it was named; its stack is empty where the name gives none."""
 
     stack: str
     layer: int
     head: int
+
+
+def stack_label(stack: str) -> str:
+    """The name of a stack of layers, where a model has several: nothing for the only one."""
+    return "" if stack == "self" else stack
 
 
 def head_range(num_heads: Mapping[int, int], stack: str = "") -> str:
@@ -248,11 +251,11 @@ def head_range(num_heads: Mapping[int, int], stack: str = "") -> str:
 
 
 def named_head(name: str) -> NamedHead:
-    """A head by its name; ValueError for what is no head's name."""
-    found = PLACE.fullmatch(name)
-    if found is None:
+    """A head by its name. Raises ValueError for anything but a head's name."""
+    place = PLACE.fullmatch(name)
+    if place is None:
         raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
-    return NamedHead(found[1] or "", int(found[2]), int(found[3]))
+    return NamedHead(place[1] or "", int(place[2]), int(place[3]))
 
 
 NUMBERED = re.compile(r"(?:doc|source|sentence|line|paragraph|turn)([0-9]{1,6})")
@@ -260,8 +263,8 @@ NUMBERED = re.compile(r"(?:doc|source|sentence|line|paragraph|turn)([0-9]{1,6})"
 
 def source_number(name: str) -> int | None:
     """2 for doc2, as the sources of an answer are called; None for another name."""
-    found = NUMBERED.fullmatch(name)
-    return int(found[1]) if found else None
+    numbered = NUMBERED.fullmatch(name)
+    return int(numbered[1]) if numbered else None
 
 
 LAST = "last"
@@ -278,7 +281,7 @@ def occurrences_among(tokens: Sequence[str]) -> Occurrences:
 
 
 def position_among(position: int, num_tokens: int) -> int:
-    """The position from 0; below 0 it counts from the end. ValueError for one that there is not."""
+    """The position from 0; negative ones count from the end. Raises ValueError for one out of range."""
     if not -num_tokens <= position < num_tokens:
         ends = f"from 0 to {num_tokens - 1}, or from -1 to -{num_tokens}"
         raise ValueError(f"must be a position {ends}, counted from the end (got {position})")
@@ -286,33 +289,33 @@ def position_among(position: int, num_tokens: int) -> int:
 
 
 def token_positions(name: str, num_tokens: int, occurrences: Occurrences) -> tuple[int, ...]:
-    """The positions that a name means: every one of a text, or none where no token has that name.
+    """The positions that a name means: every occurrence of a text, or an empty tuple.
 
     A whole number and `last` are positions, those below 0 from the end. Anything else is a text: as it
     stands, else without the quotes around it ("last", "5"), else with the number of its place (to#2).
-    ValueError for a position or a number that there is not.
+    Raises ValueError for a position or occurrence that does not exist.
     """
     if name == LAST or POSITION.fullmatch(name):
         return (position_among(-1 if name == LAST else int(name), num_tokens),)
-    found = _of_text(name, occurrences)
-    if not found and (numbered := OCCURRENCE.fullmatch(name)) is not None:
+    places = _of_text(name, occurrences)
+    if not places and (numbered := OCCURRENCE.fullmatch(name)) is not None:
         text, number = numbered[1], int(numbered[2])
-        found = _of_text(text, occurrences)
-        if found and not 1 <= number <= len(found):
-            last = f" to {text}#{len(found)}" if len(found) > 1 else ""
-            raise ValueError(f"must be {text}#1{last}: the text has {len(found)} of them (got {name:.60})")
-        found = found[number - 1 : number]
-    return tuple(sorted({position for place in found for position in place}))
+        places = _of_text(text, occurrences)
+        if places and not 1 <= number <= len(places):
+            last = f" to {text}#{len(places)}" if len(places) > 1 else ""
+            raise ValueError(f"must be {text}#1{last}: the text has {len(places)} of them (got {name:.60})")
+        places = places[number - 1 : number]
+    return tuple(sorted({position for place in places for position in place}))
 
 
 def _of_text(text: str, occurrences: Occurrences) -> Sequence[Sequence[int]]:
-    found = occurrences(text)
+    places = occurrences(text)
     is_quoted = len(text) > 2 and text[0] == text[-1] == '"'
-    return found if found or not is_quoted else occurrences(text[1:-1])
+    return places if places or not is_quoted else occurrences(text[1:-1])
 
 
 def the_one_position(name: str, positions: Sequence[int], occurrences: Occurrences) -> int:
-    """The only position that a name means; ValueError where there are several, with a name for each."""
+    """The only position that a name means. Raises ValueError for several, with a name for each."""
     if len(positions) > 1:
         several = ", ".join(map(str, positions))
         is_numbered = len(_of_text(name, occurrences)) == len(positions)

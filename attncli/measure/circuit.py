@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.core.formulas import mean_interval
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.summaries import mean_interval
 from attncli.measure.ablate import predicted_reading
 from attncli.measure.heads import NOTHING_MORE, surveyed
 from attncli.measure.scores import Part, Stream, Vectors, call_of, seen_by
@@ -301,9 +301,9 @@ def heads_with_pattern(pretrained: Pretrained, readings: Sequence[Reading], patt
     """The heads, as 18:6, that a survey names so on most of the texts."""
     counts: dict[str, int] = {}
     for reading in readings:
-        for row in surveyed(pretrained, [reading], NOTHING_MORE).texts[0].rows:
-            name = f"{row['layer']}:{row['head']}"
-            counts[name] = counts.get(name, 0) + (row["pattern"] == pattern)
+        for head in surveyed(pretrained, [reading], NOTHING_MORE).texts[0].heads:
+            name = f"{head.layer}:{head.head}"
+            counts[name] = counts.get(name, 0) + (head.pattern == pattern)
     return [name for name, count in counts.items() if 2 * count > len(readings)]
 
 

@@ -35,7 +35,8 @@ from attncli.models.architectures import (
 )
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import HIDES, CapturedLayer, StopCapture
-from attncli.models.pretrained import Pretrained, Reading, checked_position
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.token_names import checked_position
 from attncli.records.columns import Records
 from attncli.records.logits import (
     KeyScores,
@@ -46,6 +47,7 @@ from attncli.records.logits import (
     ScoreParts,
     WritingHead,
 )
+from attncli.records.surveys import HeadInStack
 
 CHUNK = 2**24
 """Numbers of the residual stream that a block reads at a time: 64 MB."""
@@ -114,7 +116,7 @@ class _BlockRun:
 
 Vectors = Callable[[], Float[Tensor, "token embed"]]
 """Made when they are read: all heads at once would be many."""
-Given = Mapping[nn.Module, Float[Tensor, "text token embed"]]
+ModuleOutputs = Mapping[nn.Module, Float[Tensor, "text token embed"]]
 """What modules give instead of what they compute."""
 
 
@@ -383,7 +385,7 @@ class Stream:
         for start in range(0, len(vectors), size):
             yield torch.stack([make() for make in vectors[start : start + size]])
 
-    def _outputs(self, call: int, reads: Float[Tensor, "text token embed"], given: Given) -> Tensor:
+    def _outputs(self, call: int, reads: Float[Tensor, "text token embed"], given: ModuleOutputs) -> Tensor:
         """What a block gives, its norms frozen, each text with its own vectors and what modules give."""
         found: list[Tensor] = []
 
@@ -447,7 +449,7 @@ class Stream:
         return sum(module is self._blocks.calls[call] for module in self._blocks.calls[:call])
 
     @contextmanager
-    def _frozen(self, call: int, reads: Tensor, given: Given) -> Iterator[ExitStack]:
+    def _frozen(self, call: int, reads: Tensor, given: ModuleOutputs) -> Iterator[ExitStack]:
         """While the model runs: nothing before the block is computed, its norms are frozen."""
 
         def read(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -670,13 +672,17 @@ def _strongest_pairs(parts: Sequence[Part], scores: Float[Tensor, "part part"]) 
 
 def call_of(stream: Stream, layer: int, head: int) -> int:
     """The call of a head's attention; UserError for a head that is not there."""
-    rows: list[dict[str, Any]] = [
-        {"stack": captured.stack_name, "layer": captured.layer, "head": number, "call": call}
+    places = [
+        (call, captured, number)
         for call, captured in enumerate(stream.attention)
         for number in range(captured.attention.shape[1])
     ]
-    call: int = rows[index_of_head(rows, f"{layer}:{head}", "head", stream.pretrained)]["call"]
-    return call
+    heads = HeadInStack.table(
+        stack=[captured.stack_name for _, captured, _ in places],
+        layer=[captured.layer for _, captured, _ in places],
+        head=[number for *_, number in places],
+    )
+    return places[index_of_head(heads, f"{layer}:{head}", "head", stream.pretrained)][0]
 
 
 def _key_of(weights: Float[Tensor, " key"], key: int | None, row: Row, query: int) -> int:

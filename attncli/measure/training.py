@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
-from attncli.measure.patterns import NOT_FIRST, Stack
 from attncli.records.columns import Records
 from attncli.records.steps import (
     HeadAtStep,
@@ -19,6 +18,7 @@ from attncli.records.steps import (
     TrainingStep,
     count_name,
 )
+from attncli.records.surveys import NOT_FIRST, Stack
 
 PATTERN_NAMES = (*HEAD_PATTERNS, UNNAMED)
 
@@ -75,7 +75,7 @@ def shown_patterns(over: HeadsOverSteps) -> dict[str, Bool[np.ndarray, "step lay
 
 
 def named_patterns(over: HeadsOverSteps) -> Int[np.ndarray, "step layer head"]:
-    """The pattern of each head at each step, as `pattern_of` has it, by its place in PATTERN_NAMES."""
+    """The pattern of each head at each step, as `pattern_names` has it, by its place in PATTERN_NAMES."""
     shape = (len(over.steps), *over.is_head.shape)
     best, named = np.full(shape, -np.inf), np.full(shape, PATTERN_NAMES.index(UNNAMED))
     precedence = np.full(shape, -1)

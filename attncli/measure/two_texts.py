@@ -1,43 +1,35 @@
 """Two texts read by one model: which heads look elsewhere, and what comes next instead."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
-from math import isnan
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attncli.core.formulas import jensen_shannon
+from attncli.core.summaries import jensen_shannon
 from attncli.errors import refuse_bytes
 from attncli.measure.ablate import WHERE
 from attncli.measure.differences import NAMING, align
-from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
+from attncli.measure.heads import NOTHING_MORE, Survey, surveyed_texts
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack
 from attncli.records.changes import HeadChange, TextDifferences, TokenChange
 from attncli.records.columns import Records
+from attncli.records.surveys import SurveyedHead
 
 BYTES_PER_WEIGHT = 60
 """Of the heads of a layer, of both texts: their rows in float64, spread over the tokens of both."""
 BYTES_PER_LOGIT = 8
 
 
-class HeadOnText(NamedTuple):
-    """A head on one text: where it is, its pattern, and the statistics that name heads."""
-
-    place: Mapping[str, str | int]
-    pattern: str
-    statistics: Mapping[str, float]
-
-
 class RunOnText(NamedTuple):
     """A model's run on a text: its layers, its heads, and what it predicts."""
 
     layers: list[CapturedLayer]
-    heads: list[HeadOnText]
+    heads: Records[SurveyedHead]
     probabilities: Float[Tensor, " vocabulary"] | None
     notes: list[str]
 
@@ -93,14 +85,7 @@ def _run(pretrained: Pretrained, reading: Reading) -> RunOnText:
     probabilities = None
     if place is not None:
         probabilities = outputs[-1]["logits"][0, place].double().softmax(dim=-1).cpu()
-    heads = [
-        HeadOnText(
-            {name: row[name] for name in WHERE},
-            row["pattern"],
-            {name: row[name] for name in NAMING if name in row},
-        )
-        for row in found_texts(survey)[0].rows
-    ]
+    heads = surveyed_texts(survey)[0].heads
     return RunOnText(layers, heads, probabilities, [*way.notes(), *reading.left_out_notes()])
 
 
@@ -186,15 +171,14 @@ def _spread(weights: Float[Tensor, "head query key"], side: TextSide) -> Float[T
     return spread.masked_fill(side.keys < 0, 0.0)
 
 
-def _head(a: HeadOnText, b: HeadOnText, furthest: FurthestRow) -> HeadChange:
+def _head(a: SurveyedHead, b: SurveyedHead, furthest: FurthestRow) -> HeadChange:
     """A head with how far its rows moved, and the statistic that changed most."""
-    names = a.statistics.keys() & b.statistics.keys()
-    differences = {name: b.statistics[name] - a.statistics[name] for name in sorted(names)}
-    known = {name: difference for name, difference in differences.items() if not isnan(difference)}
-    statistic = max(known, key=lambda name: abs(known[name]))
+    measured = [name for name in NAMING if a.get(name) is not None and b.get(name) is not None]
+    known: dict[str, float] = {name: b[name] - a[name] for name in measured}
+    statistic = max(sorted(known), key=lambda name: abs(known[name]))
     row_a, row_b = furthest.a, furthest.b
     return HeadChange.single(
-        **a.place,
+        **{name: a[name] for name in WHERE},
         pattern_a=a.pattern,
         pattern_b=b.pattern,
         mean_jensen_shannon=furthest.mean,
@@ -210,8 +194,8 @@ def _head(a: HeadOnText, b: HeadOnText, furthest: FurthestRow) -> HeadChange:
         key_b_token=row_b.key_token,
         weight_b=row_b.weight,
         statistic=statistic,
-        a=a.statistics[statistic],
-        b=b.statistics[statistic],
+        a=a[statistic],
+        b=b[statistic],
         difference=known[statistic],
     )
 

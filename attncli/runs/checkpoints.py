@@ -14,8 +14,8 @@ from attncli.errors import UserError
 from attncli.files import LOG_BYTES, read_whole
 from attncli.models.folder import id_and_revision
 from attncli.runs.reading import reading
-from attncli.runs.report_values import Columns
 from attncli.runs.store import Store
+from attncli.runs.stored_columns import StoredColumns
 
 if TYPE_CHECKING:
     from attncli.settings.heads import HeadsSpec
@@ -134,7 +134,7 @@ class StoreOfOthers(UserError):
     """A store that the steps of these checkpoints cannot be added to."""
 
 
-def _heads_of(columns: Columns) -> frozenset[tuple[int | None, int | None]]:
+def _heads_of(columns: StoredColumns) -> frozenset[tuple[int | None, int | None]]:
     return frozenset((column.layer, column.head) for column in columns)
 
 
@@ -244,7 +244,7 @@ class CheckpointSurveys:
                 others = f"checkpoints in {run_of(model)}" if is_checkpoint else "the steps of attncli.Watch"
                 raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
 
-    def _check_heads(self, columns: Columns) -> None:
+    def _check_heads(self, columns: StoredColumns) -> None:
         """UserError for a checkpoint of another model."""
         heads = _heads_of(columns)
         if self.heads is not None and heads != self.heads:

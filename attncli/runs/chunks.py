@@ -13,8 +13,9 @@ from attncli.errors import UserError
 from attncli.report import Report
 from attncli.runs.packing import Packed, packed
 from attncli.runs.plan import TEXT_KEYS, Chain, Item, Job
-from attncli.runs.report_values import Columns, value_tables
+from attncli.runs.report_values import value_tables
 from attncli.runs.runner import Outcome, Values, alone_in_buckets, load_model, run_items, values_in_buckets
+from attncli.runs.stored_columns import StoredColumns
 
 DONE, FAILED = "done", "failed"
 
@@ -85,7 +86,7 @@ class ChunkResult:
     worker could not.
     """
 
-    values: dict[int, tuple[Columns, Packed]] = field(default_factory=dict)
+    values: dict[int, tuple[StoredColumns, Packed]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     weights: dict[int, np.ndarray] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class ChunkResult:
     refusal: UserError | None = None
 
 
-Work = Callable[[Chunk], ChunkResult]
+ChunkRunner = Callable[[Chunk], ChunkResult]
 
 
 def run_chunk(chunk: Chunk) -> ChunkResult:
@@ -106,7 +107,7 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     times = [(time.perf_counter(), 0)]
     keeps_more = chunk.rows or chunk.weights
     for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], has_reports=keeps_more):
-        _keep(chunk, {number: found for number, found in outcomes.items() if number in wanted}, result)
+        _keep(chunk, {number: outcome for number, outcome in outcomes.items() if number in wanted}, result)
         times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
     # Without the first of several parts, in which a model is tried.
     (began, before), (ended, done) = times[1 if len(times) > 2 else 0], times[-1]

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from attncli.runs.chunks import ChunkResult, Work
-from attncli.runs.packing import ENCODINGS, Numbers, Packed, inflated, unpacked
-from attncli.runs.report_values import Columns
+from attncli.runs.chunks import ChunkResult, ChunkRunner
+from attncli.runs.packing import ENCODINGS, Packed, RunNumbers, inflated, unpacked
+from attncli.runs.stored_columns import StoredColumns
 
 
 class Figures(Protocol):
@@ -14,23 +14,23 @@ class Figures(Protocol):
     compress: bool
     """Whether workers compress the numbers of each long run."""
     is_shared: bool
-    """Whether a reader must not keep the database from its writer, who does not write a log of its own."""
+    """Whether readers must not block the database's writer, which does not use a write-ahead log."""
 
-    def work(self, compute: Work) -> Work:
+    def work(self, compute: ChunkRunner) -> ChunkRunner:
         """What a worker does with a chunk."""
 
     def keep(self, result: ChunkResult) -> dict[int, Packed]:
         """What the table `runs` has of the values of each run, by its number in the chunk."""
 
-    def checked(self, columns: Columns, encoding: object, figures: object) -> Packed | None:
+    def checked(self, columns: StoredColumns, encoding: object, figures: object) -> Packed | None:
         """What the table has of a run, as `numbers` takes it; None where it is damaged."""
 
     def itemsize(self, run: Packed) -> int:
         """The bytes of a number of the run."""
 
     def numbers(
-        self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
-    ) -> Numbers:
+        self, columns: StoredColumns, runs: Sequence[Packed], statistics: Collection[str] | None = None
+    ) -> RunNumbers:
         """The numbers of runs that are `checked`, all or those of some statistics."""
 
 
@@ -40,7 +40,7 @@ class Blobs:
     compress = True
     is_shared = False
 
-    def work(self, compute: Work) -> Work:
+    def work(self, compute: ChunkRunner) -> ChunkRunner:
         """Workers send the numbers to the process that writes the store."""
         return compute
 
@@ -48,7 +48,7 @@ class Blobs:
         """As they come."""
         return {number: packed for number, (_, packed) in result.values.items()}
 
-    def checked(self, columns: Columns, encoding: object, figures: object) -> Packed | None:
+    def checked(self, columns: StoredColumns, encoding: object, figures: object) -> Packed | None:
         """Decompressed."""
         data = inflated(encoding, figures, len(columns))
         return None if data is None else Packed(encoding, data)
@@ -58,7 +58,7 @@ class Blobs:
         return ENCODINGS[run.encoding].dtype.itemsize
 
     def numbers(
-        self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
-    ) -> Numbers:
-        """All columns are there anyway."""
-        return Numbers(columns, unpacked(columns, runs), {})
+        self, columns: StoredColumns, runs: Sequence[Packed], statistics: Collection[str] | None = None
+    ) -> RunNumbers:
+        """All columns exist anyway."""
+        return RunNumbers(columns, unpacked(columns, runs), {})

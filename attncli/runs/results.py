@@ -16,7 +16,8 @@ from attncli.records.kinds import kind_of
 from attncli.records.summaries import GroupSummary, RunFailure, StoreSummary
 from attncli.report import PLACES, NamedTensor, Report
 from attncli.runs.reading import FailedRun, Reader, RunInfo, Runs, differing_settings
-from attncli.runs.report_values import GROUP_SUMMARY, Column, Condition, listed
+from attncli.runs.report_values import GROUP_SUMMARY, Condition, listed
+from attncli.runs.stored_columns import StoredColumn
 from attncli.settings import SPECS
 
 RUN_NAMES = ("id", "run", "plan")
@@ -118,7 +119,7 @@ class Summary:
             return None
         return {*self.statistics, *(condition.name for condition in self.where)}
 
-    def _of_column(self, column: Column) -> GroupKey:
+    def _of_column(self, column: StoredColumn) -> GroupKey:
         """The statistic, and layer and head if groups are by these."""
         return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
 

@@ -17,15 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.errors import UserError, WriteError, reason_of
-from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, Run, UnfinishedJob, Work
+from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, ChunkRunner, Run, UnfinishedJob
 from attncli.runs.connection import Damaged, advice_on, beside, connect, database_of, signals_seen
 from attncli.runs.figures import Blobs, Figures
 from attncli.runs.packing import Packed
 from attncli.runs.parts import PLACE, Merge, Merged, Parts, refuse_without_pyarrow, runs_of_part
 from attncli.runs.plan import Item, Plan, RunKeys, settings_as_json
-from attncli.runs.report_values import Column, Columns
 from attncli.runs.schema import SCHEMA_VERSION, migrate, version_of
 from attncli.runs.store_files import check_header, create_file, driving, is_new_folder, remove
+from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
 ENDING = "-weights"
 
@@ -73,7 +73,7 @@ class WeightFiles:
 
 
 def refuse_without_safetensors() -> None:
-    """UserError if the package that writes the files is not installed."""
+    """Raise UserError if the package that writes the files is not installed."""
     if find_spec("safetensors") is None:
         raise UserError('--weights: needs: pip install "attncli[models]"')
 
@@ -145,8 +145,8 @@ class Store:
         self._connection, self._figures = connection, figures
         # By identity; the item is kept so that its id is not reused.
         self._settings: dict[int, tuple[Item, int]] = {}
-        self._shapes: dict[Columns, int] = {}
-        self._columns: dict[int, Columns] = {}
+        self._shapes: dict[StoredColumns, int] = {}
+        self._columns: dict[int, StoredColumns] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._weights = WeightFiles(path)
 
@@ -177,7 +177,7 @@ class Store:
 
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
         """The place of each run (of equal runs the first), and whether it is done."""
-        found: dict[bytes, tuple[int, bool]] = {}
+        places: dict[bytes, tuple[int, bool]] = {}
         for start in range(0, len(keys), KEYS_A_QUERY):
             part = keys[start : start + KEYS_A_QUERY]
             query = (
@@ -185,10 +185,10 @@ class Store:
                 f"WHERE key IN ({', '.join('?' * len(part))})"
             )
             rows = self._connection.execute(query, (DONE, *part))
-            found |= {key: (place, bool(is_done)) for key, place, is_done in rows}
-        return found
+            places |= {key: (place, bool(is_done)) for key, place, is_done in rows}
+        return places
 
-    def values(self, key: bytes) -> tuple[Columns, np.ndarray]:
+    def values(self, key: bytes) -> tuple[StoredColumns, np.ndarray]:
         """The columns and values of a run that is done."""
         query = "SELECT run, shape, encoding, figures FROM runs WHERE key = ?"
         run, shape, encoding, figures = self._connection.execute(query, (key,)).fetchone()
@@ -200,13 +200,13 @@ class Store:
             raise Damaged(f"run {run}: its statistics are damaged")
         return columns, self._checked_numbers(columns, packed)
 
-    def numbers(self, columns: Columns, packed: Packed) -> np.ndarray:
+    def numbers(self, columns: StoredColumns, packed: Packed) -> np.ndarray:
         """The numbers of a run that was written now, as `write` gives it."""
         checked = self._figures.checked(columns, *packed)
         assert checked is not None, "its worker packed them"
         return self._checked_numbers(columns, checked)
 
-    def _checked_numbers(self, columns: Columns, packed: Packed) -> np.ndarray:
+    def _checked_numbers(self, columns: StoredColumns, packed: Packed) -> np.ndarray:
         _, values, damaged = self._figures.numbers(columns, [packed])
         if damaged:
             raise Damaged(f"{damaged[0]} is damaged")
@@ -231,7 +231,7 @@ class Store:
             query = f"DELETE FROM runs WHERE {IS_STEP} AND CAST(id AS INTEGER) BETWEEN ? AND ?"
             self._connection.execute(query, (first, sys.maxsize if last is None else last))
 
-    def replace_values(self, key: bytes, columns: Columns, values: Packed) -> None:
+    def replace_values(self, key: bytes, columns: StoredColumns, values: Packed) -> None:
         """Give a run that is done other values: one transaction."""
         with self._connection:
             self._connection.execute("BEGIN EXCLUSIVE")
@@ -242,7 +242,7 @@ class Store:
         """Jobs for a worker, with what to keep of them."""
         return Chunk(jobs, rows=self.rows, weights=self.keeps_weights, compress=self._figures.compress)
 
-    def work(self, compute: Work) -> Work:
+    def work(self, compute: ChunkRunner) -> ChunkRunner:
         """What a worker does with a chunk, so that `write` takes its result."""
         return self._figures.work(compute)
 
@@ -349,7 +349,7 @@ class Store:
         return self._settings[id(item)][1]
 
     def _number(self, table: str, **values: object) -> int:
-        """The number of the row with these values, which is added if there is none."""
+        """The number of the row with these values, which is added if necessary."""
         row = (table, *values.values())
         if row not in self._numbers:
             names, marks = ", ".join(values), ", ".join("?" * len(values))
@@ -360,7 +360,7 @@ class Store:
             (self._numbers[row],) = number
         return self._numbers[row]
 
-    def _shape(self, columns: Columns) -> int:
+    def _shape(self, columns: StoredColumns) -> int:
         if not self._shapes:
             for (shape,) in self._connection.execute("SELECT DISTINCT shape FROM columns").fetchall():
                 if not is_number(shape):
@@ -368,7 +368,7 @@ class Store:
                 self._shapes[columns_of(self._connection, shape)] = shape
         if columns not in self._shapes:
             shape = self._shapes[columns] = max(self._shapes.values(), default=0) + 1
-            marks = ", ".join("?" * (2 + len(Column._fields)))
+            marks = ", ".join("?" * (2 + len(StoredColumn._fields)))
             rows = ((shape, position, *column) for position, column in enumerate(columns))
             self._connection.executemany(f"INSERT INTO columns VALUES ({marks})", rows)
         return self._shapes[columns]
@@ -417,8 +417,8 @@ def is_number(value: object, most: int = MOST_NUMBER) -> bool:
     return type(value) is int and 0 <= value <= most
 
 
-def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
-    """The columns of a shape, in order; Damaged where they are not as they were written."""
+def columns_of(connection: sqlite3.Connection, shape: object) -> StoredColumns:
+    """The columns of a shape, in order. Raises Damaged where they are not as they were written."""
     query = (
         "SELECT position, statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
     )
@@ -427,7 +427,7 @@ def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
         is_place = [number is None or is_number(number, MOST_PLACE) for number in places]
         if position != place or not isinstance(statistic, str) or not all(is_place):
             raise Damaged(f"column {place} of shape {shape} is damaged")
-        columns.append(Column(statistic, *places))
+        columns.append(StoredColumn(statistic, *places))
     num_layers, num_heads = (
         1 + max((getattr(column, name) or 0 for column in columns), default=0) for name in ("layer", "head")
     )
@@ -436,7 +436,7 @@ def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
     return tuple(columns)
 
 
-class Kept(NamedTuple):
+class KeptOfRuns(NamedTuple):
     """What a store keeps of each run, and the number of the plan of the last batch."""
 
     rows: bool
@@ -444,24 +444,24 @@ class Kept(NamedTuple):
     plan: int
 
 
-def kept_of(connection: sqlite3.Connection) -> Kept:
-    """What the one row of the table store says; Damaged where it is not as it was written."""
+def kept_of(connection: sqlite3.Connection) -> KeptOfRuns:
+    """What the one row of the table store says. Raises Damaged where it is not as it was written."""
     stored = connection.execute("SELECT keeps_rows, keeps_weights, plan FROM store LIMIT 2").fetchall()
     if len(stored) != 1 or not all(map(is_number, stored[0])):
         raise Damaged("its table store is damaged")
     rows, weights, plan = stored[0]
-    return Kept(bool(rows), bool(weights), plan)
+    return KeptOfRuns(bool(rows), bool(weights), plan)
 
 
 @contextmanager
 def open_store(
     path: Path, *, fresh: bool, rows: bool, weights: bool, in_folder: bool = False
 ) -> Iterator[Store]:
-    """The store of that name, created if there is none, for one process at a time.
+    """The store of that name, created if necessary, for one process at a time.
 
-    It is one file, or a folder with Parquet parts. UserError for what is not an attn store or keeps other
-    things, which is left unchanged; RunError if another process is writing it; WriteError if it cannot be
-    written.
+    It is one file, or a folder with Parquet parts. Raises UserError for anything but an attn store, and for a
+    store with other contents, which is left unchanged; RunError if another process is writing it; WriteError
+    if it cannot be written.
     """
     is_folder = in_folder and not path.is_file()
     if path.is_dir() and not in_folder:
@@ -502,7 +502,7 @@ def figures_of(path: Path, connection: sqlite3.Connection) -> Figures:
 
 
 def _prepare_folder(path: Path, *, weights: bool) -> None:
-    """Make the folder of a store where there is none."""
+    """Make the folder of a store if necessary."""
     refuse_without_pyarrow(path)
     if weights:
         raise UserError(f"--weights: needs a store in one file: -o {path.name}.db")
@@ -512,7 +512,7 @@ def _prepare_folder(path: Path, *, weights: bool) -> None:
         raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
 
 
-def _refuse_other_keeping(path: Path, kept: Kept, *, rows: bool, weights: bool) -> None:
+def _refuse_other_keeping(path: Path, kept: KeptOfRuns, *, rows: bool, weights: bool) -> None:
     errors = []
     for flag, asked, is_kept in (("--rows", rows, kept.rows), ("--weights", weights, kept.weights)):
         if asked and not is_kept:
@@ -525,7 +525,7 @@ def _refuse_other_keeping(path: Path, kept: Kept, *, rows: bool, weights: bool) 
 
 @contextmanager
 def _sqlite_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors as one line that says what is kept."""
+    """SQLite's errors as one line that says what was kept."""
     try:
         yield
     except sqlite3.Error as error:

@@ -17,12 +17,13 @@ from attncli.core.names import (
     WITHOUT_FIRST,
     named_head,
 )
+from attncli.records.surveys import SurveyedHead
 from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
     Form,
-    Group,
+    Heading,
     NotFor,
     Requires,
     Size,
@@ -84,7 +85,7 @@ MAPS_OF_PICTURES = Form(
 
 MEASURED_WITH = {
     **dict.fromkeys(("neighbour", "high_norm_mass"), Requires("image")),
-    "induction_stripe": Requires("probe", " repeated", ("sentence", "file")),
+    "induction_stripe": Requires("probe", "repeated", involved=("sentence", "file")),
     "value_norm": Requires("weighted"),
     "from_to_weight": Requires("to"),
 }
@@ -103,7 +104,7 @@ else:
             "from": (
                 Annotated[
                     LookedFrom,
-                    Group("Output"),
+                    Heading("Output"),
                     Everyday("with --to: only the queries at these tokens"),
                     NotFor(RELATIONS),
                 ],
@@ -117,7 +118,7 @@ else:
             "to": (
                 Annotated[
                     list[TokenName],
-                    Group("Output"),
+                    Heading("Output"),
                     Everyday("heads by the weight on these tokens"),
                     NotFor(RELATIONS),
                 ],
@@ -136,8 +137,6 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     title = "What each head looks at"
     surveys_pictures = True
     drawn_maps = "auto"
-    module = "attncli.commands.heads"
-    model_module = module
     examples = (
         "attn heads",
         'attn heads --model ./my-model --sentence "the cat sat because it was tired" --from it --to cat',
@@ -292,11 +291,11 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         if self.statistic is not None:
             return (self.statistic, *of_model)
         of_heads = self._of_heads()
-        of_patterns = dict.fromkeys((*(one.statistic for one in HEAD_PATTERNS.values()), *PATTERNS))
+        of_patterns = dict.fromkeys((*(pattern.statistic for pattern in HEAD_PATTERNS.values()), *PATTERNS))
         rows = (f"{name}.rows" for name in of_patterns if name in of_heads)
         rest: tuple[str, ...] = ()
         if self.names_rest():
-            named = [one.statistic for one in HEAD_PATTERNS.values() if one.statistic in of_heads]
+            named = [pattern.statistic for pattern in HEAD_PATTERNS.values() if pattern.statistic in of_heads]
             rest = in_group(WITHOUT_FIRST, *named, *(f"{name}.rows" for name in named), STARTS_SPECIAL)
         return (*of_heads, *rows, STARTS_SPECIAL, *rest, *of_model)
 
@@ -307,7 +306,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             comparing = {name for name, known in ROW_STATISTICS.items() if known.positional} | {*PATTERNS}
             asked |= dict.fromkeys(comparing - {*OF_PICTURES}, False)
             asked |= {f"{name}_mul": asked.get(name, True) for name in WITH_SHARE}
-        return tuple(name for name in HEAD_STATISTICS if asked.get(name, True))
+        kept = (name for name, column in SurveyedHead.columns.items() if column.is_in_stores)
+        return tuple(name for name in kept if asked.get(name, True))
 
     def names_one_head(self) -> bool:
         """Whether it names one head, and not those whose maps are drawn over many pictures."""

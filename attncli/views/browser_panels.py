@@ -17,12 +17,14 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from attncli.plain_text import plain_text
-from attncli.report import PLACES, Row
+from attncli.records.columns import Records
+from attncli.records.surveys import HeadsOfPattern, HeadSurvey, StrongestHead
+from attncli.report import PLACES
 from attncli.views.browser_choice import Choice
 from attncli.views.colours import Palette, Shading, levels, palette, picture_palette, shading
+from attncli.views.head_screens import pattern_letter
 from attncli.views.heatmap import ticks
-from attncli.views.matrices import block_maximum
-from attncli.views.model_screens import pattern_letter
+from attncli.views.matrices import block_maximum, head_name
 from attncli.views.overlays import fitted_size, painted, shaded, token_at
 from attncli.views.terminal import SHAPES, cell_texts, character_lines, half_blocks
 from attncli.views.texts import bar, fixed, scalar, shortened
@@ -75,8 +77,8 @@ class Tones:
         return half_block_segments(levels(places), self.palette)
 
     def marked(self, text: str, place: float, *, is_chosen: bool) -> Segment:
-        """A text in black or white on the colour of a place; what is chosen is bold, and reversed without
-        colour.
+        """A text in black or white on the colour of a place; the chosen one is bold, and reversed without
+        colours.
         """
         if self.depth == "none" or np.isnan(place):
             return Segment(text, CHOSEN if is_chosen else None)
@@ -126,7 +128,7 @@ class Panel(ScrollView, can_focus=False):
         return False
 
     def num_columns(self) -> int:
-        """Cells of the widest line; what is wider than the panel scrolls."""
+        """Cells of the widest line; lines wider than the panel scroll."""
         return 0
 
     def column_to_show(self) -> int | None:
@@ -166,7 +168,7 @@ class Panel(ScrollView, can_focus=False):
         return Strip(segments).adjust_cell_length(width)
 
     def on_click(self, event: Click) -> None:
-        """Choose what is under the mouse."""
+        """Choose the cell under the mouse."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y > 0:
             line = offset.y - 1 + self.scroll_offset.y
@@ -515,11 +517,11 @@ class StatisticsPanel(Panel):
         name, value = self._lines()[number]
         if value is None:
             return [Segment(fitted(name, width), BOLD)]
-        shown = scalar(value, PRECISION)
-        room = max(width - len(shown) - 1, 0)
+        number_text = scalar(value, PRECISION)
+        room = max(width - len(number_text) - 1, 0)
         is_chosen = number < len(self.choice.grid.statistics) and name == self.choice.statistic
         style = BOLD if is_chosen else None
-        return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {shown}", style)]
+        return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {number_text}", style)]
 
     def clicked(self, line: int, x: int) -> bool:
         """Rank by the statistic under the mouse."""
@@ -537,14 +539,15 @@ class PatternsPanel(Panel):
         """The columns."""
         return f"{'pattern':<20}heads  strongest (layer:head)"
 
-    def _rows(self) -> list[tuple[Row, list[Row]]]:
-        grid = self.choice.grid
+    def _rows(self) -> list[tuple[HeadsOfPattern, Records[StrongestHead]]]:
+        grid, survey = self.choice.grid, self.choice.grid.report.result
+        if not isinstance(survey, HeadSurvey) or not grid.letters:
+            return []
         stacks = {row.get("stack", "self") for row in grid.heads.values()}
-        strongest = [row for row in grid.report.table("strongest") if row["stack"] in stacks]
         return [
-            (row, [head for head in strongest if head["pattern"] == row["pattern"]])
-            for row in grid.report.table("patterns")
-            if row["stack"] in stacks and grid.letters
+            (row, survey.strongest_of(row.stack, row.pattern))
+            for row in survey.patterns
+            if row.stack in stacks
         ]
 
     def num_lines(self) -> int:
@@ -554,9 +557,9 @@ class PatternsPanel(Panel):
     def line(self, number: int, width: int) -> list[Segment]:
         """Letter, pattern, number of heads, the strongest heads."""
         row, strongest = self._rows()[number]
-        name = f"{pattern_letter(row['pattern'])} {plain_text(str(row['pattern']))}"
-        heads = (f"{head['layer']}:{head['head']} {fixed(head['value'], 2)}" for head in strongest)
-        count = fixed(row["heads"], 0)
+        name = f"{pattern_letter(row.pattern)} {plain_text(row.pattern)}"
+        heads = (f"{head_name(head)} {fixed(head.value, 2)}" for head in strongest)
+        count = fixed(row.heads, 0)
         return [Segment(fitted(f"{name:<20}{count:>5}  {'  '.join(heads)}", width))]
 
     def clicked(self, line: int, x: int) -> bool:
@@ -565,7 +568,7 @@ class PatternsPanel(Panel):
         places = {place: number for number, place in enumerate(np.ndindex(self.choice.grid.shape))}
         if not strongest:
             return False
-        self.choice.choose_head(places[int(str(strongest[0]["layer"])), int(str(strongest[0]["head"]))])
+        self.choice.choose_head(places[strongest[0].layer, strongest[0].head])
         return True
 
 
@@ -600,11 +603,11 @@ class TokenBars(Panel):
         """Label, number, bar."""
         choice, token = self.choice, self._order[number]
         label_width = min(max(SHORTEST_LABEL, width // 3), LONGEST_TOKEN)
-        shown = fixed(float(choice.numbers[token]), PRECISION)
+        number_text = fixed(float(choice.numbers[token]), PRECISION)
         is_chosen = choice.has_one_text and token == choice.token
         pieces = [
             Segment(fitted(choice.bar_labels[token], label_width), CHOSEN if is_chosen else None),
-            Segment(f"{shown:>{NUMBER_WIDTH}} ", None if self._shares[token] > 0 else DIM),
+            Segment(f"{number_text:>{NUMBER_WIDTH}} ", None if self._shares[token] > 0 else DIM),
         ]
         # The bar has the colour of text, readable on any background; the colour of the map precedes it.
         pieces += self.tones(choice.shading).cells(choice.places[token : token + 1], SWATCH)
