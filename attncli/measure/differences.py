@@ -21,6 +21,7 @@ from attncli.records.changes import (
     MovedRow,
 )
 from attncli.records.columns import Records
+from attncli.records.surveys import SurveyedHead
 from attncli.records.values import Table
 
 ARROW = " → "
@@ -161,6 +162,7 @@ def _by_head(axes: tuple[str, ...], distances: np.ndarray) -> Records[MovedHead]
 
 
 WHERE = ("stack", "layer", "head")
+OF_HEAD = ("layer", "head", "stack", "kind")
 ENDS = ("lower", "upper")
 NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
 """The statistics that name heads."""
@@ -244,18 +246,22 @@ def _apart(a: Records[HeadInterval], b: Records[HeadInterval]) -> np.ndarray:
 @checked
 def head_differences(heads_a: HeadTable, heads_b: HeadTable) -> Records[HeadDifference]:
     """B - A of every statistic of the heads that both surveys have; NaN where one has no number."""
-    where = ("layer", "head", "stack", "kind")
-    of_b = {tuple(map(row.get, where)): row for row in heads_b}
-    pairs = [(row, other) for row in heads_a if (other := of_b.get(tuple(map(row.get, where)))) is not None]
+    of_b = {tuple(map(row.get, OF_HEAD)): row for row in heads_b}
+    pairs = [(row, other) for row in heads_a if (other := of_b.get(tuple(map(row.get, OF_HEAD)))) is not None]
     if not pairs:
         return HeadDifference.rows([])
     first, _ = pairs[0]
     cells: dict[str, list[object] | np.ndarray] = {
-        name: [row.get(name) for row, _ in pairs] for name in where if name in first
+        name: [row.get(name) for row, _ in pairs] for name in OF_HEAD if name in first
     }
-    for name in dict.fromkeys(name for row, _ in pairs for name in row if name not in where):
+    for name in dict.fromkeys(name for row, other in pairs for name in row if name in other):
         numbers = [(row.get(name), other.get(name)) for row, other in pairs]
-        differences = [b - a if isinstance(a, float) and isinstance(b, float) else None for a, b in numbers]
-        if any(difference is not None for difference in differences):
-            cells[name] = np.array(differences, dtype=np.float64)
+        if _is_statistic(name) and all(isinstance(cell, float | None) for both in numbers for cell in both):
+            cells[name] = np.array([np.nan if a is None or b is None else b - a for a, b in numbers])
     return HeadDifference.table(**cells)
+
+
+def _is_statistic(name: str) -> bool:
+    """Whether a column of heads holds numbers, even where no head has one."""
+    declared = SurveyedHead.declared(name)
+    return name not in OF_HEAD and (declared is None or declared.is_number)

@@ -12,7 +12,7 @@ from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.steps import HeadInTraining, HeadsInTraining
-from attncli.records.summaries import StoreSummary
+from attncli.records.store_summaries import StoreSummary
 from attncli.records.surveys import HeadSurvey
 from attncli.records.values import is_table_of_heads
 from attncli.records.writings import WrittenText

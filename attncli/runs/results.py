@@ -13,7 +13,7 @@ import numpy as np
 from attncli.errors import UserError, nearest
 from attncli.records.columns import Records
 from attncli.records.kinds import kind_of
-from attncli.records.summaries import GroupSummary, RunFailure, StoreSummary
+from attncli.records.store_summaries import GroupSummary, RunFailure, StoreSummary
 from attncli.report import PLACES, NamedTensor, Report
 from attncli.runs.reading import FailedRun, Reader, RunInfo, Runs, differing_settings
 from attncli.runs.report_values import GROUP_SUMMARY, Condition, listed

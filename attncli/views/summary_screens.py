@@ -6,7 +6,7 @@ from dataclasses import replace
 from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
 from attncli.plain_text import plain_text
 from attncli.records.columns import Records
-from attncli.records.summaries import GroupSummary, StoreSummary
+from attncli.records.store_summaries import GroupSummary, StoreSummary
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import Display
 from attncli.views.matrices import head_name
