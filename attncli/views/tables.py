@@ -38,8 +38,10 @@ from attncli.views.picture_maps import maps_lines
 from attncli.views.screens import (
     attention_screen,
     average_screen,
+    mistake_screen,
+    mistakes_screen,
     norm_screen,
-    pitfalls_screen,
+    outside_weights_screen,
     results_screen,
     scale_demo_screen,
 )
@@ -127,14 +129,6 @@ def _has_axes(report: Report, name: str, num_axes: int) -> bool:
 
 
 HEAD = {"layer": WHOLE, "head": WHOLE}
-WEIGHTS = Needs(
-    tensors={"weights": 2, "pooled_mean": 2},
-    numbers={
-        "scores": ("mean", "variance"),
-        "scaled_scores": ("mean", "variance"),
-    },
-)
-NORM = ("feature0_mean", "feature0_std", "example0_mean", "example0_std")
 
 HEADS = Needs(
     tables={
@@ -151,26 +145,6 @@ HEADS = Needs(
 
 
 NEEDS: dict[str, Needs] = {
-    **dict.fromkeys(("self", "multihead", "cross", "show"), WEIGHTS),
-    "average": replace(WEIGHTS, numbers={"agreement": ("loop_vs_matmul", "loop_vs_softmax")}),
-    "scale-demo": Needs(
-        must=("variance", "sharpness", "logits"),
-        tables={
-            "variance": {"head_dim": WHOLE},
-            "sharpness": {"factor": NUMBER, "softmax": LIST, "gradient_norm": MAYBE},
-        },
-        numbers={"variance": ("head_dim",)},
-        tensors={"logits": 1},
-    ),
-    "norm": Needs(
-        must=("input",),
-        numbers=dict.fromkeys(("input", "batch_norm", "batch_norm_eval", "layer_norm", "rms_norm"), NORM),
-    ),
-    "pitfalls": Needs(
-        tables={
-            "pitfalls": dict.fromkeys(("pitfall", "figure", "wrong", "right", "mistake"), ANY),
-        },
-    ),
     "heads": HEADS,
     "heads of intervals": replace(
         HEADS,
@@ -260,22 +234,12 @@ def suits(report: Report) -> bool:
     if name == "watch" and report.spec.get("head"):
         name = "watch of a head"
     is_met = NEEDS[name].met_by(report)
-    if name == "pitfalls" and not report.table("pitfalls"):
-        return is_met and _is_wrong_and_right(report)
     if name == "diff":
         heads = report.table("by_head")
         return is_met and all(
             isinstance(head[axis], int) for head in heads for axis in ("batch", *PLACES) if axis in head
         )
     return is_met
-
-
-def _is_wrong_and_right(report: Report) -> bool:
-    """Whether there is a matrix that was computed wrongly and rightly, and the same numbers of both."""
-    names = next(reversed(report.pairs.values()), ("weights",))
-    shapes = [report.tensors[name].values.shape for name in names if name in report.tensors]
-    is_pair = len(shapes) == len(names) and len({*shapes}) == 1 and len(shapes[0]) > 1
-    return is_pair and report.numbers("wrong").keys() <= report.numbers("right").keys()
 
 
 HEATMAP = "--format heatmap"
@@ -361,6 +325,15 @@ def _is_new(step: str, report: Report) -> bool:
 FirstScreen = Callable[[Report, Display], ScreenParts]
 
 SCREENS_OF_KINDS: dict[str, FirstScreen] = {
+    "average": average_screen,
+    "self": attention_screen,
+    "multihead": attention_screen,
+    "cross": attention_screen,
+    "show": outside_weights_screen,
+    "scale-demo": scale_demo_screen,
+    "norm": norm_screen,
+    "pitfalls": mistakes_screen,
+    "pitfalls of one": mistake_screen,
     "ablate": ablate_screen,
     "diff of texts": two_texts_screen,
     "generate": generate_screen,
@@ -376,14 +349,6 @@ SCREENS_OF_KINDS: dict[str, FirstScreen] = {
 
 # An experiment without a screen of its own shows everything. Display.width is a number here.
 SCREENS: dict[str, FirstScreen] = {
-    "average": average_screen,
-    "self": attention_screen,
-    "multihead": attention_screen,
-    "cross": attention_screen,
-    "show": attention_screen,
-    "scale-demo": scale_demo_screen,
-    "norm": norm_screen,
-    "pitfalls": pitfalls_screen,
     "heads": heads_screen,
     "diff": comparison_screen,
     "results": results_screen,

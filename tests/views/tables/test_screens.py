@@ -20,7 +20,7 @@ from attncli.settings.fields import build_spec
 from attncli.views import Display
 from attncli.views.model_screens import head_letters, pattern_letter, pattern_part
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, model_name
-from attncli.views.tables import SCREENS, BlankScreen, Screen, sections, suits
+from attncli.views.tables import SCREENS, SCREENS_OF_KINDS, BlankScreen, Screen, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -51,18 +51,21 @@ SELF = Report(
         "scaled_scores": Numbers(mean=-0.0004, variance=0.0042, min=-1.0, max=9.0),
     },
     notes=("A note.",),
+    kind="self",
 )
 CASES = {
     "self": SELF,
     "multihead": replace(
         SELF,
         experiment="multihead",
+        kind="multihead",
         spec=settings("multihead", sentence="a cat a", num_heads=3),
         tensors={"weights": NamedTensor(("head", "query", "key"), np.full((3, 3, 3), 1 / 3))},
     ),
     "average": replace(
         SELF,
         experiment="average",
+        kind="average",
         spec=settings("average", sentence="a cat a"),
         statistics={"agreement": Numbers(loop_vs_matmul=1.5e-8, loop_vs_softmax=0.25)},
     ),
@@ -82,6 +85,7 @@ CASES = {
                 for factor, low in ((1.0, 0.25), (8.0, 0.0))
             ),
         },
+        kind="scale-demo",
     ),
     "norm": Report(
         "norm",
@@ -91,6 +95,7 @@ CASES = {
             name: Numbers(feature0_mean=mean, feature0_std=1.0, example0_mean=-1e-9, example0_std=None)
             for name, mean in (("input", 0.25), ("batch_norm", 0.0), ("layer_norm", 0.3))
         },
+        kind="norm",
     ),
     "pitfalls": Report(
         "pitfalls",
@@ -110,6 +115,7 @@ CASES = {
                 ]
             )
         },
+        kind="pitfalls",
     ),
 }
 CASES["diff"] = compare(
@@ -133,7 +139,7 @@ def test_screens_look_as_they_did(case: str) -> None:
 
 
 EVERY: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in SPECS if name in SCREENS),
+    *((name, {}) for name in SPECS if name in {*SCREENS, *SCREENS_OF_KINDS}),
     *((name, {"sentence": LONG}) for name in ("self", "multihead", "cross", "average", "pitfalls")),
     *((name, {"sentence": WORDS}) for name in ("self", "multihead", "cross", "average")),
     *(("pitfalls", {"pitfall": name}) for name in ("late-mask", "no-scaling", "merged-heads")),
@@ -185,7 +191,7 @@ def edited(report: Report) -> Iterator[tuple[str, Report]]:
 
 
 SAVED: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in SPECS if name in SCREENS),
+    *((name, {}) for name in SPECS if name in {*SCREENS, *SCREENS_OF_KINDS}),
     ("pitfalls", {"pitfall": "late-mask"}),
     ("scale-demo", {"head_dim": [4, 8]}),
     ("self", {"projection": "none"}),
@@ -235,7 +241,7 @@ def test_a_mistake_in_a_screen_is_not_hidden(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyError("a mistake of ours")
         yield
 
-    monkeypatch.setitem(SCREENS, "self", broken)
+    monkeypatch.setitem(SCREENS_OF_KINDS, "self", broken)
     with pytest.raises(KeyError, match="a mistake of ours"):
         list(sections(SELF, Display(width=80)))
 
