@@ -213,4 +213,4 @@ def test_a_result_without_tables_shows_its_single_numbers() -> None:
         "loop_vs_matmul",
         "           0.5",
     ]
-    assert repr(AverageStatistics()) == "AverageStatistics: 0 rows"
+    assert repr(AverageStatistics()).strip() == "AverageStatistics: 0 rows"
