@@ -129,8 +129,12 @@ class Package(NamedTuple):
         return str(out)
 
 
-# What has a report of each kind of result: one more column of its first table that a store keeps is in every
-# form. What a batch takes is given as settings.
+# What has a report of each kind of result: one more column of its first table that a store keeps, else of its
+# first table, is in every form. What a batch takes is given as settings.
+TEXTS_OF_HEAD = [
+    *("--texts", str(ROOT / "configs" / "alice.txt"), "--truncate"),
+    *("--head", "1:2", "--sort", "entropy", "--examples", "1"),
+]
 KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "self": {"sentence": "a b a b"},
     "multihead": {"sentence": "a b a b"},
@@ -148,6 +152,8 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "circuit of weights": {"weights": True},
     "generate": {"sentence": "a b a b"},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
+    "heads of examples": ["heads", *TEXTS_OF_HEAD],
+    "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},
     "source": {"split": "sentence"},
     "source of heads": [],  # its contexts are longer than the shipped model reads
     "why": {"sentence": "a b a b"},
@@ -157,13 +163,14 @@ MORE = "third"
 
 
 def first_table(kind: type[Result]) -> StatisticGroup:
-    """The first that a store keeps and whose columns a class lists."""
-    return next(group for group in kind.groups() if group.is_kept and group.kind is not None)
+    """The first that a store keeps, else the first; with columns that a class lists."""
+    tables = [group for group in kind.groups() if not group.of_numbers and group.kind is not None]
+    return next((table for table in tables if table.is_kept), tables[0])
 
 
 def add_columns(root: Path) -> None:
     """A column in the class of the first such table of each kind, one line each."""
-    rows = {first_table(KINDS[kind]).kind for kind, asked in KINDS_SHOWN.items() if asked != []}
+    rows = {first_table(kind).kind for kind in KINDS.values()}
     for kind in sorted(rows, key=lambda kind: kind.__name__):
         file = Path(inspect.getfile(kind)).relative_to(ROOT)
         line = f"    {MORE}: float = column(of=lambda row: 1 / 3)\n"
