@@ -169,19 +169,22 @@ class NotFor:
 
 
 class Requires(NamedTuple):
-    """The setting without which another one says nothing; `more` follows it in the error.
+    """The setting without which another one says nothing, and its value where no other will do.
 
-    `involved` are the settings whose own errors explain it; else that setting.
+    `more` follows it in the error; `involved` are the settings whose own errors explain it, else that one.
     """
 
     key: str
+    value: str = ""
     more: str = ""
     involved: tuple[str, ...] = ()
 
     def contradictions(self, key: str, spec: "Spec", name: str = "") -> Contradictions:
         """One where it is missing; `name` is the value of `key` that needs it, where not all do."""
-        if not getattr(spec, self.key):
-            message = f"{name} needs `{self.key}`{self.more}".lstrip()
+        value = getattr(spec, self.key)
+        if not value or (self.value and value != self.value):
+            needed = f"`{self.key}` {self.value}" if self.value else f"`{self.key}`"
+            message = f"{name} needs {needed}{self.more}".lstrip()
             yield contradiction(key, message, *(self.involved or (self.key,)))
 
 

@@ -269,7 +269,7 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
     )
     num_tokens: Annotated[
-        Size | None, Requires("probe", ": a text has its own length", ("sentence", "file"))
+        Size | None, Requires("probe", more=": a text has its own length", involved=("sentence", "file"))
     ] = Field(
         default_factory=lambda data: 24 if data["probe"] else None,
         description="tokens of r in the probe (default: 24)",
