@@ -261,7 +261,8 @@ def _pair(
 ) -> "Predicted":
     """A prompt with the other one; of encoders the same tokens are masked in both."""
     from attncli.measure.ablate import predicted_reading, swapped_reading
-    from attncli.models.pretrained import read_text, token_named
+    from attncli.models.pretrained import read_text
+    from attncli.models.token_names import token_named
 
     state = generator.get_state()
     there = read_text(pretrained, other, key="other", truncate=spec.truncate)

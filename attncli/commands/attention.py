@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.core.formulas import merged_moments, moments
 from attncli.core.layer import Moments, merge_heads
 from attncli.core.mechanisms import alibi_slopes
+from attncli.core.summaries import merged_moments, moments
 from attncli.errors import RunError, readable_bytes
 from attncli.records.attention import AttentionStatistics, LambdaFactor, LoopDifferences, ScoreMoments
 from attncli.records.columns import Records

@@ -30,7 +30,7 @@ from attncli.settings.fields import (
 )
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
-from attncli.settings.text import IN_FILE, FileName, Text, Texts, names_file, text_or_file
+from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, text_or_file
 
 if TYPE_CHECKING:
     from attncli.measure.sources import Answer, AnswerWork
@@ -76,11 +76,11 @@ class SourceSpec(ModelSpec):
     next_steps = ("--method removal", "--show statistics", "-o page.html")
     off_keys = frozenset({"document", "context", "chat", "find_heads", "answer", "head", "runs"})
 
-    file: Annotated[FileName | None, IN_FILE, NotFor(FINDING)] = Field(
+    file: Annotated[TextPath | None, IN_FILE, NotFor(FINDING)] = Field(
         None, description="a text whose parts are the sources, or a chat as JSON; - reads stdin"
     )
     document: Annotated[
-        list[FileName], Everyday("a document that is a source; repeatable"), NotFor(FINDING)
+        list[TextPath], Everyday("a document that is a source; repeatable"), NotFor(FINDING)
     ] = Field([], description="a text file that is a source, above the question; repeatable")
     context: Annotated[Text | None, CONFIG_ONLY, NotFor(FINDING)] = Field(
         None, description="a text whose parts are the sources, as in `file`"

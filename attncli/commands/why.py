@@ -16,7 +16,7 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     Form,
-    Group,
+    Heading,
     NotFor,
     Requires,
     Size,
@@ -56,7 +56,7 @@ else:
             "from": (
                 Annotated[
                     TokenName | None,
-                    Group("Output"),
+                    Heading("Output"),
                     Everyday("with --head: the token that looks"),
                     *QUERY_OR_KEY,
                 ],
@@ -69,7 +69,7 @@ else:
             "to": (
                 Annotated[
                     TokenName | None,
-                    Group("Output"),
+                    Heading("Output"),
                     Everyday("with --head: the token that it looks at"),
                     *QUERY_OR_KEY,
                 ],
@@ -210,7 +210,7 @@ def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> lis
 
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.measure.scores import score_parts
-    from attncli.models.pretrained import token_named
+    from attncli.models.token_names import token_named
     from attncli.report_parts import build_report, shipped_notes
 
     stack, layer, head = named_head(str(spec.head))

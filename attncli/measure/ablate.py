@@ -16,14 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.core.engines import attend_with_gradients
-from attncli.core.formulas import (
-    mean_interval,
-    rank_correlation,
-    relative_changes,
-)
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.predictions import Predictions, token_losses
 from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.summaries import mean_interval, rank_correlation, relative_changes
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.answers import log_probabilities_at, one_token_each
 from attncli.measure.heads import (
@@ -51,8 +47,9 @@ from attncli.measure.scores import Part, Stream
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
-from attncli.models.pretrained import CLS, FIRST_WORD_ID, Pretrained, Reading, checked_position
+from attncli.models.pretrained import CLS, FIRST_WORD_ID, Pretrained, Reading
 from attncli.models.stored import blocks_of
+from attncli.models.token_names import checked_position
 from attncli.records.effects import Approximation, BaselineNumbers, Effects, HeadEffect, HeadEffects
 
 MASKED_SHARE = 0.15

@@ -35,7 +35,8 @@ from attncli.models.architectures import (
 )
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import HIDES, CapturedLayer, StopCapture
-from attncli.models.pretrained import Pretrained, Reading, checked_position
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.token_names import checked_position
 from attncli.records.columns import Records
 from attncli.records.logits import (
     KeyScores,
@@ -114,7 +115,7 @@ class _BlockRun:
 
 Vectors = Callable[[], Float[Tensor, "token embed"]]
 """Made when they are read: all heads at once would be many."""
-Given = Mapping[nn.Module, Float[Tensor, "text token embed"]]
+ModuleOutputs = Mapping[nn.Module, Float[Tensor, "text token embed"]]
 """What modules give instead of what they compute."""
 
 
@@ -383,7 +384,7 @@ class Stream:
         for start in range(0, len(vectors), size):
             yield torch.stack([make() for make in vectors[start : start + size]])
 
-    def _outputs(self, call: int, reads: Float[Tensor, "text token embed"], given: Given) -> Tensor:
+    def _outputs(self, call: int, reads: Float[Tensor, "text token embed"], given: ModuleOutputs) -> Tensor:
         """What a block gives, its norms frozen, each text with its own vectors and what modules give."""
         found: list[Tensor] = []
 
@@ -447,7 +448,7 @@ class Stream:
         return sum(module is self._blocks.calls[call] for module in self._blocks.calls[:call])
 
     @contextmanager
-    def _frozen(self, call: int, reads: Tensor, given: Given) -> Iterator[ExitStack]:
+    def _frozen(self, call: int, reads: Tensor, given: ModuleOutputs) -> Iterator[ExitStack]:
         """While the model runs: nothing before the block is computed, its norms are frozen."""
 
         def read(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:

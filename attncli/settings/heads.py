@@ -22,7 +22,7 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     Form,
-    Group,
+    Heading,
     NotFor,
     Requires,
     Size,
@@ -103,7 +103,7 @@ else:
             "from": (
                 Annotated[
                     LookedFrom,
-                    Group("Output"),
+                    Heading("Output"),
                     Everyday("with --to: only the queries at these tokens"),
                     NotFor(RELATIONS),
                 ],
@@ -117,7 +117,7 @@ else:
             "to": (
                 Annotated[
                     list[TokenName],
-                    Group("Output"),
+                    Heading("Output"),
                     Everyday("heads by the weight on these tokens"),
                     NotFor(RELATIONS),
                 ],

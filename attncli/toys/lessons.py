@@ -10,12 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.formulas import moments, softmax_gradient_norm
+from attncli.core.formulas import softmax_gradient_norm
 from attncli.core.layer import AttentionLayer, Computed, ScoreRules, Visibility, Wanted, scale_factors
 from attncli.core.mechanisms import (
     Data,
-    Vectors,
-    Weights,
+    TokenVectors,
+    TokenWeights,
     average_by_loop,
     averaging_weights,
     batch_norm,
@@ -26,6 +26,7 @@ from attncli.core.mechanisms import (
     softmax_averaging_weights,
 )
 from attncli.core.names import OF_WEIGHTS
+from attncli.core.summaries import moments
 from attncli.errors import RunError
 from attncli.records.attention import LoopDifferences
 from attncli.records.columns import Records
@@ -54,11 +55,11 @@ class AverageForm:
 class Average(NamedTuple):
     """The weights of an average, and each token's mean or sum over what it sees."""
 
-    weights: Weights
-    output: Vectors
+    weights: TokenWeights
+    output: TokenVectors
 
 
-def average(vectors: Vectors, form: AverageForm) -> Average:
+def average(vectors: TokenVectors, form: AverageForm) -> Average:
     """By a loop, a softmax of masked zeros, or else a matrix product."""
     num_tokens, mean = vectors.shape[-2], form.aggregate == "mean"
     visible = (causal_mask if form.over == "past" else full_mask)(num_tokens, num_tokens)
@@ -88,7 +89,7 @@ def averaging_statistics(
 
 
 def differences_from_loop(
-    vectors: Vectors, by_matrix: Vectors, form: AverageForm, *, by_text: bool = False
+    vectors: TokenVectors, by_matrix: TokenVectors, form: AverageForm, *, by_text: bool = False
 ) -> LoopDifferences | Records[LoopDifferences]:
     """The largest |loop - matmul| and |loop - softmax|, or a row of them per text.
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.layer import merge_heads, split_heads
-from attncli.core.mechanisms import Weights, causal_mask, softmax_averaging_weights
+from attncli.core.mechanisms import TokenWeights, causal_mask, softmax_averaging_weights
 from attncli.records.columns import Records
 from attncli.records.demonstrations import GrownScores, LabelledRow, MistakeComparison, MistakeMetrics
 from attncli.toys.attention import sample_linear
@@ -49,7 +49,7 @@ class Comparison:
 
     pairs: Mapping[str, BothWays]
     result: MistakeComparison
-    weights: Weights | None = None
+    weights: TokenWeights | None = None
 
 
 def compared_weights(
@@ -66,12 +66,12 @@ def compared_weights(
     return Comparison({"weights": BothWays(wrong, right)}, result)
 
 
-def _weight_on_future(weights: Weights) -> Tensor:
+def _weight_on_future(weights: TokenWeights) -> Tensor:
     """The share of a row that lies on later keys, averaged over rows."""
     return weights.triu(1).sum(dim=-1).mean()
 
 
-def _sum_error(weights: Weights, dim: int) -> Tensor:
+def _sum_error(weights: TokenWeights, dim: int) -> Tensor:
     return (weights.sum(dim=dim) - 1).abs().max()
 
 
