@@ -13,6 +13,7 @@ from attncli.settings.fields import (
     Size,
     contradiction,
 )
+from attncli.settings.pages import SampledPage
 from attncli.settings.text import Texts
 
 OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",), "rms": ("rms_norm",)}
@@ -22,8 +23,6 @@ OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",),
 class NormSpec(ExplainSpec):
     experiment = "norm"
     title = "Normalisation"
-    module = "attncli.commands.norm"
-    explained_by = "attncli.commands.norm"
     examples = (
         "attn norm --batch-size 32 --num-features 100",
         "attn norm --kind layer --explain",
@@ -107,3 +106,6 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
     tensors = {name: named(output, "batch", "dim") for name, output in outputs.items()}
     tensors |= {name: named(statistic, "dim") for name, statistic in result.running.items()}
     return build_report(spec, texts, tensors, result.effects, notes)
+
+
+PAGE = SampledPage(run=run, steps=steps)

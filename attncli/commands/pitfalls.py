@@ -6,6 +6,7 @@ from pydantic import Field
 
 from attncli.report import Report, pair_names
 from attncli.settings.fields import BYTES_PER_WEIGHT, Contradictions, Everyday, Size, contradiction
+from attncli.settings.pages import SampledPage
 from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec
 
 
@@ -83,7 +84,6 @@ else:
 class PitfallsSpec(TextSpec):
     experiment = "pitfalls"
     title = "A classic mistake"
-    module = "attncli.commands.pitfalls"
     examples = (
         "attn pitfalls",
         "attn pitfalls softmax-twice --num-tokens 8",
@@ -174,3 +174,6 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
         for full_name, tensor in zip(pair_names(name), (ways.wrong, ways.right), strict=True):
             tensors[full_name] = named(tensor, *ways.axes)
     return build_report(spec, texts, tensors, both.result, notes, about=pitfall.mistake)
+
+
+PAGE = SampledPage(run=run)

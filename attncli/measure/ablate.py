@@ -27,10 +27,9 @@ from attncli.measure.heads import (
     WHERE_IT_LOOKS,
     Survey,
     compare_distances,
-    found_texts,
     looked_at,
+    surveyed_texts,
 )
-from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import (
     Blocks,
     Change,
@@ -50,7 +49,9 @@ from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCa
 from attncli.models.pretrained import CLS, FIRST_WORD_ID, Pretrained, Reading
 from attncli.models.stored import blocks_of
 from attncli.models.token_names import checked_position
+from attncli.records.columns import Records
 from attncli.records.effects import Approximation, BaselineNumbers, Effects, HeadEffect, HeadEffects
+from attncli.records.surveys import LookedAtKey, SurveyedHead
 
 MASKED_SHARE = 0.15
 """Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
@@ -566,11 +567,11 @@ class Ablation:
         self.named, self.method = named, method
         self.jointly, self.approximate = jointly, approximate
         self.progress = progress
-        self.heads: list[HeadRow] = []
+        self.heads: Records[SurveyedHead] = SurveyedHead.rows([])
         self.chosen: list[int] = []
         self.removed: list[list[HeadPlace]] = []
         self.patterns: list[Counter[str]] = []
-        self.looks: list[HeadRow] = []
+        self.looks: Records[LookedAtKey] = LookedAtKey.rows([])
         self.effects: list[list[EffectNumbers]] = []
         self.baselines: list[EffectNumbers] = []
         self.back_effects: list[list[EffectNumbers]] = []
@@ -635,13 +636,13 @@ class Ablation:
         if is_back:
             return survey, run, given
         compare_distances(survey)
-        rows = found_texts(survey)[0].rows
+        heads = surveyed_texts(survey)[0].heads
         if not self.heads:
-            self._choose(rows, list(_places(survey)))
+            self._choose(heads, list(_places(survey)))
         if self.method == "swap":
             self._choose_tokens(reading)
-        for row, counter in zip(rows, self.patterns, strict=True):
-            counter[row["pattern"]] += 1
+        for head, counter in zip(heads, self.patterns, strict=True):
+            counter[head.pattern] += 1
         return survey, run, given
 
     def _found(
@@ -711,14 +712,14 @@ class Ablation:
         if self.jointly:
             self.removed.append([place._replace(token=reading.token) for place in alone])
 
-    def _choose(self, rows: Sequence[HeadRow], places: Sequence[HeadPlace]) -> None:
+    def _choose(self, heads: Records[SurveyedHead], places: Sequence[HeadPlace]) -> None:
         """The heads that are removed exactly: those named, or all; of an approximation a sample.
 
         Each is removed in a run of its own; with `jointly`, one more run is without all of them.
         """
-        self.heads = [{name: row[name] for name in WHERE} for row in rows]
-        self.patterns = [Counter() for _ in rows]
-        self.chosen = list(range(len(rows)))
+        self.heads = heads
+        self.patterns = [Counter() for _ in heads]
+        self.chosen = list(range(len(heads)))
         if self.named:
             self.chosen = [index_of_head(self.heads, name, "heads", self.pretrained) for name in self.named]
         elif self.approximate:
@@ -748,23 +749,29 @@ class Ablation:
         """The effects of each chosen head over the texts."""
         return _over_texts([found[: len(self.chosen)] for found in self.effects])
 
-    def swapped_rows(self, effects: Sequence[Sequence[EffectNumbers]], *, with_looks: bool) -> list[HeadRow]:
+    def swapped_rows(
+        self, effects: Sequence[Sequence[EffectNumbers]], *, with_looks: bool
+    ) -> list[dict[str, object]]:
         """One for each head, and for each token where these are swapped one by one."""
         alone = len(self.removed) - self.jointly
-        rows: list[HeadRow] = []
+        rows: list[dict[str, object]] = []
         per_head = alone // len(self.chosen)
         texts = self.pretrained.written_tokens(self.readings[0].text) if self.each_token else []
         for place, found in enumerate(_over_texts([each[:alone] for each in effects])):
             index = self.chosen[place // per_head]
             ((pattern, _),) = self.patterns[index].most_common(1)
-            row = {**self.heads[index], "pattern": pattern}
+            row = {**self._place(index), "pattern": pattern}
             token = place % per_head
             row |= {"token": token} if self.each_token else {}
-            row |= found | (self.looks[index] if self.looks and with_looks else {})
+            row |= {**found, **(self.looks[index] if self.looks and with_looks else {})}
             rows.append(row | ({"token_text": texts[token]} if self.each_token else {}))
         return rows
 
-    def rows(self) -> list[HeadRow]:
+    def _place(self, index: int) -> dict[str, object]:
+        """Where a head is."""
+        return {name: self.heads[index][name] for name in WHERE}
+
+    def rows(self) -> list[dict[str, object]]:
         """One for each head that was measured: where it is, what it looks at, and what is lost without it."""
         if self.method == "swap":
             return self.swapped_rows(self.effects, with_looks=True)
@@ -774,9 +781,9 @@ class Ablation:
         rows = []
         for index in range(len(self.heads)) if approximate else self.chosen:
             ((pattern, _),) = self.patterns[index].most_common(1)
-            row = {**self.heads[index], "pattern": pattern, **exact.get(index, nothing)}
+            row = {**self._place(index), "pattern": pattern, **exact.get(index, nothing)}
             row |= {"approximate": approximate[index]} if approximate else {}
-            rows.append(row | (self.looks[index] if self.looks else {}))
+            rows.append({**row, **(self.looks[index] if self.looks else {})})
         return rows
 
     @property
@@ -890,8 +897,8 @@ def ablated(
 def _places(survey: Survey) -> Iterator[HeadPlace]:
     """Each head in the order of a survey's rows."""
     for call, layer in enumerate(survey.found.layers):
-        assert layer.found.sums is not None
-        for head in range(layer.found.sums.shape[1]):
+        assert layer.computed.sums is not None
+        for head in range(layer.computed.sums.shape[1]):
             yield HeadPlace(call, head)
 
 

@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attncli.core.engines import FusedAttention, attend
-from attncli.core.formulas import load_formula
 from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.core.names import CACHE_POLICIES, ends_of
 from attncli.core.process import SharedChange
@@ -274,6 +273,26 @@ def head_counts(read: Read, budget: float) -> list[list[int]]:
     return counts
 
 
+SCORES: dict[str, Callable[[PromptLayer], Scores]] = {
+    "window": by_position,
+    "sinks": by_ends,
+    "h2o": by_received_weight,
+    "tova": by_last_query,
+    "snapkv": by_last_queries,
+    "pyramidkv": by_last_queries,
+    "knorm": by_key_norm,
+    "expected": by_expected_weight,
+    "random": by_chance,
+    "heads": by_ends,
+}
+"""What each of CACHE_POLICIES ranks the keys by."""
+COUNTS: dict[str, Callable[[Read, float], list[list[int]]]] = {
+    "pyramidkv": pyramid_counts,
+    "heads": head_counts,
+}
+"""How many keys stay, of those that keep other than even counts."""
+
+
 Kept = Sequence[Int[Tensor, " _"]]
 """Of each head of a layer the keys that stay."""
 
@@ -432,7 +451,7 @@ class PromptCache:
     ) -> None:
         self.start, self.name = start, pretrained.name
         self._work, self._reading_cost = work or Work(), _reading_cost(pretrained, reading, policies)
-        self.rules = {name: load_formula(CACHE_POLICIES[name].scores) for name in policies}
+        self.rules = {name: SCORES[name] for name in policies}
         self.scores: list[dict[str, Scores]] = []
         self.held: list[Bool[Tensor, " key"]] = []
         self.needs: list[Tensor] = []
@@ -545,7 +564,7 @@ class PromptCache:
     def kept(self, policy: str, budget: float) -> list[Kept]:
         """The keys of each head of each layer that stay, in their order, of those that the layer holds."""
         sizes = [int(held.sum()) for held in self.held]
-        counts = load_formula(CACHE_POLICIES[policy].counts)(Read(sizes, self.needs), budget)
+        counts = COUNTS.get(policy, even_counts)(Read(sizes, self.needs), budget)
         return [
             [_largest(scores[policy][head], held, count) for head, count in enumerate(of_layer)]
             for scores, held, of_layer in zip(self.scores, self.held, counts, strict=True)

@@ -22,6 +22,7 @@ from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained
 from attncli.models.side_by_side import of_this_run
+from attncli.records.columns import Records
 
 RemovalMethod = Literal["zero", "mean", "sink", "swap"]
 
@@ -151,17 +152,17 @@ def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) 
     return [total / number for total, number in zip(sums, counts, strict=True)]
 
 
-def index_of_head(rows: Sequence[Mapping[str, Any]], name: str, key: str, pretrained: Pretrained) -> int:
+def index_of_head(heads: Records[Any], name: str, key: str, pretrained: Pretrained) -> int:
     """The index of its row; UserError, at `key`, for a head that the model does not have."""
     stack, layer, head = named_head(name)
-    stacks = list(dict.fromkeys(row["stack"] for row in rows))
+    stacks = list(dict.fromkeys(row.stack for row in heads))
     if not stack and len(stacks) > 1:
         raise UserError(f"{key}: must say which stack of {pretrained.name}, as {stacks[0]}:{name}")
-    own = stack or stacks[0]
-    for index, row in enumerate(rows):
-        if (row["stack"], row["layer"], row["head"]) == (own, layer, head):
+    of_stack = stack or stacks[0]
+    for index, row in enumerate(heads):
+        if (row.stack, row.layer, row.head) == (of_stack, layer, head):
             return index
-    num_heads = Counter(row["layer"] for row in rows if row["stack"] == own)
+    num_heads = Counter(row.layer for row in heads if row.stack == of_stack)
     if not num_heads:
         raise UserError(f"{key}: {pretrained.name} has no stack {stack} (got {name})")
     raise UserError(f"{key}: {head_range(num_heads, stack)} in {pretrained.name} (got {name})")

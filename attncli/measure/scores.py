@@ -47,6 +47,7 @@ from attncli.records.logits import (
     ScoreParts,
     WritingHead,
 )
+from attncli.records.surveys import HeadInStack
 
 CHUNK = 2**24
 """Numbers of the residual stream that a block reads at a time: 64 MB."""
@@ -671,13 +672,17 @@ def _strongest_pairs(parts: Sequence[Part], scores: Float[Tensor, "part part"]) 
 
 def call_of(stream: Stream, layer: int, head: int) -> int:
     """The call of a head's attention; UserError for a head that is not there."""
-    rows: list[dict[str, Any]] = [
-        {"stack": captured.stack_name, "layer": captured.layer, "head": number, "call": call}
+    places = [
+        (call, captured, number)
         for call, captured in enumerate(stream.attention)
         for number in range(captured.attention.shape[1])
     ]
-    call: int = rows[index_of_head(rows, f"{layer}:{head}", "head", stream.pretrained)]["call"]
-    return call
+    heads = HeadInStack.table(
+        stack=[captured.stack_name for _, captured, _ in places],
+        layer=[captured.layer for _, captured, _ in places],
+        head=[number for *_, number in places],
+    )
+    return places[index_of_head(heads, f"{layer}:{head}", "head", stream.pretrained)][0]
 
 
 def _key_of(weights: Float[Tensor, " key"], key: int | None, row: Row, query: int) -> int:

@@ -105,8 +105,13 @@ class Record(Mapping[str, Any]):
     others: ClassVar[ColumnKind | None] = None
     """The kind of columns that the data name, as relations are: `class Row(Record, others=float)`."""
 
-    def __init_subclass__(cls, numbers: Iterable[str] = (), others: Any = None) -> None:
-        """`numbers` are the names of further columns of numbers, which a table lists; a row may lack them."""
+    def __init_subclass__(
+        cls, numbers: Iterable[str] = (), units: Mapping[str, str] | None = None, others: Any = None
+    ) -> None:
+        """`numbers` are the names of further columns of numbers, which a table lists; a row may lack them.
+
+        `units` are those of some of them.
+        """
         if others is not None:
             cls.others = column().named("others", others)
         declared_here: dict[str, ColumnKind] = {}
@@ -119,7 +124,9 @@ class Record(Mapping[str, Any]):
                 ends = (column(is_needed=False).named(f"{named.name}{end}", annotation) for end in INTERVAL)
                 declared_here |= {end.name: end for end in ends}
         for name in numbers:
-            declared_here[name] = column(is_needed=False).named(name, float | None)
+            declared_here[name] = column(unit=(units or {}).get(name, ""), is_needed=False).named(
+                name, float | None
+            )
             if not hasattr(cls, name):  # a statistic of another package may be called as what rows have
                 setattr(cls, name, declared_here[name])
         cls.columns = {**cls.columns, **declared_here}
@@ -150,6 +157,11 @@ class Record(Mapping[str, Any]):
         return cls.columns.get(name, cls.others)
 
     @classmethod
+    def has_computed_columns(cls) -> bool:
+        """Whether a column is computed from the other cells of a row."""
+        return any(declared.of is not None for declared in cls.columns.values())
+
+    @classmethod
     def table(cls, **cells: Sequence[Any] | np.ndarray) -> "Records[Self]":
         """Rows from their columns, each a list or an array; TypeError for what the class does not declare."""
         return Records(cls, cells)
@@ -159,6 +171,20 @@ class Record(Mapping[str, Any]):
         """Rows from mappings with the same names; TypeError for what the class does not declare."""
         found = [*rows]
         return Records(cls, {name: [row[name] for row in found] for name in (found or [cls.columns])[0]})
+
+    @classmethod
+    def joined(cls, tables: Iterable["Records[Self]"]) -> "Records[Self]":
+        """The rows of several tables, one after the other; None where one lacks a column of another."""
+        parts = [*tables]
+        names = dict.fromkeys(name for part in parts for name in part.cells)
+        cells: dict[str, Sequence[Any] | np.ndarray] = {}
+        for name in names:
+            of_parts = [part.cells.get(name, [None] * len(part)) for part in parts]
+            if all(isinstance(cells_of_part, np.ndarray) for cells_of_part in of_parts):
+                cells[name] = np.concatenate(of_parts)
+            else:
+                cells[name] = [cell for cells_of_part in of_parts for cell in cells_of_part]
+        return cls.table(**cells) if cells else cls.rows([])
 
     @classmethod
     def single(cls, **cells: Any) -> Self:
@@ -351,10 +377,12 @@ def group(
 ) -> Any:
     """The declaration of a field of a result that stands among a report's statistics; see `StatisticGroup`.
 
-    By default it has the field's name.
+    By default it has the field's name. What may be empty, or is not needed, need not be given.
     """
     metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty, is_bare_alone)}
-    return field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
+    if is_needed and not may_be_empty:
+        return field(metadata=metadata)
+    return field(default=None, metadata=metadata)
 
 
 def tensor(*, num_axes: int, is_needed: bool = False) -> Any:
@@ -374,6 +402,12 @@ def number(name: str, *, unit: str = "") -> Any:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """What a question found: tables and single numbers; other fields are not in a saved report."""
+
+    def __post_init__(self) -> None:
+        for place in self.groups():
+            (first, *_) = place.fields
+            if place.may_be_empty and place.kind is not None and getattr(self, first) is None:
+                object.__setattr__(self, first, place.kind.rows([]))
 
     @classmethod
     @cache
@@ -432,9 +466,7 @@ class Result:
         for place in cls.groups():
             if place.name in statistics:
                 values |= place.read(statistics[place.name])
-            elif place.may_be_empty and place.kind is not None:
-                values[place.fields[0]] = place.kind.rows([])
-            elif place.is_needed:
+            elif place.is_needed and not place.may_be_empty:
                 raise TypeError(f"{cls.__name__} needs {place.name}")
         return cls(**values)
 
@@ -443,6 +475,11 @@ class Result:
         """Whether all that it needs is among the names of a report's statistics."""
         needed = {place.name for place in cls.groups() if place.is_needed and not place.may_be_empty}
         return needed <= {*names}
+
+    @classmethod
+    def num_needed(cls) -> int:
+        """How many parts a report has to have."""
+        return sum(place.is_needed and not place.may_be_empty for place in cls.groups())
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

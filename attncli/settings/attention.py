@@ -178,7 +178,6 @@ class PositionSpec(VariantSpec):
 ProjectionName = Literal["query", "key", "value"]
 
 
-"""The groups of the moments of scores."""
 ExplainedHead = Annotated[
     HeadNumber | None,
     Heading("Output"),
@@ -191,7 +190,6 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
     """How query, key and value are sampled and combined; its `model` is None."""
 
     group = "Projections"
-    explained_by = "attncli.commands.attention"
 
     projection: Annotated[
         Literal["linear", "uniform", "none"], Everyday("of query, key, value: linear, uniform, none")
@@ -363,7 +361,6 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
 class SelfSpec(PositionSpec, AttentionSpec):
     experiment = "self"
     title = "Self-attention"
-    module = "attncli.commands.attention:run_self"
     examples = (
         'attn self "the cat walks on the street"',
         "attn self --num-tokens 8 --embed-dim 32 --head-dim 16 --causal",
@@ -397,7 +394,6 @@ class HeadCounts(Spec):
 class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     experiment = "multihead"
     title = "Multi-head attention"
-    module = "attncli.commands.attention:run_multihead"
     group = "Projections"
     explained_keys = frozenset({"token", "head"})
     shows_all_heads = True
@@ -485,7 +481,6 @@ class ContextSpec(SentenceSpec):
 class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
     experiment = "cross"
     title = "Cross-attention"
-    module = "attncli.commands.attention:run_cross"
     examples = (
         'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',
         "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
@@ -552,8 +547,6 @@ class HeadSpec(LayerSpec):
 
 class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
     """Attention in a layer of a model, with its tokens, vectors and projections."""
-
-    explained_by = model_module = "attncli.commands.model_attention"
 
     def names_of_tokens(self) -> dict[str, str]:
         return {} if self.token is None else {"token": str(self.token)}

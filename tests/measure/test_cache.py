@@ -131,7 +131,7 @@ def test_rotations_of_a_part_of_each_head_are_undone(name: str, tmp_path: Path) 
 
     lent = open_model(model, AutoTokenizer.from_pretrained(tmp_path))
     with in_use(lent) as pretrained, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache_policies, "load_formula", lambda _name: keep)
+        patch.setitem(cache_policies.SCORES, "expected", keep)
         PromptCache(pretrained, judged(pretrained), 20, ["expected"])
     assert len(undone) == 2
     of_text = [output for output in given if output.shape[1] == 23]
@@ -165,7 +165,7 @@ def test_a_layer_that_turns_nothing_is_not_turned_back(name: str, tmp_path: Path
 
     lent = open_model(model, AutoTokenizer.from_pretrained(tmp_path))
     with in_use(lent) as pretrained, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache_policies, "load_formula", lambda _name: keep)
+        patch.setitem(cache_policies.SCORES, "expected", keep)
         PromptCache(pretrained, judged(pretrained), 20, ["expected"])
     assert turned == expected
 
