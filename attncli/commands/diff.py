@@ -257,7 +257,7 @@ def compare(a: Report, b: Report) -> Report:
         notes=tuple(notes),
         token_spelling=a.token_spelling,
         about=about,
-        kind=kind_of(result),
+        kind=kind_of(result, "diff"),
     )
     return report if moved is None else _with_weights(report, moved, a, b)
 
@@ -341,7 +341,7 @@ def report(
         notes=result.notes if result.is_aligned else (NO_SHARED_NOTE, *result.notes),
         token_spelling=pretrained.token_spelling,
         about=f"{pretrained.name}: {counted(len(result.heads), 'head')}, {read}.",
-        kind=kind_of(result),
+        kind=kind_of(result, "diff"),
     )
 
 

@@ -181,7 +181,7 @@ def _built(
         statistics=result.statistics(),
         notes=tuple(notes),
         about=f"{steps.name}, {what}: {span}.",
-        kind=kind_of(result),
+        kind=kind_of(result, "watch"),
     )
 
 

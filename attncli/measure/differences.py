@@ -257,7 +257,9 @@ def head_differences(heads_a: HeadTable, heads_b: HeadTable) -> Records[HeadDiff
     for name in dict.fromkeys(name for row, other in pairs for name in row if name in other):
         numbers = [(row.get(name), other.get(name)) for row, other in pairs]
         if _is_statistic(name) and all(isinstance(cell, float | None) for both in numbers for cell in both):
-            cells[name] = np.array([np.nan if a is None or b is None else b - a for a, b in numbers])
+            cells[name] = np.array(
+                [b - a if isinstance(a, float) and isinstance(b, float) else np.nan for a, b in numbers]
+            )
     return HeadDifference.table(**cells)
 
 

@@ -268,7 +268,7 @@ def results(
         tensors,
         result.statistics(),
         tuple(notes),
-        kind=kind_of(result),
+        kind=kind_of(result, "results"),
     )
 
 

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from attncli.plain_text import plain_text
 from attncli.records.circuit import HeadEdges
 from attncli.records.kinds import KINDS, kinds_of
-from attncli.report import PLACES, Numbers, Report, Table
+from attncli.report import PLACES, Report
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
@@ -36,8 +36,10 @@ from attncli.views.relation_screens import RELATIONS_SCREEN
 from attncli.views.screens import (
     attention_screen,
     average_screen,
+    mistake_screen,
+    mistakes_screen,
     norm_screen,
-    pitfalls_screen,
+    outside_weights_screen,
     scale_demo_screen,
 )
 from attncli.views.sections import (
@@ -56,57 +58,28 @@ from attncli.views.summary_screens import results_screen
 from attncli.views.texts import heading, setting, shortened, text_columns
 from attncli.views.writer_screens import WRITER_SCREEN
 
-ANY = (str, int, float, type(None))
-MAYBE = (int, float, type(None))
-NUMBER = (int, float)
-WHOLE = (int,)
 TEXT = (str,)
 LIST = (list,)
 
 Columns = Mapping[str, tuple[type, ...]]
-"""The columns of a table that a screen reads, and what their cells may be."""
+"""The settings that a screen reads, and what they may be."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What must be there; and how the tables, single numbers and tensors have to be that are there.
+    """What a screen needs beside the result: tensors of as many axes or more, settings, and texts."""
 
-    `tensors` have as many axes, or more; `num_axes` is how many every tensor has, where that matters.
-    `said` are the texts of the report that a screen shows.
-    """
-
-    must: tuple[str, ...] = ()
-    tables: Mapping[str, Columns] = field(default_factory=dict)
-    numbers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tensors: Mapping[str, int] = field(default_factory=dict)
-    num_axes: int | None = None
     spec: Columns = field(default_factory=dict)
     said: tuple[str, ...] = ()
-
-    def names(self) -> tuple[str, ...]:
-        """Of all tables, numbers and tensors."""
-        return (*self.must, *self.tables, *self.numbers, *self.tensors)
 
     def met_by(self, report: Report) -> bool:
         """Whether a report has all of it."""
         return (
-            all(name in report.statistics or name in report.tensors for name in self.must)
-            and all(getattr(report, name) for name in self.said)
+            all(getattr(report, name) for name in self.said)
             and _has(report.spec, self.spec)
-            and all(self._has_part(report, name) for name in {*self.tables, *self.numbers})
             and all(_has_axes(report, name, axes) for name, axes in self.tensors.items())
-            and all(self.num_axes in (None, tensor.values.ndim) for tensor in report.tensors.values())
         )
-
-    def _has_part(self, report: Report, name: str) -> bool:
-        match report.statistics.get(name):
-            case None:
-                return True
-            case Numbers() as numbers if name in self.numbers:
-                return {*self.numbers[name]} <= numbers.keys()
-            case Table() as rows if name in self.tables and (rows or name not in self.must):
-                return all(_has(row, self.tables[name]) for row in rows)
-        return False
 
 
 def _has(row: Mapping[str, object], columns: Columns) -> bool:
@@ -118,37 +91,7 @@ def _has_axes(report: Report, name: str, num_axes: int) -> bool:
     return tensor is None or (tensor.values.ndim >= num_axes and tensor.values.size > 0)
 
 
-HEAD = {"layer": WHOLE, "head": WHOLE}
-WEIGHTS = Needs(
-    tensors={"weights": 2, "pooled_mean": 2},
-    numbers={
-        "scores": ("mean", "variance"),
-        "scaled_scores": ("mean", "variance"),
-    },
-)
-NORM = ("feature0_mean", "feature0_std", "example0_mean", "example0_std")
-
 NEEDS: dict[str, Needs] = {
-    **dict.fromkeys(("self", "multihead", "cross", "show"), WEIGHTS),
-    "average": replace(WEIGHTS, numbers={"agreement": ("loop_vs_matmul", "loop_vs_softmax")}),
-    "scale-demo": Needs(
-        must=("variance", "sharpness", "logits"),
-        tables={
-            "variance": {"head_dim": WHOLE},
-            "sharpness": {"factor": NUMBER, "softmax": LIST, "gradient_norm": MAYBE},
-        },
-        numbers={"variance": ("head_dim",)},
-        tensors={"logits": 1},
-    ),
-    "norm": Needs(
-        must=("input",),
-        numbers=dict.fromkeys(("input", "batch_norm", "batch_norm_eval", "layer_norm", "rms_norm"), NORM),
-    ),
-    "pitfalls": Needs(
-        tables={
-            "pitfalls": dict.fromkeys(("pitfall", "figure", "wrong", "right", "mistake"), ANY),
-        },
-    ),
     "diff of texts": Needs(said=("about",)),
     "diff": Needs(tensors={"difference": 2}, said=("about",)),
     "results": Needs(spec={"store": TEXT, "group_by": LIST}),
@@ -159,35 +102,21 @@ NEEDS: dict[str, Needs] = {
 def shown_names() -> set[str]:
     """The names of the tables, numbers and tensors that first screens are made of."""
     of_kinds = chain.from_iterable(kind.names() for kind in KINDS.values())
-    return {*of_kinds, *(name for needs in NEEDS.values() for name in needs.names())}
+    return {*of_kinds, *(name for needs in NEEDS.values() for name in needs.tensors)}
 
 
 def shown_names_of(experiment: str) -> list[str]:
     """Those of one experiment, in whatever form."""
-    forms = [needs.names() for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment]
-    kinds = [kind.names() for kind in kinds_of(experiment).values()]
-    return [name for name in dict.fromkeys(chain.from_iterable(forms + kinds)) if name not in PARTS]
+    tensors = [[*needs.tensors] for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment]
+    kinds = [[*kind.names()] for kind in kinds_of(experiment).values()]
+    return [name for name in dict.fromkeys(chain.from_iterable(tensors + kinds)) if name not in PARTS]
 
 
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
     if type(report.result) in FIRST_SCREENS:
         return FIRST_SCREENS[type(report.result)].suits(report)
-    if report.kind:
-        return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
-    name = report.experiment
-    is_met = NEEDS[name].met_by(report)
-    if name == "pitfalls" and not report.table("pitfalls"):
-        return is_met and _is_wrong_and_right(report)
-    return is_met
-
-
-def _is_wrong_and_right(report: Report) -> bool:
-    """Whether there is a matrix that was computed wrongly and rightly, and the same numbers of both."""
-    names = next(reversed(report.pairs.values()), ("weights",))
-    shapes = [report.tensors[name].values.shape for name in names if name in report.tensors]
-    is_pair = len(shapes) == len(names) and len({*shapes}) == 1 and len(shapes[0]) > 1
-    return is_pair and report.numbers("wrong").keys() <= report.numbers("right").keys()
+    return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
 
 
 HEATMAP = "--format heatmap"
@@ -284,23 +213,20 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
     )
 }
 SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
+    "average": average_screen,
+    "self": attention_screen,
+    "multihead": attention_screen,
+    "cross": attention_screen,
+    "show": outside_weights_screen,
+    "scale-demo": scale_demo_screen,
+    "norm": norm_screen,
+    "pitfalls": mistakes_screen,
+    "pitfalls of one": mistake_screen,
     "diff of texts": two_texts_screen,
     "diff": comparison_screen,
     "results": results_screen,
     "watch": watch_screen,
     "watch of a head": watch_head_screen,
-}
-
-# An experiment without a screen of its own shows everything. Display.width is a number here.
-SCREENS: dict[str, ScreenFunction] = {
-    "average": average_screen,
-    "self": attention_screen,
-    "multihead": attention_screen,
-    "cross": attention_screen,
-    "show": attention_screen,
-    "scale-demo": scale_demo_screen,
-    "norm": norm_screen,
-    "pitfalls": pitfalls_screen,
 }
 
 
@@ -322,7 +248,7 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     """The first screen; empty for an experiment without one and for a saved report that was edited since."""
-    screen: ScreenFunction | None = SCREENS_OF_KINDS.get(report.kind) or SCREENS.get(report.experiment)
+    screen: ScreenFunction | None = SCREENS_OF_KINDS.get(report.kind)
     if type(report.result) in FIRST_SCREENS:
         screen = FIRST_SCREENS[type(report.result)].sections
     if screen is None or not suits(report):
