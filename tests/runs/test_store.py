@@ -674,7 +674,7 @@ def test_ten_heads_of_one_statistic_are_the_strongest() -> None:
         for i in range(30)
     )
     spec = {"store": "s.db", "where": [], "group_by": ["layer", "head"]}
-    report = Report("results", spec, {}, statistics={"summary": rows})
+    report = Report("results", spec, {}, statistics={"summary": rows}, kind="results")
     stream = io.StringIO()
     load_view("table")([report], stream, Display(width=80))
     shown = stream.getvalue()
