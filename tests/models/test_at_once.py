@@ -118,7 +118,7 @@ def test_a_store_has_the_same_numbers_with_one_thread_and_with_three(
         store = str(tmp_path / f"{number}.db")
         with torch_threads(number):
             assert attn(["heads", "--model", folder, "--texts", str(texts), "-o", store]).code == 0
-        exported = attn(["export", store])
+        exported = attn(["results", "--tidy", store])
         assert exported.code == 0
         tables.append(exported.out)
     assert tables[0] == tables[1] and counts == [3]
