@@ -57,9 +57,8 @@ from attncli.arguments import (
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import CACHE_POLICIES, PATTERNS, ROW_STATISTICS, named_head
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.ablate import Predicted, ablated, predicted_reading, swapped_reading
+from attncli.measure.ablate import ablated
 from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged
-from attncli.measure.cache_policies import policy_costs, windows
 from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import HeadExamples, head_examples
@@ -71,6 +70,8 @@ from attncli.measure.patterns import (
     summary_patterns,
     with_equal_names,
 )
+from attncli.measure.predicted import predicted_pair, predicted_reading
+from attncli.measure.prompt_cache import policy_costs, windows
 from attncli.measure.prompts import read_prompt
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
@@ -431,20 +432,23 @@ def ablate(
     names, later = head_names(heads), None if into is None else head_name(into)
     _check_swap(method, len(texts), None if others is None else len(others), token, later)
 
-    def predicted(one: str | Reading, key: str) -> Predicted:
-        reading = _read(pretrained, one, key)
-        return predicted_reading(reading, pretrained, generator, answer=answer, against=against, key=key)
-
     with in_use(model) as pretrained:
         readings = []
-        for place, one in enumerate(texts):
-            state = generator.get_state()
-            reading = predicted(one, "text")
-            if others is not None:
-                generator.set_state(state)  # of an encoder's texts the same tokens are masked
-                at = None if token == "each" else token
-                reading = swapped_reading(reading, predicted(others[place], "other"), at)
-            readings.append(reading)
+        for place, prompt in enumerate(texts):
+            reading = _read(pretrained, prompt)
+            if others is None:
+                predicted = predicted_reading(reading, pretrained, generator, answer=answer, against=against)
+            else:
+                predicted = predicted_pair(
+                    reading,
+                    _read(pretrained, others[place], "other"),
+                    pretrained,
+                    generator,
+                    answer=answer,
+                    against=against,
+                    token=None if token == "each" else token,
+                )
+            readings.append(predicted)
         return ablated(
             pretrained,
             readings,

@@ -142,7 +142,8 @@ class OpenModel:
         """What is lost without these heads at once."""
         from torch import Generator
 
-        from attncli.measure.ablate import ablated, predicted_reading
+        from attncli.measure.ablate import ablated
+        from attncli.measure.predicted import predicted_reading
         from attncli.models.loading import measuring
 
         generator = Generator().manual_seed(self.spec.seed)

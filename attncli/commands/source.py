@@ -387,9 +387,11 @@ def kept_heads(spec: SourceSpec) -> list[str] | None:
     if place is None or not place.exists():
         return None
     try:
-        heads = json.loads(place.read_bytes())["heads"]
-        return [f"{head.layer}:{head.head}" for head in map(named_head, heads)] or None
-    except (OSError, ValueError, TypeError, KeyError):
+        match json.loads(place.read_bytes()):
+            case {"heads": [*heads]} if all(isinstance(head, str) for head in heads):
+                return [f"{head.layer}:{head.head}" for head in map(named_head, heads)] or None
+        raise ValueError("without heads")
+    except (OSError, ValueError):
         raise UserError(f"head: {place} is damaged: attn source --find-heads writes it anew") from None
 
 

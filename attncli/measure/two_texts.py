@@ -10,10 +10,10 @@ from torch import Tensor
 
 from attncli.core.formulas import jensen_shannon
 from attncli.errors import refuse_bytes
-from attncli.measure.ablate import WHERE
 from attncli.measure.differences import NAMING, align
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
 from attncli.measure.patterns import HeadRow
+from attncli.measure.removal import ModelHead
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack
@@ -159,7 +159,7 @@ def _head(a: HeadRow, b: HeadRow, changed: HeadRow) -> HeadRow:
     known = {name: difference for name, difference in differences.items() if not isnan(difference)}
     statistic = max(sorted(known), key=lambda name: abs(known[name]))
     return {
-        **{name: a[name] for name in WHERE},
+        **{name: a[name] for name in ModelHead._fields},
         "pattern_a": a["pattern"],
         "pattern_b": b["pattern"],
         **changed,

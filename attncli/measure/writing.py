@@ -183,7 +183,14 @@ class WrittenRows:
         keys = torch.arange(num_keys, device=weights.device)
         rows = Rows(weights, seen.sum(dim=-1, keepdim=True), keys[-1:], keys)
         prompted = self._prompted(weights)
-        numbers = {name: _number(name, rows, prompted) for name in self.statistic_names}
+        numbers = {}
+        for name in self.statistic_names:
+            if name in ROW_STATISTICS:
+                of_queries = load_formula(ROW_STATISTICS[name].formula)(rows)
+            else:
+                of_queries = load_formula(WRITING[name])(prompted)
+            # A copy: the weight on the first key is a view, which would keep all weights of the token.
+            numbers[name] = of_queries[..., 0].clone().cpu()
         ranking = weights.masked_fill(~seen.unsqueeze(-2), -torch.inf).nan_to_num(nan=-torch.inf)
         best = top_keys(ranking, ranks, unit=0.0)
         top = weights.gather(-1, best.clamp(min=0)).masked_fill(best < 0, torch.nan)
@@ -302,15 +309,6 @@ class WrittenRows:
         ids, in_needle = self.keys_after(len(self.tokens))
         special = torch.isin(ids, self.special_ids)
         return PromptedRows(weights, len(self.prompt_ids), special.to(device), in_needle.to(device))
-
-
-def _number(name: str, rows: Rows, prompted: PromptedRows) -> Float[Tensor, "layer head"]:
-    """One statistic of each row."""
-    is_of_rows = name in ROW_STATISTICS
-    formula = load_formula(ROW_STATISTICS[name].formula if is_of_rows else WRITING[name])
-    numbers: Tensor = formula(rows if is_of_rows else prompted)
-    # A copy: the weight on the first key is a view, which would keep all weights of the token.
-    return numbers[..., 0].clone().cpu()
 
 
 def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:

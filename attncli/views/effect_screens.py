@@ -48,7 +48,7 @@ A header with names of two words has a second line.
 def ablate_screen(report: Report, display: Display) -> ScreenParts:
     """The model, what it read and how well it did; the heads in order; a grid; what was removed."""
     result = report.result_of(HeadEffects)
-    width, heads, sort = display.width or 0, result.heads, str(report.spec["sort"])
+    width, heads, sort = display.width or 0, result.heads, str(report.spec.get("sort"))
     yield title_line(report, display)
     yield text_line(report, display)
     if other := report.spec.get("other"):
