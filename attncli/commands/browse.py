@@ -149,8 +149,9 @@ class OpenModel:
         generator = Generator().manual_seed(self.spec.seed)
         with measuring(self.pretrained.name, self.pretrained.whole):
             predicted = predicted_reading(self.reading, self.pretrained, generator)
-            found = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
-        return found.joint or {name: found.heads[0][name] for name in EFFECTS if name in found.heads[0]}
+            result = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
+        effects = result.joint or result.heads[0]
+        return {name: number for name in EFFECTS if isinstance(number := effects.get(name), float)}
 
     def addition(self, head: str) -> "Addition":
         """What a head adds to the logit of the likeliest next token."""

@@ -631,9 +631,9 @@ def retrieving_heads(
         found=shares[order].tolist(),
         weight=weight[order].tolist(),
     )
-    chosen = rows.where(lambda row: (row.found or 0.0) >= LEAST_FOUND)[:MOST_CHOSEN]
+    chosen = rows.where(lambda row: (row.share_found or 0.0) >= LEAST_FOUND)[:MOST_CHOSEN]
     if not chosen:
-        best = f"{rows[0].name} does in {rows[0].found:.0%}"
+        best = f"{rows[0].name} does in {rows[0].share_found:.0%}"
         message = f"looks at the right sentence most in {LEAST_FOUND:.0%} of the contexts (the best, {best})"
         raise UserError(f"find_heads: no head of {pretrained.name} {message}: name some with `head`")
     return RetrievingHeads(

@@ -51,8 +51,9 @@ def text_differences(
     heads = [_head(*rows) for rows in zip(run_a.heads, run_b.heads, changed, strict=True)]
     is_aligned = any(row["mean_jensen_shannon"] is not None for row in heads)
     change = "mean_jensen_shannon" if is_aligned else "difference"
+    ranked = sorted(heads, key=lambda row: -abs(row[change] or 0.0))
     return TextDifferences(
-        heads=HeadChange.rows(sorted(heads, key=lambda row: -abs(row[change] or 0.0))),
+        heads=HeadChange.rows(ranked),
         predictions=_predictions(pretrained, run_a, run_b, num_predictions),
         alignment=align(a.text.tokens, b.text.tokens),
         notes=tuple(dict.fromkeys((*run_a.notes, *run_b.notes))),

@@ -314,7 +314,7 @@ def attribution(
         chosen = max(heads, key=lambda row: abs(row.contribution or 0.0))
     else:
         chosen = heads[index_of_head(heads, head, "head", pretrained)]
-    place = layers.cells["layer"].index(chosen.layer)
+    place = layers.column("layer").tolist().index(chosen.layer)
     return LogitAttribution(
         heads=heads,
         layers=layers,

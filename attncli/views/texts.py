@@ -321,7 +321,7 @@ def text_of(report: Report, key: str) -> str:
     if not tokens:
         return ""
     if spec.get("probe"):
-        return f"random tokens, {spec['probe']}"
+        return f"random tokens, {spec.get('probe')}"
     if spec.get("num_tokens"):
         return "random vectors" if key == "sentence" else ""
     text = spec.get(key)
@@ -430,9 +430,9 @@ def readable(report: Report) -> Report:
     if spelling is None:
         return report
     tables = {
-        name: Table(_readable_row(row, spelling) for row in found)
-        for name, found in report.statistics.items()
-        if isinstance(found, Table) and found and any(map(_is_token, found[0]))
+        name: Table(_readable_row(row, spelling) for row in rows)
+        for name, rows in report.statistics.items()
+        if isinstance(rows, Table) and rows and any(map(_is_token, rows[0]))
     }
     return replace(
         report,
