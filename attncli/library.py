@@ -77,7 +77,7 @@ from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
 from attncli.measure.scores import score_parts as parts_of_score
-from attncli.measure.sources import SourceMethod, given_answer, written_answer
+from attncli.measure.sources import SourceMethod, answer_to
 from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import text_differences as differences_of_texts
@@ -519,7 +519,7 @@ def cache_policies(
         raise UserError("policies: must name at least one, where `bits` is not given (got none)")
     with in_use(model) as pretrained:
         reading = _judged(pretrained, text, needle, every)
-        readings = [reading] if every is None else windows(pretrained, reading, every)
+        readings = windows(pretrained, reading, every)
         return policy_costs(
             pretrained, readings, policies=names, budgets=shares(budgets), bits=bits, every=every
         )
@@ -665,13 +665,9 @@ def answer_sources(
             sourced = sourced.in_template(pretrained)
         num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
         reading = read_sourced(pretrained, sourced, num_new=num_new, key="sources")
-        found = (
-            written_answer(pretrained, reading, Decoding(max_new_tokens))
-            if answer is None
-            else given_answer(pretrained, answer, reading)
-        )
+        ids = answer_to(pretrained, reading, answer, Decoding(max_new_tokens))
         return sources_of_answer(
-            pretrained, reading, found, heads=head_names(heads), method=method, num_runs=num_runs, seed=seed
+            pretrained, reading, ids, heads=head_names(heads), method=method, num_runs=num_runs, seed=seed
         )
 
 

@@ -264,10 +264,9 @@ def _of_policies(
     from attncli.measure.prompt_cache import policy_costs, windows
     from attncli.report_parts import build_report, shipped_notes
 
-    readings = [reading] if spec.every is None else windows(pretrained, reading, spec.every)
     result = policy_costs(
         pretrained,
-        readings,
+        windows(pretrained, reading, spec.every),
         policies=spec.policies,
         budgets=spec.budget or USUAL_BUDGETS,
         bits=None if spec.bits is None else int(spec.bits),

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,7 +23,7 @@ from attncli.core.progress import Stage, Work
 from attncli.errors import UserError
 from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_by, tell_of_layer
 from attncli.measure.cache_policies import CacheScores, PromptLayer, Read, Rotation
-from attncli.measure.removal import Removed
+from attncli.measure.removal import Forward, Removed
 from attncli.measure.removal_runs import FirstTokens, RemovalRuns, work_of_run
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
@@ -166,11 +166,11 @@ _noted: dict[ModuleType, SharedChange] = {}
 def _rotations_noted(code: ModuleType) -> SharedChange:
     """While it is made, a model's own functions that turn vectors tell `_note_rotation` of each call."""
 
-    def functions() -> dict[str, Callable[..., Any]]:
+    def functions() -> dict[str, Forward]:
         return {name: of for name, of in vars(code).items() if name.startswith("apply_rotary")}
 
-    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*parts: Any, **options: Any) -> Any:
+    def noting(function: Forward) -> Forward:
+        def called(*parts: object, **options: object) -> object:
             _note_rotation.get(lambda: None)()
             return function(*parts, **options)
 
@@ -353,12 +353,15 @@ def num_judged(reading: Judged) -> int:
     return count
 
 
-def windows(pretrained: Pretrained, reading: Judged, every: int) -> list[Judged]:
+def windows(pretrained: Pretrained, reading: Judged, every: int | None) -> list[Judged]:
     """The parts of a text that end every so many tokens, each with as much before as the model reads.
 
     What a window judges are its last tokens; at least as many are before them. The first token of the text,
-    where it is special, begins each. UserError where a window has no room for both.
+    where it is special, begins each. Without `every` it is the text alone. UserError where a window has no
+    room for both.
     """
+    if every is None:
+        return [reading]
     ids, most = reading.text.ids, pretrained.most_tokens() or len(reading.text.ids)
     if 2 * every + 1 > min(most, len(ids)):
         raise UserError(

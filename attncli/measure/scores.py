@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -173,16 +172,16 @@ def _sides(
     key: int,
 ) -> tuple[Records[KeyScores], Records[ScoreOfPart]]:
     """What each part adds to the score of each key, by side, with the weights without it; and of one key."""
-    tables: dict[str, np.ndarray] = {}
+    tables: dict[str, Tensor] = {}
     rows: list[_PartOnSide] = []
     for side, of_parts in by_side.items():
         adds, without = row.above_mean_of_each(of_parts), row.weights(scores - of_parts)
-        tables |= {f"{side}_adds": adds.numpy(force=True), f"{side}_without": without.numpy(force=True)}
+        tables |= {f"{side}_adds": adds, f"{side}_without": without}
         rows += _on_side(side, parts, adds[:, key], without[:, key])
     columns = zip(*rows, strict=True)
-    return KeyScores.table(**tables), ScoreOfPart.table(
-        **dict(zip(_PartOnSide._fields, columns, strict=True))
-    )
+    return KeyScores.table(
+        **{name: table.numpy(force=True) for name, table in tables.items()}
+    ), ScoreOfPart.table(**dict(zip(_PartOnSide._fields, columns, strict=True)))
 
 
 MOST_PAIRS = 20

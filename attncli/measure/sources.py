@@ -69,6 +69,21 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
+def answer_to(
+    pretrained: Pretrained,
+    reading: SourcedReading,
+    answer: str | None,
+    decoding: Decoding,
+    *,
+    on_text: Callable[[str], None] | None = None,
+    work: "AnswerWork | None" = None,
+) -> Answer:
+    """The answer that is given, else what the model writes; UserError for neither, MemoryError."""
+    if answer is not None:
+        return given_answer(pretrained, answer, reading)
+    return written_answer(pretrained, reading, decoding, on_text=on_text, work=work)
+
+
 def written_answer(
     pretrained: Pretrained,
     reading: SourcedReading,
