@@ -61,7 +61,7 @@ from attncli.measure.ablate import ablated
 from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged
 from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
-from attncli.measure.examples import HeadExamples, head_examples
+from attncli.measure.examples import head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
 from attncli.measure.patterns import (
     HeadRow,
@@ -73,7 +73,7 @@ from attncli.measure.patterns import (
 from attncli.measure.predicted import predicted_pair, predicted_reading
 from attncli.measure.prompt_cache import policy_costs, windows
 from attncli.measure.prompts import read_prompt
-from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
+from attncli.measure.relations import SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
 from attncli.measure.scores import score_parts as parts_of_score
@@ -101,7 +101,9 @@ from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.effects import HeadEffects
+from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.tabled import Tabled
 from attncli.records.writings import WrittenText
@@ -376,10 +378,10 @@ def examples(
     _, layer, number = named_head(head_name_without_stack(head))
     options = HeadOptions(skip_sink=skip_sink, words=words)
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
-        found = head_examples(
+        result = head_examples(
             pretrained, many, layer=layer, head=number, statistic=statistic, count=count, options=options
         )
-    return replace(found, notes=(*many.notes(), *found.notes))
+    return replace(result, notes=(*many.notes(), *result.notes))
 
 
 @checked
@@ -396,8 +398,8 @@ def relations(
     """
     with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
         many = sentences_of(file, pretrained, truncate=truncate)
-        found = relations_of(pretrained, many, ablate=head_names(ablate))
-    return replace(found, notes=(*many.notes(), *found.notes))
+        result = relations_of(pretrained, many, ablate=head_names(ablate))
+    return replace(result, notes=(*many.notes(), *result.notes))
 
 
 @checked

@@ -129,8 +129,12 @@ class Package(NamedTuple):
         return str(out)
 
 
-# What has a report of each kind of result: one more column of its first table that a store keeps is in every
-# form. What a batch takes is given as settings.
+# What has a report of each kind of result: one more column of its first table that a store keeps, else of its
+# first table, is in every form. What a batch takes is given as settings.
+TEXTS_OF_HEAD = [
+    *("--texts", str(ROOT / "configs" / "alice.txt"), "--truncate"),
+    *("--head", "1:2", "--sort", "entropy", "--examples", "1"),
+]
 KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "ablate": {"sentence": "a b a b"},
     "cache": {"sentence": "a b a b a b"},
@@ -139,6 +143,8 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "circuit of weights": {"weights": True},
     "generate": {"sentence": "a b a b"},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
+    "heads of examples": ["heads", *TEXTS_OF_HEAD],
+    "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},
     "source": {"split": "sentence"},
     "source of heads": [],  # its contexts are longer than the shipped model reads
     "why": {"sentence": "a b a b"},
@@ -148,8 +154,9 @@ MORE = "third"
 
 
 def first_table(kind: type[Result]) -> StatisticGroup:
-    """The first that a store keeps."""
-    return next(group for group in kind.groups() if group.is_kept)
+    """The first that a store keeps, else the first."""
+    tables = [group for group in kind.groups() if not group.of_numbers]
+    return next((table for table in tables if table.is_kept), tables[0])
 
 
 def add_columns(root: Path) -> None:

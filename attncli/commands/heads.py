@@ -1,7 +1,7 @@
 """What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from attncli.commands.examples import report_examples
+from attncli.commands.relations import report_relations
 from attncli.commands.surveys import (
+    ablated_notes,
     about_heads,
     notes_of,
     of_pattern,
@@ -20,7 +23,6 @@ from attncli.commands.surveys import (
     sinks_of,
 )
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST
-from attncli.measure.examples import Example, head_examples
 from attncli.measure.heads import (
     HIGH_NORM,
     HeadMaps,
@@ -42,7 +44,6 @@ from attncli.measure.patterns import (
     rows_behind_patterns,
     rows_by_stack,
 )
-from attncli.measure.relations import SentenceFile, relations, sentences_of
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
@@ -56,7 +57,6 @@ from attncli.models.pretrained import (
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.plain_text import counted
 from attncli.report import (
-    Cell,
     NamedTensor,
     Numbers,
     Picture,
@@ -67,7 +67,7 @@ from attncli.report import (
     Table,
     whole_head_name,
 )
-from attncli.report_parts import WORDS_NOTE, build_report, named, versions
+from attncli.report_parts import build_report, named, versions
 from attncli.runs.report_values import (
     LayerOfHeads,
     ValueTable,
@@ -76,16 +76,6 @@ from attncli.runs.report_values import (
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.text import Texts, read_texts
-
-EXAMPLES_NOTE = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
-HOW_NOTE = (
-    "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "
-    "is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
-)
-BEST_NOTE = (
-    "95 % intervals are Wilson's; more: the head beyond the offset, where the two intervals do not overlap. "
-    "The best of {heads} heads was picked on these very words: expect a smaller share on others."
-)
 
 
 def options_of(spec: HeadsSpec) -> HeadOptions:
@@ -186,7 +176,7 @@ def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
     """The survey of many texts: means over them, and how sure these are; of one head examples."""
     if spec.relations is not None:
-        return _report_relations(spec, pretrained, progress)
+        return report_relations(spec, pretrained, progress)
     if spec.image is not None:
         return _report_pictures(spec, pretrained, progress)
     assert spec.texts is not None
@@ -194,7 +184,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         if spec.head is not None:
-            return _report_examples(spec, many, pretrained)
+            return report_examples(spec, many, pretrained, options_of(spec))
         totals, way_notes = head_totals(pretrained, many, options_of(spec), ablate=spec.ablate)
     notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
     return report_of_totals(spec, totals, pretrained.name, notes)
@@ -277,14 +267,6 @@ def _picture_row(looks: PictureLooks, names: Sequence[str], *, is_unique: bool) 
 def _read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
     """One of many texts."""
     return read(spec, Texts(text=line.text), pretrained, torch.Generator())
-
-
-def ablated_notes(heads: Sequence[str]) -> list[str]:
-    """Which heads gave nothing meanwhile."""
-    if not heads:
-        return []
-    word, their = ("head", "its") if len(heads) == 1 else ("heads", "their")
-    return [f"Without {word} {', '.join(heads)}: as if {their} columns of W_O were zero."]
 
 
 def _rest_tables(rest: RestOfText | None) -> dict[str, Table]:
@@ -422,90 +404,3 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
         whole_head_name(*place): NamedTensor(("query", "key"), weights)
         for place, weights in maps.in_full().items()
     }
-
-
-def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pretrained) -> Report:
-    """One row per example of a head, and the weights of its query on the tokens of its text."""
-    layer, head = spec.chosen_head()
-    found = head_examples(
-        pretrained,
-        many,
-        layer=layer,
-        head=head,
-        statistic=str(spec.sort),
-        count=int(spec.num_examples or 0),
-        options=options_of(spec),
-    )
-    about = Numbers(
-        num_texts=found.num_texts,
-        mean=found.mean,
-        lower=found.lower,
-        upper=found.upper,
-        median=found.median,
-    )
-    notes = [*([WORDS_NOTE] if spec.words else []), *many.notes(), *found.notes]
-    tables: dict[str, Statistic] = {
-        "examples": Table(found.rows),
-        "head": about,
-        "example_weights": Table(row for example in found.examples for row in _token_rows(example)),
-    }
-    return build_report(
-        spec,
-        Texts(),
-        {},
-        tables,
-        notes,
-        about=f"{pretrained.name}, head {spec.head}: {spec.sort}, "
-        f"mean over {counted(found.num_texts, 'text')}.",
-        how_to_read=EXAMPLES_NOTE,
-    )
-
-
-def _about_example(example: Example) -> dict[str, Cell]:
-    return {"kind": example.kind, "rank": example.rank, "text": example.text.label}
-
-
-def _token_rows(example: Example) -> Iterable[dict[str, Cell]]:
-    for position, (token, weight) in enumerate(zip(example.tokens, example.weights, strict=True)):
-        yield {**_about_example(example), "position": position, "token": token, "weight": weight}
-
-
-def _report_relations(
-    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
-) -> Report:
-    """The best head of each relation, and every head's share of every relation's words."""
-    assert spec.relations is not None
-    with SentenceFile(spec.relations) as file:
-        many = sentences_of(file, pretrained, truncate=spec.truncate, progress=progress)
-        found = relations(pretrained, many, ablate=spec.ablate)
-    about = Numbers(
-        num_sentences=many.num_read,
-        num_words=found.num_words,
-        num_relations=found.num_relations,
-        num_unaligned=found.num_unaligned,
-    )
-    num_heads = len(found.heads)
-    read = f"{counted(found.num_relations, 'relation')} in {counted(many.num_read, 'sentence')}"
-    notes = [
-        HOW_NOTE,
-        BEST_NOTE.format(heads=f"{num_heads:,}"),
-        *_unaligned(found.num_unaligned),
-        *many.notes(),
-        *found.notes,
-        *ablated_notes(spec.ablate),
-    ]
-    tables: dict[str, Statistic] = {
-        "relations": Table(found.best),
-        "heads": Table(found.heads),
-        "intervals": Table(found.intervals),
-    }
-    statistics: dict[str, Statistic] = {**tables, "sentences": about}
-    return build_report(
-        spec, Texts(), {}, statistics, notes, about=about_heads(pretrained.name, num_heads, read)
-    )
-
-
-def _unaligned(count: int) -> list[str]:
-    relations = "1 relation is" if count == 1 else f"{count:,} relations are"
-    why = "left out, of words without tokens of their own, or that were cut off."
-    return [f"{relations} {why}"] if count else []

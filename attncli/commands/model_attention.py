@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.commands.heads import ablated_notes, pictures_of
+from attncli.commands.heads import pictures_of
+from attncli.commands.surveys import ablated_notes
 from attncli.core.engines import attend
 from attncli.core.formulas import Plane, moments
 from attncli.core.layer import AttentionLayer, Computed, Wanted

@@ -127,6 +127,14 @@ def pattern_tables(found: HeadPatterns) -> dict[str, Table]:
     }
 
 
+def ablated_notes(heads: Sequence[str]) -> list[str]:
+    """Which heads gave nothing meanwhile."""
+    if not heads:
+        return []
+    word, their = ("head", "its") if len(heads) == 1 else ("heads", "their")
+    return [f"Without {word} {', '.join(heads)}: as if {their} columns of W_O were zero."]
+
+
 def about_heads(name: str, num_heads: int, read: str) -> str:
     return f"{name}: {counted(num_heads, 'head')}, on {read}."
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from math import isnan
 from operator import add
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ from attncli.models.capture import capture, in_step, together
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.text_files import ManyTexts, TextLine
-from attncli.records.tabled import Tabled
+from attncli.records.columns import Records
+from attncli.records.examples import ExampleToken, HeadExample, HeadExamples
 
 DECIMALS = 5
 """The last bits of a number must not decide an order."""
@@ -49,21 +51,21 @@ def _weights(sought: Sought, readings: Sequence[Reading], pretrained: Pretrained
     """The head on texts of equal counts, where the run of the model ends; UserError without such a head."""
     texts = MarkedTexts(sought.options, readings, pretrained)
     num_heads: dict[int, int] = {}
-    found: list[HeadWeights] = []
+    weights: list[HeadWeights] = []
 
     def take(layer: CapturedLayer) -> None:
         num_heads[layer.layer] = layer.attention.shape[1]
         if layer.layer == sought.layer:
-            found.append(_weights_in(layer, sought, texts))
+            weights.append(_weights_in(layer, sought, texts))
             raise StopCapture
 
     way = capture(pretrained.model, pretrained.inputs(readings), take)
-    if not found:
+    if not weights:
         if not num_heads:
             raise UserError(f"model: {pretrained.name} shows no attention")
         known = f"{head_range(num_heads)} in {pretrained.name}"
         raise UserError(f"head: {known} (got {sought.layer}:{sought.head})")
-    return found[0]._replace(notes=way.notes())
+    return weights[0]._replace(notes=way.notes())
 
 
 def _weights_in(layer: CapturedLayer, sought: Sought, texts: MarkedTexts) -> HeadWeights:
@@ -71,65 +73,18 @@ def _weights_in(layer: CapturedLayer, sought: Sought, texts: MarkedTexts) -> Hea
     if head >= num_heads:
         raise UserError(f"head: {head_range({layer.layer: num_heads})} (got {layer.layer}:{head})")
     rows = (name,) if name not in PATTERNS else ()
-    found = attend(texts.attention(layer), Wanted(rows=rows, kept_heads=(head,)))
-    assert found.kept_weights is not None
-    weights = found.kept_weights[:, 0].double().cpu()
+    computed = attend(texts.attention(layer), Wanted(rows=rows, kept_heads=(head,)))
+    assert computed.kept_weights is not None
+    weights = computed.kept_weights[:, 0].double().cpu()
     if rows:
-        return HeadWeights(weights, found.rows[name][:, head].double().cpu())
+        return HeadWeights(weights, computed.rows[name][:, head].double().cpu())
     patterns = texts.wanted(layer).patterns
     assert patterns is not None
     whole = slice(0, weights.shape[-1])
     block = patterns.block(slice(0, len(weights)), whole, whole)
     mask = block[:, patterns.names.index(name)].double().cpu()
-    is_empty = ~(mask.any(dim=-1) & found.seeing.cpu())
+    is_empty = ~(mask.any(dim=-1) & computed.seeing.cpu())
     return HeadWeights(weights, (weights * mask).sum(dim=-1).masked_fill(is_empty, torch.nan))
-
-
-@dataclass(frozen=True)
-class Example:
-    """A text and the query in it whose row is the strongest, weakest or most typical of the text.
-
-    `tokens` and `weights` are those of the text, as people write them, and of the row.
-    """
-
-    kind: str
-    rank: int
-    text: TextLine
-    query: int
-    value: float
-    tokens: list[str]
-    weights: list[float]
-
-    def row(self) -> dict[str, Any]:
-        """The example, its query, and the key that it looks at most."""
-        key = max(range(len(self.weights)), key=self.weights.__getitem__)
-        about = {"kind": self.kind, "rank": self.rank, "text": self.text.label, "value": self.value}
-        of_query = {"query": self.query, "query_token": self.tokens[self.query]}
-        of_key = {"key": key, "key_token": self.tokens[key], "key_weight": self.weights[key]}
-        return about | of_query | of_key
-
-
-@dataclass(frozen=True, repr=False)
-class HeadExamples(Tabled):
-    """A statistic of a head: its mean over texts with a 95 % interval, its median over rows, and examples.
-
-    `rows` has one row per example: its query, and the key that it looks at most.
-    """
-
-    shown_rows = "rows"
-
-    num_texts: int
-    mean: float
-    lower: float
-    upper: float
-    median: float
-    examples: list[Example]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The examples as plain values, for a table or a data frame."""
-        return [example.row() for example in self.examples]
 
 
 def head_examples(
@@ -156,18 +111,31 @@ def head_examples(
     for batches in together(pretrained.model, many.batches()):
         readings = [[reading for _, reading in batch] for batch in batches]
         every = in_step(pretrained.model, [partial(_weights, sought, some, pretrained) for some in readings])
-        for batch, found in zip(batches, every, strict=True):
-            notes |= dict.fromkeys(found.notes)
-            moments.append(RunningMoments.of(found.values.nanmean(dim=-1)))
-            for (line, _), of_text in zip(batch, found.values, strict=True):
+        for batch, on_texts in zip(batches, every, strict=True):
+            notes |= dict.fromkeys(on_texts.notes)
+            moments.append(RunningMoments.of(on_texts.values.nanmean(dim=-1)))
+            for (line, _), of_text in zip(batch, on_texts.values, strict=True):
                 values[line.line] = of_text.float().numpy()
     chosen, median = choose(dict(sorted(values.items())), count)
     lines = {line for rows in chosen.values() for line, _ in rows}
     texts = {number: line for number, line in many.file.numbered() if number in lines}
     examples = list(_examples(sought, chosen, texts, many, pretrained))
     total = reduce(add, moments)
-    lower, upper = (end.item() for end in mean_interval(total.count, total.mean, total.squares))
-    return HeadExamples(int(total.count), total.mean.item(), lower, upper, median, examples, tuple(notes))
+    lower, upper = mean_interval(total.count, total.mean, total.squares)
+    return HeadExamples(
+        rows=HeadExample.rows(row for row, _ in examples),
+        num_texts=int(total.count),
+        mean=total.mean.item() if total.count else None,
+        lower=_number(lower.item()),
+        upper=_number(upper.item()),
+        median=_number(median),
+        tokens=ExampleToken.rows(token for _, tokens in examples for token in tokens),
+        notes=tuple(notes),
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if isnan(value) else value
 
 
 def choose(values: dict[int, np.ndarray], count: int) -> tuple[dict[str, list[tuple[int, int]]], float]:
@@ -199,11 +167,34 @@ def _examples(
     texts: Mapping[int, TextLine],
     many: ManyTexts[TextLine],
     pretrained: Pretrained,
-) -> Iterator[Example]:
+) -> Iterator[tuple[HeadExample, Records[ExampleToken]]]:
+    """Each example, and the tokens of its text."""
     for kind, places in chosen.items():
         for rank, (line, query) in enumerate(places):
             reading = many.read(texts[line])
-            found = _weights(sought, [reading], pretrained)
+            on_text = _weights(sought, [reading], pretrained)
             tokens = pretrained.written_tokens(reading.text.in_words())
-            weights: list[float] = found.weights[0, query].tolist()
-            yield Example(kind, rank, texts[line], query, found.values[0, query].item(), tokens, weights)
+            weights: list[float] = on_text.weights[0, query].tolist()
+            key = max(range(len(weights)), key=weights.__getitem__)
+            label = texts[line].label
+            yield (
+                HeadExample.single(
+                    kind=kind,
+                    rank=rank,
+                    text=label,
+                    value=on_text.values[0, query].item(),
+                    query=query,
+                    query_token=tokens[query],
+                    key=key,
+                    key_token=tokens[key],
+                    key_weight=weights[key],
+                ),
+                ExampleToken.table(
+                    kind=[kind] * len(tokens),
+                    rank=[rank] * len(tokens),
+                    text=[label] * len(tokens),
+                    position=range(len(tokens)),
+                    token=tokens,
+                    weight=weights,
+                ),
+            )

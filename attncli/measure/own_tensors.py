@@ -44,15 +44,14 @@ def attention_statistics(
     - key_mask: True = may be attended; of shape (key,) or any that broadcasts to (*batch, key), as
       (batch, 1, key) does for padding.
     - softcap: scores become softcap tanh(score / softcap) (Gemma 2, arXiv:2408.00118).
-    - sink: a logit that joins the denominator alone, so rows sum to less than one (GPT-OSS); of any
-      shape that broadcasts to the batch, as (head,) does.
+    - sink: a logit that joins the denominator alone, so rows sum to less than one (GPT-OSS); of any shape
+      that broadcasts to the batch, as (head,) does.
     - scale: 1/sqrt(dim) by default. top_k: how many of the largest weights to name for each query.
     - keys: also the mass that each key receives; pooled: also maps of at most pooled x pooled blocks. Either
       needs a second pass. progress: called in this thread with the fraction of the blocks that are done.
 
     float64 is computed as float64, all else as float32 with sums across tiles in float64. On the CPU,
-    torch.get_num_threads() threads share the work; results do not depend on how many they are, and
-    other threads keep theirs.
+    torch.get_num_threads() threads share the work, on which no result depends; other threads keep theirs.
 
     WrongArgument, a UserError and a ValueError, which names the argument, for shapes that do not fit, NaN or
     infinite entries, and settings out of range. Sources: Rabe and Staats, arXiv:2112.05682; FlashAttention,

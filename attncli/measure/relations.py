@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -22,7 +23,8 @@ from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words
 from attncli.models.text_files import LineFile, ManyTexts
-from attncli.records.tabled import Tabled
+from attncli.records.columns import Records
+from attncli.records.relations import BestOfRelation, HeadOnRelation, HeadOnRelations, HeadRelations
 
 if TYPE_CHECKING:
     from conllu import Token
@@ -180,6 +182,13 @@ def most_looked_at(
     return first.masked_fill(largest.squeeze(-1) <= 0, NOBODY)
 
 
+class Offset(NamedTuple):
+    """So many words after its dependent, and how many heads are there."""
+
+    words: int
+    heads: int
+
+
 @dataclass
 class RelationCounts:
     """Over the sentences so far: the words in each relation, where their heads are, and what heads find.
@@ -205,15 +214,30 @@ class RelationCounts:
         self,
         layer: int,
         relations: Int[Tensor, " word"],
-        found: Bool[Tensor, "direction word head"],
+        is_hit: Bool[Tensor, "direction word head"],
     ) -> None:
-        """Count what the heads of a layer found of some words, each in the relation of this number."""
-        hits = self.hits.get(layer, torch.zeros(len(found), 0, found.shape[2], dtype=torch.int64))
+        """Count which words the heads of a layer found, each in the relation of this number."""
+        hits = self.hits.get(layer, torch.zeros(len(is_hit), 0, is_hit.shape[2], dtype=torch.int64))
         missing = len(self.numbers) - hits.shape[1]
-        hits = torch.cat([hits, hits.new_zeros(len(found), missing, found.shape[2])], dim=1)
-        hits.index_add_(1, relations, found.to(torch.int64))
-        hits[:, self.numbers[ALL]] += found.sum(dim=1)
+        hits = torch.cat([hits, hits.new_zeros(len(is_hit), missing, is_hit.shape[2])], dim=1)
+        hits.index_add_(1, relations, is_hit.to(torch.int64))
+        hits[:, self.numbers[ALL]] += is_hit.sum(dim=1)
         self.hits[layer] = hits
+
+    def hits_of(self, name: str) -> list[int]:
+        """The words of a relation that each head found, by layer, direction and head."""
+        number = self.numbers[name]
+        # A layer may have been seen last before the relation was: its heads found none of it.
+        of_layers = (
+            hits[:, number] if number < hits.shape[1] else torch.zeros_like(hits[:, 0])
+            for hits in self.hits.values()
+        )
+        return [count for hits in of_layers for count in hits.flatten().tolist()]
+
+    def most_frequent_offset(self, name: str) -> Offset:
+        """Where most heads of a relation are; of equal ones the nearest, the one before the word first."""
+        offsets = self.offsets[name].items()
+        return Offset(*min(offsets, key=lambda item: (-item[1], abs(item[0]), item[0])))
 
 
 class RelationCounter:
@@ -224,7 +248,7 @@ class RelationCounter:
     ) -> None:
         self.counts = counts
         self.readings = readings
-        found: list[tuple[int, int, int, int]] = []
+        aligned: list[tuple[int, int, int, int]] = []
         is_word = []
         for text, (sentence, reading) in enumerate(zip(sentences, readings, strict=True)):
             assert reading.text.words is not None
@@ -234,11 +258,11 @@ class RelationCounter:
             for dependent, head, name in sentence.relations:
                 if dependent in place_of and head in place_of:
                     number = counts.count(name, head - dependent)
-                    found.append((text, place_of[dependent], place_of[head], number))
+                    aligned.append((text, place_of[dependent], place_of[head], number))
                 else:  # a word without a token of its own, or one that was cut off
                     counts.num_unaligned += 1
             is_word.append([len(held) > 0 for held in words])
-        columns = torch.tensor(found, dtype=torch.int64).reshape(-1, 4).unbind(dim=1)
+        columns = torch.tensor(aligned, dtype=torch.int64).reshape(-1, 4).unbind(dim=1)
         self.texts, self.dependents, self.heads, self.relations = columns
         among = torch.tensor(is_word)
         others = ~torch.eye(among.shape[1], dtype=torch.bool)
@@ -252,27 +276,8 @@ class RelationCounter:
         by_direction = [
             most_looked_at(each, self.among)[self.texts, :, self.dependents] for each in (weights, weights.mT)
         ]
-        found = torch.stack(by_direction) == self.heads[:, None]
-        self.counts.add(layer.layer, self.relations, found)
-
-
-@dataclass(frozen=True, repr=False)
-class HeadRelations(Tabled):
-    """How often each head looks along each relation: rows of plain values, for a table or a data frame.
-
-    `best` has one row per relation with the head that finds the most words, `heads` one row per head,
-    `intervals` one row per relation, direction and head, with hits, words, the share and its 95 % interval.
-    """
-
-    shown_rows = "best"
-
-    best: list[dict[str, Any]]
-    heads: list[dict[str, Any]]
-    intervals: list[dict[str, Any]]
-    num_words: int
-    num_relations: int
-    num_unaligned: int
-    notes: tuple[str, ...] = ()
+        is_hit = torch.stack(by_direction) == self.heads[:, None]
+        self.counts.add(layer.layer, self.relations, is_hit)
 
 
 def sentences_of(
@@ -330,11 +335,12 @@ def relations(
         raise UserError(
             f"relations: {many.file.label}: has no relation between two words that {name} can tell apart"
         )
-    every = list(_every_head(counts))
+    intervals = _every_head(counts)
     return HeadRelations(
-        best=_best(every, counts),
-        heads=_head_rows(every),
-        intervals=every,
+        best=_best(intervals, counts),
+        heads=_shares_of_heads(intervals),
+        intervals=intervals,
+        num_sentences=many.num_read,
         num_words=counts.num_words,
         num_relations=counts.words[ALL],
         num_unaligned=counts.num_unaligned,
@@ -342,54 +348,68 @@ def relations(
     )
 
 
-def _every_head(counts: RelationCounts) -> Iterator[dict[str, Any]]:
+def _every_head(counts: RelationCounts) -> Records[HeadOnRelation]:
     """One row per relation, direction and head; the relations with the most words first."""
     order = sorted(counts.words, key=lambda name: (name != ALL, -counts.words[name], name))
-    for name in order:
-        count, number = counts.words[name], counts.numbers[name]
-        for layer, hits in counts.hits.items():
-            for direction, of_heads in zip(DIRECTIONS, _of_relation(hits, number), strict=True):
-                for head, found in enumerate(of_heads):
-                    lower, upper = share_interval(found, count)
-                    yield {
-                        **{"stack": "self", "layer": layer, "head": head, "statistic": f"{name}.{direction}"},
-                        **{"relation": name, "direction": direction, "hits": found, "words": count},
-                        **{"mean": found / count, "lower": lower, "upper": upper},
-                    }
+    places = [
+        (name, layer, direction, head)
+        for name in order
+        for layer, hits in counts.hits.items()
+        for direction in DIRECTIONS
+        for head in range(hits.shape[2])
+    ]
+    names, layers, directions, heads = map(list, zip(*places, strict=True))
+    every_hit = [hits for name in order for hits in counts.hits_of(name)]
+    words = [counts.words[name] for name in names]
+    ends = [share_interval(hits, count) for hits, count in zip(every_hit, words, strict=True)]
+    return HeadOnRelation.table(
+        stack=["self"] * len(places),
+        layer=layers,
+        head=heads,
+        statistic=[f"{name}.{direction}" for name, direction in zip(names, directions, strict=True)],
+        relation=names,
+        direction=directions,
+        hits=every_hit,
+        words=words,
+        mean=[hits / count for hits, count in zip(every_hit, words, strict=True)],
+        lower=[lower for lower, _ in ends],
+        upper=[upper for _, upper in ends],
+    )
 
 
-def _of_relation(hits: torch.Tensor, number: int) -> list[list[int]]:
-    """The hits of each direction and head; zeros where a layer was last seen before the relation was."""
-    found: list[list[int]] = (hits[:, number] if number < hits.shape[1] else hits[:, 0] * 0).tolist()
-    return found
-
-
-def _best(every: list[dict[str, Any]], counts: RelationCounts) -> list[dict[str, Any]]:
+def _best(intervals: Records[HeadOnRelation], counts: RelationCounts) -> Records[BestOfRelation]:
     """For each relation the head that finds the most words, and the offset of the most syntactic heads."""
-    best: dict[str, dict[str, Any]] = {}
-    for row in every:
-        best[row["relation"]] = max(best.get(row["relation"], row), row, key=lambda one: one["hits"])
-    rows = []
-    for name, row in best.items():
-        # Of equal ones the nearest, the one before the word first.
-        offset, found = min(counts.offsets[name].items(), key=lambda one: (-one[1], abs(one[0]), one[0]))
-        lower, upper = share_interval(found, counts.words[name])
-        rows.append(
-            {
-                **{key: row[key] for key in ("relation", "words", "layer", "head", "direction")},
-                **{"share": row["mean"], "lower": row["lower"], "upper": row["upper"]},
-                **{"offset": offset, "offset_share": found / counts.words[name]},
-                **{"offset_lower": lower, "offset_upper": upper},
-            }
-        )
-    return rows
+    hits = intervals.column("hits").reshape(len(counts.words), -1)
+    # Of heads that find as many words the first.
+    best = intervals.taken((np.arange(len(hits)) * hits.shape[1] + hits.argmax(axis=1)).tolist())
+    offsets = [counts.most_frequent_offset(row.relation) for row in best]
+    ends = [share_interval(offset.heads, row.words) for offset, row in zip(offsets, best, strict=True)]
+    return BestOfRelation.table(
+        relation=best.cells["relation"],
+        words=best.cells["words"],
+        layer=best.cells["layer"],
+        head=best.cells["head"],
+        direction=best.cells["direction"],
+        share=best.cells["mean"],
+        lower=best.cells["lower"],
+        upper=best.cells["upper"],
+        offset=[offset.words for offset in offsets],
+        offset_share=[offset.heads / row.words for offset, row in zip(offsets, best, strict=True)],
+        offset_lower=[lower for lower, _ in ends],
+        offset_upper=[upper for _, upper in ends],
+    )
 
 
-def _head_rows(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _shares_of_heads(intervals: Records[HeadOnRelation]) -> Records[HeadOnRelations]:
     """One row per head, with its share of each relation's words in each direction."""
-    rows: dict[tuple[int, int], dict[str, Any]] = {}
-    for row in every:
-        layer, head = row["layer"], row["head"]
-        own = rows.setdefault((layer, head), {"layer": layer, "head": head, "kind": "self", "stack": "self"})
-        own[row["statistic"]] = row["mean"]
-    return list(rows.values())
+    places = dict.fromkeys(zip(intervals.cells["layer"], intervals.cells["head"], strict=True))
+    shares: dict[str, list[float]] = {}
+    for statistic, share in zip(intervals.cells["statistic"], intervals.cells["mean"], strict=True):
+        shares.setdefault(statistic, []).append(share)
+    return HeadOnRelations.table(
+        layer=[layer for layer, _ in places],
+        head=[head for _, head in places],
+        kind=["self"] * len(places),
+        stack=["self"] * len(places),
+        **shares,
+    )

@@ -26,8 +26,8 @@ from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
 
-Given = ParamSpec("Given")
-Done = TypeVar("Done")
+HookInputs = ParamSpec("HookInputs")
+HookOutput = TypeVar("HookOutput")
 BlockOutput = Tensor | tuple[Tensor, ...]
 """The vectors of the tokens, alone or before what else a block gives."""
 CHUNK = 2**24
@@ -492,11 +492,11 @@ def _same(vectors: Tensor) -> Tensor:
     return vectors
 
 
-def _at_call(turn: int, hook: Callable[Given, Done]) -> Callable[Given, Done | None]:
+def _at_call(turn: int, hook: Callable[HookInputs, HookOutput]) -> Callable[HookInputs, HookOutput | None]:
     """A hook that does something at one call of its module alone, counted from 0."""
     turns = count()
 
-    def at_call(*given: Given.args, **named: Given.kwargs) -> Done | None:
+    def at_call(*given: HookInputs.args, **named: HookInputs.kwargs) -> HookOutput | None:
         return hook(*given, **named) if next(turns) == turn else None
 
     return at_call

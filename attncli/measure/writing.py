@@ -405,6 +405,20 @@ def written(
         way, log_probability = replay.way, float(log_probabilities.sum())
     else:
         way, is_unfinished = _write(pretrained, prompt, decoding, rows, on_text)
+    result = _text_of(pretrained, prompt, rows, log_probability)
+    return replace(
+        result,
+        weights=None if whole_rows == "none" else rows.whole_rows(),
+        weights_are_mean=whole_rows != "none" and rows.tokens[-1].weights is None,
+        is_unfinished=is_unfinished,
+        notes=(*way.notes(),),
+    )
+
+
+def _text_of(
+    pretrained: Pretrained, prompt: Prompt, rows: WrittenRows, log_probability: float | None
+) -> WrittenText:
+    """The text, and what was measured of its rows."""
     ids = [token.token for token in rows.tokens]
     needle = _retrieval(rows) if prompt.needle else None
     first_query = len(prompt.text.ids) - 1 if prompt.context is None else 0
@@ -423,11 +437,7 @@ def written(
         rows=rows.all_rows(),
         text=pretrained.text_of(ids),
         ids=ids,
-        weights=None if whole_rows == "none" else rows.whole_rows(),
-        weights_are_mean=whole_rows != "none" and rows.tokens[-1].weights is None,
         first_query=first_query,
-        is_unfinished=is_unfinished,
-        notes=(*way.notes(),),
     )
 
 

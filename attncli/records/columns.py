@@ -75,6 +75,17 @@ class ColumnKind:
         """Whether its cells are lists of numbers."""
         return list in self.kinds
 
+    @property
+    def is_in_stores(self) -> bool:
+        """Whether a store keeps its numbers, or its lists of numbers."""
+        return self.is_kept and (self.is_number or self.is_list)
+
+    @overload
+    def __get__(self, row: None, _: type) -> Self: ...
+
+    @overload
+    def __get__(self, row: "Record", _: type) -> object: ...
+
     def __get__(self, row: "Record | None", _: type) -> object:
         return self if row is None else row.get(self.name)
 
@@ -99,9 +110,13 @@ class Record(Mapping[str, Cell | list[Cell]]):
     """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
+    others: ClassVar[ColumnKind | None] = None
+    """The kind of columns that the data name, as relations are: `class Row(Record, others=float)`."""
 
-    def __init_subclass__(cls, numbers: Iterable[str] = ()) -> None:
+    def __init_subclass__(cls, numbers: Iterable[str] = (), others: Any = None) -> None:
         """`numbers` are the names of further columns of numbers, which a table lists; a row may lack them."""
+        if others is not None:
+            cls.others = column().named("others", others)
         declared_here: dict[str, ColumnKind] = {}
         for attribute, annotation in vars(cls).get("__annotations__", {}).items():
             declared = vars(cls).get(attribute)
@@ -138,13 +153,9 @@ class Record(Mapping[str, Cell | list[Cell]]):
         return f"{type(self).__name__}({dict(self)})"
 
     @classmethod
-    def kept_columns(cls) -> list[str]:
-        """The columns whose numbers, or lists of numbers, a store keeps."""
-        return [
-            name
-            for name, declared in cls.columns.items()
-            if declared.is_kept and (declared.is_number or declared.is_list)
-        ]
+    def declared(cls, name: str) -> ColumnKind | None:
+        """The column of that name; None for one of another attn."""
+        return cls.columns.get(name, cls.others)
 
     @classmethod
     def table(cls, **cells: Cells) -> "Records[Self]":
@@ -188,7 +199,7 @@ class Records(Table[R]):
     def _check(self, name: str, kept: Cells) -> None:
         if len(kept) != self._len:
             raise TypeError(f"{self.kind.__name__}: {name} has {len(kept)} cells, others {self._len}")
-        declared = self.kind.columns.get(name)
+        declared = self.kind.declared(name)
         if declared is None or isinstance(kept, np.ndarray):
             return
         wrong = next((cell for cell in kept if not isinstance(cell, declared.kinds)), None)
@@ -244,7 +255,7 @@ class Records(Table[R]):
         """A column as an array: of numbers in float64, NaN for none; of texts as objects."""
         if name not in self.cells:
             raise NoSuchName("column", name, self.cells)
-        declared, kept = self.kind.columns.get(name), self.cells[name]
+        declared, kept = self.kind.declared(name), self.cells[name]
         return np.asarray(kept, dtype=np.float64 if declared is None or declared.is_number else object)
 
     def grid(self, name: str, *axes: str) -> np.ndarray:
@@ -256,7 +267,8 @@ class Records(Table[R]):
 
     def kept_names(self) -> list[str]:
         """The columns whose numbers a store keeps."""
-        return [name for name in self.cells if name in self.kind.kept_columns()]
+        declared = {name: self.kind.declared(name) for name in self.cells}
+        return [name for name, column in declared.items() if column is not None and column.is_in_stores]
 
     def to_pandas(self) -> Any:
         """A data frame with these columns; UserError where pandas is not installed."""
@@ -274,7 +286,7 @@ class StatisticGroup:
     A table is a list of rows of the class `kind`. With `axes` its columns are tensors: of one axis the rows',
     of two the rows' and that of the arrays in its cells. A single row is an object of numbers, and so are
     fields that are numbers themselves. Tensors whose axes depend on what was asked for, without a `kind`, are
-    there as they are.
+    there as they are. A table that `may_be_empty` has no rows where a report lacks it.
     """
 
     name: str
@@ -283,6 +295,7 @@ class StatisticGroup:
     axes: tuple[str, ...] = ()
     is_kept: bool = True
     is_needed: bool = True
+    may_be_empty: bool = False
     is_single: bool = False
     of_numbers: bool = False
 
@@ -321,12 +334,19 @@ class StatisticGroup:
         raise TypeError(f"{self.name} has another form")
 
 
-def group(name: str = "", *, axes: tuple[str, ...] = (), is_kept: bool = True, is_needed: bool = True) -> Any:
+def group(
+    name: str = "",
+    *,
+    axes: tuple[str, ...] = (),
+    is_kept: bool = True,
+    is_needed: bool = True,
+    may_be_empty: bool = False,
+) -> Any:
     """The declaration of a field of a result that stands among a report's statistics; see `StatisticGroup`.
 
     By default it has the field's name.
     """
-    metadata = {"group": (name, axes, is_kept, is_needed)}
+    metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty)}
     return field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
 
 
@@ -348,12 +368,14 @@ class Result:
         for part in fields(cls):
             annotation = next(kind for kind in _alternatives(part.type) if kind is not type(None))
             if "group" in part.metadata:
-                name, axes, is_kept, is_needed = part.metadata["group"]
+                name, axes, is_kept, is_needed, may_be_empty = part.metadata["group"]
                 (kind,) = get_args(annotation) or (annotation,)
                 is_single = get_origin(annotation) is None
                 name = name or part.name
                 kind = None if kind is Tensors else kind
-                groups[name] = StatisticGroup(name, kind, (part.name,), axes, is_kept, is_needed, is_single)
+                groups[name] = StatisticGroup(
+                    name, kind, (part.name,), axes, is_kept, is_needed, may_be_empty, is_single
+                )
             elif "number" in part.metadata:
                 name, unit = part.metadata["number"]
                 numbers.setdefault(name, {})[part.name] = column(unit=unit).named(part.name, part.type)
@@ -373,6 +395,8 @@ class Result:
         for place in cls.groups():
             if place.name in statistics:
                 values |= place.read(statistics[place.name])
+            elif place.may_be_empty and place.kind is not None:
+                values[place.fields[0]] = place.kind.rows([])
             elif place.is_needed:
                 raise TypeError(f"{cls.__name__} needs {place.name}")
         return cls(**values)
@@ -380,7 +404,8 @@ class Result:
     @classmethod
     def fits(cls, names: Iterable[str]) -> bool:
         """Whether all that it needs is among the names of a report's statistics."""
-        return {place.name for place in cls.groups() if place.is_needed} <= {*names}
+        needed = {place.name for place in cls.groups() if place.is_needed and not place.may_be_empty}
+        return needed <= {*names}
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

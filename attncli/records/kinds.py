@@ -7,7 +7,9 @@ from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.records.effects import HeadEffects
+from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.writings import WrittenText
 
@@ -17,6 +19,8 @@ KINDS: dict[str, type[Result]] = {
     "generate": WrittenText,
     "cache": LimitedHeads,
     "cache of policies": PolicyCosts,
+    "heads of examples": HeadExamples,
+    "heads of relations": HeadRelations,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,
     "why": LogitAttribution,

@@ -126,8 +126,7 @@ class OwnPart(Mapping[str, Part]):
 # Keys by rank, and what only describes the rows to people, are not statistics.
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
-    *("intervals", "examples", "example_weights", "relations"),
-    *("written", "named_tokens"),
+    *("intervals", "written", "named_tokens"),
 )
 
 

@@ -4,7 +4,7 @@ All that is wrong with them is said at once, each mistake with the place that it
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import combinations
 from math import isfinite
@@ -140,6 +140,52 @@ def contradiction(key: str, message: str, *others: str) -> Contradiction:
 Contradictions = Iterator[Contradiction]
 
 
+class Form(NamedTuple):
+    """A form of a command, which does not read all of its settings: each says so itself (`NotFor`).
+
+    It is asked for by the setting `key`, or where `is_asked` of the settings holds. `refusal` is what is said
+    of a setting that it does not read.
+    """
+
+    key: str
+    refusal: str = ""
+    is_asked: Callable[[Any], bool] | None = None
+
+    def is_asked_by(self, spec: "Spec") -> bool:
+        """Whether these settings ask for it; an experiment without the setting has no such form."""
+        return bool(getattr(spec, self.key, None) if self.is_asked is None else self.is_asked(spec))
+
+
+class NotFor:
+    """The forms that do not read a setting, and the reason where they have no refusal, or a better one."""
+
+    def __init__(self, *forms: Form, reason: str = "") -> None:
+        self.forms, self.reason = forms, reason
+
+    def contradictions(self, key: str, spec: "Spec") -> Contradictions:
+        """One for each such form that is asked for."""
+        for form in self.forms:
+            if form.is_asked_by(spec):
+                yield contradiction(key, self.reason or form.refusal, form.key)
+
+
+class Requires(NamedTuple):
+    """The setting without which another one says nothing; `more` follows it in the error.
+
+    `involved` are the settings whose own errors explain it; else that setting.
+    """
+
+    key: str
+    more: str = ""
+    involved: tuple[str, ...] = ()
+
+    def contradictions(self, key: str, spec: "Spec", name: str = "") -> Contradictions:
+        """One where it is missing; `name` is the value of `key` that needs it, where not all do."""
+        if not getattr(spec, self.key):
+            message = f"{name} needs `{self.key}`{self.more}".lstrip()
+            yield contradiction(key, message, *(self.involved or (self.key,)))
+
+
 ONE_HEAD = "--head LAYER:HEAD"
 """A next step whose head is the first that the report lists."""
 
@@ -254,8 +300,10 @@ class Spec(BaseModel):
         return self
 
     def contradictions(self) -> Contradictions:
-        """Every impossible combination of settings that are each valid."""
-        yield from ()
+        """Every impossible combination of settings that are each valid; here those that settings declare."""
+        for key, declared in _declared_by(type(self)):
+            if self.given(key):
+                yield from declared.contradictions(key, self)
 
     def unused_keys(self) -> frozenset[str]:
         """The settings that the others leave without effect: neither shown nor to be given."""
@@ -349,6 +397,17 @@ class Spec(BaseModel):
     def _default(self, key: str) -> Any:
         field = type(self).model_fields[key]
         return field.get_default(call_default_factory=True, validated_data=self.__dict__)
+
+
+@cache
+def _declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
+    """What the settings of an experiment declare of others, in their order."""
+    return [
+        (key, declared)
+        for key, setting in spec_class.model_fields.items()
+        for declared in setting.metadata
+        if isinstance(declared, NotFor | Requires)
+    ]
 
 
 class ExplainSpec(Spec):
@@ -526,7 +585,9 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
         lines += [given[key].line(key, message) for key, message in errors.items() if key in given]
         spec, _ = _field_errors(spec_class, {k: v for k, v in values.items() if k not in errors})
     if spec is not None:
-        for key, message, keys in spec.contradictions():
+        # In the order of the settings, whichever class or setting says so.
+        places = {key: place for place, key in enumerate(known)}
+        for key, message, keys in sorted(spec.contradictions(), key=lambda broken: places[broken.key]):
             if not keys & errors.keys():
                 source = next(given[k] for k in (key, *sorted(keys), *given) if k in given)
                 lines.append(source._replace(is_flag=source.is_flag and key in given).line(key, message))

@@ -21,13 +21,20 @@ from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
+    Form,
     Group,
+    NotFor,
+    Requires,
     Size,
     TokenName,
     contradiction,
     in_group,
 )
 from attncli.settings.models import (
+    MANY_TEXTS,
+    PICTURE,
+    PROBE,
+    RELATIONS,
     AblatedSpec,
     ImageSpec,
     LookedFrom,
@@ -54,10 +61,34 @@ def _joined_heads(value: Any) -> str:
     return ",".join(head_names_without_stack(value))
 
 
-Head = Annotated[str, BeforeValidator(head_name_without_stack)]
-Heads = Annotated[str, BeforeValidator(_joined_heads)]
+def _each_once(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+HeadSetting = Annotated[str, BeforeValidator(head_name_without_stack)]
+HeadsSetting = Annotated[str, BeforeValidator(_joined_heads)]
 MOST_HEADS_SHOWN = 16
 """Maps over each of many pictures: more are too small to be looked at beside each other."""
+
+GRID = Form("statistic", "cannot be combined with `statistic`, a grid of all heads")
+EXAMPLES = Form(
+    "num_examples",
+    "cannot be combined with examples of one head",
+    is_asked=lambda spec: spec.num_examples is not None and spec.names_one_head(),
+)
+MAPS_OF_PICTURES = Form(
+    "head",
+    "cannot be combined with `head`, which names the heads",
+    is_asked=lambda spec: spec.head is not None and spec.reads_pictures(),
+)
+
+MEASURED_WITH = {
+    **dict.fromkeys(("neighbour", "high_norm_mass"), Requires("image")),
+    "induction_stripe": Requires("probe", " repeated", ("sentence", "file")),
+    "value_norm": Requires("weighted"),
+    "from_to_weight": Requires("to"),
+}
+"""What statistics need that are not measured of every text."""
 
 if TYPE_CHECKING:
 
@@ -71,7 +102,10 @@ else:
         **{
             "from": (
                 Annotated[
-                    LookedFrom, Group("Output"), Everyday("with --to: only the queries at these tokens")
+                    LookedFrom,
+                    Group("Output"),
+                    Everyday("with --to: only the queries at these tokens"),
+                    NotFor(RELATIONS),
                 ],
                 Field(
                     [],
@@ -81,7 +115,12 @@ else:
                 ),
             ),
             "to": (
-                Annotated[list[TokenName], Group("Output"), Everyday("heads by the weight on these tokens")],
+                Annotated[
+                    list[TokenName],
+                    Group("Output"),
+                    Everyday("heads by the weight on these tokens"),
+                    NotFor(RELATIONS),
+                ],
                 Field(
                     [],
                     description="heads by the weight on these tokens, named as in `from`: from_to_weight, "
@@ -127,28 +166,41 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
-    skip_sink: Count = Field(
+    skip_sink: Annotated[Count, NotFor(PICTURE, RELATIONS)] = Field(
         0, description="leave out the first N keys of all numbers, the other weights renormalised"
     )
-    weighted: bool = Field(
+    weighted: Annotated[bool, NotFor(PICTURE, RELATIONS, EXAMPLES)] = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
-    rollout: bool = Field(False, description="also show how attention adds up over the layers")
-    maps: Literal["none", "auto", "self", "cross", "encoder"] = Field(
+    rollout: Annotated[
+        bool,
+        NotFor(RELATIONS),
+        NotFor(PICTURE, reason="stands in the report of every picture: leave it out"),
+        NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`: it is about a text"),
+    ] = Field(False, description="also show how attention adds up over the layers")
+    maps: Annotated[
+        Literal["none", "auto", "self", "cross", "encoder"],
+        NotFor(RELATIONS),
+        NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: a map is of one text"),
+    ] = Field(
         "none",
         description="keep what each head looks at, of this kind of attention (auto: self, of a caption "
         "cross): weights up to 128 tokens, beyond that maps of blocks of weights (default in pictures: auto)",
     )
-    full: Annotated[list[Head], AfterValidator(lambda names: list(dict.fromkeys(names)))] = Field(
+    full: Annotated[list[HeadSetting], AfterValidator(_each_once), NotFor(RELATIONS)] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
     pattern: Annotated[
         PatternName | None,
         BeforeValidator(_in_words),
         Everyday("the heads of one pattern: induction, previous-token, ..."),
+        NotFor(RELATIONS, reason="is of statistics: leave `relations` out"),
+        NotFor(EXAMPLES, MAPS_OF_PICTURES, GRID),
     ] = Field(None, description="show only the heads of this pattern, the strongest first")
     sort: Annotated[
-        HeadStatistic | None, Everyday("the largest first: induction, entropy, distance, ...")
+        HeadStatistic | None,
+        Everyday("the largest first: induction, entropy, distance, ..."),
+        NotFor(RELATIONS, MAPS_OF_PICTURES, GRID),
     ] = Field(
         default_factory=lambda data: (
             "from_to_weight"
@@ -159,23 +211,36 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         ),
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: bool = Field(False, description="with `sort`: the smallest first")
-    top: Size | None = Field(None, description="show only the first N heads")
-    table: Annotated[bool, Everyday("every statistic of every head")] = Field(
-        False, description="show every statistic of every head"
+    ascending: Annotated[
+        bool, NotFor(RELATIONS, EXAMPLES, MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)
+    ] = Field(False, description="with `sort`: the smallest first")
+    top: Annotated[Size | None, NotFor(RELATIONS, EXAMPLES, MAPS_OF_PICTURES, GRID)] = Field(
+        None, description="show only the first N heads"
     )
-    statistic: Annotated[HeadStatistic | None, Everyday("one statistic as a grid of layers and heads")] = (
-        Field(None, description="show one of them as a grid of layers and heads instead of the table")
+    table: Annotated[bool, Everyday("every statistic of every head"), NotFor(RELATIONS, EXAMPLES, GRID)] = (
+        Field(False, description="show every statistic of every head")
     )
+    statistic: Annotated[
+        HeadStatistic | None,
+        Everyday("one statistic as a grid of layers and heads"),
+        NotFor(RELATIONS, EXAMPLES, MAPS_OF_PICTURES),
+    ] = Field(None, description="show one of them as a grid of layers and heads instead of the table")
 
     head: Annotated[
-        Heads | None, Everyday("with --texts and --examples one head; of a folder of pictures those drawn")
+        HeadsSetting | None,
+        Everyday("with --texts and --examples one head; of a folder of pictures those drawn"),
+        NotFor(RELATIONS),
     ] = Field(
         None,
         description="one head, as LAYER:HEAD, whose examples in texts are shown (with `num_examples`); of "
         "many pictures the heads, LAYER:HEAD,..., whose maps are drawn over each",
     )
-    num_examples: Annotated[Size | None, Everyday("with --head: N texts where --sort is strongest")] = Field(
+    num_examples: Annotated[
+        Size | None,
+        Everyday("with --head: N texts where --sort is strongest"),
+        NotFor(RELATIONS),
+        Requires("head"),
+    ] = Field(
         None,
         description="with `head`: show N texts, and the query in each, where `sort` is strongest, N where "
         "it is weakest and N where it is typical",
@@ -215,11 +280,12 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     def reads_many_texts(self) -> bool:
         return super().reads_many_texts() or self.relations is not None or self.reads_pictures()
 
-    def single_statistics(self) -> tuple[str, ...]:
+    def result_kind(self) -> str:
         if self.relations is not None:
-            return in_group("sentences", "num_sentences", "num_words", "num_relations")
-        if self.head is not None:
-            return in_group("head", "num_texts", "mean", "lower", "upper", "median")
+            return "heads of relations"
+        return "heads of examples" if self.num_examples is not None else ""
+
+    def single_statistics(self) -> tuple[str, ...]:
         of_model = in_group("model", "sink_rate", "sink_threshold")
         if self.texts is not None or self.reads_pictures():
             of_model += in_group("texts", "num_texts", "num_tokens")
@@ -236,101 +302,67 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
 
     def _of_heads(self) -> tuple[str, ...]:
         """The statistics that each head has a number of."""
-        asked: dict[str, object] = {
-            "value_norm": self.weighted,
-            "induction_stripe": self.probe,
-            "from_to_weight": self.sought()["to"],
-            **dict.fromkeys(("neighbour", "high_norm_mass"), self.image),
-        }
+        asked: dict[str, object] = {name: getattr(self, needs.key) for name, needs in MEASURED_WITH.items()}
         if self.image is not None:
             comparing = {name for name, known in ROW_STATISTICS.items() if known.positional} | {*PATTERNS}
             asked |= dict.fromkeys(comparing - {*OF_PICTURES}, False)
             asked |= {f"{name}_mul": asked.get(name, True) for name in WITH_SHARE}
         return tuple(name for name in HEAD_STATISTICS if asked.get(name, True))
 
+    def names_one_head(self) -> bool:
+        """Whether it names one head, and not those whose maps are drawn over many pictures."""
+        return self.head is not None and "," not in self.head and not self.reads_pictures()
+
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.ablate and self.weighted:
             yield contradiction("ablate", "cannot be combined with `weighted`", "weighted")
-        if self.words and self.probe:
-            yield contradiction("words", "needs `sentence`, `file` or `texts`: a probe has no words", "probe")
         for key in self.given("weighted", "rollout") if self.words else ():
             yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs `maps` auto, self, cross or encoder", "maps")
-        if self.rollout and self.image:
-            yield contradiction("rollout", "stands in the report of every picture: leave it out", "image")
-        if self.rollout and (self.probe or self.texts):
-            yield contradiction("rollout", "needs `sentence` or `file`: it is about a text", "probe", "texts")
-        if self.texts and self.maps != "none":
-            yield contradiction("maps", "needs `sentence` or `file`: a map is of one text", "texts")
         if self.reads_pictures() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one picture: a map is of one", "image")
-        yield from self._contradictions_of_examples()
-        if self.ascending and self.sort is None:
-            yield contradiction("ascending", "needs `sort`", "sort")
         if self.sought()["from"] and not self.sought()["to"] and self.image is None:
             yield contradiction("from", "needs `to`: without it every query's weights sum to 1", "to")
-        if self.pattern and self.relations:
-            yield contradiction("pattern", "is of statistics: leave `relations` out", "relations")
-        if self.pattern == "adjacent patches" and not self.image:
-            yield contradiction("pattern", "adjacent patches are of pictures: it needs `image`", "image")
-        elif self.pattern and HEAD_PATTERNS[self.pattern].statistic not in self._of_heads():
-            yield contradiction("pattern", f"{self.pattern} is of texts, not of pictures", "image")
-        for key in ("pattern", "sort", "top", "ascending", "table"):
-            if self.statistic and self.given(key):
-                yield contradiction(
-                    key, "cannot be combined with `statistic`, a grid of all heads", "statistic"
-                )
-        for key in ("sort", "statistic"):
-            name = str(getattr(self, key))
-            if self.image and getattr(self, key) and name not in self._of_heads():
-                yield contradiction(key, f"{name} is of texts: it compares what stands before", "image")
-            elif not self.image and name in ("neighbour", "high_norm_mass") and self.given(key):
-                yield contradiction(key, f"{name} needs `image`", "image")
-            if getattr(self, key) == "induction_stripe" and not self.probe:
-                yield contradiction(key, "induction_stripe needs `probe` repeated", "sentence", "file")
-            if getattr(self, key) == "value_norm" and not self.weighted:
-                yield contradiction(key, "value_norm needs `weighted`", "weighted")
-            if getattr(self, key) == "from_to_weight" and not self.sought()["to"]:
-                yield contradiction(key, "from_to_weight needs `to`", "to")
+        yield from self._contradictions_of_heads()
+        yield from self._contradictions_of_statistics()
 
-    def _contradictions_of_examples(self) -> Contradictions:
-        """One head on many texts: what has a number in every row."""
-        if self.head is not None and self.reads_pictures():
-            yield from self._contradictions_of_maps()
+    def _contradictions_of_heads(self) -> Contradictions:
+        """One head on many texts, what has a number in every row; or heads whose maps are drawn."""
+        if self.head is None:
             return
-        if self.head is not None and "," in self.head:
+        if self.reads_pictures():
+            if self.num_examples is not None:
+                yield contradiction("num_examples", "needs `texts`", "texts", "head")
+            if (count := len(self.heads_shown())) > MOST_HEADS_SHOWN:
+                yield contradiction("head", f"must be at most {MOST_HEADS_SHOWN} heads here (got {count})")
+        elif not self.names_one_head():
             yield contradiction("head", f"must be one head, but for many pictures (got {self.head})")
-            return
-        if (self.head is None) != (self.num_examples is None):
-            if self.head is None:
-                yield contradiction("num_examples", "needs `head`", "head")
-            else:
-                _, layer, head = named_head(self.head)
-                lacking = "`num_examples`" if self.texts else "`texts` and `num_examples`"
-                on_text = f"attn self --model MODEL --head {layer}:{head} shows it on one text"
-                yield contradiction("head", f"needs {lacking}: {on_text}", "num_examples")
-        elif self.head is not None:
+        elif self.num_examples is None:
+            layer, head = self.chosen_head()
+            lacking = "`num_examples`" if self.texts else "`texts` and `num_examples`"
+            on_text = f"attn self --model MODEL --head {layer}:{head} shows it on one text"
+            yield contradiction("head", f"needs {lacking}: {on_text}", "num_examples")
+        else:
             if self.texts is None:
                 yield contradiction("num_examples", "needs `texts`", "texts", "head")
             if self.sort is None:
-                yield contradiction(
-                    "num_examples",
-                    "needs `sort`: a statistic of a row, as previous_token or entropy",
-                    "sort",
-                    "head",
-                )
+                statistic = "a statistic of a row, as previous_token or entropy"
+                yield contradiction("num_examples", f"needs `sort`: {statistic}", "sort", "head")
             elif self.sort not in (*ROW_STATISTICS, *PATTERNS):
                 yield contradiction("sort", f"{self.sort} is not a statistic of a row", "num_examples")
-            for key in self.given("weighted", "ascending", "top", "table", "statistic", "pattern"):
-                yield contradiction(key, "cannot be combined with examples of one head", "num_examples")
 
-    def _contradictions_of_maps(self) -> Contradictions:
-        """Heads that are named for the maps of many pictures."""
-        if self.num_examples is not None:
-            yield contradiction("num_examples", "needs `texts`", "texts", "head")
-        if (count := len(self.heads_shown())) > MOST_HEADS_SHOWN:
-            yield contradiction("head", f"must be at most {MOST_HEADS_SHOWN} heads here (got {count})")
-        for key in self.given("sort", "top", "ascending", "pattern", "statistic"):
-            yield contradiction(key, "cannot be combined with `head`, which names the heads", "head")
+    def _contradictions_of_statistics(self) -> Contradictions:
+        """Statistics that are not measured of what is read, or not with these settings."""
+        measured = self._of_heads()
+        if self.pattern == "adjacent patches" and self.image is None:
+            yield contradiction("pattern", "adjacent patches are of pictures: it needs `image`", "image")
+        elif self.pattern and HEAD_PATTERNS[self.pattern].statistic not in measured:
+            yield contradiction("pattern", f"{self.pattern} is of texts, not of pictures", "image")
+        for key in self.given("sort", "statistic"):
+            name = str(getattr(self, key))
+            if self.image is not None and name not in measured:
+                yield contradiction(key, f"{name} is of texts: it compares what stands before", "image")
+            if name in MEASURED_WITH:
+                yield from MEASURED_WITH[name].contradictions(key, self, name)

@@ -20,8 +20,11 @@ from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
+    Form,
     Group,
     NoFlag,
+    NotFor,
+    Requires,
     Size,
     Spec,
     TextSource,
@@ -68,6 +71,13 @@ HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchem
 """A head of its layer, which may be given as LAYER:HEAD: then that is the setting `layer`, too."""
 
 
+PICTURE = Form("image", "cannot be combined with `image`")
+RELATIONS = Form("relations", "cannot be combined with `relations`")
+MANY_TEXTS = Form("texts")
+PROBE = Form("probe")
+"""Forms of a survey; a single text is read in every way."""
+
+
 class ModelNameSpec(Spec):
     """Which model; None where a command can do without one, which tells its two Specs apart."""
 
@@ -99,7 +109,9 @@ class ModelSpec(ModelNameSpec):
     # Whether one run of the model gives all of a text's report: such texts run together.
     runs_once: ClassVar[bool] = False
 
-    allow_download: bool = Field(False, description="let model be a hub id and fetch it")
+    allow_download: Annotated[bool, Requires("model")] = Field(
+        False, description="let model be a hub id and fetch it"
+    )
     truncate: bool = Field(False, description="cut a text that is longer than the model reads")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="what the model is computed in: half precision takes half the memory"
@@ -130,8 +142,6 @@ class ModelSpec(ModelNameSpec):
         if self.model is not None and not self.allow_download and local_model(self.model) is None:
             message = no_such_model(self.model, "`allow_download`")
             yield contradiction("model", message, "allow_download")
-        if self.allow_download and self.model is None:
-            yield contradiction("allow_download", "needs `model`", "model")
         for key in self.given("truncate", "dtype", "load"):
             if self.model_source() is None:
                 yield contradiction(key, "needs `model`", "model")
@@ -161,8 +171,6 @@ class ImageSpec(ModelSpec):
         if self.reads_pictures() and not self.surveys_pictures:
             kind = "folder" if Path(self.image).is_dir() else "list"
             yield contradiction("image", f"must be one picture (got the {kind} {self.image})")
-        for key in self.given("words", "weighted", "skip_sink", "probe", "texts", "relations"):
-            yield contradiction(key, "cannot be combined with `image`", "image")
 
     # Whether a folder of pictures, or a list of them, may be read.
     surveys_pictures: ClassVar[bool] = False
@@ -178,7 +186,12 @@ class WordsSpec(ModelSpec):
 
     off_keys = frozenset({"words"})
 
-    words: Annotated[bool, Group("Model")] = Field(
+    words: Annotated[
+        bool,
+        Group("Model"),
+        NotFor(PICTURE, RELATIONS),
+        NotFor(PROBE, reason="needs `sentence`, `file` or `texts`: a probe has no words"),
+    ] = Field(
         False,
         description="merge tokens into words: weights summed over a word's keys, averaged over its queries",
     )
@@ -206,15 +219,6 @@ class AblatedSpec(ModelSpec):
     )
 
 
-# fmt: off
-NOT_WITH_RELATIONS = (
-    "sentence", "file", "texts", "probe", "context", "from", "to", "words", "skip_sink", "weighted",
-    "rollout", "maps", "full", "sort", "ascending", "top", "table", "statistic", "head", "num_examples",
-)
-# fmt: on
-"""The settings that are about a text or about other statistics."""
-
-
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
     read = (data.get(key) for key in ("sentence", "file", "texts", "relations", "image"))
     return None if any(read) else "repeated"
@@ -225,17 +229,18 @@ class ManyTextsSpec(Spec):
 
     group = "Input"
 
-    texts: Annotated[FileName | None, Everyday("many texts, one per line, or .jsonl; - reads stdin")] = Field(
+    texts: Annotated[
+        FileName | None,
+        Everyday("many texts, one per line, or .jsonl; - reads stdin"),
+        NotFor(PICTURE, RELATIONS),
+    ] = Field(
         None,
         description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group; "
         "- reads stdin",
     )
-    text_group: str | None = Field(None, description="only the texts of this group")
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.text_group is not None and self.texts is None:
-            yield contradiction("text_group", "needs `texts`", "texts")
+    text_group: Annotated[str | None, Requires("texts")] = Field(
+        None, description="only the texts of this group"
+    )
 
     def reads_many_texts(self) -> bool:
         return self.texts is not None
@@ -249,24 +254,29 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     main_table = "heads"
     default_model = SHIPPED_MODEL
 
-    sentence: Text | None = Field(None, description="the text that the model reads")
-    file: Annotated[FileName | None, IN_FILE] = Field(
+    sentence: Annotated[Text | None, NotFor(RELATIONS)] = Field(
+        None, description="the text that the model reads"
+    )
+    file: Annotated[FileName | None, IN_FILE, NotFor(RELATIONS)] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     probe: Annotated[
         Literal["repeated"] | None,
+        NotFor(PICTURE, RELATIONS),
         NoFlag("is what is read without a text: leave it out (--num-tokens N says how long); it was read"),
     ] = Field(
         default_factory=_default_probe,
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
     )
-    num_tokens: Size | None = Field(
+    num_tokens: Annotated[
+        Size | None, Requires("probe", ": a text has its own length", ("sentence", "file"))
+    ] = Field(
         default_factory=lambda data: 24 if data["probe"] else None,
         description="tokens of r in the probe (default: 24)",
     )
-    context: Text | None = Field(
-        None, description="the text for the encoder, where there is a decoder (default: the sentence)"
-    )
+    context: Annotated[
+        Text | None, NotFor(RELATIONS), NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`")
+    ] = Field(None, description="the text for the encoder, where there is a decoder (default: the sentence)")
 
     def text_sources(self) -> tuple[TextSource, ...]:
         return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)
@@ -274,10 +284,6 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file", "texts", "probe")
-        if self.num_tokens and not self.probe:
-            yield contradiction("num_tokens", "needs `probe`: a text has its own length", "sentence", "file")
-        if self.context and (self.probe or self.texts):
-            yield contradiction("context", "needs `sentence` or `file`", "probe", "texts")
 
 
 class RelationsSpec(ModelSpec):
@@ -285,16 +291,11 @@ class RelationsSpec(ModelSpec):
 
     group = "Input"
 
-    relations: FileName | None = Field(
+    relations: Annotated[FileName | None, NotFor(PICTURE)] = Field(
         None,
         description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
         "syntactic head, and back; - reads stdin",
     )
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        for key in self.given(*NOT_WITH_RELATIONS) if self.relations is not None else ():
-            yield contradiction(key, "cannot be combined with `relations`", "relations")
 
 
 SHARE = re.compile(r"[01]?\.[0-9]+|[01]")

@@ -2,10 +2,8 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from math import isnan
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +31,6 @@ from attncli.views.sections import (
     notes_in,
     one_line,
     text_line,
-    title_line,
     titled,
 )
 from attncli.views.texts import (
@@ -437,87 +434,13 @@ def is_mostly_first(heads: Sequence[Row]) -> bool:
     return 2 * len(first) > len(heads) and all("rest_pattern" in row for row in first)
 
 
-TYPICAL = "typical (nearest to the median)"
-MOST_EACH = 5
-LEAST_WEIGHT = 0.1
-MOST_BESIDE = 8
-"""Tokens on each side of a marked one."""
-LEGEND = "value, text (its id or line): «query» and [key weight] of what it looks at most, the rest left out."
-
-
-def examples_screen(report: Report, display: Display) -> ScreenParts:
-    """What the head does on average; then some of its strongest, weakest and typical rows."""
-    statistics = report.numbers("head")
-    yield title_line(report, display)
-    mean = statistics.get("mean")
-    average = f"{fixed(mean, 2)} {half_width(mean, statistics.get('upper'))}".rstrip()
-    median = fixed(statistics["median"], 2)
-    yield Paragraph(f"{report.spec['sort']} {average}, median of the rows {median}", "line")
-    most = max((int(str(row["rank"])) for row in report.table("examples")), default=0) + 1
-    yield Elastic(partial(_examples, report, display), MOST_EACH, 1, most)
-    yield notes_in([LEGEND, report.how_to_read, *report.notes], display)
-
-
-def _examples(report: Report, display: Display, most: int) -> Iterator[Section]:
-    """That many examples of each kind, and how many there are more."""
-    weights, width = report.table("example_weights"), display.width or TEXT_WIDTH
-    num_shown = 0
-    for kind, rows in groupby(report.table("examples"), key=lambda row: str(row["kind"])):
-        shown = list(rows)[:most]
-        num_shown += len(shown)
-        room = max(len(str(row["text"])) for row in shown)
-        lines = []
-        for row in shown:
-            tokens = [one for one in weights if (one["kind"], one["rank"]) == (row["kind"], row["rank"])]
-            start = f"{fixed(float(str(row['value'])), 2)}  {plain_text(str(row['text'])):<{room}}  "
-            lines.append(_fitting(start, row, tokens, width))
-        yield Drawing(TYPICAL if kind == "typical" else plain_text(kind), lines)
-    yield Paragraph("", "dim")
-    if left_out := len(report.table("examples")) - num_shown:
-        yield Paragraph(f"{counted(left_out, 'more example')}: --show all.", "note")
-
-
-def _fitting(start: str, example: Row, tokens: Sequence[Row], width: int) -> str:
-    """A line with as many tokens beside the marked ones as fit."""
-    lines = [start + _marked(example, tokens, beside) for beside in range(MOST_BESIDE, -1, -1)]
-    return next((line for line in lines if cell_len(line) <= width), shortened(lines[-1], width))
-
-
-def _marked(example: Row, tokens: Sequence[Row], beside: int) -> str:
-    """The tokens near the query and near the keys that it looks at."""
-    query = int(str(example["query"]))
-    keys = {place for place, one in enumerate(tokens) if float(str(one["weight"])) >= LEAST_WEIGHT}
-    keys.add(int(str(example["key"])))
-    near = {place + step for place in (query, *keys) for step in range(-beside, beside + 1)}
-    parts: list[str] = []
-    for place, one in enumerate(tokens):
-        text = plain_text(str(one["token"]))
-        if place in keys:
-            text = f"[{text} {fixed(float(str(one['weight'])), 2)}]"
-        if place == query:
-            text = f"«{text}»"
-        if place in near:
-            parts.append(text)
-        elif not parts or parts[-1] != "…":
-            parts.append("…")
-    return " ".join(parts)
-
-
 MOST_HEADS = 16
 FEW_ROWS = 5
 LEAST_ROWS = 3
-MOST_RELATIONS, MOST_NAME = 12, 14
-DIRECTIONS = {"to_head": "to head", "from_head": "from head"}
 
 
 def heads_screen(report: Report, display: Display) -> ScreenParts:
     """The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""
-    if report.table("examples"):
-        yield from examples_screen(report, display)
-        return
-    if report.table("relations"):
-        yield from _relations(report, display)
-        return
     heads, patterns, spec = report.table("heads"), report.table("patterns"), report.spec
     yield Paragraph(_title(report, heads), "title")
     yield text_line(report, display)
@@ -658,54 +581,6 @@ def _few_rows(report: Report) -> Iterator[str]:
         if isinstance(count, int) and count < FEW_ROWS:
             rows = f"only {counted(count, 'row')} of this text" if count else "no row of this text: no order"
             yield f"{sort} is measured on {rows}."
-
-
-def _relations(report: Report, display: Display) -> ScreenParts:
-    """What was read; of the most frequent relations the best head beside the best fixed offset."""
-    sizes, relations = report.numbers("sentences"), report.table("relations")
-    num_heads = counted(len(report.table("heads")), "head")
-    title = f"heads: {model_name(report)}, {num_heads} along syntactic relations"
-    yield one_line(title, display, "title")
-    counts = [f"{sizes[f'num_{name}s'] or 0:,} {name}s" for name in ("sentence", "word")]
-    file = str(report.spec.get("relations"))
-    yield one_line(f"{' of '.join(counts)}: {'standard input' if file == '-' else Path(file).name}", display)
-    yield Elastic(partial(_relation_rows, relations, display), MOST_RELATIONS, LEAST_ROWS, len(relations))
-    yield notes_in(report.notes, display)
-
-
-def _relation_rows(relations: Table, display: Display, most: int) -> Iterator[Section]:
-    shown = relations[:most]
-    names = [shortened(plain_text(str(row["relation"])), MOST_NAME) for row in shown]
-    columns = [
-        Column(("", "words"), [f"{row['words']:,}" for row in shown]),
-        Column(("", "head"), [head_name(row) for row in shown]),
-        Column(("", "looks"), [_direction(row) for row in shown], left=True),
-        Column(("", "share"), [_share(row, "share") for row in shown]),
-        Column(("", "95 %"), [f"{_share(row, 'lower')}-{_share(row, 'upper')}" for row in shown], left=True),
-        Column(("best", "offset"), [f"{row['offset']:+d}" for row in shown]),
-        Column(("", "share"), [_share(row, "offset_share") for row in shown]),
-        Column(("", "more"), [_more(row) for row in shown]),
-    ]
-    yield Grid("", Column(("", "relation"), names, left=True), columns)
-    yield Paragraph("", "dim")
-    if left_out := len(relations) - len(shown):
-        yield Paragraph(f"{counted(left_out, 'relation')} with fewer words: --show all.", "note")
-
-
-def _direction(row: Row) -> str:
-    name = str(row["direction"])
-    return DIRECTIONS.get(name, plain_text(name))
-
-
-def _share(row: Row, name: str) -> str:
-    return fixed(float(str(row[name])), 2)
-
-
-def _more(row: Row) -> str:
-    """By how much the head is better than the offset, where their intervals do not overlap."""
-    if float(str(row["lower"])) <= float(str(row["offset_upper"])):
-        return NO_NUMBER
-    return f"+{fixed(float(str(row['share'])) - float(str(row['offset_share'])), 2)}"
 
 
 LITTLE, NATS = ".", "nats"

@@ -25,6 +25,7 @@ from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import limited_heads_screen, policies_screen
 from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
 from attncli.views.effect_screens import ablate_screen
+from attncli.views.example_screens import examples_screen
 from attncli.views.graphs import circuit_screen, weights_screen
 from attncli.views.heatmap import sentences
 from attncli.views.logit_screens import logit_screen, score_screen
@@ -35,6 +36,7 @@ from attncli.views.model_screens import (
 )
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
+from attncli.views.relation_screens import relations_screen
 from attncli.views.screens import (
     attention_screen,
     average_screen,
@@ -180,35 +182,6 @@ NEEDS: dict[str, Needs] = {
             "strongest": {**HEADS.tables["strongest"], "upper": MAYBE},
         },
     ),
-    "heads of relations": Needs(
-        must=("sentences", "heads"),
-        numbers={"sentences": ("num_sentences", "num_words")},
-        tables={
-            "heads": {},
-            "relations": {
-                **{"relation": TEXT, "words": WHOLE, **HEAD, "direction": TEXT, "offset": WHOLE},
-                **dict.fromkeys(("share", "lower", "upper", "offset_share", "offset_upper"), NUMBER),
-            },
-        },
-        said=("about",),
-    ),
-    "heads of examples": Needs(
-        must=("head", "example_weights"),
-        numbers={"head": ("mean", "median")},
-        tables={
-            "examples": {
-                "kind": TEXT,
-                "rank": WHOLE,
-                "text": ANY,
-                "value": NUMBER,
-                "query": WHOLE,
-                "key": WHOLE,
-            },
-            "example_weights": {"kind": TEXT, "rank": WHOLE, "token": ANY, "weight": NUMBER},
-        },
-        spec={"sort": TEXT},
-        said=("about", "how_to_read"),
-    ),
     "ablate": Needs(num_axes=2, spec={"sort": TEXT}, said=("about",)),
     **dict.fromkeys(("why", "why of a score"), Needs(spec={"head": ANY}, said=("about", "how_to_read"))),
     **dict.fromkeys(("source", "source of heads"), Needs(said=("about", "how_to_read"))),
@@ -255,8 +228,7 @@ def suits(report: Report) -> bool:
         return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
     name = report.experiment
     if name == "heads":
-        forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
-        name = f"heads of {forms[0]}" if forms else name
+        name = "heads of intervals" if report.table("intervals") else name
     if name == "watch" and report.spec.get("head"):
         name = "watch of a head"
     is_met = NEEDS[name].met_by(report)
@@ -364,6 +336,8 @@ SCREENS_OF_KINDS: dict[str, FirstScreen] = {
     "ablate": ablate_screen,
     "diff of texts": two_texts_screen,
     "generate": generate_screen,
+    "heads of examples": examples_screen,
+    "heads of relations": relations_screen,
     "cache": limited_heads_screen,
     "cache of policies": policies_screen,
     "source": source_screen,

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import attncli
 from attncli.report import Report
 from tests.commands.test_models_together import SENTENCES
 from tests.conftest import Attn
@@ -125,3 +126,22 @@ def test_the_screen_marks_query_and_keys(attn: Attn, texts: str) -> None:
     whole = attn(["heads", "--texts", texts, *flags])
     assert whole.code == 0 and "example_weights" in whole.out
     assert any("«" in line and "[" in line for line in lines)
+
+
+def test_a_statistic_that_no_row_has_is_no_number_and_its_report_opens(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a\nb\n")
+    flags = ["--texts", str(tmp_path / "texts.txt"), "--head", "0:1", "--examples", "2"]
+    saved = str(tmp_path / "report.json")
+    assert attn(["heads", *flags, "--sort", "duplicate_token", "-o", saved]).code == 0
+    ended = attn(["show", saved])
+    assert ended.code == 0 and "\nduplicate_token -, median of the rows -\n" in ended.out
+
+
+def test_each_example_has_its_own_tokens() -> None:
+    result = attncli.examples(attncli.open_model(), SENTENCES, "1:1", "entropy", count=2)
+    assert len(result.rows) == 6 and result.num_texts == len(SENTENCES)
+    for example in result.rows:
+        tokens = result.tokens_of(example)
+        assert tokens.column("position").tolist() == [*range(len(tokens))]
+        assert tokens[example.query].token == example.query_token
+        assert tokens[example.key].weight == example.key_weight == tokens.column("weight").max()

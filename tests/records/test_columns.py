@@ -39,6 +39,20 @@ class Lamps(Result):
     notes: tuple[str, ...] = ()
 
 
+class Shade(Record, others=float):
+    """A row whose other columns have names of the data."""
+
+    layer: int = column(is_kept=False)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Shades(Result):
+    """A table that may have no rows."""
+
+    count: int = number("sizes")
+    shades: Records[Shade] = group(may_be_empty=True)
+
+
 def lamps() -> Records[Lamp]:
     return Lamp.table(
         layer=[0, 0, 2], head=[0, 1, 1], name=["a", None, "c"], glow=np.array([0.5, np.nan, -3.0])
@@ -135,6 +149,20 @@ def test_a_column_of_another_attn_is_kept() -> None:
     table = Lamp.rows([{"layer": 0, "head": 0, "glow": 1, "later": 7}])
     assert table[0]["later"] == 7 and table[0].glow == 1
     assert table.kept_names() == ["layer", "head", "glow", "double"]
+
+
+def test_columns_that_the_data_name_are_of_the_declared_kind() -> None:
+    table = Shade.table(layer=[0, 1], **{"light blue": [0.5, 0.25]})
+    assert table[1]["light blue"] == 0.25 and table.column("light blue").tolist() == [0.5, 0.25]
+    assert table.kept_names() == ["light blue"]
+    with pytest.raises(TypeError, match="Shade: light blue holds 'dark'"):
+        Shade.table(layer=[0], **{"light blue": ["dark"]})
+
+
+def test_a_table_that_may_be_empty_has_no_rows_where_a_report_lacks_it() -> None:
+    empty = Shades(count=0, shades=Shade.rows([]))
+    assert empty.statistics() == {"sizes": {"count": 0}}
+    assert len(Shades.read(empty.statistics()).shades) == 0 and Shades.fits(empty.statistics())
 
 
 def test_a_mean_over_texts_has_its_interval_beside_it() -> None:

@@ -1,0 +1,79 @@
+"""How often heads look along syntactic relations."""
+
+from dataclasses import dataclass
+
+from attncli.records.columns import Record, Records, Result, column, group, number
+
+
+class BestOfRelation(Record):
+    """The head that finds the most words of a relation, beside the best fixed offset on the same words.
+
+    `direction`: the dependent looks most at its head (to_head), or the head at the dependent (from_head).
+    Shares are of the `words`, with 95 % intervals. `offset` is how many words after its dependent most heads
+    stand.
+    """
+
+    relation: str
+    words: int
+    layer: int
+    head: int
+    direction: str
+    share: float
+    lower: float
+    upper: float
+    offset: int
+    offset_share: float
+    offset_lower: float
+    offset_upper: float
+
+    @property
+    def is_beyond_offset(self) -> bool:
+        """Whether the interval of the head's share lies above that of the offset's."""
+        return bool(self.lower > self.offset_upper)
+
+
+class HeadOnRelations(Record, others=float):
+    """A head, and behind its place the share that it finds of each relation's words, in each direction."""
+
+    layer: int = column(is_kept=False)
+    head: int = column(is_kept=False)
+    kind: str
+    stack: str
+
+
+class HeadOnRelation(Record):
+    """The words of a relation that a head finds in one direction: a share with its 95 % interval.
+
+    `statistic` is the relation and the direction, as det.to_head.
+    """
+
+    stack: str
+    layer: int
+    head: int
+    statistic: str
+    relation: str
+    direction: str
+    hits: int
+    words: int
+    mean: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class HeadRelations(Result):
+    """How often each head looks along each syntactic relation.
+
+    `best` has one row per relation with the head that finds the most words, `heads` one row per head,
+    `intervals` one row per relation, direction and head. Relations of words that have no tokens of their own
+    are left out (`num_unaligned`).
+    """
+
+    best: Records[BestOfRelation] = group("relations", is_kept=False)
+    heads: Records[HeadOnRelations] = group()
+    intervals: Records[HeadOnRelation] = group(is_kept=False)
+    num_sentences: int = number("sentences")
+    num_words: int = number("sentences")
+    num_relations: int = number("sentences")
+    num_unaligned: int = number("sentences")
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,82 @@
+"""The first screen of `heads --examples`: rows of one head in their texts."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+
+from rich.cells import cell_len
+
+from attncli.plain_text import counted, plain_text
+from attncli.records.columns import Records
+from attncli.records.examples import ExampleToken, HeadExample, HeadExamples
+from attncli.report import Report
+from attncli.views import TEXT_WIDTH, Display
+from attncli.views.model_screens import half_width
+from attncli.views.sections import Drawing, Elastic, Paragraph, ScreenParts, Section, notes_in, title_line
+from attncli.views.texts import fixed, shortened
+
+DECIMALS = 2
+TITLES = {"typical": "typical (nearest to the median)"}
+MOST_EACH = 5
+LEAST_WEIGHT = 0.1
+MOST_BESIDE = 8
+"""Tokens on each side of a marked one."""
+LEGEND = "value, text (its id or line): «query» and [key weight] of what it looks at most, the rest left out."
+
+
+def examples_screen(report: Report, display: Display) -> ScreenParts:
+    """What the head does on average; then some of its strongest, weakest and typical rows."""
+    result = report.result_of(HeadExamples)
+    yield title_line(report, display)
+    statistic = plain_text(str(report.spec.get("sort")))
+    mean = f"{fixed(result.mean, DECIMALS)} {half_width(result.mean, result.upper)}".rstrip()
+    median = fixed(result.median, DECIMALS)
+    yield Paragraph(f"{statistic} {mean}, median of the rows {median}", "line")
+    most = max((example.rank for example in result.rows), default=0) + 1
+    yield Elastic(partial(_examples, result, display), MOST_EACH, 1, most)
+    yield notes_in([LEGEND, report.how_to_read, *report.notes], display)
+
+
+def _examples(result: HeadExamples, display: Display, most: int) -> Iterator[Section]:
+    """That many examples of each kind, and how many there are more."""
+    num_drawn = 0
+    for kind, of_kind in groupby(result.rows, key=_kind):
+        examples = [*of_kind][:most]
+        num_drawn += len(examples)
+        room = max(len(example.text) for example in examples)
+        lines = []
+        for example in examples:
+            start = f"{fixed(example.value, DECIMALS)}  {plain_text(example.text):<{room}}  "
+            lines.append(_fitting(start, example, result.tokens_of(example), display.width or TEXT_WIDTH))
+        yield Drawing(TITLES.get(kind, plain_text(kind)), lines)
+    yield Paragraph("", "dim")
+    if left_out := len(result.rows) - num_drawn:
+        yield Paragraph(f"{counted(left_out, 'more example')}: --show all.", "note")
+
+
+def _kind(example: HeadExample) -> str:
+    return example.kind
+
+
+def _fitting(start: str, example: HeadExample, tokens: Records[ExampleToken], width: int) -> str:
+    """A line with as many tokens beside the marked ones as fit."""
+    lines = [start + _marked(example, tokens, beside) for beside in range(MOST_BESIDE, -1, -1)]
+    return next((line for line in lines if cell_len(line) <= width), shortened(lines[-1], width))
+
+
+def _marked(example: HeadExample, tokens: Records[ExampleToken], beside: int) -> str:
+    """The tokens near the query and near the keys that it looks at."""
+    keys = {place for place, token in enumerate(tokens) if token.weight >= LEAST_WEIGHT} | {example.key}
+    near = {place + step for place in (example.query, *keys) for step in range(-beside, beside + 1)}
+    parts: list[str] = []
+    for place, token in enumerate(tokens):
+        text = plain_text(token.token)
+        if place in keys:
+            text = f"[{text} {fixed(token.weight, DECIMALS)}]"
+        if place == example.query:
+            text = f"«{text}»"
+        if place in near:
+            parts.append(text)
+        elif not parts or parts[-1] != "…":
+            parts.append("…")
+    return " ".join(parts)
