@@ -32,10 +32,10 @@ STYLE = (
     "box-sizing: border-box; width: 100%; height: 720px; max-height: 90vh; resize: vertical; "
     "border: 1px solid #8886; border-radius: 5px"
 )
-"""A frame does not know how long its page is: what is longer scrolls, and its corner makes it larger."""
+"""A frame does not know the length of its page: longer pages scroll, and dragging the corner enlarges it."""
 
 
-Part = TypeVar("Part", bound=Statistic)
+PartOfReport = TypeVar("PartOfReport", bound=Statistic)
 
 
 class NotebookReport(Report):
@@ -62,7 +62,7 @@ class NotebookReport(Report):
         """The tensors of a group of statistics, `rows` or `keys`."""
         return self._statistic(group, Tensors, "group of tensors")
 
-    def _statistic(self, name: str, kind: type[Part], what: str) -> Part:
+    def _statistic(self, name: str, kind: type[PartOfReport], what: str) -> PartOfReport:
         of_kind = {key: each for key, each in self.statistics.items() if isinstance(each, kind)}
         if name not in of_kind:
             raise NoSuchName(what, name, of_kind)
@@ -77,7 +77,7 @@ class NotebookReport(Report):
         return _written("table", self, Display(width=get_terminal_size().columns)).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own: nothing in it reaches the notebook, nor the notebook it."""
+        """The page in an isolated frame: neither it nor the notebook can reach into the other."""
         cell = _frame(self, self.to_html())
         if len(cell) <= MAX_CELL_BYTES:
             return cell
@@ -115,19 +115,19 @@ def run(
     tokenizer: "str | PreTrainedTokenizerBase | None" = None,
     **settings: Any,
 ) -> NotebookReport:
-    """The report of an experiment, as its command gives it: `run("self", sentence="the cat", causal=True)`.
+    """The report that an experiment's command gives: `run("self", sentence="the cat", causal=True)`.
 
     `experiment` is a command such as self, heads or scale-demo; settings are its flags with underscores
     (docs/settings.md; `from_` is --from), and None is the default. A list may be a text with commas. As with
     `-o page.html` heads keeps what each head looks at; maps="none" leaves it out.
 
     `model` is a folder, or a transformers model that is loaded; then `tokenizer` is its tokenizer. It runs
-    where it is, in evaluation mode, and is left as it was. Half precision is attended to in float32.
+    on its device in evaluation mode and is left unchanged. Half precision is computed in float32.
 
     `report.tensors["weights"].values` is an array with the axes in `.axes`, and
     `report.tensors_of("rows")["entropy"].values` has a number in nats for each query (docs/report.md).
 
-    UserError with one line for each wrong setting; MemoryError.
+    Raises UserError with one line for each wrong setting; MemoryError.
     """
     if model is None or isinstance(model, str | PathLike):
         spec = _checked(experiment, {"model": model, "tokenizer": tokenizer, **settings})
@@ -153,7 +153,7 @@ def heads(
 
 
 def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
-    """The settings as a Spec; UserError with every mistake, each at its keyword."""
+    """The settings as a Spec. Raises UserError with every mistake, each at its keyword."""
     try:
         spec_class = SPECS[one_of(SPECS)(experiment)]
     except ValueError as error:

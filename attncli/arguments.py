@@ -33,7 +33,7 @@ MAX_SHOWN = 60
 
 
 def plain_number(value: Any) -> Any:
-    """A number of numpy or torch as Python's; ValueError for a truth value, which counts as 0 or 1."""
+    """A number of numpy or torch as Python's. Raises ValueError for a truth value, which counts as 0 or 1."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()
     if isinstance(value, bool):
@@ -44,7 +44,7 @@ def plain_number(value: Any) -> Any:
 def number_as_text(value: Any) -> Any:
     """A number as it is written, for settings that are one of a few; whatever else as it is given.
 
-    ValueError for a truth value.
+    Raises ValueError for a truth value.
     """
     value = plain_number(value)
     return str(value) if isinstance(value, int | float) and abs(value) <= MAX_SIZE else value
@@ -62,7 +62,7 @@ TopShare = Annotated[float, Field(gt=0, le=1), PlainNumber]
 
 
 def check_share(value: float) -> float:
-    """The share of a cache; ValueError for what is none."""
+    """The share of a cache. Raises ValueError for anything else."""
     if not 0 < value <= 1:
         raise ValueError(f"must be a share of the cache, above 0 and at most 1 (got {value:g})")
     return value
@@ -79,7 +79,7 @@ def is_unicode(value: object) -> bool:
 
 
 def check_text(value: str) -> str:
-    """The text; ValueError for a blank one, and for what is not Unicode."""
+    """The text. Raises ValueError for blank text and for anything that is not Unicode."""
     if not value.strip():
         raise ValueError(NO_TEXT)
     if not is_unicode(value):
@@ -139,7 +139,7 @@ def is_list(value: object) -> bool:
 def listed(value: Any) -> list[Any]:
     """The items of a list, tuple, set, array or generator; of a text what stands between its commas.
 
-    ValueError for what holds no items, and for a mapping or bytes, whose items nobody means.
+    Raises ValueError for what holds no items, and for a mapping or bytes, whose items nobody means.
     """
     if isinstance(value, str):
         return [name.strip() for name in value.split(",")]
@@ -151,7 +151,7 @@ def listed(value: Any) -> list[Any]:
 NOT_A_HEAD = "must name a layer and a head, as 5:11"
 HeadName = str | tuple[int, int]
 """A head as "5:11", as "cross:5:11" in one of several stacks, or as the pair (5, 11)."""
-HeadNames = HeadName | Iterable[HeadName]
+OneOrMoreHeads = HeadName | Iterable[HeadName]
 """Several heads: a list of them, or a text with commas; (0, 1) is one head."""
 
 
@@ -164,7 +164,7 @@ def is_pair(value: Any) -> bool:
 
 
 def head_name(value: Any) -> str:
-    """A head as `5:11`, given as that or as (5, 11); ValueError for what is none."""
+    """A head as `5:11`, from that or from (5, 11). Raises ValueError for anything else."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if is_pair(value):
@@ -180,7 +180,7 @@ def head_name(value: Any) -> str:
 
 
 def head_name_without_stack(value: Any) -> str:
-    """As `head_name`, for models of one stack; ValueError for a head of a stack that is named."""
+    """As `head_name`, for models of one stack. Raises ValueError for a head of a stack that is named."""
     name = head_name(value)
     if named_head(name).stack:
         raise ValueError(f"{NOT_A_HEAD} (got {shown(value)})")
@@ -190,7 +190,7 @@ def head_name_without_stack(value: Any) -> str:
 def head_names(value: Any) -> list[str]:
     """Heads as `5:11`, each once; (0, 1) is one head, and a text has several between commas.
 
-    ValueError for what is no head.
+    Raises ValueError for anything that is not a head.
     """
     items = [value] if isinstance(value, tuple) and is_pair(value) else listed(value)
     return list(dict.fromkeys(map(head_name, items)))
@@ -202,7 +202,7 @@ def head_names_without_stack(value: Any) -> list[str]:
 
 
 def token_names(value: Any) -> list[str]:
-    """The names of tokens, by text or position; ValueError for what is neither."""
+    """The names of tokens, by text or position. Raises ValueError for anything else."""
     items = [value] if isinstance(value, int) else listed(value)
     names = [plain_number(item) for item in items]
     for name in names:
@@ -212,7 +212,7 @@ def token_names(value: Any) -> list[str]:
 
 
 def whole_numbers(value: Any) -> list[int]:
-    """Whole numbers from 0, each once, or the one; ValueError for anything else."""
+    """Whole numbers from 0, each once, or the one. Raises ValueError for anything else."""
     items = listed(value) if is_list(value) else [value]
     numbers = [plain_number(item) for item in items]
     for number in numbers:
@@ -222,7 +222,7 @@ def whole_numbers(value: Any) -> list[int]:
 
 
 def shares(value: Any) -> list[float]:
-    """Shares of a cache, each once, or the one; ValueError for anything else, and for none."""
+    """Distinct shares of a cache, from one or several. Raises ValueError for others and an empty list."""
     items = listed(value) if is_list(value) else [value]
     numbers = [plain_number(item) for item in items]
     for number in numbers:
@@ -267,7 +267,7 @@ def rows_with(*columns: str) -> Callable[[Any], list[Mapping[str, Any]]]:
 
 
 def conditions(value: Any) -> list[str]:
-    """Conditions as "max_score < 100", or the one; ValueError for what is no text."""
+    """Conditions as "max_score < 100", from one or several. Raises ValueError for anything but text."""
     texts: list[Any] = listed(value) if is_list(value) else [value]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"must be a condition or a list of them (got {shown(value)})")
@@ -283,9 +283,9 @@ MAX_FILE_NAME = 255
 
 
 def file_name(value: Any) -> str:
-    """The name of a file; ValueError for what is none."""
+    """The name of a file. Raises ValueError for anything that cannot be one."""
     name = fspath(value) if isinstance(value, str | PathLike) else None
-    with suppress(UnicodeEncodeError):  # half of a surrogate pair names none
+    with suppress(UnicodeEncodeError):  # half of a surrogate pair names no file
         if isinstance(name, str) and name.strip() and "\0" not in name:
             if not _fits(name):
                 raise ValueError(
@@ -300,17 +300,17 @@ def by(check: Callable[[Any], Any]) -> PlainValidator:
     return PlainValidator(check)
 
 
-Head = Annotated[HeadName, by(head_name)]
-Heads = Annotated[HeadNames, by(head_names)]
+HeadArgument = Annotated[HeadName, by(head_name)]
+HeadsArgument = Annotated[OneOrMoreHeads, by(head_names)]
 HeadWithoutStack = Annotated[HeadName, by(head_name_without_stack)]
-HeadsWithoutStack = Annotated[HeadNames, by(head_names_without_stack)]
+HeadsWithoutStack = Annotated[OneOrMoreHeads, by(head_names_without_stack)]
 TokenNames = Annotated[str | int | Iterable[str | int], by(token_names)]
 Layers = Annotated[int | Iterable[int], by(whole_numbers)]
 Budgets = Annotated[float | Iterable[float], by(shares)]
 KeyValueBits = Annotated[Literal[8, 4], PlainNumber]
 Conditions = Annotated[str | Iterable[str], by(conditions)]
 Every = Annotated[int, Field(ge=1, le=MAX_SIZE), PlainNumber]
-FileName = Annotated[str | PathLike[str], by(file_name)]
+FilePath = Annotated[str | PathLike[str], by(file_name)]
 
 
 MESSAGES = {
@@ -339,7 +339,7 @@ def _choices(context: Mapping[str, Any]) -> str:
 
 
 def expectation(error: ErrorDetails) -> str:
-    """In our own words what pydantic wanted of a value."""
+    """What pydantic expected of a value, in attn's wording."""
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])
@@ -375,11 +375,11 @@ def _kind(annotation: Any) -> Any:
     return Annotated[Any, *annotation.__metadata__] if has_check else annotation
 
 
-Given = ParamSpec("Given")
+Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 
-def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """The function, whose arguments are first held to their annotations and taken as these make them.
 
     WrongArgument with a line for each that does not fit. A wrong keyword stays Python's TypeError. Numbers of
@@ -400,11 +400,11 @@ def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         }
 
     @wraps(function)
-    def call(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         try:
             given = parameters.bind(*args, **kwargs)
         except TypeError:
-            return function(*args, **kwargs)  # Python's own words, with the function's name
+            return function(*args, **kwargs)  # Python's message, with the function's name
         lines = []
         for name, value in given.arguments.items():
             if name in kinds():
@@ -416,7 +416,7 @@ def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
             raise WrongArgument(*lines)
         return function(*given.args, **given.kwargs)
 
-    # help() says what is taken, not how that is checked.
+    # help() shows the accepted types, not the checks.
     plain = get_type_hints(function)
     of_help = [
         each.replace(annotation=plain.get(name, each.annotation))

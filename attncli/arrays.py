@@ -16,12 +16,12 @@ import numpy as np
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, nearest
 from attncli.files import STDIN, TEXT_BYTES, check_file, read_whole
-from attncli.models.folder import safetensors_header, tensors_and_end
+from attncli.models.weight_headers import safetensors_header, tensors_and_end
 from attncli.plain_text import binary_kind
 
 
 def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
-    """The size of a regular file in bytes, 0 for a pipe; UserError where there is nothing to read."""
+    """The size of a regular file in bytes, 0 for a pipe. Raises UserError where there is nothing to read."""
     try:
         return check_file(file, may_be_pipe=may_be_pipe).st_size
     except FileNotFoundError:
@@ -33,7 +33,7 @@ def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
 
 
 def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
-    """UserError where reading takes more bytes of memory than are free."""
+    """Raise UserError where reading takes more bytes of memory than are free."""
     if most_bytes is not None and needed > most_bytes:
         sizes = f"{needed / 1e9:.3g} GB of memory and {most_bytes / 1e9:.3g} GB are free"
         raise UserError(f"{name}: needs about {sizes}")
@@ -99,7 +99,7 @@ def _damage(file: str, kind: str) -> Iterator[None]:
 
 
 def _chosen(file: str, names: Collection[str], name: str | None) -> str:
-    """The name asked for, or the only one there is."""
+    """The name asked for, or the file's only name."""
     if name is None and len(names) == 1:
         return next(iter(names))
     if not names:
@@ -115,7 +115,7 @@ def _chosen(file: str, names: Collection[str], name: str | None) -> str:
 def _stored(
     stream: IO[bytes], file: str, size: int, most_bytes: int | None, kinds: str = "fiub"
 ) -> np.ndarray:
-    """The array of a .npy stream of `size` bytes; UserError where its dtype is not of these kinds."""
+    """The array of a .npy stream of `size` bytes. Raises UserError where its dtype is not of these kinds."""
     format = np.lib.format
     is_first = format.read_magic(stream) == (1, 0)
     header = format.read_array_header_1_0 if is_first else format.read_array_header_2_0
@@ -184,7 +184,7 @@ PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 
 
 def is_array_file(file: str) -> bool:
-    """Whether the name is that of an array file; UserError for formats that can run code when read."""
+    """Whether the name is that of an array file. Raises UserError for formats that can run code when read."""
     suffix = Path(file).suffix.lower()
     if suffix in PICKLED:
         raise UserError(f"{file}: pickled files can run code when they are read: save .npz or .safetensors")
@@ -219,8 +219,8 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
                 with zipfile.ZipFile(file) as archive:
                     names = archive.namelist()
                 if f"{REPORT}.npy" in names:
-                    found = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
-                    return str(found) if found.dtype.kind == "U" else None
+                    written = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
+                    return str(written) if written.dtype.kind == "U" else None
             case ".safetensors":
                 with Path(file).open("rb") as stream:
                     header, _ = safetensors_header(stream, Path(file).stat().st_size)

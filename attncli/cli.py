@@ -81,7 +81,7 @@ FORMER = {
 
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
-# The headings of long help in their order; one that is not here is an experiment's own and leads.
+# The headings of long help in order. Any other heading belongs to one experiment and comes first.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
 NAME_WIDTH = 30
 EVERYDAY_EXAMPLES, EXAMPLE_WIDTH = 3, 76
@@ -122,7 +122,7 @@ class CommandWithExamples(TyperCommand):
                 typed,
                 command=ctx.info_name,
                 flags=_flags(self),
-                arguments=[one.metavar or "" for one in self.params if _is_argument(one)],
+                arguments=[parameter.metavar or "" for parameter in self.params if _is_argument(parameter)],
                 flags_of=_flags_of_each,
             )
             raise UserError(line) from None
@@ -138,9 +138,9 @@ class CommandWithExamples(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] FILE [REPORT]`: arguments by their names alone."""
         pieces = ["[OPTIONS]"]
-        for one in filter(_is_argument, self.params):
-            name = one.metavar if one.required else f"[{one.metavar}]"
-            pieces.append(f"{name}{'...' if one.nargs == -1 else ''}")
+        for parameter in filter(_is_argument, self.params):
+            name = parameter.metavar if parameter.required else f"[{parameter.metavar}]"
+            pieces.append(f"{name}{'...' if parameter.nargs == -1 else ''}")
         return pieces
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
@@ -175,9 +175,13 @@ class CommandWithExamples(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Where the other flags are."""
-        options = [one for one in self.get_params(ctx) if not (_is_argument(one) or _is_hidden(one))]
+        options = [
+            parameter
+            for parameter in self.get_params(ctx)
+            if not (_is_argument(parameter) or _is_hidden(parameter))
+        ]
         if not self.is_help_whole:
-            others = sum(one.name not in self.everyday for one in options)
+            others = sum(option.name not in self.everyday for option in options)
             formatter.write(f"\n--help-all shows {others} more flag{'s' * (others > 1)}.\n")
 
 
@@ -195,11 +199,13 @@ def _is_argument(parameter: Any) -> bool:
 
 def _flags(command: Any) -> dict[str, str | None]:
     """The flags in the help of Typer's command, each with what it calls its value; None for a switch."""
-    options = (one for one in command.params if not _is_argument(one) and not one.hidden)
+    options = (
+        parameter for parameter in command.params if not _is_argument(parameter) and not parameter.hidden
+    )
     return {
-        flag: None if one.is_flag else one.metavar or "TEXT"
-        for one in options
-        for flag in (*one.opts, *one.secondary_opts)
+        flag: None if option.is_flag else option.metavar or "TEXT"
+        for option in options
+        for flag in (*option.opts, *option.secondary_opts)
     }
 
 
@@ -286,7 +292,7 @@ def _has_one_value(parameter: "Parameter") -> bool:
 
 
 def _passed(parameter: "Parameter", value: Any) -> Any:
-    """The value as `run` takes it; UserError where an option was given two that differ."""
+    """The value as `run` takes it. Raises UserError where an option was given two that differ."""
     if parameter.kind == list[str]:
         return value or ()  # Of a list that was not given Typer makes None.
     if not _has_one_value(parameter):
@@ -302,17 +308,17 @@ def _typer_command(command: "Command") -> Any:
     """Typer's command; called without its required arguments it shows its help."""
 
     def call(help_all: bool, **values: Any) -> int | None:
-        for one in command.parameters:
-            value = values[_name(one)]
-            if (one.note or one.now) and value not in (None, (), []):
-                if one.note:
-                    note(f"{one.flags[0].partition('/')[0]}: {one.note}")
-                if one.now:
-                    values[one.now] = [*(values[one.now] or ()), *value]
+        for parameter in command.parameters:
+            value = values[_name(parameter)]
+            if (parameter.note or parameter.now) and value not in (None, (), []):
+                if parameter.note:
+                    note(f"{parameter.flags[0].partition('/')[0]}: {parameter.note}")
+                if parameter.now:
+                    values[parameter.now] = [*(values[parameter.now] or ()), *value]
         passed = {
-            one.name: one.found(_passed(one, values[_name(one)]))
-            for one in command.parameters
-            if one.is_passed
+            parameter.name: parameter.found(_passed(parameter, values[_name(parameter)]))
+            for parameter in command.parameters
+            if parameter.is_passed
         }
         command.refuse_writing_over(passed)
         return command.run(**passed, **({"attn": run} if command.runs_commands else {}))
@@ -323,13 +329,15 @@ def _typer_command(command: "Command") -> Any:
         command.name,
         cls=CommandWithExamples,
         help=f"{command.summary}.",
-        no_args_is_help=any(one.required for one in command.parameters),
+        no_args_is_help=any(parameter.required for parameter in command.parameters),
         context_settings=HELP_NAMES,
     )(call)
     made: Any = typer.main.get_command(app)
     made.examples = command.examples
     made.everyday = {
-        _name(one): one.everyday for one in command.parameters if one.everyday and not one.hidden
+        _name(parameter): parameter.everyday
+        for parameter in command.parameters
+        if parameter.everyday and not parameter.hidden
     } | OF_HELP
     return made
 
@@ -385,7 +393,7 @@ class LazyGroup(TyperGroup):
             raise UserError(line) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Typer's; UserError for a word that is no command."""
+        """Typer's. Raises UserError for a word that is no command."""
         if args[0] not in self.commands:
             from attncli.commands.mistakes import unknown_command
 
@@ -393,7 +401,7 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name, built now; None where there is none."""
+        """The command of that name, built now, or None."""
         return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -498,7 +506,7 @@ def _failed(error: Exception) -> int:
         case _ if is_about_memory(error):
             _print_errors(out_of_memory(error))
         case OSError() if error.filename is not None and error.errno not in NO_ROOM:
-            # What is written has errors of its own: a name was looked for, which pathlib passes on.
+            # Errors in writing are handled there: this one comes from looking up a name, through pathlib.
             _print_errors(f"{error.filename}: cannot be read: {error.strerror}")
             return UserError.exit_code
         case OSError():
@@ -525,13 +533,13 @@ def _stop(signal_number: int, frame: object) -> None:
 
 
 def _interrupt(signal_number: int, frame: object) -> None:
-    """Ctrl-C: as `_stop`, for who goes on with what there is."""
+    """Ctrl-C: as `_stop`, for commands that finish with the results they have."""
     _asked.append(signal_number)
     raise KeyboardInterrupt
 
 
 def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Python drops what is raised in a weakref callback or in __del__: so an end that was asked for."""
+    """Python drops exceptions raised in weakref callbacks and __del__: end the process all the same."""
     match unraisable.exc_value:
         case SystemExit():
             asked = signal.SIGTERM

@@ -193,19 +193,19 @@ def hints_for_first_lines() -> Iterator[None]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` with the known word that is probably meant, or nothing where none is."""
+    """` (did you mean 'x'?)` with the known word that is probably meant, or an empty text."""
     left = _hints_left.get()
     if left is not None:
         left[0] -= 1
         if left[0] < 0:
             return ""
     words = list(known)
-    found = synonym(word, words) or alike(word, words)
-    return f" (did you mean {found!r}?)" if found else ""
+    meant = synonym(word, words) or alike(word, words)
+    return f" (did you mean {meant!r}?)" if meant else ""
 
 
 def must_be_one_of(value: str, known: Collection[str]) -> str:
-    """That a value is none of the known ones; the one that is probably meant comes before their list."""
+    """The message for an unknown value: the known value that is probably meant, then all of them."""
     names, hint = ", ".join(known), nearest(value, known)
     return f"got {value}{hint}: must be one of {names}" if hint else f"must be one of {names} (got {value})"
 
@@ -245,7 +245,7 @@ def readable_bytes(count: int) -> str:
 
 
 def refuse_bytes(experiment: str, needed: int, instead: str) -> None:
-    """UserError that says what an experiment needs and what to use instead, where memory does not suffice."""
+    """Raise UserError for too little memory, with what an experiment needs and what to use instead."""
     if needed <= ALWAYS_THERE_BYTES:
         return
     available = available_bytes()
@@ -255,11 +255,11 @@ def refuse_bytes(experiment: str, needed: int, instead: str) -> None:
 
 
 TORCH_BYTES = 600 * 10**6
-"""Of address space, without which libraries end the process in words of their own, or hang, as they load."""
+"""Address space: with less, libraries end the process with messages of theirs, or hang, as they load."""
 
 
 def check_place(*, needs_torch: bool) -> None:
-    """UserError where no command can run: in a deleted folder, or with too little memory for torch."""
+    """Raise UserError where no command can run: in a deleted folder, or with too little memory for torch."""
     try:
         Path.cwd()
     except OSError as error:
@@ -304,7 +304,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def raise_if_memory(error: Exception) -> None:
-    """MemoryError from an error that is about memory."""
+    """Raise MemoryError from an error that is about memory."""
     if is_about_memory(error):
         raise MemoryError(wanted_memory(error)) from error
 

@@ -23,9 +23,9 @@ from torch import Tensor
 from attncli.arguments import (
     Budgets,
     Count,
-    FileName,
-    Head,
-    Heads,
+    FilePath,
+    HeadArgument,
+    HeadsArgument,
     HeadsWithoutStack,
     HeadWithoutStack,
     KeyValueBits,
@@ -162,13 +162,13 @@ def _sources(value: Any) -> Any:
     return texts
 
 
-Text = Annotated[str | Reading, by(_text)]
+TextOrReading = Annotated[str | Reading, by(_text)]
 OneOrMoreTexts = Annotated[str | Reading | Sequence[str | Reading], by(_one_or_more_texts)]
-Texts = Annotated[str | PathLike[str] | Iterable[str], by(_texts)]
+TextsOrFile = Annotated[str | PathLike[str] | Iterable[str], by(_texts)]
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText, by(_sources)]
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
-RowStatistic = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
+StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
 
 
 def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
@@ -178,7 +178,7 @@ def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
 
 
 @checked
-def layers(model: Model, text: Text, *, numbers: Layers = ()) -> list[CapturedLayer]:
+def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[CapturedLayer]:
     """The attention of each layer on a text, in the order of the run, on the model's device.
 
     `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
@@ -246,14 +246,14 @@ class HeadSurvey(Tabled):
 @checked
 def survey(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     skip_sink: Count = 0,
     weighted: bool = False,
     rollout: bool = False,
     queries: TokenNames = (),
     keys: TokenNames = (),
-    ablate: Heads = (),
+    ablate: HeadsArgument = (),
 ) -> HeadSurvey:
     """What each head does on a text.
 
@@ -302,7 +302,7 @@ def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = Fal
 
 @contextmanager
 def _many(
-    model: Model, texts: Texts, options: HeadOptions, *, truncate: bool
+    model: Model, texts: TextsOrFile, options: HeadOptions, *, truncate: bool
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
     """The model in use, and the texts as it reads them."""
 
@@ -325,13 +325,13 @@ def _many(
 @checked
 def survey_texts(
     model: Model,
-    texts: Texts,
+    texts: TextsOrFile,
     *,
     truncate: bool = False,
     words: bool = False,
     skip_sink: Count = 0,
     weighted: bool = False,
-    ablate: Heads = (),
+    ablate: HeadsArgument = (),
 ) -> HeadSurvey:
     """What each head does over many texts: means with 95 % intervals.
 
@@ -361,9 +361,9 @@ def survey_texts(
 @checked
 def examples(
     model: Model,
-    texts: Texts,
+    texts: TextsOrFile,
     head: HeadWithoutStack,
-    statistic: RowStatistic,
+    statistic: StatisticName,
     *,
     count: Size = 3,
     truncate: bool = False,
@@ -387,10 +387,10 @@ def examples(
 @checked
 def relations(
     model: Model,
-    sentences: FileName,
+    sentences: FilePath,
     *,
     truncate: bool = False,
-    ablate: Heads = (),
+    ablate: HeadsArgument = (),
 ) -> HeadRelations:
     """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
 
@@ -407,7 +407,7 @@ def ablate(
     model: Model,
     text: OneOrMoreTexts,
     *,
-    heads: Heads = (),
+    heads: HeadsArgument = (),
     method: RemovalMethod = "zero",
     jointly: bool = False,
     approximate: bool = False,
@@ -415,7 +415,7 @@ def ablate(
     against: str | None = None,
     other: OneOrMoreTexts | None = None,
     token: Position | Literal["each"] | None = None,
-    into: Head | None = None,
+    into: HeadArgument | None = None,
     seed: Seed = 0,
 ) -> HeadEffects:
     """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
@@ -480,7 +480,7 @@ def _check_swap(
 @checked
 def cache(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     sink: Count | None = None,
     window: Size | None = None,
@@ -502,7 +502,7 @@ def cache(
 @checked
 def cache_policies(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     policies: Policies = tuple(CACHE_POLICIES),
     budgets: Budgets = (0.1, 0.3, 0.5),
@@ -536,7 +536,7 @@ def _judged(model: Pretrained, text: str | Reading, needle: str | None, every: i
 
 
 @checked
-def text_differences(model: Model, a: Text, b: Text) -> TextDifferences:
+def text_differences(model: Model, a: TextOrReading, b: TextOrReading) -> TextDifferences:
     """What a model does otherwise on text B than on text A: which heads look elsewhere, what comes next.
 
     UserError for what the model cannot do; MemoryError.
@@ -548,11 +548,11 @@ def text_differences(model: Model, a: Text, b: Text) -> TextDifferences:
 @checked
 def why(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     *,
     answer: str | None = None,
     against: str | None = None,
-    head: Head | None = None,
+    head: HeadArgument | None = None,
 ) -> LogitAttribution:
     """What each head adds to the logit of the next token, the likeliest or the `answer`.
 
@@ -567,7 +567,7 @@ def why(
 @checked
 def score_parts(
     model: Model,
-    text: Text,
+    text: TextOrReading,
     head: HeadWithoutStack,
     *,
     query: Position = -1,
@@ -644,7 +644,7 @@ def answer_sources(
     chat: bool = False,
     answer: NonBlankText | None = None,
     max_new_tokens: Size = 24,
-    heads: Heads = (),
+    heads: HeadsArgument = (),
     method: SourceMethod = "weights",
     num_runs: Size = 64,
     seed: Seed = 0,

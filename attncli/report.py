@@ -56,7 +56,7 @@ def pair_names(name: str) -> tuple[str, str]:
 
 
 # Annotations are checked where a saved report is read, and nowhere else.
-Count = Annotated[int, Field(strict=True, ge=0)]
+WholeNumber = Annotated[int, Field(strict=True, ge=0)]
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Shape:
 
     name: str
     axes: tuple[str, ...]
-    sizes: tuple[Count, ...]
-    strides: tuple[Count, ...] | None = None
+    sizes: tuple[WholeNumber, ...]
+    strides: tuple[WholeNumber, ...] | None = None
 
     def __post_init__(self) -> None:
         if {len(self.sizes), len(self.strides or self.sizes)} != {len(self.axes)}:
@@ -86,7 +86,7 @@ class Terms:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    count: Count
+    count: WholeNumber
     totals: tuple[tuple[Cell, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Picture:
     """
 
     name: str
-    size: tuple[Count, Count]
+    size: tuple[WholeNumber, WholeNumber]
     crop: Box
     png: bytes
     boxes: tuple[Box | None, ...]
@@ -171,7 +171,7 @@ class PictureMaps:
 
     names: tuple[str, ...]
     about: str
-    num_pictures: Count
+    num_pictures: WholeNumber
     rows: tuple[PictureRow, ...]
 
     def fields(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class Report:
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     token_spelling: str | None = None
-    first_query: Count = 0
+    first_query: WholeNumber = 0
     is_unfinished: bool = False
     pictures: tuple[Picture, ...] = ()
     picture_maps: PictureMaps | None = None

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from attncli import __version__
 from attncli.core.engines import attend
-from attncli.core.formulas import extreme_places, outside_mass, quantiles
+from attncli.core.formulas import outside_mass
 from attncli.core.layer import Computed, Wanted
 from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
+from attncli.core.summaries import extreme_places, quantiles
 from attncli.records.columns import Result
 from attncli.records.kinds import kind_of
 from attncli.report import NamedTensor, Picture, PictureMaps, Report, Row, Statistic, Table, Tensors

@@ -72,17 +72,17 @@ def one_by_one(pretrained: Pretrained, ids: Tensor, first: int) -> dict[tuple[in
         log_probabilities = model(ids.unsqueeze(0), use_cache=False).logits[0, first - 1 : -1].log_softmax(-1)
         return -float(log_probabilities.gather(-1, ids[first:, None]).mean())
 
-    before, found = loss(), {}
+    before, losses = loss(), {}
     value_dim = config.hidden_size // config.num_attention_heads
     for layer, block in enumerate(model.model.layers):
         weight = block.self_attn.o_proj.weight
         for head in range(config.num_attention_heads):
-            own = slice(head * value_dim, (head + 1) * value_dim)
-            kept = weight[:, own].clone()
-            weight[:, own] = 0
-            found[layer, head] = loss() - before
-            weight[:, own] = kept
-    return found
+            columns = slice(head * value_dim, (head + 1) * value_dim)
+            kept = weight[:, columns].clone()
+            weight[:, columns] = 0
+            losses[layer, head] = loss() - before
+            weight[:, columns] = kept
+    return losses
 
 
 def peak_bytes() -> int:
@@ -106,8 +106,8 @@ def compare(folder: Path, length: int, rounds: int) -> None:
         times.append(time.perf_counter())
         ours, theirs = (after - before for before, after in pairwise(times))
         ratios.append(theirs / ours)
-        found = {(row["layer"], row["head"]): row["loss"] for row in rows}
-        difference = max(abs(found[place] - expected[place]) for place in expected)  # type: ignore[operator]
+        effects = {(row["layer"], row["head"]): row["loss"] for row in rows}
+        difference = max(abs(effects[place] - expected[place]) for place in expected)  # type: ignore[operator]
         print(
             f"{len(expected)} heads, {len(ids)} tokens: attn {ours:.1f} s, one by one {theirs:.1f} s, "
             f"{theirs / ours:.2f} x; memory +{growth / 1e6:.0f} MB; largest difference {difference:.1e} nats",

@@ -138,9 +138,16 @@ def compare(name: str, count: int, ours: Sequence[str], other: Sequence[str] | N
     for _ in range(turns):
         times[0].append(seconds_of(ours))
         times[1].append(seconds_of(other or ours, one_thread=other is None))
-    own, theirs = map(median, times)
+    our_seconds, their_seconds = map(median, times)
     target = TARGETS[name.split(",")[0] if other else "busy"]
-    row = (name, f"{count:,}", f"{count / own:,.0f}", f"{count / theirs:,.0f}", f"{theirs / own:.2f}", target)
+    row = (
+        name,
+        f"{count:,}",
+        f"{count / our_seconds:,.0f}",
+        f"{count / their_seconds:,.0f}",
+        f"{their_seconds / our_seconds:.2f}",
+        target,
+    )
     print(f"| {' | '.join(map(str, row))} |", flush=True)
 
 

@@ -65,8 +65,8 @@ def wall_seconds(command: list[str]) -> float:
 def in_turns(ours: list[str], reference: list[str], rounds: int) -> Measured:
     """Medians over rounds of a command's time and of its ratio."""
     pairs = [(wall_seconds(ours), wall_seconds(reference)) for _ in range(rounds)]
-    ratio = statistics.median(own / other for own, other in pairs)
-    return Measured(statistics.median(own for own, _ in pairs), ratio)
+    ratio = statistics.median(ours / other for ours, other in pairs)
+    return Measured(statistics.median(ours for ours, _ in pairs), ratio)
 
 
 def inside(*what: str) -> Measured:
@@ -85,8 +85,8 @@ def medians(ours: Callable[[], object], reference: Callable[[], object], rounds:
             begun = time.thread_time()
             function()
             taken.append(time.thread_time() - begun)
-    own, other = (statistics.median(taken[1:]) for taken in times.values())
-    return Measured(own, own / other)
+    our_time, reference_time = (statistics.median(taken[1:]) for taken in times.values())
+    return Measured(our_time, our_time / reference_time)
 
 
 def long_rows(num_tokens: int, *, causal: bool) -> Measured:
@@ -129,8 +129,10 @@ def checkpoint(package: str) -> str | None:
     if find_spec(package) is None:
         return None
     code = f"from tests.checkpoints import package_folder, smollm2; print({FOLDERS[package]})"
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
-    return found.stdout.splitlines()[-1]
+    printed = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    return printed.stdout.splitlines()[-1]
 
 
 def surveys(folder: Path) -> Iterator[Case]:

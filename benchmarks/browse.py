@@ -90,13 +90,13 @@ async def opened(report: Report, presses: Sequence[str]) -> tuple[Times, Times |
 
 def measured(report: Report, rounds: int) -> dict[str, Times]:
     """The best times of opening and of each key."""
-    openings, found = [], {}
+    openings, fastest = [], {}
     for name, keys in KEYS.items():
         opening, best = asyncio.run(opened(report, keys * rounds))
         openings.append(opening)
         assert best is not None
-        found[name] = best
-    return {"open": Times(*map(min, zip(*openings, strict=True)))} | found
+        fastest[name] = best
+    return {"open": Times(*map(min, zip(*openings, strict=True)))} | fastest
 
 
 def main() -> None:
@@ -104,12 +104,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds
-    found = {name: measured(report_of(*sizes), rounds) for name, sizes in REPORTS.items()}
-    print(f"| ms by the clock, of the processor | {' | '.join(found)} |")
-    print(f"| --- |{' ---: |' * len(found)}")
+    by_report = {name: measured(report_of(*sizes), rounds) for name, sizes in REPORTS.items()}
+    print(f"| ms by the clock, of the processor | {' | '.join(by_report)} |")
+    print(f"| --- |{' ---: |' * len(by_report)}")
     for key in ("open", *KEYS):
         cells = [
-            f"{times[key].wall * 1000:.0f}, {times[key].processor * 1000:.0f}" for times in found.values()
+            f"{times[key].wall * 1000:.0f}, {times[key].processor * 1000:.0f}" for times in by_report.values()
         ]
         print(f"| {key} | {' | '.join(cells)} |")
 

@@ -51,8 +51,8 @@ def reading_of(pretrained: Pretrained, ids: Tensor) -> Any:
 def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
     """What it gives, and its seconds of the clock and of the processor."""
     clock, processor = time.perf_counter(), time.process_time()
-    found = run()
-    return found, time.perf_counter() - clock, time.process_time() - processor
+    result = run()
+    return result, time.perf_counter() - clock, time.process_time() - processor
 
 
 @torch.no_grad()
@@ -79,22 +79,22 @@ def by_hand(model: Any, ids: Tensor, order: list[tuple[int, int]]) -> dict[tuple
             whole = seen.expand(1, config.num_attention_heads, -1, -1)
             mask = masks.setdefault(layer, whole.clone())
             mask[:, head * group : (head + 1) * group] = few
-        found: Tensor = model(ids.unsqueeze(0), use_cache=False).logits[0, :-1].log_softmax(-1)
-        return found
+        log_probabilities: Tensor = model(ids.unsqueeze(0), use_cache=False).logits[0, :-1].log_softmax(-1)
+        return log_probabilities
 
     expected, targets = log_probabilities([]), ids[1:, None]
     loss = expected.gather(-1, targets).mean()
-    found = {}
+    divergences = {}
     shares = [order[: round(share * len(order) / 10)] for share in range(1, 11)]
     for limited in [*([head] for head in order), *shares]:
         q = log_probabilities(limited)
         divergence = (expected.exp() * (expected - q)).sum(-1).mean()
         _ = loss - q.gather(-1, targets).mean()
         if len(limited) == 1:
-            found[limited[0]] = float(divergence)
+            divergences[limited[0]] = float(divergence)
     for hook in hooks:
         hook.remove()
-    return found
+    return divergences
 
 
 def compare_heads(pretrained: Pretrained, count: int) -> None:
@@ -102,12 +102,14 @@ def compare_heads(pretrained: Pretrained, count: int) -> None:
     ids = tokens(count)
     reading, model = reading_of(pretrained, ids), pretrained.whole
     limited_heads(pretrained, reading_of(pretrained, ids[:100]), sink=SINK, window=WINDOW)
-    found, *ours = timed(lambda: limited_heads(pretrained, reading, sink=SINK, window=WINDOW))
-    order = [(row["layer"], row["head"]) for row in reversed(found.heads)]
+    limited, *ours = timed(lambda: limited_heads(pretrained, reading, sink=SINK, window=WINDOW))
+    order = [(row["layer"], row["head"]) for row in reversed(limited.heads)]
     model.set_attn_implementation("sdpa")
     expected, *theirs = timed(lambda: by_hand(model, ids, order))
-    largest = max(abs(row["kl"] - expected[row["layer"], row["head"]]) for row in found.heads)
-    said(f"{len(order)} heads and {len(found.curve)} shares, {count} tokens", ours, theirs, TARGETS["heads"])
+    largest = max(abs(row["kl"] - expected[row["layer"], row["head"]]) for row in limited.heads)
+    said(
+        f"{len(order)} heads and {len(limited.curve)} shares, {count} tokens", ours, theirs, TARGETS["heads"]
+    )
     print(f"largest difference between the two: {largest:.1e} nats")
 
 
@@ -115,13 +117,13 @@ def compare_policies(pretrained: Pretrained, count: int) -> None:
     """Ten policies at six budgets."""
     ids = tokens(count)
     reading, model = reading_of(pretrained, ids), pretrained.whole
-    found, *ours = timed(
+    compared, *ours = timed(
         lambda: policy_costs(
             pretrained, [reading], policies=[*CACHE_POLICIES], budgets=BUDGETS, every=min(LAST, count // 10)
         )
     )
     model.set_attn_implementation("sdpa")
-    num_runs = len(found.policies)
+    num_runs = len(compared.policies)
 
     @torch.no_grad()
     def passes() -> None:
@@ -130,7 +132,7 @@ def compare_policies(pretrained: Pretrained, count: int) -> None:
 
     _, *some = timed(passes)
     theirs = [seconds / SAMPLED * num_runs for seconds in some]
-    said(f"{num_runs} runs, {count} tokens, {found.judged} judged", ours, theirs, TARGETS["policies"])
+    said(f"{num_runs} runs, {count} tokens, {compared.judged} judged", ours, theirs, TARGETS["policies"])
 
 
 def said(what: str, ours: list[float], theirs: list[float], target: float) -> None:

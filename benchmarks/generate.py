@@ -44,8 +44,8 @@ def plain(pretrained: Pretrained, ids: Int[Tensor, "1 token"], num_new: int) -> 
     pretrained.whole.set_attn_implementation("sdpa")
     generate: Any = pretrained.whole.generate
     mask = torch.ones_like(ids)
-    found = generate(ids, attention_mask=mask, max_new_tokens=num_new, do_sample=False)
-    tokens: list[int] = found[0, ids.shape[1] :].tolist()
+    written = generate(ids, attention_mask=mask, max_new_tokens=num_new, do_sample=False)
+    tokens: list[int] = written[0, ids.shape[1] :].tolist()
     return tokens
 
 
@@ -54,7 +54,7 @@ def with_rows(pretrained: Pretrained, ids: Int[Tensor, "1 token"], num_new: int)
     rows = WrittenRows(ids[0], torch.tensor([0]))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     write(pretrained.whole, inputs, Decoding(num_new), rows.take)
-    return [one.token for one in rows.tokens]
+    return [row.token for row in rows.tokens]
 
 
 def main() -> None:
@@ -71,13 +71,13 @@ def main() -> None:
     for num_prompt, num_new in SIZES:
         torch.manual_seed(0)
         ids = torch.randint(100, 40_000, (1, num_prompt))
-        found: dict[str, list[tuple[float, float, list[int]]]] = {"attn": [], "plain": []}
+        runs_of: dict[str, list[tuple[float, float, list[int]]]] = {"attn": [], "plain": []}
         for _ in range(asked.rounds):
-            found["plain"].append(measured(lambda: plain(pretrained, ids, num_new)))  # noqa: B023
-            found["attn"].append(measured(lambda: with_rows(pretrained, ids, num_new)))  # noqa: B023
-        assert found["attn"][0][2] == found["plain"][0][2], "the same tokens"
-        seconds = {name: statistics.median(one[0] for one in runs) for name, runs in found.items()}
-        memory = {name: max(one[1] for one in runs) for name, runs in found.items()}
+            runs_of["plain"].append(measured(lambda: plain(pretrained, ids, num_new)))  # noqa: B023
+            runs_of["attn"].append(measured(lambda: with_rows(pretrained, ids, num_new)))  # noqa: B023
+        assert runs_of["attn"][0][2] == runs_of["plain"][0][2], "the same tokens"
+        seconds = {name: statistics.median(run[0] for run in runs) for name, runs in runs_of.items()}
+        memory = {name: max(run[1] for run in runs) for name, runs in runs_of.items()}
         cache = per_token * (num_prompt + num_new) / 1e6
         print(
             f"| {num_prompt:,} + {num_new} | {seconds['attn']:.1f} s | {seconds['plain']:.1f} s | "

@@ -98,10 +98,10 @@ def by_eager_attention(folder: Path, picture: Path, output: Path) -> None:
     rolled = identity = torch.eye(side**2 + 1)
     rows, looks = [], []
     for weights in outputs.attentions:
-        found = head_statistics(weights[0], apart, around)
+        statistics = head_statistics(weights[0], apart, around)
         rows += [
-            dict(zip(found, numbers, strict=True))
-            for numbers in zip(*map(Tensor.tolist, found.values()), strict=True)
+            dict(zip(statistics, numbers, strict=True))
+            for numbers in zip(*map(Tensor.tolist, statistics.values()), strict=True)
         ]
         looks.append(weights[0, :, 0].tolist())
         mixed = weights[0].mean(0) + identity
@@ -122,16 +122,16 @@ def timed(command: list[str]) -> tuple[float, float]:
 
 def largest_difference(ours: Path, theirs: Path) -> float:
     """Between the statistics of the heads, the rows of [CLS] and the rollout of both."""
-    one, other = (json.loads(path.read_text()) for path in (ours, theirs))
+    from_attn, other = (json.loads(path.read_text()) for path in (ours, theirs))
     pairs: list[tuple[Any, Any]] = [
-        (one["tensors"]["looks"]["values"], other["looks"]),
-        (one["tensors"]["rollout"]["values"], other["rollout"]),
+        (from_attn["tensors"]["looks"]["values"], other["looks"]),
+        (from_attn["tensors"]["rollout"]["values"], other["rollout"]),
     ]
     for name in other["heads"][0]:
-        rows = one["statistics"]["heads"], other["heads"]
+        rows = from_attn["statistics"]["heads"], other["heads"]
         pairs.append(tuple([row[name] for row in some] for some in rows))  # type: ignore[arg-type]  # two
     apart = (np.abs(np.subtract(a, b)) / np.maximum(1, np.abs(b)) for a, b in pairs)
-    return max(float(one.max()) for one in apart)
+    return max(float(differences.max()) for differences in apart)
 
 
 def overlay_seconds(file: Path, columns: int, lines: int) -> tuple[float, float]:

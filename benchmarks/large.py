@@ -161,11 +161,14 @@ def main() -> None:
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         reading = min(seconds_to_read(folder) for _ in range(3))
         medians = {name: statistics.median(taken) for name, taken in times.items()}
-        own = medians["attn heads"] - medians["attn heads, the shipped model"]
+        seconds_of_model = medians["attn heads"] - medians["attn heads, the shipped model"]
         fewest, most = (medians[f"attn generate, {count} tokens"] for count in NEW_TOKENS)
         a_token = (most - fewest) / (NEW_TOKENS[1] - NEW_TOKENS[0])
         print(f"{size / 1e9:.1f} GB in the files, read in {reading:.1f} s")
-        print(f"times reading: a sentence, less the shipped model's command {own / reading:.2f};", end=" ")
+        print(
+            f"times reading: a sentence, less the shipped model's command {seconds_of_model / reading:.2f};",
+            end=" ",
+        )
         print(f"a token of generate {a_token / reading:.2f}")
         first = peaks["attn heads, the shipped model"]
         print(f"| {'command':46} | median s | peak GB | over the shipped model |")

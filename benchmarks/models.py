@@ -81,7 +81,7 @@ def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
         if not wanted:
             wanted.append(replace(wanted_scores(ids, marks), output=True))
         computed = [attend(layer.attention, wanted[0]) for layer in alike]
-        layers.extend(replace(found, output=None) for found in computed)
+        layers.extend(replace(result, output=None) for result in computed)
         return computed[0].output
 
     later = DeferredLayers(take)
@@ -118,7 +118,7 @@ def naive(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
         total = rows.sum((-1, -2))
         entropy = -(rows * (rows + 1e-20).log()).sum(-1)
         visible = (rows[0] > 0).sum(-1)
-        found = {
+        scores = {
             "entropy": entropy.mean(-1),
             "normalized_entropy": (entropy / visible.log())[:, visible > 1].mean(-1),
             "max_weight": rows.amax(-1).mean(-1),
@@ -129,9 +129,9 @@ def naive(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
         }
         for name, pattern in wanted.items():
             on_pattern = (rows * pattern).sum(-1)
-            found[name] = on_pattern[:, pattern.any(-1)].mean(-1)
-            found[f"{name}_mul"] = on_pattern.sum(-1) / total
-        figures.append(found)
+            scores[name] = on_pattern[:, pattern.any(-1)].mean(-1)
+            scores[f"{name}_mul"] = on_pattern.sum(-1) / total
+        figures.append(scores)
     return figures
 
 
@@ -163,8 +163,8 @@ def largest_difference(model: PreTrainedModel, ids: Tensor) -> float:
     ours = survey(model, ids)
     model.set_attn_implementation("eager")
     return max(
-        float((found[name] - expected[name]).abs().max() / expected[name].abs().max().clamp(min=1))
-        for found, expected in zip(ours, naive(model, ids), strict=True)
+        float((scores[name] - expected[name]).abs().max() / expected[name].abs().max().clamp(min=1))
+        for scores, expected in zip(ours, naive(model, ids), strict=True)
         for name in expected
     )
 
@@ -201,7 +201,7 @@ def compare_passes(name: str, model: PreTrainedModel, num_tokens: int, rounds: i
     """A row of the table of passes."""
     ids = tokens(num_tokens)
     turns = [
-        (*(by_pass(one, model, ids) for one in PASSES), seconds("sdpa", model, ids)) for _ in range(rounds)
+        (*(by_pass(each, model, ids) for each in PASSES), seconds("sdpa", model, ids)) for _ in range(rounds)
     ]
     compiled, by_torch, sdpa = map(statistics.median, zip(*turns, strict=True))
     return (

@@ -89,9 +89,9 @@ def plotly_page(path: Path, heads: np.ndarray) -> None:
     labels = [f"{i} {token}" for i, token in enumerate(tokens(heads.shape[-1]))]
     matrices = heads.reshape(-1, *heads.shape[-2:])
     figure = go.Figure([go.Heatmap(z=z, x=labels, y=labels, visible=i == 0) for i, z in enumerate(matrices)])
-    shown = [[i == j for j in range(len(matrices))] for i in range(len(matrices))]
+    visibilities = [[i == j for j in range(len(matrices))] for i in range(len(matrices))]
     buttons = [
-        {"label": str(i), "method": "restyle", "args": ["visible", row]} for i, row in enumerate(shown)
+        {"label": str(i), "method": "restyle", "args": ["visible", row]} for i, row in enumerate(visibilities)
     ]
     figure.update_layout(updatemenus=[{"buttons": buttons}])
     figure.write_html(path, include_plotlyjs=True)

@@ -363,12 +363,12 @@ def nnsight_ablations(folder: str) -> Work:
 
     def without(some: list[tuple[int, int]]) -> Any:
         with model.trace() as tracer:
-            found = list().save()  # type: ignore[attr-defined]
+            logits = list().save()  # type: ignore[attr-defined]
             for layer, head in some:
                 with tracer.invoke(SENTENCE):
                     model.model.layers[layer].self_attn.o_proj.input[:, :, head * dim : (head + 1) * dim] = 0
-                    found.append(model.lm_head.output[0])
-        return found
+                    logits.append(model.lm_head.output[0])
+        return logits
 
     def work() -> Numbers:
         ids = model.tokenizer(SENTENCE, return_tensors="pt").input_ids[0]
@@ -386,13 +386,15 @@ def nnsight_swaps(folder: str) -> Work:
 
     def swapped(some: list[tuple[int, int]], other: Any) -> Any:
         with model.trace() as tracer:
-            found = list().save()  # type: ignore[attr-defined]
+            logits = list().save()  # type: ignore[attr-defined]
             for layer, head in some:
                 with tracer.invoke(PROMPT):
-                    own = slice(head * dim, (head + 1) * dim)
-                    model.model.layers[layer].self_attn.o_proj.input[:, :, own] = other[layer][:, :, own]
-                    found.append(model.lm_head.output[0, -1])
-        return found
+                    columns = slice(head * dim, (head + 1) * dim)
+                    model.model.layers[layer].self_attn.o_proj.input[:, :, columns] = other[layer][
+                        :, :, columns
+                    ]
+                    logits.append(model.lm_head.output[0, -1])
+        return logits
 
     def work() -> Numbers:
         answer, against = (model.tokenizer(name).input_ids[0] for name in (ANSWER, AGAINST))
@@ -402,8 +404,8 @@ def nnsight_swaps(folder: str) -> Work:
                 other.append(layer.self_attn.o_proj.input)
         with model.trace(PROMPT):
             whole = model.lm_head.output[0, -1].save()
-        logits = [own - whole for some in in_parts(SWAPPED) for own in swapped(some, other)]
-        return {"logit_difference": [own[answer] - own[against] for own in logits]}
+        logits = [logit - whole for some in in_parts(SWAPPED) for logit in swapped(some, other)]
+        return {"logit_difference": [logit[answer] - logit[against] for logit in logits]}
 
     return work
 
@@ -462,8 +464,8 @@ def inseq_writing(folder: str) -> Work:
     def work() -> Numbers:
         options = {"max_new_tokens": NUM_NEW, "do_sample": False}
         attributed = model.attribute(BEGINNING, generation_args=options, show_progress=False)
-        found = attributed.sequence_attributions[0].target_attributions  # key, new token, layer, head
-        rows = found.nan_to_num(0.0).permute(1, 2, 3, 0)
+        attributions = attributed.sequence_attributions[0].target_attributions  # key, new token, layer, head
+        rows = attributions.nan_to_num(0.0).permute(1, 2, 3, 0)
         return row_numbers(list(rows))
 
     return work
@@ -492,13 +494,13 @@ def kvpress_policies(folder: str) -> Work:
         ids = tokenizer(LONG_TEXT, return_tensors="pt").input_ids
         start = ids.shape[1] - ids.shape[1] // 10 - 1
         whole = loss(ids, start, kvpress.KnormPress(compression_ratio=0.0))
-        found: Numbers = {"prompt": start}
+        losses: Numbers = {"prompt": start}
         for policy, name in PRESSES.items():
             settings = {"n_sink": 0} if policy == "window" else {}
             for budget in BUDGETS:
                 press = getattr(kvpress, name)(compression_ratio=1 - budget, **settings)
-                found[f"{policy} {budget}"] = loss(ids, start, press) - whole
-        return {name: number for name, number in found.items() if not name.startswith("random")}
+                losses[f"{policy} {budget}"] = loss(ids, start, press) - whole
+        return {name: number for name, number in losses.items() if not name.startswith("random")}
 
     return work
 
@@ -528,11 +530,11 @@ def answered(case: str, program: str, folder: str, numbers: str) -> None:
     work = WORKS[case][program](folder)
     for _ in range(2):
         clock, processor = time.perf_counter(), time.process_time()
-        found = work()
+        answer = work()
         seconds = (time.perf_counter() - clock, time.process_time() - processor)
         if seconds[0] > SHORT:
             break
-    arrays: Any = {name: np.asarray(number, dtype=float) for name, number in found.items()}
+    arrays: Any = {name: np.asarray(number, dtype=float) for name, number in answer.items()}
     np.savez(numbers, **arrays)
     print(json.dumps(seconds))
 
@@ -586,9 +588,11 @@ class Comparison:
         pairs = [
             (ours[name].squeeze(), theirs[name].squeeze()) for name in theirs.files if name in ours.files
         ]
-        if any(one.size != other.size for one, other in pairs):
+        if any(first.size != other.size for first, other in pairs):
             return float("inf")
-        return max((float(np.abs(one.ravel() - other.ravel()).max()) for one, other in pairs), default=0.0)
+        return max(
+            (float(np.abs(first.ravel() - other.ravel()).max()) for first, other in pairs), default=0.0
+        )
 
     def compared(self, case: str) -> dict[str, list[Run]]:
         """The runs of a case: `attn` as typed, attncli, and every library that has equal numbers."""
@@ -626,11 +630,17 @@ def lines(case: str, runs: dict[str, list[Run]]) -> list[str]:
     title = CASES[case].title
     whole = {**runs, "attn": runs["typed"]}
     rows = {
-        f"{title}: process, s": {name: cell(own, "seconds", "processor") for name, own in whole.items()},
-        "work, s": {
-            name: cell(own, "work", "work_processor") for name, own in runs.items() if name != "typed"
+        f"{title}: process, s": {
+            name: cell(measured, "seconds", "processor") for name, measured in whole.items()
         },
-        "peak, MB": {name: f"{max(run.megabytes for run in own):,.0f}" for name, own in whole.items()},
+        "work, s": {
+            name: cell(measured, "work", "work_processor")
+            for name, measured in runs.items()
+            if name != "typed"
+        },
+        "peak, MB": {
+            name: f"{max(run.megabytes for run in measured):,.0f}" for name, measured in whole.items()
+        },
     }
     return [
         f"| {what} | {' | '.join(cells.get(name, '-') for name in PROGRAMS)} |"
@@ -651,9 +661,9 @@ def make(folder: Path) -> None:
     """An environment for each library, torch's version held."""
     folder.mkdir(parents=True, exist_ok=True)
     for program, required in REQUIRED.items():
-        own = folder / program
-        install = [str(own / "bin" / "python"), "-m", "pip", "install", "--quiet", TORCH, *required]
-        for command in ([sys.executable, "-m", "venv", str(own)], install):
+        environment = folder / program
+        install = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", TORCH, *required]
+        for command in ([sys.executable, "-m", "venv", str(environment)], install):
             print(" ".join(command), flush=True)
             subprocess.run(command, check=True)
 

@@ -90,8 +90,8 @@ def rankings(pretrained: Pretrained, num_contexts: int) -> None:
     print(f"chosen heads: {', '.join(chosen)}", flush=True)
     places = [named_head(name) for name in chosen]
     for kind in ("given", "written"):
-        found = {"chosen": 0, "all": 0, "likeliest": 0}
-        in_five = dict.fromkeys(found, 0)
+        num_right_first = {"chosen": 0, "all": 0, "likeliest": 0}
+        in_five = dict.fromkeys(num_right_first, 0)
         num_answers = num_right = 0
         for context in contexts(num_contexts):
             if kind == "given":
@@ -111,9 +111,9 @@ def rankings(pretrained: Pretrained, num_contexts: int) -> None:
                 ("likeliest", likeliest(weights)),
             ):
                 order = (ranked.argsort(descending=True) + 1).tolist()
-                found[name] += order[0] == context.right
+                num_right_first[name] += order[0] == context.right
                 in_five[name] += context.right in order[:CHECKED]
-        said = f"answers {kind}: {num_right} of {num_answers} name the place; right source first: {found}"
+        said = f"answers {kind}: {num_right} of {num_answers} name the place; right first: {num_right_first}"
         print(f"{said}, among the first {CHECKED}: {in_five}", flush=True)
 
 

@@ -95,7 +95,7 @@ def _peak_resident_kb() -> int:
 
 
 def measured_peak(method: str, num_tokens: int, num_heads: int, causal: bool, threads: int) -> float:
-    own = [
+    arguments = [
         "--peak",
         method,
         "--lengths",
@@ -105,7 +105,7 @@ def measured_peak(method: str, num_tokens: int, num_heads: int, causal: bool, th
         "--threads",
         str(threads),
     ]
-    command = [sys.executable, __file__, *own, "--causal", "yes" if causal else "no"]
+    command = [sys.executable, __file__, *arguments, "--causal", "yes" if causal else "no"]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

@@ -91,7 +91,7 @@ def layer_statistics(
 @torch.no_grad()
 def padded(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> dict[str, Tensor]:
     """The mean over texts of every statistic (layer, head)."""
-    found: dict[str, list[Tensor]] = {}
+    by_statistic: dict[str, list[Tensor]] = {}
     for start in range(0, len(texts), BATCH):
         batch = tokenizer(texts[start : start + BATCH], padding=True, truncation=False, return_tensors="pt")
         ids, real = batch["input_ids"], batch["attention_mask"].bool()
@@ -100,8 +100,8 @@ def padded(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: li
         layers = model(**batch, output_attentions=True).attentions
         each = [dict(layer_statistics(rows, real, special, masks)) for rows in layers]
         for name in each[0]:
-            found.setdefault(name, []).append(torch.stack([layer[name] for layer in each], dim=1))
-    return {name: torch.cat(parts).double().nanmean(0) for name, parts in found.items()}
+            by_statistic.setdefault(name, []).append(torch.stack([layer[name] for layer in each], dim=1))
+    return {name: torch.cat(parts).double().nanmean(0) for name, parts in by_statistic.items()}
 
 
 def by_hand(folder: str, texts: str, output: str) -> None:
@@ -109,8 +109,8 @@ def by_hand(folder: str, texts: str, output: str) -> None:
     model = AutoModel.from_pretrained(folder, attn_implementation="eager", use_safetensors=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.backend_tokenizer.no_padding()
-    found = padded(model, tokenizer, Path(texts).read_text().splitlines())
-    Path(output).write_text(json.dumps({name: mean.tolist() for name, mean in found.items()}))
+    means = padded(model, tokenizer, Path(texts).read_text().splitlines())
+    Path(output).write_text(json.dumps({name: mean.tolist() for name, mean in means.items()}))
 
 
 def seconds(command: list[str]) -> float:

@@ -85,10 +85,10 @@ def rate() -> None:
 
     class Ended(Watch):
         def step(self, step: int, **more: Any) -> Any:
-            found = super().step(step, **more)
+            score = super().step(step, **more)
             if step >= RATE_STEPS:
                 raise Enough
-            return found
+            return score
 
     training.WATCHED, vars(training)["Watch"] = RATE_EVERY, Ended
     runs = []
@@ -105,11 +105,11 @@ def rate() -> None:
     usual, fast = runs
     flagged = next((step for step, _, score in fast if not score < EXPECTED), None)
     pairs = [
-        (step, loss, own)
-        for (step, own, _), (_, loss, _) in zip(usual, fast, strict=True)
-        if own is not None and loss is not None
+        (step, loss, usual_loss)
+        for (step, usual_loss, _), (_, loss, _) in zip(usual, fast, strict=True)
+        if usual_loss is not None and loss is not None
     ]
-    lost = next((step for step, loss, own in pairs if not loss - own <= MARGIN), None)
+    lost = next((step for step, loss, usual_loss in pairs if not loss - usual_loss <= MARGIN), None)
     for name, run in (("usual rate", usual), (f"{RATE} x", fast)):
         scores = ", ".join(f"{score:.1f} at {step}" for step, _, score in run if step % 50 == 0)
         print(f"{name}: largest score {scores}")

@@ -69,25 +69,27 @@ def convert(file: Path, folder: Path) -> None:
     """Write the DINOv2 of an ONNX file as a folder of transformers; its saliency decoder is left out."""
     onnx: Any = import_module("onnx")
     graph = onnx.load(str(file)).graph
-    arrays = {one.name: torch.from_numpy(onnx.numpy_helper.to_array(one).copy()) for one in graph.initializer}
+    arrays = {
+        array.name: torch.from_numpy(onnx.numpy_helper.to_array(array).copy()) for array in graph.initializer
+    }
     for node in graph.node:
         if node.op_type == "Constant":
             arrays[node.output[0]] = torch.from_numpy(onnx.numpy_helper.to_array(node.attribute[0].t).copy())
     start = "backbone."
-    state = {name.removeprefix(start): one for name, one in arrays.items() if name.startswith(start)}
+    state = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
     for node in graph.node:
         if node.op_type == "MatMul" and node.name.startswith("/backbone/") and node.input[1] in arrays:
             name = node.name.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".")
             state[f"{name}.weight"] = arrays[node.input[1]].T
     joined = next(node for node in graph.node if node.name == "/backbone/embeddings/Concat_6")
-    (positions,) = (one for one in arrays.values() if one.numel() == NUM_POSITIONS * WIDTH)
+    (positions,) = (array for array in arrays.values() if array.numel() == NUM_POSITIONS * WIDTH)
     positions = positions.reshape(WIDTH, NUM_POSITIONS).T if positions.ndim == 4 else positions
     of_cls = arrays[joined.input[0]].reshape(1, 1, WIDTH)
     whole = torch.cat([of_cls, positions.reshape(1, NUM_POSITIONS, WIDTH)], dim=1)
     state["embeddings.position_embeddings"] = whole
     state["embeddings.mask_token"] = torch.zeros(1, WIDTH)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {name: one.clone().contiguous() for name, one in state.items()}
+    kept = {name: tensor.clone().contiguous() for name, tensor in state.items()}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
@@ -161,16 +163,18 @@ def main() -> None:
             theirs = weights_by_onnxruntime(file, pixels)
             ours = [layer.weights()[0].numpy() for layer in layers(model, reading)]
             with torch.no_grad():
-                dense = [one[0].numpy() for one in eager(pixels, output_attentions=True).attentions]
-                true = [one[0].numpy() for one in exact(pixels.double(), output_attentions=True).attentions]
-            for key, found, expected in (
+                dense = [layer[0].numpy() for layer in eager(pixels, output_attentions=True).attentions]
+                true = [
+                    layer[0].numpy() for layer in exact(pixels.double(), output_attentions=True).attentions
+                ]
+            for key, computed, expected in (
                 ("largest_difference", ours, theirs),
                 ("of_eager", dense, theirs),
                 ("from_float64", ours, true),
             ):
                 about[key][picture] = [
-                    float(f"{np.abs(one - other).max():.2g}")
-                    for one, other in zip(found, expected, strict=True)
+                    float(f"{np.abs(number - other).max():.2g}")
+                    for number, other in zip(computed, expected, strict=True)
                 ]
             if picture in DRAWN:
                 about["pictures"][picture] = figures(theirs)

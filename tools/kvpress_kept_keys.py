@@ -50,8 +50,8 @@ def tiny_llama() -> LlamaForCausalLM:
     for _, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
         parameter.copy_(0.2 * noise if parameter.ndim > 1 else 1 + 0.2 * noise)
-    found: LlamaForCausalLM = model
-    return found
+    llama: LlamaForCausalLM = model
+    return llama
 
 
 def tokens() -> torch.Tensor:
@@ -72,8 +72,8 @@ def kept_by(press: Any) -> dict[str, Any]:
         model.model(ids[:, :NUM_PROMPT], past_key_values=cache)
     kept = [
         [
-            sorted(int((own == key).all(dim=-1).nonzero()) for key in head)
-            for own, head in zip(every.keys[0], left.keys[0], strict=True)
+            sorted(int((own_keys == key).all(dim=-1).nonzero()) for key in head)
+            for own_keys, head in zip(every.keys[0], left.keys[0], strict=True)
         ]
         for every, left in zip(whole.layers, cache.layers, strict=True)
     ]
@@ -92,12 +92,12 @@ def kept_by(press: Any) -> dict[str, Any]:
 def main() -> None:
     """Every press that has a policy here."""
     kvpress = import_module("kvpress")  # which is in the environment of this script alone
-    found = {
+    policies = {
         name: kept_by(getattr(kvpress, press)(compression_ratio=1 - BUDGET, **settings))
         for name, (press, settings) in PRESSES.items()
     }
     about = {"kvpress": version("kvpress"), "budget": BUDGET}
-    OUTPUT.write_text(json.dumps(about | {"policies": found}) + "\n")
+    OUTPUT.write_text(json.dumps(about | {"policies": policies}) + "\n")
 
 
 if __name__ == "__main__":

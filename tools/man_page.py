@@ -28,7 +28,7 @@ ENVIRONMENT = {
 
 def _text(text: str) -> str:
     """Each character as itself."""
-    return re.sub(r"[\\\-'^~`]", lambda found: SPECIAL[found[0]], text)
+    return re.sub(r"[\\\-'^~`]", lambda match: SPECIAL[match[0]], text)
 
 
 def _line(text: str) -> str:
@@ -44,14 +44,14 @@ def _entries(rows: Mapping[Any, str]) -> Iterator[str]:
 
 def _options(command: Any) -> Iterator[tuple[str, str]]:
     """The arguments, and the flags of everyday help."""
-    for one in sorted(command.params, key=lambda one: one.param_type_name != "argument"):
-        if one.param_type_name == "argument":
-            yield one.metavar, one.help
-        elif one.name in command.everyday:
-            flags = ", ".join([*one.opts, *one.secondary_opts])
-            value = one.metavar or "TEXT"
+    for parameter in sorted(command.params, key=lambda parameter: parameter.param_type_name != "argument"):
+        if parameter.param_type_name == "argument":
+            yield parameter.metavar, parameter.help
+        elif parameter.name in command.everyday:
+            flags = ", ".join([*parameter.opts, *parameter.secondary_opts])
+            value = parameter.metavar or "TEXT"
             named = f"{flags} {value if len(value) <= NAME_WIDTH else 'NAME'}"
-            yield flags if one.is_flag else named, command.everyday[one.name]
+            yield flags if parameter.is_flag else named, command.everyday[parameter.name]
 
 
 def _command(name: str, command: Any) -> Iterator[str]:

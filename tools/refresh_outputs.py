@@ -235,8 +235,8 @@ def refreshed(text: str, *, quick: bool = False, slow: bool = False) -> str:
                 else output_of(command[2:], folder, terminal=True, quick=False)
                 for command in commands
             ]
-            shown = [f"{command}\n{output}" for command, output in zip(commands, outputs, strict=True)]
-            return "".join([match[1], "\n".join(shown), match[4]])
+            listings = [f"{command}\n{output}" for command, output in zip(commands, outputs, strict=True)]
+            return "".join([match[1], "\n".join(listings), match[4]])
 
         return BLOCK.sub(rerun, text)
 

@@ -53,17 +53,17 @@ def scores(model: TransformerBridge) -> dict[str, dict[str, dict[str, float]]]:
     parts, labels = cache.get_full_resid_decomposition(
         layer=1, expand_neurons=False, apply_ln=True, return_labels=True, mlp_input=False
     )
-    found = {}
+    scores_of_heads = {}
     for head in range(4):
         query, keys = (cache[f"blocks.1.attn.hook_{name}"][0, :, head] for name in "qk")
         by_key = (parts[:, 0] @ model.W_K[1, head]) @ query[QUERY]
         by_query = parts[:, 0, QUERY] @ model.W_Q[1, head] @ keys.mT
         sides = {"key": by_key, "query": by_query}
-        found[f"1:{head}"] = {
+        scores_of_heads[f"1:{head}"] = {
             side: dict(zip(labels, (above(row) / keys.shape[-1] ** 0.5).tolist(), strict=True))
             for side, row in sides.items()
         }
-    return found
+    return scores_of_heads
 
 
 TEXT, OTHER, ANSWER, AGAINST = "to be or not to b", "to go or not to g", "e", "o"
@@ -82,13 +82,13 @@ def patches() -> dict[str, list[list[float]]]:
     def difference(logits: torch.Tensor) -> torch.Tensor:
         return logits[0, -1, ids[0]] - logits[0, -1, ids[1]]
 
-    found = {}
-    for name, (own, other) in {"text": tokens, "other": tokens[::-1]}.items():
+    patched = {}
+    for name, (clean, other) in {"text": tokens, "other": tokens[::-1]}.items():
         _, cache = model.run_with_cache(other)
-        found[name] = get_act_patch_attn_head_out_all_pos(model, own, cache, difference).tolist()
-        by_token = get_act_patch_attn_head_out_by_pos(model, own, cache, difference)
-        found[f"{name}, by token"] = by_token.tolist()  # layer, token, head
-    return found
+        patched[name] = get_act_patch_attn_head_out_all_pos(model, clean, cache, difference).tolist()
+        by_token = get_act_patch_attn_head_out_by_pos(model, clean, cache, difference)
+        patched[f"{name}, by token"] = by_token.tolist()  # layer, token, head
+    return patched
 
 
 def above(row: torch.Tensor) -> torch.Tensor:
@@ -99,5 +99,5 @@ def above(row: torch.Tensor) -> torch.Tensor:
 if __name__ == "__main__":
     about = {"transformer_lens": version("transformer-lens"), "query": QUERY, "key": KEY}
     model = opened()
-    found = about | {"heads": scores(model), "compositions": compositions(model), "patches": patches()}
-    OUTPUT.write_text(json.dumps(found, indent=1) + "\n")
+    everything = about | {"heads": scores(model), "compositions": compositions(model), "patches": patches()}
+    OUTPUT.write_text(json.dumps(everything, indent=1) + "\n")

@@ -10,8 +10,17 @@ from attncli.arguments import head_name, head_names
 from attncli.core.names import EFFECTS
 from attncli.errors import UserError
 from attncli.plain_text import counted
-from attncli.settings.fields import Contradictions, Everyday, Size, TokenName, contradiction
-from attncli.settings.models import ImageSpec, SurveyTextSpec
+from attncli.settings.fields import (
+    Contradictions,
+    Everyday,
+    Form,
+    NotFor,
+    Requires,
+    Size,
+    TokenName,
+    contradiction,
+)
+from attncli.settings.models import PROBE, ImageSpec, SurveyTextSpec
 from attncli.settings.text import Text, Texts
 
 if TYPE_CHECKING:
@@ -25,6 +34,19 @@ if TYPE_CHECKING:
     Effect = str
 else:
     Effect = Literal[tuple(EFFECTS)]
+PICTURE_ALONE = Form(
+    "image",
+    "is of models that predict tokens, not of a picture",
+    is_asked=lambda spec: spec.is_of_picture,
+)
+OF_SWAPS = Requires("method", "swap")
+MEASURED_WITH = {
+    "approximate": Requires("approximate"),
+    "probability": Requires("answer"),
+    "logit_difference": Requires("against"),
+    "restored": Requires("against"),
+}
+"""What the effects need that are not measured of every text."""
 EVERY_HEAD = "all"
 EACH_TOKEN = "each"
 
@@ -73,19 +95,19 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
             "or (swap: activation patching) what it gave on another prompt",
         )
     )
-    other: Annotated[Text | None, Everyday("with --method swap: the other prompt, of as many tokens")] = (
-        Field(
-            None,
-            description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
-            "Lines or CSV with text, other, answer and against)",
-        )
+    other: Annotated[
+        Text | None, Everyday("with --method swap: the other prompt, of as many tokens"), OF_SWAPS
+    ] = Field(
+        None,
+        description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
+        "Lines or CSV with text, other, answer and against)",
     )
-    token: TokenName | None = Field(
+    token: Annotated[TokenName | None, OF_SWAPS] = Field(
         None,
         description="with `method` swap: at this token alone, named as cat, cat#2, 5, -1 or last; each: at "
         "every token by itself (default: at all tokens)",
     )
-    into: Annotated[str, BeforeValidator(head_name)] | None = Field(
+    into: Annotated[Annotated[str, BeforeValidator(head_name)] | None, OF_SWAPS] = Field(
         None,
         description="with `method` swap: into this one later head alone, as LAYER:HEAD, by the direct path "
         "(path patching)",
@@ -93,16 +115,21 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
     jointly: Annotated[bool, Everyday()] = Field(
         False, description="also take out all of these heads at once"
     )
-    approximate: Annotated[bool, Everyday("every head by one backward pass")] = Field(
+    approximate: Annotated[bool, Everyday("every head by one backward pass"), NotFor(PICTURE_ALONE)] = Field(
         False,
         description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or "
         "for `heads`",
     )
-    answer: Annotated[str | None, Everyday("measure this token alone, after the text")] = Field(
+    answer: Annotated[
+        str | None,
+        Everyday("measure this token alone, after the text"),
+        NotFor(PICTURE_ALONE),
+        NotFor(PROBE, reason="needs `sentence` or `file`: random tokens have no answer"),
+    ] = Field(
         None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
     )
-    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
-        None, description="with `answer`: compare its logit with this token's"
+    against: Annotated[str | None, Everyday("with --answer: compare with this token"), Requires("answer")] = (
+        Field(None, description="with `answer`: compare its logit with this token's")
     )
     sort: Annotated[Effect | None, Everyday("the heads with the largest effect first")] = Field(
         None, description="show the heads with the largest effect first (default: the first that is measured)"
@@ -142,8 +169,6 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
 
     def _contradictions_of_swaps(self) -> Contradictions:
         if self.method != "swap":
-            for key in self.given("other", "token", "into"):
-                yield contradiction(key, "needs `method` swap", "method")
             return
         if self.texts is None and self.other is None:
             yield contradiction(
@@ -165,26 +190,14 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for key in self.given("answer", "approximate") if self.is_of_picture else ():
-            yield contradiction(key, "is of models that predict tokens, not of a picture", "image")
         if self.image is not None and self.method == "swap":
             yield contradiction("method", "swap is for prompts, not for a picture", "image")
         if self.sort == "cls_change" and not self.is_of_picture:
             yield contradiction("sort", "cls_change needs `image`, and no text beside it", "image")
-        if self.against is not None and self.answer is None:
-            yield contradiction("against", "needs `answer`", "answer")
-        if self.answer is not None and self.probe:
-            yield contradiction("answer", "needs `sentence` or `file`: random tokens have no answer", "probe")
         if self.jointly and len(self.named_heads) < 2:
             yield contradiction("jointly", "needs `heads`, two or more", "heads")
-        for key, needs, is_given in (
-            ("approximate", "approximate", self.approximate),
-            ("probability", "answer", self.answer),
-            ("logit_difference", "against", self.against),
-            ("restored", "against", self.against),
-        ):
-            if self.sort == key and not is_given:
-                yield contradiction("sort", f"{key} needs `{needs}`", needs)
+        if self.sort in MEASURED_WITH:
+            yield from MEASURED_WITH[self.sort].contradictions("sort", self, self.sort)
         if self.sort == "output_change" and self.answer:
             yield contradiction(
                 "sort", "output_change is for models without a head: leave `answer` out", "answer"
@@ -248,7 +261,8 @@ def _pair(
 ) -> "Predicted":
     """A prompt with the other one."""
     from attncli.measure.predicted import predicted_pair
-    from attncli.models.pretrained import read_text, token_named
+    from attncli.models.pretrained import read_text
+    from attncli.models.token_names import token_named
 
     there = read_text(pretrained, other, key="other", truncate=spec.truncate)
     is_at_one = spec.token not in (None, EACH_TOKEN)

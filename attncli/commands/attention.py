@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.core.formulas import merged_moments, moments
 from attncli.core.layer import Moments, merge_heads
 from attncli.core.mechanisms import alibi_slopes
+from attncli.core.summaries import merged_moments, moments
 from attncli.errors import RunError, readable_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Step, Tensors
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors, with_summaries

@@ -14,7 +14,7 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     ExplainRowSpec,
-    Group,
+    Heading,
     contradiction,
     in_group,
 )
@@ -47,7 +47,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     softmax_twice: bool = Field(
         False, description="the mistake of applying softmax to the finished weights: the future leaks in"
     )
-    top_k: Annotated[Count, Group("Output")] = Field(3, description="keys named for each query")
+    top_k: Annotated[Count, Heading("Output")] = Field(3, description="keys named for each query")
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
         rows = (self.batch_size or 1) * num_queries

@@ -167,24 +167,37 @@ def run_files(
     fail_fast: bool,
     expect: Sequence[str],
     debug: bool,
+    *,
+    format: str | None,
+    fresh: bool,
+    rows: bool,
+    weights: bool,
+    workers: int | None,
+    scheduler: str | None,
     **flags: Any,
 ) -> int:
     """Validate every file and sentence, then run; failures are reported and the others still run."""
-    of_store = {parameter.name: flags.pop(parameter.name) for parameter in STORE_FLAGS}
+    of_store: dict[str, Any] = {
+        "fresh": fresh,
+        "rows": rows,
+        "weights": weights,
+        "workers": workers,
+        "scheduler": scheduler,
+    }
     store = Path(output) if output is not None and is_store_name(output) else None
-    _refuse_flags(store, of_store, flags["format"])
+    _refuse_flags(store, of_store, format)
     if store is not None:
         checked_store(store)
-    elif output and not (output in STDOUT or flags["format"] or Path(output).suffix.lower() in SUFFIXES):
+    elif output and not (output in STDOUT or format or Path(output).suffix.lower() in SUFFIXES):
         known = f"{', '.join(STORE_SUFFIXES)} (a store), / (one in a folder), {', '.join(SUFFIXES)}"
         raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
-    to = Destination(output=None if store else output, several=True, **flags)
+    to = Destination(output=None if store else output, format=format, several=True, **flags)
     overrides = parse_overrides(set)
     with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
         plan = make_plan([Path(file) for file in files], overrides, prompts)
         if conditions:
-            refuse_unknown(conditions, plan.specs(), rows=of_store["rows"])
+            refuse_unknown(conditions, plan.specs(), rows=rows)
         if dry_run:
             for line in [*plan.lines(), *(lines_about(plan, store) if store is not None else ())]:
                 print(plain_text(line))
@@ -235,12 +248,12 @@ class RunErrors:
             self._num_lines += 1
             if self._num_lines > MOST_LINES + 1:
                 continue
-            shown = plain_text(f"{name}: {in_words_of(line, flags=False)}")
+            message = plain_text(f"{name}: {in_words_of(line, flags=False)}")
             if self._num_lines > MOST_LINES:
-                self._last = shown
+                self._last = message
             else:
                 self._before()
-                print(shown, file=sys.stderr)
+                print(message, file=sys.stderr)
 
 
 def _show(
@@ -287,7 +300,7 @@ def _show(
             if not conditions:
                 raise
             forget_stdout()
-            for _ in reports:  # what is expected of every run holds for those that nobody reads, too
+            for _ in reports:  # an expectation of every run also covers the runs that nobody reads
                 pass
     if failed:
         print(f"{failed} of {len(plan)} experiments failed", file=sys.stderr)
@@ -332,7 +345,7 @@ def keep(
     conditions: tuple[Condition, ...],
     fail_fast: bool,
 ) -> int:
-    """Run and keep what is not done yet; print a summary and return the exit code."""
+    """Run and store the remaining runs, print a summary and return the exit code."""
     if weights:
         refuse_without_safetensors()
     if scheduler is not None:  # before --fresh removes anything
@@ -379,7 +392,7 @@ def keep(
 
 
 def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunErrors) -> None:
-    """Run what is not done; at the end, or when a signal ends it, print what the store has."""
+    """Run the remaining runs; at the end, or when a signal ends it, print what the store has."""
     store = driver.store
     try:
         with errors:

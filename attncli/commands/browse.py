@@ -68,7 +68,7 @@ def is_file(text: str) -> bool:
 
 
 def check_terminal() -> None:
-    """UserError where the browser cannot be shown or controlled, or is not installed."""
+    """Raise UserError where the browser cannot be shown or controlled, or is not installed."""
     if find_spec("textual") is None:
         raise UserError('browse: needs: pip install "attncli[tui]"')
     streams = {"standard input": sys.stdin, "standard output": sys.stdout, "standard error": sys.stderr}
@@ -80,7 +80,7 @@ def check_terminal() -> None:
 
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
-    """The reports of a file; UserError for flags of a model."""
+    """The reports of a file. Raises UserError for flags of a model."""
     of_model = {key: value for key, value in flags.items() if key != "sort"}
     refuse_given(of_model, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports
@@ -94,9 +94,9 @@ def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, 
     for key in LEFT_OUT:
         if key in given and given[key].value is not None:
             raise UserError(given[key].line(key, "is for attn heads: browse shows every head"))
-    given.setdefault("maps", Given("auto", "attn browse"))
-    if given["maps"].value == "none":
-        raise UserError(given["maps"].line("maps", "must be auto, self, cross or encoder (got none)"))
+    maps = given.setdefault("maps", Given("auto", "attn browse"))
+    if maps.value == "none":
+        raise UserError(maps.line("maps", "must be auto, self, cross or encoder (got none)"))
     return checked_spec(HeadsSpec, given), given
 
 
@@ -123,8 +123,8 @@ class OpenModel:
         options = replace(options_of(spec), whole_tokens=WHOLE_TOKENS)
         reader = reader_of(self.pretrained, self.reading)
         with measuring(self.pretrained.name, self.pretrained.whole):
-            found = surveyed(reader, [self.reading], options, ablate=spec.ablate)
-        return report_of_text(spec, self.reading, found, 0, reader)
+            survey = surveyed(reader, [self.reading], options, ablate=spec.ablate)
+        return report_of_text(spec, self.reading, survey, 0, reader)
 
     def look(self, text: str) -> Report:
         """The survey of another text, which is the model's from now on."""
@@ -139,7 +139,7 @@ class OpenModel:
             raise
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
-        """What is lost without these heads at once."""
+        """The loss from removing all of these heads together."""
         from torch import Generator
 
         from attncli.measure.ablate import ablated
@@ -189,7 +189,7 @@ def opened_model(spec: "HeadsSpec", texts: Texts) -> tuple[OpenModel, Report]:
     with progress_line() as progress:
         progress.begin(first_words([spec.model_source()]))
         import_experiment(spec)
-        quiet_transformers()  # on the screen that is browsed there is no place for its messages
+        quiet_transformers()  # its messages would write over the screen
         model = OpenModel(spec, model_of(spec, progress, with_head=True))
         return model, model.survey(texts)
 
@@ -201,7 +201,7 @@ def browse_reports(
     display: Display,
     model: OpenModel | None = None,
 ) -> int:
-    """Browse until the user quits; UserError where there is nothing to show."""
+    """Browse until the user quits. Raises UserError where there is nothing to show."""
     from attncli.views.browser import browse
     from attncli.views.browser_choice import Choice, grids
     from attncli.views.matrices import scale_of
@@ -249,10 +249,10 @@ def command(name: str, summary: str) -> Command:
             skip_first_keys = skip_first_keys or former
         display = checked_display(color, scale_colors, skip_first_keys)
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
-        shown = replace(display, colors=color_depth(color, True))
+        colored = replace(display, colors=color_depth(color, True))
         if text is not None and is_file(text):
             reports = saved_reports(text, {"config": config, **flags}, arrays)
-            return browse_reports(reports, text, flags["sort"], shown)
+            return browse_reports(reports, text, flags["sort"], colored)
         refuse_given(arrays, "is for a saved array: give its file")
         if text is not None and flags["sentence"] is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
@@ -260,7 +260,7 @@ def command(name: str, summary: str) -> Command:
         spec, given = survey_spec(config, flags)
         with errors_at(spec, given, config):
             model, report = opened_model(spec, read_texts(spec))
-        return browse_reports((report,), "browse", report.spec.get("sort"), shown, model)
+        return browse_reports((report,), "browse", report.spec.get("sort"), colored, model)
 
     parameters: list[Parameter] = [TEXT, *settings, *ARRAY_FLAGS, CONFIG, *color_flags, DEBUG]
     return Command(name, summary, run, parameters, EXAMPLES)

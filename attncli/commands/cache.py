@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from attncli.arguments import number_as_text
 from attncli.core.names import CACHE_POLICIES
 from attncli.plain_text import counted
-from attncli.settings.fields import Contradictions, Count, Everyday, Size, contradiction
+from attncli.settings.fields import Contradictions, Count, Everyday, Form, NotFor, Size, contradiction
 from attncli.settings.models import SurveyTextSpec, split_names
 from attncli.settings.text import Text, Texts
 
@@ -53,6 +53,13 @@ def _split_numbers(value: object) -> object:
     )
 
 
+POLICIES = Form(
+    "policy",
+    "is of limited heads: leave `policy` and `bits` out",
+    is_asked=lambda spec: spec.is_of_policies,
+)
+
+
 class CacheSpec(SurveyTextSpec):
     experiment = "cache"
     title = "What a smaller cache loses"
@@ -74,13 +81,17 @@ class CacheSpec(SurveyTextSpec):
     next_steps = ("--needle TEXT", "--budget 0.3", "--policy all", "-o page.html")
     heading_keys = ("file", "model", "needle", "seed")
 
-    sink: Annotated[Count | None, Everyday("the first keys that a limited head keeps")] = Field(
-        None, description="the first keys that a limited head keeps (default: 4, of a short text fewer)"
+    sink: Annotated[Count | None, Everyday("the first keys that a limited head keeps"), NotFor(POLICIES)] = (
+        Field(
+            None, description="the first keys that a limited head keeps (default: 4, of a short text fewer)"
+        )
     )
-    window: Annotated[Size | None, Everyday("the last keys that a limited head keeps")] = Field(
-        None,
-        description="the last keys that a limited head keeps, the query's own among them (default: 64, of a "
-        "short text an eighth; with `budget` a third of it at most)",
+    window: Annotated[Size | None, Everyday("the last keys that a limited head keeps"), NotFor(POLICIES)] = (
+        Field(
+            None,
+            description="the last keys that a limited head keeps, the query's own among them (default: 64, "
+            "of a short text an eighth; with `budget` a third of it at most)",
+        )
     )
     needle: Annotated[Text | None, Everyday("a part of the text that its end asks for")] = Field(
         None,
@@ -110,7 +121,9 @@ class CacheSpec(SurveyTextSpec):
         description="with `policy` or `bits`: judge so many tokens at a time, again and again, each after as "
         "much of the text as the model reads (default: the last tenth, at most 200, once)",
     )
-    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
+    top: Annotated[Size | None, Everyday(), NotFor(POLICIES)] = Field(
+        None, description="show only the first N heads"
+    )
 
     @property
     def is_of_policies(self) -> bool:
@@ -150,12 +163,7 @@ class CacheSpec(SurveyTextSpec):
             yield contradiction(
                 "needle", "needs `sentence` or `file`: random tokens ask for nothing", "probe"
             )
-        if self.is_of_policies:
-            for key in self.given("sink", "window", "top"):
-                yield contradiction(
-                    key, "is of limited heads: leave `policy` and `bits` out", "policy", "bits"
-                )
-        else:
+        if not self.is_of_policies:
             if len(self.budget) > 1:
                 yield contradiction("budget", "needs `policy` to be several: give one share", "policy")
             if self.every is not None:

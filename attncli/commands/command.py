@@ -54,7 +54,7 @@ class Parameter:
     reads_file: bool = False
 
     def found(self, value: Any) -> Any:
-        """The value; of the names of files that are read, the files that are there."""
+        """The value; for names of files to read, the files that they name."""
         if not self.reads_file or value is None:
             return value
         return [shipped(each) for each in value] if self.kind == list[str] else shipped(value)
@@ -64,7 +64,7 @@ LESSON_FILES = files("attncli") / "data" / "lessons" / "files"
 
 
 def shipped(file: str) -> str:
-    """The file; `lessons/bat-cave.json`, as lessons write it, is theirs in a folder that has none."""
+    """The file. `lessons/bat-cave.json`, as lessons write it, means the shipped file where none is here."""
     folder, _, name = file.rpartition("/")
     if folder != "lessons" or Path(file).exists():
         return file
@@ -168,19 +168,19 @@ class Command:
         object.__setattr__(self, "parameters", with_other_names(self.parameters))
 
     def refuse_writing_over(self, values: Mapping[str, Any]) -> None:
-        """UserError where -o names a file that another parameter reads: results would take its place."""
+        """Raise UserError where -o names a file that another parameter reads and would be overwritten."""
         output = values.get(OUTPUT.name)
         if output is None or not is_file(output):
             return
-        for one in self.parameters:
-            value = values.get(one.name) if one.reads_file else None
+        for parameter in self.parameters:
+            value = values.get(parameter.name) if parameter.reads_file else None
             for name in [value] if isinstance(value, str) else value or ():
                 if is_file(name) and Path(name).samefile(output):
                     raise UserError(f"-o {output}: is a file that this command reads: give another name")
 
 
 def is_file(name: str) -> bool:
-    """Whether there is a file of that name; a text may be too long to be one."""
+    """Whether a file of that name exists; a text may be too long for a file name."""
     try:
         return Path(name).is_file()
     except OSError:
@@ -255,7 +255,7 @@ OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
-    """UserError for a value that is not one of the known ones."""
+    """Raise UserError for a value that is not one of the known ones."""
     if value not in known:
         raise UserError(f"{flag}: {must_be_one_of(value, known)}")
 
@@ -278,7 +278,7 @@ def checked_display(
     *,
     several: bool = False,
 ) -> Display:
-    """The display that the flags ask for; UserError for an invalid value."""
+    """The display that the flags ask for. Raises UserError for an invalid value."""
     refuse_unknown("--color", color, COLORS)
     if scale_colors is not None:
         refuse_unknown("--scale-colors", scale_colors, SCALES)
@@ -311,9 +311,9 @@ def width(is_terminal: bool) -> int | None:
 
 
 def height(is_terminal: bool) -> int | None:
-    """The lines above the prompt of a terminal: LINES, else its own; as many as needed where none are known.
+    """The lines above a terminal's prompt: LINES, else its height; None (no limit) where that is unknown.
 
-    A pipe has none, whatever LINES says: whoever started attn may have left it there (readline does).
+    A pipe has no limit, whatever LINES says: the program that started attn may have set it (readline does).
     """
     if not is_terminal:
         return None
@@ -324,7 +324,7 @@ def height(is_terminal: bool) -> int | None:
 
 
 def can_walk() -> bool:
-    """Whether there is a reader: someone who sees a screen and has a key to press."""
+    """Whether somebody reads along: standard output is a screen and keys can be pressed."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
@@ -349,8 +349,8 @@ def _wants_color(is_terminal: bool | None) -> bool:
     environ = os.environ
     if is_terminal is None or environ.get("NO_COLOR"):
         return False
-    if environ.get("FORCE_COLOR"):
-        return environ["FORCE_COLOR"] != "0"
+    if forced := environ.get("FORCE_COLOR"):
+        return forced != "0"
     if environ.get("CLICOLOR_FORCE", "0") not in ("", "0"):
         return True
     return is_terminal and environ.get("TERM") != "dumb"
@@ -402,7 +402,7 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Given]:
 
 
 def refuse_given(values: Mapping[str, Any], reason: str) -> None:
-    """UserError for the first flag that was given, which means nothing here."""
+    """Raise UserError for the first flag that was given, which means nothing here."""
     for key, value in values.items():
         if value not in (None, ()):
             raise UserError(f"{flag_name(key)}: {reason}")

@@ -9,15 +9,8 @@ from typing import Any
 
 from attncli.commands.command import HEAD_KEYS, Parameter
 from attncli.errors import UserError
-from attncli.models.folder import (
-    ARCHITECTURE,
-    GGUF,
-    SHIPPED_MODEL,
-    gguf_header,
-    local_model,
-    models_in_packages,
-    read_config,
-)
+from attncli.models.folder import GGUF, SHIPPED_MODEL, local_model, models_in_packages, read_config
+from attncli.models.weight_headers import ARCHITECTURE, gguf_header
 
 TEXT_PARTS = ("text_config", "decoder", "llm_config")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
@@ -26,9 +19,9 @@ HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_atten
 
 
 def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, of_model: bool) -> list[str]:
-    """Whole values that begin with `start`; none where the shell's own, names of files, are right.
+    """Whole values that begin with `start`; empty where the shell should complete names of files.
 
-    `given` are the values of the flags before it. A command `of_model` reads the shipped one without --model.
+    `given` are the values of earlier flags. A command `of_model` reads the shipped model without --model.
     """
     model = _last(given.get("model")) or (SHIPPED_MODEL if of_model else None)
     match parameter.name:
@@ -69,7 +62,7 @@ def _models_in_folder(start: str) -> list[str]:
 
 
 def _places(model: str, *, with_heads: bool) -> Iterator[str]:
-    """`LAYER` or `LAYER:HEAD` of each layer and head; none where the model is elsewhere or says nothing."""
+    """`LAYER` or `LAYER:HEAD` of each layer and head; empty for unknown counts, as of remote models."""
     num_layers, num_heads = _counts(model)
     for layer in range(num_layers):
         yield from (f"{layer}:{head}" for head in range(num_heads)) if with_heads else [str(layer)]
@@ -92,16 +85,16 @@ def _counts(model: str) -> tuple[int, int]:
 
 
 def _named(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
-    """The number that has the first of these names."""
-    found = (part[name] for name in names for part in parts if isinstance(part.get(name), int))
-    return next(found, 0)
+    """The number under the first of these names that has one, else 0."""
+    numbers = (part[name] for name in names for part in parts if isinstance(part.get(name), int))
+    return next(numbers, 0)
 
 
 @contextmanager
 def whole_words_in_bash() -> Iterator[None]:
     """Bash breaks `1:0` at its colon, and replaces what comes after it: only that is printed.
 
-    UserError where it says no words, or not which of them.
+    Raises UserError where it says no words, or not which of them.
     """
     words, number = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
     if not number.isdecimal():

@@ -37,6 +37,7 @@ from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile, resolved_yaml
 from attncli.settings.fields import (
     ALTERNATIVES,
+    ExplainSpec,
     Given,
     Spec,
     checked_spec,
@@ -58,7 +59,7 @@ CONFIG = option(
     everyday="read settings from a YAML file",
     reads_file=True,
 )
-# The settings that choose what is read; without any of them the text may come from a pipe.
+# The settings that choose the input. Without any of them the text may come from a pipe.
 TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image"))
 MAX_METAVAR = 30
 WAIT_SECONDS = 0.5
@@ -129,7 +130,7 @@ def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterat
 
 
 def has_piped_text() -> bool:
-    """Whether a pipe or a redirected file has text to read; none of it is consumed.
+    """Whether a pipe or a redirected file has text to read, without consuming it.
 
     A pipe that is still silent after half a second is ignored, with a line on standard error.
     """
@@ -147,7 +148,7 @@ def has_piped_text() -> bool:
 
 
 def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
-    """The settings, with the text waiting on standard input where they name none."""
+    """The settings, with the text waiting on standard input where they give no text."""
     needs_text = "file" in spec_class.model_fields and not given.keys() & TEXT_KEYS
     return given | {"file": Given("-", "stdin")} if needs_text and has_piped_text() else given
 
@@ -156,7 +157,7 @@ class Expected:
     """The conditions of --expect, each checked in every report that is written."""
 
     def __init__(self, texts: Sequence[str], spec: Spec) -> None:
-        """UserError for what is no condition, and for a name that no report of the spec will have."""
+        """Raise UserError for an invalid condition, and for a name that no report of the spec will have."""
         from attncli.runs.report_values import Expectations, parse_conditions, refuse_unknown
 
         conditions = parse_conditions(texts, "--expect", numbers_only=True)
@@ -183,17 +184,17 @@ def run_experiment(
     config: str | None,
     show_config: bool,
     flags: dict[str, Any],
-    shown: dict[str, Any],
+    destination: dict[str, Any],
     expect: Sequence[str] = (),
 ) -> int:
-    """flags and YAML -> Spec -> Report -> view; 1 where something does not hold that is expected of it."""
-    to = Destination(**shown, experiment=name)
+    """flags and YAML -> Spec -> Report -> view. Returns 1 where an expectation does not hold."""
+    to = Destination(**destination, experiment=name)
     given = given_settings(name, config, flags)
     given = with_piped_text(SPECS[name], given)
     if to.view.draws:
         given = with_maps(SPECS[name], given, f"the {to.format} view")
     spec = checked_spec(SPECS[name], given)
-    if to.display.step is not None and not getattr(spec, "explain", False):
+    if to.display.step is not None and not (isinstance(spec, ExplainSpec) and spec.explain):
         raise UserError("--step: needs --explain, whose step it shows")
     if show_config:
         print(resolved_yaml(spec, given), end="")
@@ -220,7 +221,7 @@ LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
 
 
 def refuse_file_name(text: str) -> None:
-    """UserError for the name of a file where a text is meant, or for a flag with a long dash."""
+    """Raise UserError for the name of a file where a text is meant, or for a flag with a long dash."""
     if text.startswith(LONG_DASHES):
         flag = f"--{text.lstrip(''.join(LONG_DASHES))}"
         raise UserError(f"{text:.60}: begins with a long dash, and a flag with two short ones: {flag:.60}")
@@ -257,9 +258,11 @@ def command(
             if key == "sentence":
                 refuse_file_name(argument)
             flags[key] = argument
-        shown = {parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed}
+        destination = {
+            parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed
+        }
         others = {parameter.name: values[parameter.name] for parameter in more}
-        return run_with(name, config, show_config, flags, shown, **others)
+        return run_with(name, config, show_config, flags, destination, **others)
 
     if bare is not None:
         choices = metavar(bare, fields[bare])
@@ -300,7 +303,7 @@ EXPECT = option(
 
 
 DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
-"""Settings that choose what is shown, without effect on what is stored."""
+"""Settings that change what a report shows but not what a store keeps."""
 
 
 def run_heads(
@@ -308,20 +311,20 @@ def run_heads(
     config: str | None,
     show_config: bool,
     flags: dict[str, Any],
-    shown: dict[str, Any],
+    destination: dict[str, Any],
     store: str | None,
     checkpoints: Sequence[str],
     follow: bool,
     expect: Sequence[str],
     **of_store: Any,
 ) -> int:
-    """The survey of one text or of many; that of many may be kept in a store, or read from one.
+    """The survey of one text or of many, which may be written to a store or read from one.
 
-    Of the checkpoints of a training run the survey of each.
+    With `checkpoints`, the survey of each checkpoint of a training run.
     """
     from attncli.runs.store_files import is_store_name
 
-    kept = Path(shown["output"]) if is_store_name(shown["output"] or "") else None
+    kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
     if follow and not checkpoints:
         raise UserError("--follow: needs --checkpoints")
     if errors := [*store_errors(kept, of_store)]:
@@ -329,13 +332,15 @@ def run_heads(
     if checkpoints:
         if show_config:
             raise UserError("--show-config: cannot be combined with --checkpoints")
-        to = Destination(**(shown if kept is None else {**shown, "output": None}), experiment="watch")
+        to = Destination(
+            **(destination if kept is None else {**destination, "output": None}), experiment="watch"
+        )
         return show_checkpoints(checkpoints, config, flags, to, store, kept, follow, expect, **of_store)
     if store is not None:
-        return show_store(store, config, flags, Destination(**shown, experiment=name), expect)
+        return show_store(store, config, flags, Destination(**destination, experiment=name), expect)
     if kept is None or show_config:
-        return run_experiment(name, config, show_config, flags, shown, expect)
-    to = Destination(**{**shown, "output": None}, experiment=name)
+        return run_experiment(name, config, show_config, flags, destination, expect)
+    to = Destination(**{**destination, "output": None}, experiment=name)
     return keep_survey(kept, config, flags, to, expect, **of_store)
 
 
@@ -441,15 +446,15 @@ def show_store(
 
 
 def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
-    """The survey with the chosen settings in a store; UserError where there is none, or several."""
+    """The stored survey with the chosen settings. Raises UserError where none or several match."""
     with progress_line() as line:
         line.begin(f"reading {path.name}")
         from attncli.commands.surveys import store_report
         from attncli.runs.reading import reading
 
-        shown = {key: getattr(spec, key) for key in DISPLAY_KEYS}
+        display = spec.model_dump(include={*DISPLAY_KEYS})
         with reading(path) as reader:
-            return store_report(path, reader, shown, choice)
+            return store_report(path, reader, display, choice)
 
 
 heads_command = partial(

@@ -1,4 +1,4 @@
-"""How long work still takes, from how long what is done of it took."""
+"""The time that work still needs, estimated from the time that its finished part took."""
 
 from dataclasses import dataclass
 from time import monotonic
@@ -6,11 +6,11 @@ from time import monotonic
 from attncli.core.progress import Stage
 
 LEAST_UPDATES, LEAST_SECONDS, LEAST_SHARE = 3, 2.0, 0.02
-"""What a forecast rests on: updates, seconds, and work that is that share of what is left."""
+"""The least a forecast rests on: updates, seconds, and finished work as a share of the remaining work."""
 HALF_SECONDS = 10.0
 """After which what was measured counts half; of long work, after a quarter of it."""
 STEADY_SHARE, STEADY_SECONDS, STEADY_RATIO = 0.05, 5.0, 1.2
-"""A steady forecast rests on that share of what is left, and was within the ratio for so long."""
+"""A steady forecast rests on finished work of that share of the rest, and stayed in the ratio for so long."""
 
 
 @dataclass
@@ -44,8 +44,8 @@ class _Measured:
 class Forecast:
     """One forecast over all stages of some work.
 
-    What is left takes as long for its share as what is done of the kind that runs now or, where that is too
-    little to tell, of the kind that tells most.
+    The remaining share is assumed to run as fast as the finished part of the current kind of stage or, where
+    too little of that is done, of the kind with the most finished work.
     """
 
     def __init__(self) -> None:
@@ -88,16 +88,16 @@ class Forecast:
         self._at = now
 
     def seconds_left(self) -> float | None:
-        """None where too little is done to say."""
+        """The forecast; None where too little is done."""
         if self.stage is None:
             return None
         left = 1 - self.share
-        own = self._kinds.get(self.stage.what, _Measured()).seconds_of(left)
+        of_stage = self._kinds.get(self.stage.what, _Measured()).seconds_of(left)
         most = max(self._kinds.values(), key=lambda kind: kind.share, default=_Measured())
-        return most.seconds_of(left, STEADY_SHARE) if own is None else own
+        return most.seconds_of(left, STEADY_SHARE) if of_stage is None else of_stage
 
     def steady_seconds(self) -> tuple[float, float] | None:
-        """How long all takes and how long what is left of it; None until the forecast is steady."""
+        """The seconds of the whole work and of its rest; None until the forecast is steady."""
         if self.stage is None:
             return None
         left = self._kinds.get(self.stage.what, _Measured()).seconds_of(1 - self.share, STEADY_SHARE)

@@ -22,7 +22,7 @@ from attncli.settings.fields import (
 )
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import HeadNumber, ImageSpec
-from attncli.settings.text import IN_FILE, FileName, Text, Texts, text_or_file
+from attncli.settings.text import IN_FILE, Text, TextPath, Texts, text_or_file
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ class PromptSpec(ImageSpec):
     group = "Input"
     argument = "sentence"
 
-    file: Annotated[FileName | None, IN_FILE] = Field(
+    file: Annotated[TextPath | None, IN_FILE] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     sentence: Text | None = Field(

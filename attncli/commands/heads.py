@@ -46,15 +46,9 @@ from attncli.measure.patterns import (
 )
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
-from attncli.models.pretrained import (
-    Pretrained,
-    Reading,
-    part_that_reads,
-    part_that_sees,
-    positions_named,
-    reader_of,
-)
+from attncli.models.pretrained import Pretrained, Reading, part_that_reads, part_that_sees, reader_of
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
+from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.report import (
     NamedTensor,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode
 
 LESSONS = files("attncli") / "data" / "lessons"
-NAME = re.compile(r"(?P<number>[0-9]+)-(?P<name>.+)\.md")
+NAME = re.compile(r"([0-9]+)-(.+)\.md")
 PROMPT = "$ attn "
 INDENT = " " * 4
 
@@ -67,25 +67,27 @@ class Lesson(NamedTuple):
 
 
 def lessons() -> list[Lesson]:
-    """All lessons, each building on those before it."""
+    """All lessons in order; each builds on the earlier ones."""
     pages = ((NAME.fullmatch(page.name), page) for page in LESSONS.iterdir())
-    found = [
-        read_lesson(int(match["number"]), match["name"], page.read_text(encoding="utf-8"))
+    every = [
+        read_lesson(int(match.group(1)), match.group(2), page.read_text(encoding="utf-8"))
         for match, page in pages
         if match
     ]
-    return sorted(found)
+    return sorted(every)
 
 
 def lesson(which: str) -> Lesson:
-    """The lesson of that number or name; UserError where there is none."""
+    """The lesson of that number or name. Raises UserError for any other."""
     every = lessons()
     for each in every:
         if which in (str(each.number), each.name):
             return each
     word = which.lower()
-    named = [one for one in every if word in one.name] or [one for one in every if word in one.title.lower()]
-    near = [f"{one.number} {one.name}" for one in named if len(word) > 2]
+    named = [each for each in every if word in each.name] or [
+        each for each in every if word in each.title.lower()
+    ]
+    near = [f"{each.number} {each.name}" for each in named if len(word) > 2]
     listed = near[0] if len(near) == 1 else f"one of {', '.join(near) or f'1 to {len(every)}'}"
     raise UserError(f"lesson: none is called {which:.60}: give {listed} (attn lesson lists all)")
 
@@ -93,7 +95,7 @@ def lesson(which: str) -> Lesson:
 def copy_files(folder: Path) -> list[str]:
     """Copy what the lessons read (settings, vectors, saved reports) into a folder; the names of the files.
 
-    UserError where one exists already: it may have been changed.
+    Raises UserError where one exists already: it may have been changed.
     """
     given = sorted(LESSON_FILES.iterdir(), key=lambda file: file.name)
     for file in given:
@@ -150,7 +152,7 @@ def _line(node: "SyntaxTreeNode") -> str:
         case "link":
             words, target = "".join(map(_line, node.children)), str(node.attrs["href"])
             if page := NAME.fullmatch(target):
-                return f"{words} (attn lesson {int(page['number'])})"
+                return f"{words} (attn lesson {int(page.group(1))})"
             return f"{words} ({target})" if target.startswith("https://") else words
     return "".join(map(_line, node.children)) if node.children else node.content
 

@@ -45,7 +45,7 @@ ELSEWHERE = {
     ("self", "to"): "shows every key: attn heads --to TOKEN ranks heads by the weight on one",
     ("self", "top"): "shows one head: attn heads --top {value} shows the first heads of a model",
 }
-"""Of flags that a command has not: what it does instead, and what does what is meant."""
+"""For flags that a command lacks: what it does instead, and which command does what was meant."""
 
 ADVICE = {
     "q": "progress and notes are on standard error: 2>/dev/null leaves them out",
@@ -72,11 +72,11 @@ FROM_DISK = frozenset(
 
 
 def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
-    """What a word that is no command may be: a file, a command with a mistake in it, a text."""
+    """The error for an unknown command, which may be a file, a misspelled command or a text."""
     word, *others = args
     typed = word[:MOST_SHOWN]
-    if found := synonym(word, commands) or alike(word, commands):
-        return f"{typed}: is not a command: did you mean attn {found}?"
+    if meant := synonym(word, commands) or alike(word, commands):
+        return f"{typed}: is not a command: did you mean attn {meant}?"
     suffix = Path(word).suffix.lower()
     readers = [reader for reader, suffixes in READERS.items() if suffix in suffixes]
     for reader in ["heads --model"] if Path(word).is_dir() else readers:
@@ -87,15 +87,15 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     return f"{typed}: is not a command: attn --help lists them"
 
 
-def flag_before_command(message: str, args: Sequence[str], own: Flags, commands: Collection[str]) -> str:
-    """A message of Typer's about a flag that stands where a command is expected, with what would work."""
+def flag_before_command(message: str, args: Sequence[str], flags: Flags, commands: Collection[str]) -> str:
+    """Typer's message about a flag where a command was expected, with what would work."""
     match = NO_SUCH_FLAG.match(message)
     if match is None:
         return message
     flag = match[1]
-    in_capitals = (name for name in own if name.lower() == flag.lower())
-    if found := next(in_capitals, None) or alike(flag, own):
-        return f"{flag}: is not a flag of attn: did you mean {found}?"
+    in_capitals = (name for name in flags if name.lower() == flag.lower())
+    if meant := next(in_capitals, None) or alike(flag, flags):
+        return f"{flag}: is not a flag of attn: did you mean {meant}?"
     command = next((arg for arg in args if arg in commands), "COMMAND")
     others = [shlex.quote(arg) for arg in args if arg != command]
     typed = " ".join(["attn", command, *others])[:MOST_SHOWN]
@@ -103,7 +103,7 @@ def flag_before_command(message: str, args: Sequence[str], own: Flags, commands:
 
 
 def hyphenated(args: Sequence[str], flags: Collection[str]) -> list[str]:
-    """The arguments with `--head_dim` as `--head-dim`, where that is a flag and the other is none."""
+    """The arguments with `--head_dim` as `--head-dim`, where only the latter is a flag."""
     spelled: list[str] = []
     for place, arg in enumerate(args):
         if arg == "--":
@@ -116,7 +116,7 @@ def hyphenated(args: Sequence[str], flags: Collection[str]) -> list[str]:
 
 
 def check_values(args: Sequence[str], flags: Flags) -> None:
-    """UserError for `--causal true`, whose `true` would be taken for the text, and `--needle --model`."""
+    """Raise UserError for `--causal true`, whose `true` would become the text, and `--needle --model`."""
     for flag, value in pairwise(takewhile(lambda arg: arg != "--", args)):
         if flag not in flags:
             continue
@@ -207,14 +207,14 @@ def _unknown_flag(
         if arg.startswith(flag) and any(map(str.isspace, arg.partition("=")[0])):
             return f"{arg[:MOST_SHOWN]}: begins with a dash: attn {command} -- {shlex.quote(arg)}"
     is_none = f"{flag}: is not a flag of attn {command}"
-    word, own = _word(flag), _by_word(flags)
+    word, flag_of_word = _word(flag), _by_word(flags)
     following = dict(pairwise(args)).get(flag, "-")
     value = NO_VALUE if following.startswith("-") else following
     if (command, word) in ELSEWHERE:
         return f"{is_none}, which {ELSEWHERE[command, word].format(value=value)}"
-    if found := synonym(word, own):
-        alone = ", without a value" if flags[own[found]] is None and value != NO_VALUE else ""
-        return f"{is_none}: did you mean {own[found]}{alone}?"
+    if meant := synonym(word, flag_of_word):
+        alone = ", without a value" if flags[flag_of_word[meant]] is None and value != NO_VALUE else ""
+        return f"{is_none}: did you mean {flag_of_word[meant]}{alone}?"
     if word in FROM_DISK and "--load" in flags:
         return f"{is_none}: --load disk reads weights as they are used"
     if word in ADVICE:
@@ -227,8 +227,8 @@ def _unknown_flag(
         more = f" and {len(having) - MOST_NAMED} more" if len(having) > MOST_NAMED else ""
         verb = "have" if having[1:] else "has"
         return f"{is_none}: {', '.join(having[:MOST_NAMED])}{more} {verb} {flag_there}"
-    if found := alike(word, own):
-        return f"{is_none}: did you mean {own[found]}?"
+    if meant := alike(word, flag_of_word):
+        return f"{is_none}: did you mean {flag_of_word[meant]}?"
     return f"{is_none}: attn {command} --help-all lists them"
 
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from attncli.commands.heads import pictures_of
 from attncli.commands.surveys import ablated_notes
 from attncli.core.engines import attend
-from attncli.core.formulas import Plane, moments
+from attncli.core.formulas import Plane
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
+from attncli.core.summaries import moments
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.looks import look_queries
 from attncli.measure.removal import AblatedHeads
@@ -25,13 +26,12 @@ from attncli.models.pretrained import (
     Pretrained,
     Reading,
     attention_between_words,
-    check_tokens_named,
     reader_of,
     texts_of_stack,
-    token_named,
     words_of_characters,
 )
 from attncli.models.side_by_side import of_this_run
+from attncli.models.token_names import check_tokens_named, token_named
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Step
 from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec

@@ -49,10 +49,10 @@ LONG_SECONDS = 60.0
 
 
 class ProgressLine:
-    """A line on standard error, overwritten and finally erased; none unless that is a terminal.
+    """A progress line on standard error, overwritten and finally erased; only where that is a terminal.
 
     `begin` writes it at once; progress appears after a second of work. Called with the fraction done, or
-    told each stage of the work, it shows that share and, once that may be said, the time left.
+    with each stage of the work, it shows that share and, once the forecast is steady, the time left.
     """
 
     def __init__(self) -> None:
@@ -103,8 +103,8 @@ class ProgressLine:
         self._ways_out = ways_out
 
     def of_layers(self, number: int, count: int, /) -> None:
-        """A layer of a model begins. Where no stage was told, it is shown alone, of the first run with the
-        time left: how many runs follow is not known.
+        """A layer of a model begins. Without stages only the layer is shown, with the time left of the first
+        run: the number of later runs is unknown.
         """
         if self._forecast is not None:
             self._forecast.begin_layer(number, count)
@@ -136,7 +136,7 @@ class ProgressLine:
         self._end_waiting()
         self._waiting = Event()
         self._put(text)
-        # Of its own: what reads a model may send standard error elsewhere meanwhile.
+        # A duplicate: code that reads a model may redirect standard error meanwhile.
         terminal = os.dup(sys.stderr.fileno())
         Thread(target=self._count, args=(text, self._waiting, terminal), daemon=True).start()
 
@@ -204,7 +204,7 @@ def progress_line() -> Iterator[ProgressLine]:
 
 
 def first_words(models: Iterable[str | None]) -> str:
-    """What a command does first, from what is known before anything is imported: `reading gpt2, 548 MB`."""
+    """The first progress line, from what is known before any import: `reading gpt2, 548 MB`."""
     sized = [_with_size(model) for model in dict.fromkeys(models) if model is not None]
     return f"reading {', '.join(sized)}" if sized else "starting torch"
 
@@ -244,7 +244,7 @@ def readable_seconds(seconds: float) -> str:
 
 
 def checked_step(step: str | None, view: str, display: Display) -> int | None:
-    """The number of --step; UserError where it is not a number, or the view shows no steps."""
+    """The number of --step. Raises UserError where it is not a number, or the view shows no steps."""
     if step is None:
         return None
     if not VIEWS[view].has_steps:
@@ -258,7 +258,7 @@ def checked_step(step: str | None, view: str, display: Display) -> int | None:
 
 
 def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report]":
-    """The reports; UserError for one without that step."""
+    """The reports. Raises UserError for one without that step."""
     for report in reports:
         count = len(report.steps)
         if step is not None and not count:
@@ -269,7 +269,7 @@ def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report
 
 
 def walk_steps(reports: "Iterable[Report]", write: Write, stream: IO[str], display: Display) -> None:
-    """Each step of an explanation on a page of its own, until the reader quits."""
+    """Show each step of an explanation on a separate page until the reader quits."""
     from attncli.commands.pager import walk
 
     for report in reports:
@@ -312,8 +312,8 @@ class Destination:
         self.format = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
         self.view = VIEWS[self.format]
         if show and self.view.whole:
-            shown = ", ".join(name for name, view in VIEWS.items() if not view.whole)
-            raise UserError(f"--show: {self.format} always holds the whole report; it is for {shown}")
+            partial = ", ".join(name for name, view in VIEWS.items() if not view.whole)
+            raise UserError(f"--show: {self.format} always holds the whole report; it is for {partial}")
         if self.view.one_table and len(display.show) > 1:
             names = ", ".join(display.show)
             raise UserError(f"--show: a {self.format} file is one table: give one name (got {names})")
@@ -334,7 +334,7 @@ class Destination:
         self.browser = found_browser(self.format, self.path) if open else None
 
     def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
-        """Write the reports as they come; WriteError where the file cannot take them.
+        """Write the reports as they come. Raises WriteError where the file cannot take them.
 
         `several` says what was not known before they were read: whether they are one report or a list.
         """
@@ -378,22 +378,22 @@ class Destination:
 
 
 def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) -> None:
-    """UserError for what is neither a part of reports nor a table or tensor that a first screen shows.
+    """Raise UserError for names that are no part of reports and no table or tensor of a first screen.
 
-    It names those of the experiment, where that is known.
+    The error lists those of the experiment, where it is known.
     """
     unknown = [name for name in names if name not in PARTS]
     if unknown:
         from attncli.views.tables import shown_names, shown_names_of
 
-        own = [] if experiment is None else shown_names_of(experiment)
+        experiment_parts = [] if experiment is None else shown_names_of(experiment)
         for name in unknown:
             if name not in shown_names():
-                refuse_unknown("--show", name, (*PARTS, *own))
+                refuse_unknown("--show", name, (*PARTS, *experiment_parts))
 
 
 def found_browser(format: str, path: Path | None) -> "BaseBrowser":
-    """What can open the file; UserError where it is no page or picture, or there is no browser."""
+    """The opener for the file. Raises UserError without a browser, and for all but pages and pictures."""
     drawn = {name: each for name, each in VIEWS.items() if each.draws and each.suffixes}
     opened = [name for name, each in drawn.items() if not each.for_other_programs]
     if path is None or format not in opened:
@@ -407,7 +407,7 @@ def found_browser(format: str, path: Path | None) -> "BaseBrowser":
 
 
 def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
-    """The only report there is; UserError, before anything is written, where there are more or none."""
+    """The only report. Raises UserError, before anything is written, for any other number of reports."""
     first, second = islice(chain(reports, (None, None)), 2)
     verb = "draw" if VIEWS[format].draws else "write"
     if first is None:
@@ -422,16 +422,16 @@ def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
 
 
 def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Report]":
-    """The reports; UserError for what --show names that the only report, or each of several, has not."""
+    """The reports. Raises UserError for --show names that the only report, or each of several, lacks."""
     from attncli.views.matrices import listed_names, missing_parts, named_parts, parts_of
 
     missing: list[str] = []
-    found: dict[str, None] = {}
+    part_names: dict[str, None] = {}
     named: set[str] = set()
     for report in reports:
-        found |= dict.fromkeys([*parts_of(report), *listed_names(report)])
+        part_names |= dict.fromkeys([*parts_of(report), *listed_names(report)])
         named |= named_parts(report)
-        missing = missing_parts([name for name in display.show if name not in named], list(found))
+        missing = missing_parts([name for name in display.show if name not in named], list(part_names))
         if missing and not display.several:
             break
         yield report
@@ -440,11 +440,11 @@ def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Repo
 
 
 STDOUT = (None, "-", "/dev/stdout")
-"""What -o may be for standard output: a file that the shell opened there is not replaced by another."""
+"""Names of standard output for -o: a file that the shell opened there must not be replaced."""
 
 
 def checked_path(output: str | None) -> Path | None:
-    """The file of -o, None for standard output; UserError for a name under which none can be written."""
+    """The file of -o, None for standard output. Raises UserError for a name that cannot be written."""
     if output in STDOUT:
         return None
     path = Path(output)
@@ -463,7 +463,7 @@ def checked_path(output: str | None) -> Path | None:
 
 
 def checked_store(path: Path) -> Path:
-    """The store of -o; UserError where neither a file nor a folder can be written under its name."""
+    """The store of -o. Raises UserError where neither a file nor a folder can be written under its name."""
     if not path.is_dir():
         checked_path(str(path))
     return path
@@ -472,9 +472,9 @@ def checked_store(path: Path) -> Path:
 def chosen_format(
     format: str | None, path: Path | None, known: Collection[str], suffixes: Mapping[str, str], default: str
 ) -> str:
-    """The format that is asked for, else that of the file's suffix; the default where there is no file.
+    """The requested format, else that of the file's suffix, else the default.
 
-    UserError where the suffix is that of another format.
+    Raises UserError where the suffix belongs to another format.
     """
     suffix = path.suffix.lower() if path is not None else ""
     if format is not None:
@@ -512,7 +512,7 @@ Written = TypeVar("Written")
 
 
 def said_while_written(items: Iterable[Written], path: Path | None, line: ProgressLine) -> Iterator[Written]:
-    """What is written to a file, which the line names meanwhile; what makes an item has a line of its own."""
+    """Items to write to a file, which the progress line names; producing an item has a separate line."""
     name = "standard output" if path is None else path.name
     is_file = path is not None or _is_stdout_a_file()
     for item in items:
@@ -525,7 +525,7 @@ def said_while_written(items: Iterable[Written], path: Path | None, line: Progre
 
 
 def _is_stdout_a_file() -> bool:
-    """Whether a shell opened a file there, not a pipe or a terminal; what tests put there is neither."""
+    """Whether a shell redirected it to a file, not a pipe or terminal; False for a replacement in tests."""
     try:
         return S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):
@@ -617,7 +617,7 @@ def _remove_unlocked(path: Path) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    """Whether there is a process of this number, whoever runs it."""
+    """Whether a process with this id exists, whoever runs it."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -27,7 +27,7 @@ ESCAPE_SECONDS = 0.05
 MAX_DIGITS = 6
 
 
-class Place(NamedTuple):
+class ReadingPlace(NamedTuple):
     """Where the reader is: what Enter does there, and how many pages, each a `noun`, there are."""
 
     enter: str
@@ -44,14 +44,14 @@ class Place(NamedTuple):
         return f"{enter[: max(0, room - len(tail))]}{tail}"[:room]
 
     def answer(self, key: str, number: str) -> str | int | None:
-        """What a key asks for, after the number typed before it; None where there is no such page."""
+        """What a key asks for, given the number typed before it; None where no such page exists."""
         asked = MOVES.get(key)
         if number and asked == NEXT:
             return int(number) if 1 <= int(number) <= self.num_pages else None
         return None if asked == BACK and not self.can_go_back else asked
 
 
-Ask = Callable[[Place], str | int]
+Ask = Callable[[ReadingPlace], str | int]
 """Waits for the reader: NEXT, BACK, QUIT, or the number of a page, from 1."""
 
 
@@ -91,7 +91,7 @@ def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
             enter = "more of this"
             if is_last:
                 enter = f"{number + 2} of {count}, {names[number + 1]}" if number + 1 < count else "quit"
-            match ask(Place(enter, number + part > 0, count, noun)):
+            match ask(ReadingPlace(enter, number + part > 0, count, noun)):
                 case int(chosen):
                     number, part = chosen - 1, 0
                 case "back":
@@ -106,25 +106,25 @@ def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
 
 @contextmanager
 def asking() -> Iterator[Ask]:
-    """What waits for the reader: single keys; lines where there is no termios, as on Windows."""
+    """A function that waits for the reader: for single keys, or for lines without termios (Windows)."""
     if find_spec("termios") is None:
         yield _ask_by_line
         return
-    shown: list[str] = []  # the prompt, written again when the process goes on
+    prompts: list[str] = []  # the prompt, written again when the process resumes
     is_first = [True]
-    with single_keys(lambda: _note(shown[0] if shown else "")) as read_key:
+    with single_keys(lambda: _note(prompts[0] if prompts else "")) as read_key:
 
-        def ask(place: Place) -> str | int:
+        def ask(place: ReadingPlace) -> str | int:
             if is_first:
                 is_first.clear()
                 forget_typed_ahead()
             number = ""
             while True:
-                shown[:] = [place.prompt(number)]
-                _note(shown[0])
+                prompts[:] = [place.prompt(number)]
+                _note(prompts[0])
                 key = read_key()
                 if (answer := place.answer(key, number)) is not None:
-                    shown.clear()
+                    prompts.clear()
                     _note("")
                     return answer
                 if key in RUBOUT:
@@ -135,7 +135,7 @@ def asking() -> Iterator[Ask]:
         yield ask
 
 
-def _ask_by_line(place: Place) -> str | int:
+def _ask_by_line(place: ReadingPlace) -> str | int:
     """By a line that Enter ends: a letter, a number, or nothing; anything else goes on, too."""
     while True:
         print(place.prompt(), end="", file=sys.stderr, flush=True)
@@ -195,7 +195,7 @@ def forget_typed_ahead() -> None:
 
 
 def _read_key(file: int) -> str:
-    """The next key, with what follows the escape of an arrow; END_OF_INPUT where there is no more."""
+    """The next key, an arrow's escape sequence included; END_OF_INPUT at the end."""
     key = os.read(file, 1).decode("latin-1") or END_OF_INPUT
     if key == ESCAPE and select([file], [], [], ESCAPE_SECONDS)[0]:
         key += os.read(file, 1).decode("latin-1")

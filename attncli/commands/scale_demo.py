@@ -112,7 +112,7 @@ def run(spec: ScaleDemoSpec, texts: Texts, draws: Any) -> Report:
     """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
     import torch
 
-    from attncli.core.formulas import moments
+    from attncli.core.summaries import moments
     from attncli.report_parts import build_report, named
     from attncli.toys.attention import choose_device
     from attncli.toys.explained_lessons import tensor_name

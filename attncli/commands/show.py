@@ -63,7 +63,7 @@ REPORT = option(
 
 
 def refuse_what_is_only_written(file: str, use: str = "show") -> None:
-    """UserError for a picture, a page or a table, by its suffix, where it does not hold JSON all the same.
+    """Raise UserError for a picture, a page or a table, by its suffix, unless it holds JSON.
 
     `use` is what to do with the report that is saved instead.
     """

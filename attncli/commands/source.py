@@ -22,13 +22,15 @@ from attncli.settings.fields import (
     CONFIG_ONLY,
     Contradictions,
     Everyday,
+    Form,
+    NotFor,
     Size,
     TextSource,
     contradiction,
 )
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
-from attncli.settings.text import IN_FILE, FileName, Text, Texts, names_file, text_or_file
+from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, text_or_file
 
 if TYPE_CHECKING:
     from attncli.measure.sources import Answer, AnswerWork
@@ -48,6 +50,9 @@ def _joined_heads(names: object) -> str:
 def _default_question(data: dict[str, Any]) -> str | None:
     given = any(data.get(key) for key in ("model", "file", "document", "context"))
     return None if given else QUESTION
+
+
+FINDING = Form("find_heads", "cannot be combined with `find_heads`, which asks nothing")
 
 
 class SourceSpec(ModelSpec):
@@ -71,16 +76,16 @@ class SourceSpec(ModelSpec):
     next_steps = ("--method removal", "--show statistics", "-o page.html")
     off_keys = frozenset({"document", "context", "chat", "find_heads", "answer", "head", "runs"})
 
-    file: Annotated[FileName | None, IN_FILE] = Field(
+    file: Annotated[TextPath | None, IN_FILE, NotFor(FINDING)] = Field(
         None, description="a text whose parts are the sources, or a chat as JSON; - reads stdin"
     )
-    document: Annotated[list[FileName], Everyday("a document that is a source; repeatable")] = Field(
-        [], description="a text file that is a source, above the question; repeatable"
-    )
-    context: Annotated[Text | None, CONFIG_ONLY] = Field(
+    document: Annotated[
+        list[TextPath], Everyday("a document that is a source; repeatable"), NotFor(FINDING)
+    ] = Field([], description="a text file that is a source, above the question; repeatable")
+    context: Annotated[Text | None, CONFIG_ONLY, NotFor(FINDING)] = Field(
         None, description="a text whose parts are the sources, as in `file`"
     )
-    sentence: Text | None = Field(
+    sentence: Annotated[Text | None, NotFor(FINDING)] = Field(
         default_factory=_default_question, description="the question, below the sources"
     )
     split: Annotated[
@@ -89,27 +94,35 @@ class SourceSpec(ModelSpec):
         default_factory=lambda data: "line" if data.get("sentence") == QUESTION else "sentence",
         description="what the sources of a text are; a text with <source NAME>...</source> in it has its own",
     )
-    chat: Annotated[bool, Everyday("in the chat template; of a chat as JSON each turn")] = Field(
-        False,
-        description="in the model's chat template: of a chat as JSON each turn and tool is a source, any "
-        "other text is a user's message",
-    )
-    answer: Annotated[Text | None, Everyday("an answer that is there: its text or file")] = Field(
-        None,
-        description="an answer that is there already, as a text or a file: the model reads it "
-        "(default: it writes one)",
-    )
-    max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
-    method: Annotated[Literal["weights", "removal", "sampled"], Everyday("what sources are ranked by")] = (
+    chat: Annotated[bool, Everyday("in the chat template; of a chat as JSON each turn"), NotFor(FINDING)] = (
         Field(
-            "weights",
-            description="what sources are ranked by: weights, checked by removing five; removal of "
-            "each; or sampled, random sets of them and a Lasso (ContextCite)",
+            False,
+            description="in the model's chat template: of a chat as JSON each turn and tool is a source, any "
+            "other text is a user's message",
         )
     )
-    runs: Size = Field(64, description="with `method` sampled: random sets of sources")
+    answer: Annotated[Text | None, Everyday("an answer that is there: its text or file"), NotFor(FINDING)] = (
+        Field(
+            None,
+            description="an answer that is there already, as a text or a file: the model reads it "
+            "(default: it writes one)",
+        )
+    )
+    max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
+    method: Annotated[
+        Literal["weights", "removal", "sampled"], Everyday("what sources are ranked by"), NotFor(FINDING)
+    ] = Field(
+        "weights",
+        description="what sources are ranked by: weights, checked by removing five; removal of "
+        "each; or sampled, random sets of them and a Lasso (ContextCite)",
+    )
+    runs: Annotated[Size, NotFor(FINDING)] = Field(
+        64, description="with `method` sampled: random sets of sources"
+    )
     head: Annotated[
-        Annotated[str, BeforeValidator(_joined_heads)] | None, Everyday("the retrieving heads, as 18:6,14:3")
+        Annotated[str, BeforeValidator(_joined_heads)] | None,
+        Everyday("the retrieving heads, as 18:6,14:3"),
+        NotFor(FINDING),
     ] = Field(
         None,
         description="the retrieving heads, as LAYER:HEAD,... (default: those that `find_heads` chose for "
@@ -148,12 +161,7 @@ class SourceSpec(ModelSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         yield from self.conflicts("file", "document", "context")
-        texts = self.given("sentence", "file", "document", "context", "answer", "method")
         if self.find_heads:
-            for key in (*texts, *self.given("chat", "head", "runs")):
-                yield contradiction(
-                    key, "cannot be combined with `find_heads`, which asks nothing", "find_heads"
-                )
             return
         if self.sentence is None and self.file is None and self.context is None and not self.document:
             yield contradiction(

@@ -15,13 +15,28 @@ from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
-    Group,
+    Form,
+    Heading,
+    NotFor,
+    Requires,
     Size,
     TokenName,
     contradiction,
 )
 from attncli.settings.models import SurveyTextSpec
 from attncli.settings.text import Texts
+
+LOGIT_OF_HEAD = Form(
+    "answer",
+    "cannot be combined with `answer`, at the last token",
+    is_asked=lambda spec: spec.head is not None and spec.answer is not None,
+)
+SCORE = Form(
+    "answer",
+    "is of heads that add to a logit: `head` needs `answer`",
+    is_asked=lambda spec: spec.is_of_score,
+)
+QUERY_OR_KEY = (Requires("head", more=", whose query or key it is"), NotFor(LOGIT_OF_HEAD))
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +54,12 @@ else:
         __base__=SurveyTextSpec,
         **{
             "from": (
-                Annotated[TokenName | None, Group("Output"), Everyday("with --head: the token that looks")],
+                Annotated[
+                    TokenName | None,
+                    Heading("Output"),
+                    Everyday("with --head: the token that looks"),
+                    *QUERY_OR_KEY,
+                ],
                 Field(
                     None,
                     description="with `head`: the query: a text as cat, cat#2 for the second of them, a "
@@ -48,7 +68,10 @@ else:
             ),
             "to": (
                 Annotated[
-                    TokenName | None, Group("Output"), Everyday("with --head: the token that it looks at")
+                    TokenName | None,
+                    Heading("Output"),
+                    Everyday("with --head: the token that it looks at"),
+                    *QUERY_OR_KEY,
                 ],
                 Field(
                     None,
@@ -81,8 +104,8 @@ class WhySpec(QueryAndKeySpec):
     answer: Annotated[str | None, Everyday("the token whose logit it is, after the text")] = Field(
         None, description="the token whose logit it is, after the text (default: the most likely one)"
     )
-    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
-        None, description="with `answer`: how far its logit is above this token's"
+    against: Annotated[str | None, Everyday("with --answer: compare with this token"), Requires("answer")] = (
+        Field(None, description="with `answer`: how far its logit is above this token's")
     )
     head: Annotated[
         Annotated[str, BeforeValidator(head_name)] | None,
@@ -92,11 +115,13 @@ class WhySpec(QueryAndKeySpec):
         description="why this head, as LAYER:HEAD, looks where it does; with `answer`: what it adds token by "
         "token (default: the head that adds most)",
     )
-    over: Count = Field(
+    over: Annotated[Count, Requires("head", more=", whose score it is about"), NotFor(LOGIT_OF_HEAD)] = Field(
         2,
         description="with `head`: how many earlier heads of each side say what they looked at as they wrote",
     )
-    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
+    top: Annotated[Size | None, Everyday(), NotFor(SCORE)] = Field(
+        None, description="show only the first N heads"
+    )
 
     @classmethod
     def title_of(cls, settings: Mapping[str, Any]) -> str:
@@ -127,16 +152,6 @@ class WhySpec(QueryAndKeySpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if self.against is not None and self.answer is None:
-            yield contradiction("against", "needs `answer`", "answer")
-        for key in self.given("from", "to", "over"):
-            if self.head is None:
-                what = "whose score it is about" if key == "over" else "whose query or key it is"
-                yield contradiction(key, f"needs `head`, {what}", "head")
-            elif self.answer is not None:
-                yield contradiction(key, "cannot be combined with `answer`, at the last token", "answer")
-        if self.top is not None and self.is_of_score:
-            yield contradiction("top", "is of heads that add to a logit: `head` needs `answer`", "answer")
         if self.texts is not None:
             yield contradiction(
                 "texts", "is not for why, which reads one text: give `sentence` or `file`", "texts"
@@ -195,7 +210,7 @@ def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> lis
 
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.measure.scores import score_parts
-    from attncli.models.pretrained import token_named
+    from attncli.models.token_names import token_named
     from attncli.report_parts import build_report, shipped_notes
 
     stack, layer, head = named_head(str(spec.head))

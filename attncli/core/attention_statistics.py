@@ -67,7 +67,7 @@ def layer_of(
         masks = _expanded("key_mask", key_mask, torch.Size([*batch, num_keys])).reshape(
             num_texts, num_heads, num_keys
         )
-        if key_mask.ndim > 1 and key_mask.shape[-2] > 1:  # each head has its own: it becomes a text
+        if key_mask.ndim > 1 and key_mask.shape[-2] > 1:  # heads have different masks: each becomes a text
             key, value = (shared.repeat_interleave(num_heads // kv_heads, dim=1) for shared in (key, value))
             query, key, value = (tensor.flatten(0, 1).unsqueeze(1) for tensor in (query, key, value))
             logits = None if logits is None else logits.reshape(-1, 1)
@@ -81,7 +81,7 @@ def layer_of(
 
 
 def _refuse_large_numbers(layer: AttentionLayer) -> None:
-    """ValueError for what is not finite, and for scores that may be too large."""
+    """Raise ValueError for values that are not finite, and for scores that may overflow."""
     with torch_threads(1):
         lengths = {
             "query": layer.longest_query,
@@ -176,11 +176,11 @@ class AttentionStatistics:
     top_weights: Float[Tensor, "*batch query top_k"]
     """Their weights; null beyond `visible`."""
     previous_token: Float[Tensor, "*batch query"]
-    """The weight on the key at position - 1; 0 where it is hidden, null where there is no such key."""
+    """The weight on the key at position - 1; 0 where it is hidden, null where no such key exists."""
     visible: Int[Tensor, "*batch query"]
     """The number of keys this query may see."""
     score_mean: Float[Tensor, "*batch"]
-    """Mean of the (scaled, capped) scores over all visible entries of a head; null where there is none."""
+    """Mean of the (scaled, capped) scores over all visible entries of a head; null without any."""
     score_variance: Float[Tensor, "*batch"]
     """Their unbiased variance; null below two entries."""
     score_min: Float[Tensor, "*batch"]
@@ -196,7 +196,7 @@ class AttentionStatistics:
 
     def __getattr__(self, name: str) -> Float[Tensor, "*batch query"]:
         """A row statistic."""
-        rows = vars(self).get("rows", {})  # while it is copied or unpickled there are none yet
+        rows = vars(self).get("rows", {})  # not set yet while it is copied or unpickled
         if name not in rows:
             known = ", ".join(rows)
             raise AttributeError(f"AttentionStatistics has no attribute {name!r}; its rows are {known}")
@@ -273,27 +273,29 @@ def computed_statistics(
     )
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         layer, batch = layer_of(query, key, values, key_mask, sink, **settings)
-        found = engine(layer, wanted)
+        computed = engine(layer, wanted)
 
     def shaped(tensor: Tensor | None) -> Any:
         return None if tensor is None else tensor.reshape((*batch, *tensor.shape[2:]))
 
-    assert found.visible is not None and found.moments is not None and found.output is not None
+    assert computed.visible is not None and computed.moments is not None and computed.output is not None
     num_texts, num_heads, num_queries, _ = rows = layer.shape
     no_keys = torch.empty(*rows[:3], 0, dtype=torch.int64, device=query.device)
     return AttentionStatistics(
-        output=None if value is None else shaped(found.output),
-        logsumexp=shaped(found.logsumexp),
-        rows={name: shaped(row) for name, row in found.rows.items()},
-        top_keys=shaped(no_keys if found.top_keys is None else found.top_keys),
-        top_weights=shaped(no_keys.to(found.output) if found.top_weights is None else found.top_weights),
-        previous_token=shaped(found.previous_token),
-        visible=shaped(found.visible.unsqueeze(1).expand(num_texts, num_heads, num_queries)),
-        score_mean=shaped(found.moments.mean.to(found.output)),
-        score_variance=shaped(found.moments.variance.to(found.output)),
-        score_min=shaped(found.moments.smallest.to(found.output)),
-        score_max=shaped(found.moments.largest.to(found.output)),
-        received_mass=shaped(found.received_mass),
-        pooled_mean=shaped(found.pooled_mean),
-        pooled_max=shaped(found.pooled_max),
+        output=None if value is None else shaped(computed.output),
+        logsumexp=shaped(computed.logsumexp),
+        rows={name: shaped(row) for name, row in computed.rows.items()},
+        top_keys=shaped(no_keys if computed.top_keys is None else computed.top_keys),
+        top_weights=shaped(
+            no_keys.to(computed.output) if computed.top_weights is None else computed.top_weights
+        ),
+        previous_token=shaped(computed.previous_token),
+        visible=shaped(computed.visible.unsqueeze(1).expand(num_texts, num_heads, num_queries)),
+        score_mean=shaped(computed.moments.mean.to(computed.output)),
+        score_variance=shaped(computed.moments.variance.to(computed.output)),
+        score_min=shaped(computed.moments.smallest.to(computed.output)),
+        score_max=shaped(computed.moments.largest.to(computed.output)),
+        received_mass=shaped(computed.received_mass),
+        pooled_mean=shaped(computed.pooled_mean),
+        pooled_max=shaped(computed.pooled_max),
     )

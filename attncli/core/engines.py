@@ -1,4 +1,4 @@
-"""What computes a layer's attention; which engine does follows from size and from what is wanted."""
+"""The computation of a layer's attention. Its size and the wanted results choose the engine."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,25 +11,25 @@ from torch import Tensor, nn
 
 from attncli.core import rows
 from attncli.core.layer import PLAIN, AttentionLayer, Computed, Visibility, Wanted
-from attncli.core.row_tiles import GivenWeights, Source
+from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 from attncli.core.runtime import added, imported_or_told
 
-Progress = Callable[[float], None]
+ProgressCallback = Callable[[float], None]
 
 
 class Engine(NamedTuple):
-    """A function of a layer, or of given weights, and whether it suits their size and what is wanted."""
+    """A function of a layer or of given weights, and whether it suits their size and the wanted results."""
 
     attend: Callable[..., Computed]
-    suits: Callable[[Source, Wanted], bool]
+    suits: Callable[[LayerOrWeights, Wanted], bool]
 
 
 LEAST_KEYS = 1024
 """Keys of a row from which tiles were measured to be faster than whole rows."""
 
 
-def is_long(source: Source, wanted: Wanted) -> bool:
-    """Whether rows are long and nothing is wanted that takes them whole; or there is no key at all."""
+def is_long(source: LayerOrWeights, wanted: Wanted) -> bool:
+    """Whether rows are long and no wanted result takes whole rows, or there are no keys at all."""
     if 0 in source.shape:
         return True
     if (
@@ -49,7 +49,9 @@ def is_long(source: Source, wanted: Wanted) -> bool:
     return not takes_whole_rows and source.shape[3] >= LEAST_KEYS
 
 
-def attend_by_tiles(layer: AttentionLayer, wanted: Wanted, progress: Progress | None = None) -> Computed:
+def attend_by_tiles(
+    layer: AttentionLayer, wanted: Wanted, progress: ProgressCallback | None = None
+) -> Computed:
     """What the engine `tiles` gives; most runs have no long row and never import it."""
     from attncli.core import tiles
 
@@ -70,12 +72,12 @@ def engines() -> dict[str, Engine]:
     return {name: engine for name, engine in others.items() if engine is not None} | ENGINES
 
 
-def engine_for(source: Source, wanted: Wanted) -> str:
+def engine_for(source: LayerOrWeights, wanted: Wanted) -> str:
     """The name of the first engine that suits."""
     return next(name for name, engine in engines().items() if engine.suits(source, wanted))
 
 
-def attend(source: Source, wanted: Wanted, progress: Progress | None = None) -> Computed:
+def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | None = None) -> Computed:
     """What is wanted of a layer, or of given weights, by the engine that suits.
 
     Of the rest beside the first key an engine of a plugin need not know: that is then computed from rows.
@@ -108,9 +110,9 @@ def attend_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head que
 MOST_MASKED = 2**24
 """Entries of a mask that fused attention may take: 4,096 queries of 4,096 keys."""
 MASKED_QUERIES = 128
-"""Of a layer with a mask that are computed at a time: keys that none of them sees cost nothing."""
+"""Queries computed together in a masked layer: keys hidden from all of them cost nothing."""
 
-Columns = Callable[[Visibility, slice], slice | Int[Tensor, " key"]]
+KeyColumns = Callable[[Visibility, slice], slice | Int[Tensor, " key"]]
 
 
 class Masked(NamedTuple):
@@ -130,8 +132,8 @@ class FusedAttention:
     some queries see more closely than the visibility's span.
     """
 
-    def __init__(self, columns: Columns | None = None) -> None:
-        self._columns: Columns = columns or (lambda seen, queries: seen.span(queries)[0])
+    def __init__(self, columns: KeyColumns | None = None) -> None:
+        self._columns: KeyColumns = columns or (lambda seen, queries: seen.span(queries)[0])
         self._last_masks: tuple[Visibility, list[Masked]] | None = None
 
     def forget(self) -> None:

@@ -2,13 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from importlib import import_module
-from math import atan2, exp, lgamma, log, log1p, pi, sqrt
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -29,12 +26,12 @@ class RestOfSoftmax(NamedTuple):
 
 @dataclass(frozen=True)
 class Softmax:
-    """How rows came of their scores: weight p = exp(exponent - log_total), the largest exponent of a row 0.
+    """The softmax of rows: weight p = exp(exponent - log_total), where a row's largest exponent is 0.
 
-    `sums` is the sum of the weights of a row. Either the exponents are there, or the sums that the compiled
-    pass computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|, `local` of `local_mass`,
-    and the `rest` beside the first column. `participation`, 1 / sum p^2 in float64, is there from that pass,
-    and with a sink, below which p may be too small to be squared.
+    `sums` is the sum of each row's weights. Either `exponents` is given or the sums that the compiled pass
+    computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|, `local` for `local_mass`, and
+    `rest` for the rows without the first column. `participation`, 1 / sum p^2 in float64, is given by that
+    pass and with a sink, below which p may be too small to be squared.
     """
 
     log_totals: Float[Tensor, "*batch query"]
@@ -90,10 +87,10 @@ class Plane:
 class Rows:
     """Weights p of some queries on a run of neighbouring keys; keys before and after it have weight 0.
 
-    `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is there
-    where the weights came from scores; weights from elsewhere may be negative. `num_keys` counts all keys,
-    where the run is a part of them; `max_scores` is the largest score of each row, where there are scores.
-    `plane` says where tokens lie on a picture, where they do.
+    `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is given
+    for weights computed from scores; other weights may be negative. `num_keys` counts all keys where the run
+    is a part of them; `max_scores` is the largest score of each row, where scores are known. `plane` has the
+    places of tokens on a picture.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -132,10 +129,10 @@ class Rows:
 
     def distances(self) -> Float[Tensor, "query key"]:
         """|i - j|, in tokens."""
-        found: Tensor = self._shared(
+        distances: Tensor = self._shared(
             "distances", lambda: (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
         )
-        return found
+        return distances
 
     def near_ends(self) -> Float[Tensor, "query key"]:
         """1 where a key is among the first ones, or near the query: see `ends_of`; else 0."""
@@ -144,16 +141,16 @@ class Rows:
             ends = ends_of(len(self.keys) if self.num_keys is None else self.num_keys)
             return ((self.keys < ends.sink) | (self.distances() < ends.window)).to(self.weights.dtype)
 
-        found: Tensor = self._shared("near_ends", near)
-        return found
+        mask: Tensor = self._shared("near_ends", near)
+        return mask
 
     def max_entropy(self) -> Float[Tensor, "*#batch query"]:
         """ln(number of visible keys), the entropy of a uniform row; NaN below two of them."""
-        found: Tensor = self._shared(
+        entropies: Tensor = self._shared(
             "max_entropy",
             lambda: self.visible.to(self.weights.dtype).log().masked_fill(self.visible < 2, torch.nan),
         )
-        return found
+        return entropies
 
     def _shared(self, name: str, compute: Callable[[], Any]) -> Any:
         if name not in self.shared:
@@ -391,7 +388,7 @@ def text_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
 
 
 def special_mass_of_row(rows: PromptedRows) -> Float[Tensor, "*batch"]:
-    """sum p over the tokenizer's own tokens."""
+    """sum p over the tokenizer's special tokens."""
     return rows.on(rows.special)
 
 
@@ -424,7 +421,7 @@ def retrieval_score(
 ) -> tuple[Float[Tensor, "*head"], int]:
     """The share of copied tokens whose strongest key is that token in the needle; and how many were copied.
 
-    A written token is copied where the needle has it. NaN where none was. Wu et al. 2024 (2404.15574),
+    A written token is copied where the needle has it. NaN without copied tokens. Wu et al. 2024 (2404.15574),
     section 2, who divide by the tokens of the needle instead.
     """
     copied = torch.isin(written, key_ids[needle])
@@ -435,11 +432,11 @@ def retrieval_score(
 
 @dataclass(frozen=True)
 class Places:
-    """Some rows and columns of the weights: positions, and the tokens of each text there.
+    """Some rows and columns of the weights: their positions, and each text's tokens there.
 
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
-    them are repeated on the probe. `special` are the tokenizer's own tokens; `from_queries` and `to_keys` are
-    the places that were asked for. `query_places` and `key_places` are row and column on a picture, NaN for
+    them are repeated on the probe. `special` are the tokenizer's special tokens; `from_queries` and `to_keys`
+    are the requested places. `query_places` and `key_places` are row and column on a picture, NaN for
     a token that lies elsewhere, None for a text.
     """
 
@@ -509,7 +506,7 @@ def induction(at: Places) -> Pattern:
 
 
 def special_mass(at: Places) -> Pattern:
-    """j is one of the tokenizer's own tokens: [CLS], [SEP], <s>. In BERT many heads park weight there (Clark
+    """j is a special token of the tokenizer: [CLS], [SEP], <s>. In BERT many heads park weight there (Clark
     et al. 2019).
     """
     return at.special & at.counted
@@ -532,216 +529,3 @@ def induction_stripe(at: Places) -> Pattern:
 def sink_rate(first_key_weight: Float[Tensor, " head"], threshold: float = 0.3) -> float:
     """Share of heads whose mean weight on the first key exceeds a threshold. Gu et al. 2024 (2410.10781)."""
     return (first_key_weight > threshold).double().mean().item()
-
-
-def merged_moments(
-    count: Int[Tensor, "*batch group"],
-    mean: Float[Tensor, "*batch group"],
-    squares: Float[Tensor, "*batch group"],
-    lowest: Float[Tensor, "*batch group"],
-    highest: Float[Tensor, "*batch group"],
-) -> dict[str, Float[Tensor, "*batch"]]:
-    """The moments of all groups together, in float64: squared deviations within and between add up.
-
-    `squares` are the sums of squared deviations from each group's mean. NaN where all groups are empty, the
-    variance below two numbers. Chan, Golub and LeVeque 1979.
-    """
-    if mean.shape[-1] == 1:  # as in most calls, which would take longer to merge than to measure
-        total, center, within, least, most = (
-            numbers.squeeze(-1).double() for numbers in (count, mean, squares, lowest, highest)
-        )
-        is_none = total == 0
-        return {
-            "mean": center.masked_fill(is_none, torch.nan),
-            "variance": (within / (total - 1)).masked_fill(total < 2, torch.nan),
-            "min": least.masked_fill(is_none, torch.nan),
-            "max": most.masked_fill(is_none, torch.nan),
-        }
-    number, center = count.double(), mean.double().nan_to_num()
-    total = number.sum(dim=-1)
-    overall = (number * center).sum(dim=-1) / total
-    between = number * (center - overall.unsqueeze(-1)).square()
-    variance = (squares.double().nan_to_num() + between.nan_to_num()).sum(dim=-1) / (total - 1)
-    seen = number > 0
-    return {
-        "mean": overall,
-        "variance": variance.masked_fill(total < 2, torch.nan),
-        "min": lowest.double().where(seen, torch.inf).amin(dim=-1).masked_fill(total == 0, torch.nan),
-        "max": highest.double().where(seen, -torch.inf).amax(dim=-1).masked_fill(total == 0, torch.nan),
-    }
-
-
-def moments(numbers: Float[Tensor, "..."]) -> dict[str, float]:
-    """Mean, unbiased variance, minimum and maximum of all entries; the variance of one number is NaN."""
-    flat = numbers.double().flatten()
-    variance = flat.var().item() if len(flat) > 1 else float("nan")
-    return {
-        "mean": flat.mean().item(),
-        "variance": variance,
-        "min": flat.min().item(),
-        "max": flat.max().item(),
-    }
-
-
-@dataclass(frozen=True)
-class RunningMoments:
-    """The count of numbers so far in each place, their mean, and the sum of squared deviations from it."""
-
-    count: Int[Tensor, "*place"]
-    mean: Float[Tensor, "*place"]
-    squares: Float[Tensor, "*place"]
-
-    @classmethod
-    def of(cls, numbers: Float[Tensor, "text ..."]) -> "RunningMoments":
-        """The moments of some numbers; NaN does not count, and the mean of none is 0."""
-        numbers = numbers.double()
-        count = (~numbers.isnan()).sum(dim=0)
-        mean = numbers.nansum(dim=0) / count.clamp(min=1)
-        return cls(count, mean, (numbers - mean).square().nansum(dim=0))
-
-    def __add__(self, other: "RunningMoments") -> "RunningMoments":
-        """The moments of both together. Chan, Golub and LeVeque 1979, eq. 2.1."""
-        count = self.count + other.count
-        share = other.count / count.clamp(min=1)
-        apart = other.mean - self.mean
-        squares = self.squares + other.squares + apart.square() * self.count * share
-        return RunningMoments(count, self.mean + apart * share, squares)
-
-
-LEVEL = 0.95
-CLOSE = 1e-13
-"""Newton's steps end where they change a quantile by less than this share of it."""
-
-
-def _central_mass(quantile: float, degrees: int) -> float:
-    """P(|T| < t) for whole degrees of freedom, a finite sum. Abramowitz & Stegun 26.7.3 and 26.7.4."""
-    angle = atan2(quantile, sqrt(degrees))
-    square = degrees / (degrees + quantile**2)
-    is_odd = degrees % 2
-    k = np.arange(1 + is_odd, degrees - 1, 2)
-    terms = np.cumprod(square * k / (k + 1))
-    cosine, sine = sqrt(square), sqrt(1 - square)
-    if not is_odd:
-        return sine * (1 + float(terms.sum()))
-    total = sine * cosine * (1 + float(terms.sum())) if degrees > 1 else 0.0
-    return 2 / pi * (angle + total)
-
-
-def _density(quantile: float, degrees: int) -> float:
-    """The density of Student's t. Abramowitz & Stegun 26.7.1, differentiated."""
-    logs = lgamma((degrees + 1) / 2) - lgamma(degrees / 2) - log(degrees * pi) / 2
-    return exp(logs - (degrees + 1) / 2 * log1p(quantile**2 / degrees))
-
-
-@lru_cache(maxsize=4096)
-def t_quantile(degrees: int, level: float = LEVEL) -> float:
-    """The t with P(|T| < t) = level, for whole degrees of freedom from 1.
-
-    By Newton's method from the normal quantile: the mass is concave in t, so that it comes from below.
-    """
-    quantile = NormalDist().inv_cdf((1 + level) / 2)
-    while True:
-        step = (level - _central_mass(quantile, degrees)) / (2 * _density(quantile, degrees))
-        quantile += step
-        if step <= CLOSE * quantile:
-            return quantile
-
-
-def mean_interval(
-    count: Int[Tensor, "*batch"], mean: Float[Tensor, "*batch"], squares: Float[Tensor, "*batch"]
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """mean -+ t s / sqrt(n), s^2 = squares / (n - 1): the 95 % interval of a mean over n texts.
-
-    Student 1908. `squares` is the sum of squared deviations from the mean. NaN below two texts.
-    """
-    numbers = torch.unique(count)
-    quantiles = [t_quantile(n - 1) if n > 1 else torch.nan for n in numbers.tolist()]
-    quantile = torch.tensor(quantiles, dtype=torch.float64)[torch.searchsorted(numbers, count)]
-    half = quantile * (squares.double() / ((count - 1) * count)).sqrt()
-    return mean - half, mean + half
-
-
-def share_interval(hits: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `count` words, NaN of none: Wilson 1927, score interval."""
-    if not count:
-        return float("nan"), float("nan")
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
-    share, scale = hits / count, 1 + z**2 / count
-    center = (share + z**2 / (2 * count)) / scale
-    half = z / scale * sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-    return max(0.0, center - half), min(1.0, center + half)
-
-
-LEVELS = {"min": 0.0, "p05": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
-
-
-def quantiles(numbers: Float[Tensor, "..."]) -> dict[str, float]:
-    """The quantiles at LEVELS, linear between neighbours (Hyndman & Fan 1996, type 7); NaN does not count."""
-    ordered = numbers[~numbers.isnan()].double().sort().values
-    if not len(ordered):
-        return dict.fromkeys(LEVELS, float("nan"))
-    # torch.quantile refuses more than 16 million numbers.
-    places = torch.tensor(list(LEVELS.values()), dtype=torch.float64) * (len(ordered) - 1)
-    below, above = ordered[places.floor().long()], ordered[places.ceil().long()]
-    between = torch.lerp(below, above, (places - places.floor()).to(below.device))
-    return dict(zip(LEVELS, between.tolist(), strict=True))
-
-
-def extreme_places(numbers: Float[Tensor, " n"], count: int) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """Where the lowest and the highest `count` numbers are, the most extreme first; NaN does not count."""
-    places = (~numbers.isnan()).nonzero().flatten()
-    order = places[numbers[places].sort(stable=True).indices]
-    return order[:count], order.flip(0)[:count]
-
-
-def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> Float[Tensor, ""]:
-    """Pearson's correlation of the ranks, equal numbers having the mean of theirs: Spearman 1904.
-
-    NaN where all numbers of one list are equal, as one number alone is.
-    """
-    if len(a) < 2:
-        return torch.tensor(torch.nan, dtype=torch.float64)
-    return torch.corrcoef(torch.stack([_ranks(a), _ranks(b)]))[0, 1]
-
-
-def _ranks(numbers: Float[Tensor, " place"]) -> Float[Tensor, " place"]:
-    """How many numbers are below, and half of those that are equal."""
-    below = numbers.unsqueeze(1) > numbers
-    equal = numbers.unsqueeze(1) == numbers
-    return below.sum(dim=1) + (equal.sum(dim=1).double() - 1) / 2
-
-
-def jensen_shannon(
-    p: Float[Tensor, "*batch query key"], q: Float[Tensor, "*batch query key"]
-) -> Float[Tensor, "*batch query"]:
-    """sqrt((D(p | m) + D(q | m)) / 2) with m = (p + q) / 2 and D(p | m) = sum p ln(p / m): a distance.
-
-    Between 0 and sqrt(ln 2) = 0.8326, natural logarithms. Each row is divided by its sum first; NaN where
-    one adds up to nothing, has a negative weight or no number. Endres and Schindelin 2003,
-    10.1109/TIT.2003.813506.
-    """
-    # The root of what float32 rounds away would be 3e-4.
-    wide = _distribution(p.double()), _distribution(q.double())
-    mean = (wide[0] + wide[1]) / 2
-    divergence = (_divergence(wide[0], mean) + _divergence(wide[1], mean)) / 2
-    # Rounding may leave a little less than nothing between equal rows.
-    return divergence.clamp(min=0).sqrt().to(torch.promote_types(p.dtype, q.dtype))
-
-
-def _distribution(weights: Tensor) -> Tensor:
-    total = weights.sum(dim=-1, keepdim=True)
-    is_one = (total > 0) & total.isfinite() & (weights >= 0).all(dim=-1, keepdim=True)
-    return torch.where(is_one, weights / total, torch.nan)
-
-
-def _divergence(p: Tensor, mean: Tensor) -> Tensor:
-    terms: Tensor = torch.xlogy(p, p / torch.where(mean == 0, 1, mean))
-    return terms.sum(dim=-1)
-
-
-def relative_changes(
-    expected: Float[Tensor, "token dim"], output: Float[Tensor, "token dim"]
-) -> Float[Tensor, " token"]:
-    """||y' - y|| / ||y|| of each token."""
-    changes: Tensor = (output - expected).norm(dim=-1) / expected.norm(dim=-1)
-    return changes

@@ -54,7 +54,7 @@ class SeenKeys:
     """What some queries see: a run of keys, and the columns of it, `masked`, that are hidden from some.
 
     `hidden` is to be added to scores: -inf or 0; None where all keys are seen. `visible` is how many keys
-    each query sees, `blind` where that is none, itself None where there is no such query.
+    each query sees; `blind` marks the queries that see no key, None without any.
     """
 
     keys: slice
@@ -120,7 +120,7 @@ class Visibility:
     def span(self, queries: slice) -> tuple[slice, slice]:
         """The keys that some of these queries may see, and those among them that not all of them see.
 
-        Causal rows end at the last query and windows begin at the first one's: what is outside costs nothing.
+        Causal rows end at the last query and windows begin at the first one's: keys outside cost nothing.
         """
         first, last = queries.start + self.shift, queries.stop - 1 + self.shift
         begin, end = 0, self.num_keys
@@ -142,12 +142,12 @@ class Visibility:
     def seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
         """What these queries see, for scores of this type."""
         place = (queries.start, queries.stop, like.dtype, like.device)
-        found = self._kept.get(place)
-        if found is None:
-            found = self._seen_keys(queries, like)
+        seen = self._kept.get(place)
+        if seen is None:
+            seen = self._seen_keys(queries, like)
             if self.num_queries <= MAX_KEPT_QUERIES:
-                self._kept[place] = found
-        return found
+                self._kept[place] = seen
+        return seen
 
     def _seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
         keys, masked = self.span(queries)
@@ -163,8 +163,8 @@ class Visibility:
             hidden = like.new_zeros(seen.shape).masked_fill(~seen, -torch.inf).unsqueeze(1)
             visible = always + seen.sum(dim=-1).unsqueeze(1)
             blind = visible == 0 if (visible == 0).any() else None
-        own = slice(masked.start - keys.start, masked.stop - keys.start)
-        return SeenKeys(keys, own, hidden, visible, blind, positions, columns)
+        masked_columns = slice(masked.start - keys.start, masked.stop - keys.start)
+        return SeenKeys(keys, masked_columns, hidden, visible, blind, positions, columns)
 
     def positions(self, queries: slice, device: torch.device) -> Queries:
         """Where these queries stand among the keys."""
@@ -172,7 +172,7 @@ class Visibility:
 
     def __getitem__(self, index: tuple[slice, ...]) -> "Visibility":
         """The same for the last of the queries, sliced as a mask (text, head, query, key): Gemma 4 asks a
-        prompt's last query alone of some layers. NotImplementedError for other parts.
+        prompt's last query alone of some layers. Raises NotImplementedError for other parts.
         """
         first, *rest = index[2].indices(self.num_queries)
         if (*index[:2], *index[3:]) != (slice(None),) * 3 or rest != [self.num_queries, 1]:
@@ -184,7 +184,7 @@ class Visibility:
         return Visibility(
             self.num_queries - first,
             self.num_keys,
-            rule=lambda own, keys: self.block(own + first, keys),
+            rule=lambda queries, keys: self.block(queries + first, keys),
             offset=self.shift + first,
         )
 
@@ -313,7 +313,7 @@ class AttentionLayer:
 
 
 def longest_row(rows: Float[Tensor, "*batch row dim"]) -> float:
-    """The largest Euclidean length of a row; not finite where an entry is not; 0 where there is no row."""
+    """The largest Euclidean length of a row; not finite where an entry is not; 0 without rows."""
     lengths = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.promote_types(rows.dtype, torch.float32))
     return float(lengths.max()) if lengths.numel() else 0.0
 
@@ -326,9 +326,9 @@ MAX_KEPT_OF_PICTURES = 2**23
 
 
 class Marks(NamedTuple):
-    """Places of some texts: keys that are special tokens, and the queries and keys that were asked for.
+    """Places of some texts: keys that are special tokens, and the requested queries and keys.
 
-    Where the two sides are different texts, the shorter one is padded with places that are none of these.
+    Where the two sides are different texts, the shorter one is padded with places that match nothing.
     """
 
     special: Bool[Tensor, "text token"]
@@ -406,12 +406,12 @@ class Patterns:
         """The rows in which a pattern is not empty."""
         num_texts, num_tokens = self.ids.shape
         step = max(1, MAX_KEPT_ENTRIES // (self.ids.numel() * len(self.names)))
-        found = []
+        has_pattern = []
         for start in range(0, num_tokens, step):
             queries = slice(start, min(start + step, num_tokens))
             masks = self._masks(slice(0, num_texts), queries, slice(0, num_tokens))
-            found.append(torch.stack([mask.any(dim=-1).expand(num_texts, -1) for mask in masks], dim=1))
-        return torch.cat(found, dim=-1)
+            has_pattern.append(torch.stack([mask.any(dim=-1).expand(num_texts, -1) for mask in masks], dim=1))
+        return torch.cat(has_pattern, dim=-1)
 
 
 MAP_SIZE = 64
@@ -425,7 +425,7 @@ class Wanted:
     `rows` are names of row statistics, `previous_token` asks for the weight on the key before each query,
     `weights` and `scores` ask for whole matrices, `kept_heads` for the weights of some heads, `pooled` for
     maps of at most that many blocks along each side. Distances are those of the `plane`, where tokens lie on
-    a picture. `rest` is what is wanted of the same rows without their first key, the others renormalised.
+    a picture. `rest` is the same choice for the rows renormalised without their first key.
     """
 
     rows: tuple[str, ...] = ()
@@ -448,7 +448,7 @@ class Wanted:
 class Moments:
     """Mean, unbiased variance and range of the scores over the visible entries of each head, in float64.
 
-    NaN where there are none, the variance below two of them.
+    NaN without visible entries; the variance is NaN with only one.
     """
 
     mean: Float[Tensor, "text head"]
@@ -459,13 +459,13 @@ class Moments:
 
 @dataclass(frozen=True)
 class Computed:
-    """What was asked for; the rest is None or empty. A query that sees no key has NaN in `rows`.
+    """The requested results; all others are None or empty. A query that sees no key has NaN in `rows`.
 
     `raw_scores` are query . key, `scores` as the softmax takes them, hidden ones -inf. `top_keys` are -1 and
     `top_weights` NaN beyond the visible keys. `pattern_mass` is a sum over the rows.
 
-    `rest` is the same of the rows without their first key; `nothing_left` are the rows there that see keys
-    and have no weight on them, None where there is no such row.
+    `rest` has the results of the rows without their first key; `nothing_left` marks the rows there that see
+    keys but have no weight on them, None without any.
     """
 
     rows: dict[str, Float[Tensor, "text head query"]] = field(default_factory=dict)

@@ -11,8 +11,8 @@ from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Computed, Wanted, scale_factors
 from attncli.core.row_tiles import GivenWeights
 
-Weights = Float[Tensor, "token token"]
-Vectors = Float[Tensor, "*batch token dim"]
+TokenWeights = Float[Tensor, "token token"]
+TokenVectors = Float[Tensor, "*batch token dim"]
 Mask = Bool[Tensor, "token token"]
 
 
@@ -29,7 +29,7 @@ def full_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
     return torch.ones(num_queries, num_keys, dtype=torch.bool)
 
 
-def average_by_loop(vectors: Vectors, mask: Mask, *, mean: bool) -> Vectors:
+def average_by_loop(vectors: TokenVectors, mask: Mask, *, mean: bool) -> TokenVectors:
     """out[t] = sum of the vectors that t sees, over their number for the mean: one token at a time."""
     rows = []
     for visible in mask:
@@ -38,13 +38,13 @@ def average_by_loop(vectors: Vectors, mask: Mask, *, mean: bool) -> Vectors:
     return torch.stack(rows, dim=-2)
 
 
-def averaging_weights(mask: Mask, *, mean: bool) -> Weights:
+def averaging_weights(mask: Mask, *, mean: bool) -> TokenWeights:
     """A matrix of ones where a token is seen; its rows divided by their sums for the mean."""
     ones = mask.float()
     return ones / ones.sum(dim=-1, keepdim=True) if mean else ones
 
 
-def softmax_averaging_weights(mask: Mask) -> Weights:
+def softmax_averaging_weights(mask: Mask) -> TokenWeights:
     """softmax over scores of zero, with -inf where a token is hidden: the same means, in attention's form."""
     scores = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     return scores.softmax(dim=-1)
@@ -81,9 +81,9 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
     authors' code. Press, Smith & Lewis 2022, Train short, test long (2108.12409), section 3.
     """
     below = 2 ** (num_heads.bit_length() - 1)
-    own = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
+    slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
     between = [2.0 ** (-4 * i / below) for i in range(1, 2 * below, 2)]
-    return torch.tensor([*own, *between][:num_heads], dtype=torch.float64)
+    return torch.tensor([*slopes, *between][:num_heads], dtype=torch.float64)
 
 
 def alibi_bias(num_heads: int, num_tokens: int) -> Float[Tensor, "head token token"]:
@@ -176,9 +176,9 @@ def differential_lambda(vectors: Float[Tensor, "4 dim"], lambda_init: float) -> 
 def attend_differentially(
     layer: AttentionLayer, factor: float, wanted: Wanted
 ) -> tuple[Computed, Computed, Computed]:
-    """Attention of either half of query and key, and the first less `factor` (lambda) times the second.
+    """Attention of each half of query and key, and the first minus `factor` (lambda) times the second.
 
-    Of the difference there is what is wanted of rows and keys, its weights and its output. Ye et al. 2024,
+    The difference has the wanted row and key statistics, its weights and its output. Ye et al. 2024,
     Differential transformer (2410.05258), equation 1.
     """
     halves = zip(layer.query.chunk(2, dim=-1), layer.key.chunk(2, dim=-1), strict=True)
@@ -188,8 +188,8 @@ def attend_differentially(
     )
     assert first.weights is not None and second.weights is not None
     weights = first.weights - factor * second.weights
-    found = attend(GivenWeights(weights, layer.visibility.whole(layer.query.device)), wanted)
-    return first, second, replace(found, weights=weights, output=weights @ layer.expanded()[1])
+    difference = attend(GivenWeights(weights, layer.visibility.whole(layer.query.device)), wanted)
+    return first, second, replace(difference, weights=weights, output=weights @ layer.expanded()[1])
 
 
 def attend_by_loop(

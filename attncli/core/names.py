@@ -232,7 +232,7 @@ PLACE = re.compile(r"(?:(encoder|decoder|cross):)?([0-9]{1,6}):([0-9]{1,6})")
 
 
 class NamedHead(NamedTuple):
-    """A head as it was named; its stack empty where the name has none."""
+    """A head as it was named; its stack is empty where the name gives none."""
 
     stack: str
     layer: int
@@ -248,11 +248,11 @@ def head_range(num_heads: Mapping[int, int], stack: str = "") -> str:
 
 
 def named_head(name: str) -> NamedHead:
-    """A head by its name; ValueError for what is no head's name."""
-    found = PLACE.fullmatch(name)
-    if found is None:
+    """A head by its name. Raises ValueError for anything but a head's name."""
+    place = PLACE.fullmatch(name)
+    if place is None:
         raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
-    return NamedHead(found[1] or "", int(found[2]), int(found[3]))
+    return NamedHead(place[1] or "", int(place[2]), int(place[3]))
 
 
 NUMBERED = re.compile(r"(?:doc|source|sentence|line|paragraph|turn)([0-9]{1,6})")
@@ -260,8 +260,8 @@ NUMBERED = re.compile(r"(?:doc|source|sentence|line|paragraph|turn)([0-9]{1,6})"
 
 def source_number(name: str) -> int | None:
     """2 for doc2, as the sources of an answer are called; None for another name."""
-    found = NUMBERED.fullmatch(name)
-    return int(found[1]) if found else None
+    numbered = NUMBERED.fullmatch(name)
+    return int(numbered[1]) if numbered else None
 
 
 LAST = "last"
@@ -278,7 +278,7 @@ def occurrences_among(tokens: Sequence[str]) -> Occurrences:
 
 
 def position_among(position: int, num_tokens: int) -> int:
-    """The position from 0; below 0 it counts from the end. ValueError for one that there is not."""
+    """The position from 0; negative ones count from the end. Raises ValueError for one out of range."""
     if not -num_tokens <= position < num_tokens:
         ends = f"from 0 to {num_tokens - 1}, or from -1 to -{num_tokens}"
         raise ValueError(f"must be a position {ends}, counted from the end (got {position})")
@@ -286,33 +286,33 @@ def position_among(position: int, num_tokens: int) -> int:
 
 
 def token_positions(name: str, num_tokens: int, occurrences: Occurrences) -> tuple[int, ...]:
-    """The positions that a name means: every one of a text, or none where no token has that name.
+    """The positions that a name means: every occurrence of a text, or an empty tuple.
 
     A whole number and `last` are positions, those below 0 from the end. Anything else is a text: as it
     stands, else without the quotes around it ("last", "5"), else with the number of its place (to#2).
-    ValueError for a position or a number that there is not.
+    Raises ValueError for a position or occurrence that does not exist.
     """
     if name == LAST or POSITION.fullmatch(name):
         return (position_among(-1 if name == LAST else int(name), num_tokens),)
-    found = _of_text(name, occurrences)
-    if not found and (numbered := OCCURRENCE.fullmatch(name)) is not None:
+    places = _of_text(name, occurrences)
+    if not places and (numbered := OCCURRENCE.fullmatch(name)) is not None:
         text, number = numbered[1], int(numbered[2])
-        found = _of_text(text, occurrences)
-        if found and not 1 <= number <= len(found):
-            last = f" to {text}#{len(found)}" if len(found) > 1 else ""
-            raise ValueError(f"must be {text}#1{last}: the text has {len(found)} of them (got {name:.60})")
-        found = found[number - 1 : number]
-    return tuple(sorted({position for place in found for position in place}))
+        places = _of_text(text, occurrences)
+        if places and not 1 <= number <= len(places):
+            last = f" to {text}#{len(places)}" if len(places) > 1 else ""
+            raise ValueError(f"must be {text}#1{last}: the text has {len(places)} of them (got {name:.60})")
+        places = places[number - 1 : number]
+    return tuple(sorted({position for place in places for position in place}))
 
 
 def _of_text(text: str, occurrences: Occurrences) -> Sequence[Sequence[int]]:
-    found = occurrences(text)
+    places = occurrences(text)
     is_quoted = len(text) > 2 and text[0] == text[-1] == '"'
-    return found if found or not is_quoted else occurrences(text[1:-1])
+    return places if places or not is_quoted else occurrences(text[1:-1])
 
 
 def the_one_position(name: str, positions: Sequence[int], occurrences: Occurrences) -> int:
-    """The only position that a name means; ValueError where there are several, with a name for each."""
+    """The only position that a name means. Raises ValueError for several, with a name for each."""
     if len(positions) > 1:
         several = ", ".join(map(str, positions))
         is_numbered = len(_of_text(name, occurrences)) == len(positions)

@@ -69,16 +69,19 @@ class Predictions:
         losses, divergences = [], []
         for start in range(0, len(logits), size):
             rows = slice(start, min(start + size, len(logits)))
-            own = slice(first + rows.start, first + rows.stop)
+            compared_places = slice(first + rows.start, first + rows.stop)
             copied, logs = wide[:, : rows.stop - rows.start]
             torch.log_softmax(copied.copy_(logits[rows]), dim=-1, out=logs)
-            losses.append(_losses(logs, self.targets[own]))
-            divergences.append(self._negative_entropy[own] - _expected(copied.copy_(self._p[own]), logs))
+            losses.append(_losses(logs, self.targets[compared_places]))
+            divergences.append(
+                self._negative_entropy[compared_places]
+                - _expected(copied.copy_(self._p[compared_places]), logs)
+            )
         return Compared(torch.cat(losses), torch.cat(divergences).clamp(min=0))
 
     def _places_at_once(self, logits: Float[Tensor, "place token"]) -> int:
-        """As many as make a large step on an accelerator, and on the CPU one whose buffers stay in its cache:
-        new memory for each step would take longer than what is computed there.
+        """Places of one step: many on an accelerator; on the CPU as many as its cache holds, since allocating
+        memory for each step would take longer than its computation.
         """
         numbers = (
             NUMBERS_IN_CACHE * torch.get_num_threads() if logits.device.type == "cpu" else NUMBERS_AT_ONCE
@@ -88,9 +91,9 @@ class Predictions:
 
 def _expected(p: Float[Tensor, "place token"], logs: Float[Tensor, "place token"]) -> Float[Tensor, " place"]:
     """sum p ln q; ln 0 counts as nothing where p is 0."""
-    found: Tensor = torch.linalg.vecdot(p.to(logs.dtype), logs)
-    if found.isfinite().all():
-        return found
+    expected: Tensor = torch.linalg.vecdot(p.to(logs.dtype), logs)
+    if expected.isfinite().all():
+        return expected
     least = torch.finfo(logs.dtype).min
     limited: Tensor = torch.linalg.vecdot(p.to(logs.dtype), logs.clamp(min=least))
     return limited

@@ -33,9 +33,9 @@ _forking: "list[SharedChange]" = []
 
 
 class SharedChange:
-    """A change of the process that several threads may want at once: the first makes it, the last undoes it.
+    """A change of the process that several threads may need at once: the first makes it, the last undoes it.
 
-    `remember` gives what puts back what is there now, `make` makes the change.
+    `remember` returns the function that restores the present state, `make` makes the change.
     """
 
     def __init__(self, remember: Callable[[], Callable[[], None]], make: Callable[[], None]) -> None:

@@ -52,4 +52,4 @@ class Work:
 
 TINY = 1e-9
 ALMOST_DONE = 0.999
-"""The most that is told before all is done: an estimate may be off."""
+"""The largest share reported before the work is done: an estimate may be off."""

@@ -1,5 +1,7 @@
 """The definition of what engines give: float64, whole matrices, a formula a line. Tests hold them to it."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -18,8 +20,8 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
     scores = scores if rules.bias is None else scores + rules.bias.double()
     scores = scores / rules.temperature
     seen = layer.visibility.whole(scores.device).expand(num_texts, -1, -1)
-    shown = seen.unsqueeze(1)
-    masked = scores.masked_fill(~shown, -torch.inf)
+    seen_of_heads = seen.unsqueeze(1)
+    masked = scores.masked_fill(~seen_of_heads, -torch.inf)
     sink = torch.tensor([[-torch.inf]]) if rules.softmax_sink is None else rules.softmax_sink.double()
     outside = sink.to(scores)[..., None, None].expand(num_texts, num_heads, num_queries, 1)
     logsumexp = torch.cat([masked, outside], dim=-1).logsumexp(dim=-1)
@@ -34,15 +36,8 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
     best = masked.sort(dim=-1, descending=True, stable=True)
     ranked = F.pad(best.values[..., : wanted.top_k], (0, max(0, wanted.top_k - num_keys)), value=-torch.inf)
     places = F.pad(best.indices[..., : wanted.top_k], (0, max(0, wanted.top_k - num_keys)))
-    entries = [[head[own] for head in text] for text, own in zip(scores, seen, strict=True)]
-    heights, widths = (
-        [-(-size // wanted.pooled)] * -(-size // -(-size // wanted.pooled)) if wanted.pooled else [size]
-        for size in (num_queries, num_keys)
-    )
-    pools = [
-        [block for block in torch.split(strip, widths[0], dim=-1)]
-        for strip in torch.split(weights, heights[0], dim=-2)
-    ]
+    entries = [[head[keys] for head in text] for text, keys in zip(scores, seen, strict=True)]
+    pools = _pools(weights, wanted.pooled)
     every = slice(0, num_texts), slice(0, num_queries), slice(0, num_keys)
     patterns = None if wanted.patterns is None else wanted.patterns.block(*every).double()
     return Computed(
@@ -55,7 +50,7 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
         top_weights=weights.gather(-1, places).masked_fill(ranked == -torch.inf, torch.nan),
         output=weights @ value,
         weights=weights,
-        raw_scores=raw.masked_fill(~shown, -torch.inf),
+        raw_scores=raw.masked_fill(~seen_of_heads, -torch.inf),
         scores=masked,
         kept_weights=weights[:, list(wanted.kept_heads)],
         head_mean=weights.mean(dim=1),
@@ -66,20 +61,28 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
             )
         ),
         received_mass=weights.sum(dim=-2),
-        pooled_mean=torch.stack(
-            [torch.stack([b.mean(dim=(-2, -1)) for b in strip], -1) for strip in pools], -2
-        ),
-        pooled_max=torch.stack(
-            [torch.stack([b.amax(dim=(-2, -1)) for b in strip], -1) for strip in pools], -2
-        ),
+        pooled_mean=_of_pools(torch.mean, pools),
+        pooled_max=_of_pools(torch.amax, pools),
         pattern_mass=None if patterns is None else torch.einsum("thqk,tpqk->thp", weights, patterns),
+    )
+
+
+def _pools(weights: torch.Tensor, most: int | None) -> list[tuple[torch.Tensor, ...]]:
+    """Strips of blocks, at most that many along each side; one block where there is no limit."""
+    height, width = (-(-size // (most or 1)) for size in weights.shape[-2:])
+    return [torch.split(strip, width, dim=-1) for strip in torch.split(weights, height, dim=-2)]
+
+
+def _of_pools(statistic: Callable[..., torch.Tensor], pools: list[tuple[torch.Tensor, ...]]) -> torch.Tensor:
+    return torch.stack(
+        [torch.stack([statistic(block, (-2, -1)) for block in strip], -1) for strip in pools], -2
     )
 
 
 def _previous(weights: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     before, num_keys = positions - 1, weights.shape[-1]
-    found = weights.gather(-1, before.clamp(0, num_keys - 1).view(-1, 1).expand(*weights.shape[:3], 1))
-    return found.squeeze(-1).masked_fill((before < 0) | (before >= num_keys), torch.nan)
+    previous = weights.gather(-1, before.clamp(0, num_keys - 1).view(-1, 1).expand(*weights.shape[:3], 1))
+    return previous.squeeze(-1).masked_fill((before < 0) | (before >= num_keys), torch.nan)
 
 
 def _mean(numbers: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ Found = TypeVar("Found")
 
 
 def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[Found]:
-    """What the jobs return, in their order; they run in this thread, between two results, and in others.
+    """The results of the jobs, in order. They run in other threads and, between two results, in this one.
 
     Torch releases the interpreter's lock in each operation, so threads over blocks keep the cores busy
     where torch's own threads, which split every small operation, do not. An exception, Ctrl-C
@@ -36,7 +36,7 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
         yield from (job() for job in jobs)
         return
     waiting = deque(enumerate(jobs))
-    found: dict[int, Found] = {}
+    results: dict[int, Found] = {}
     is_inference = torch.is_inference_mode_enabled()  # of this thread alone, as is no_grad
 
     def run_next() -> bool:
@@ -44,7 +44,7 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
             number, job = waiting.popleft()
         except IndexError:
             return False
-        found[number] = job()
+        results[number] = job()
         return True
 
     def run_all() -> None:
@@ -61,15 +61,15 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
             others = [pool.submit(run_all) for _ in range(num_others)]
             next_number = 0
             while run_next():
-                while next_number in found:
-                    yield found.pop(next_number)
+                while next_number in results:
+                    yield results.pop(next_number)
                     next_number += 1
             for other in others:
                 other.result()
         finally:
             waiting.clear()
     for number in range(next_number, len(jobs)):
-        yield found.pop(number)
+        yield results.pop(number)
 
 
 MOST_KEPT = 2**24
@@ -83,7 +83,7 @@ _scratch_lock = Lock()
 class Scratch:
     """Some tile-sized buffers, lent to one job at a time, for as long as the with-block of a call runs.
 
-    As many as jobs run at once are there until the call ends.
+    Until the call ends there is one for each job that runs at a time.
     """
 
     def __init__(self, like: Tensor, count: int = 2) -> None:
@@ -101,8 +101,10 @@ class Scratch:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         with _scratch_lock:
-            small = (one for one in (*self._free, *_kept) if one.nbytes <= MOST_KEPT and one.is_cpu)
-            _kept[:] = sorted(small, key=lambda one: one.nbytes)[-1:]
+            small = (
+                buffer for buffer in (*self._free, *_kept) if buffer.nbytes <= MOST_KEPT and buffer.is_cpu
+            )
+            _kept[:] = sorted(small, key=lambda buffer: buffer.nbytes)[-1:]
 
     @contextmanager
     def lent(self, size: int) -> Iterator[Float[Tensor, "count size"]]:
@@ -218,27 +220,27 @@ def _by_torch(
         totals = totals.masked_fill(seen.blind, 1.0)
     weights.mul_(totals.reciprocal().unsqueeze(-1))
     sums = torch.ones_like(totals) if seen.blind is None else (~seen.blind).to(totals).expand_as(totals)
-    found = Softmax(totals.log(), sums, exponents=exponents)
-    return weights, reference + found.log_totals, found
+    softmax = Softmax(totals.log(), sums, exponents=exponents)
+    return weights, reference + softmax.log_totals, softmax
 
 
 def _below_sink(
     weights: Tensor, exponents: Tensor, totals: Tensor, reference: Tensor, sink: Tensor
 ) -> tuple[Tensor, Tensor, Softmax]:
-    """The sink joins the denominator, in float64: as far above the keys as it may be."""
+    """Add the sink to the denominator, in float64: it may be far above the keys."""
     of_keys, above = totals.double().log(), (sink - reference).double()
     log_totals = torch.logaddexp(of_keys, above)
     participation = (2 * log_totals).exp() / torch.linalg.vector_norm(weights, dim=-1).double().square()
     weights.mul_((-log_totals).exp().to(weights.dtype).unsqueeze(-1))
     logsumexp = torch.logaddexp(reference + of_keys, sink.double())
     sums = (of_keys - log_totals).exp()
-    found = Softmax(
+    softmax = Softmax(
         log_totals.to(weights.dtype),
         sums.to(weights.dtype),
         exponents=exponents,
         participation=participation,
     )
-    return weights, logsumexp.to(weights.dtype), found
+    return weights, logsumexp.to(weights.dtype), softmax
 
 
 NUM_BUFFERS = 3
@@ -253,7 +255,7 @@ MOST_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Block:
+class TilePlace:
     """Where a tile lies."""
 
     texts: slice
@@ -265,12 +267,12 @@ class Block:
 class Tile:
     """The rows of a block with the keys that some of them see.
 
-    Scores and logsumexp are there where the weights came of scores; hidden scores are -inf, and `masked`
-    tells whether there are any; `blind` are queries that see no key, None where there is none. The tensors
-    are overwritten by the next tile.
+    Scores and logsumexp are given for weights computed from scores; hidden scores are -inf, and `masked` says
+    whether there are any. `blind` marks queries that see no key, None without any. The next tile overwrites
+    the tensors.
     """
 
-    block: Block
+    block: TilePlace
     keys: slice
     rows: Rows
     masked: bool
@@ -293,11 +295,11 @@ class Tile:
         return self.weights.masked_fill(~self.seen.unsqueeze(1), -torch.inf)
 
 
-def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[Block]:
+def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePlace]:
     """All rows in tiles of about TILE entries: whole texts together, or some queries of some heads.
 
-    Heads that share a key/value head, `group` of them, stay together. The same queries of all heads come one
-    after the other: what depends on places alone is there already.
+    The `group` heads that share a key/value head stay together. The same queries of all heads follow each
+    other, so that what depends on positions alone is computed once.
     """
     num_texts, num_heads, num_queries, num_keys = shape
     if 0 in shape:
@@ -309,18 +311,18 @@ def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[Block]:
         heads = min(num_heads, max(1, TILE // (LEAST_ROWS * num_keys * group)) * group)
         queries = min(MOST_ROWS, max(1, TILE // (heads * num_keys)))
     for text in range(0, num_texts, texts):
-        own = slice(text, min(text + texts, num_texts))
+        some_texts = slice(text, min(text + texts, num_texts))
         for query in range(0, num_queries, queries):
             some = slice(query, min(query + queries, num_queries))
             for head in range(0, num_heads, heads):
-                yield Block(own, slice(head, min(head + heads, num_heads)), some)
+                yield TilePlace(some_texts, slice(head, min(head + heads, num_heads)), some)
 
 
 @dataclass(frozen=True)
 class GivenWeights:
-    """Weights that are there already, from a model that gives nothing else or from another tool.
+    """Finished weights, from a model that gives nothing else or from another tool.
 
-    `seen` tells which entries a query may see; weights may be negative, and rows may sum to anything.
+    `seen` marks the entries that a query may see; weights may be negative, and rows may sum to anything.
     """
 
     weights: Float[Tensor, "text head query key"]
@@ -338,10 +340,10 @@ class GivenWeights:
         return self.weights.new_empty(0, dtype=torch.promote_types(self.weights.dtype, torch.float32))
 
 
-Source = AttentionLayer | GivenWeights
+LayerOrWeights = AttentionLayer | GivenWeights
 
 
-def side_by_side(sources: Sequence[Source]) -> Source:
+def side_by_side(sources: Sequence[LayerOrWeights]) -> LayerOrWeights:
     """The heads of several layers as those of one; all see the same keys, and scores have no other rules."""
     if len(sources) == 1:
         return sources[0]
@@ -356,15 +358,15 @@ def side_by_side(sources: Sequence[Source]) -> Source:
     return replace(first, query=query, key=key, value=value)
 
 
-def blocks_of(source: Source) -> list[list[Block]]:
-    """Where the tiles lie that cover every row: in one list the heads of the same queries."""
-    found = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
-    same_queries = groupby(found, lambda block: (block.texts.start, block.queries.start))
+def blocks_of(source: LayerOrWeights) -> list[list[TilePlace]]:
+    """The places of tiles that cover every row; each list has the heads of the same queries."""
+    every = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
+    same_queries = groupby(every, lambda block: (block.texts.start, block.queries.start))
     return [list(heads) for _, heads in same_queries]
 
 
 def tiles(
-    source: Source, some: Iterable[Block], scratch: Scratch, *, keep_raw: bool = False
+    source: LayerOrWeights, some: Iterable[TilePlace], scratch: Scratch, *, keep_raw: bool = False
 ) -> Iterator[Tile]:
     """The tiles there; with `keep_raw` query . key as well."""
     if isinstance(source, GivenWeights):
@@ -388,7 +390,7 @@ def _count(part: slice) -> int:
     return int(part.stop - part.start)
 
 
-def _given_tile(given: GivenWeights, block: Block) -> Tile:
+def _given_tile(given: GivenWeights, block: TilePlace) -> Tile:
     weights = given.weights[block.texts, block.heads, block.queries]
     seen = given.seen[block.texts if len(given.seen) > 1 else slice(None), block.queries]
     positions = torch.arange(block.queries.start, block.queries.stop, device=weights.device)
@@ -399,9 +401,9 @@ def _given_tile(given: GivenWeights, block: Block) -> Tile:
 
 
 def _softmax_tile(
-    layer: AttentionLayer, block: Block, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
+    layer: AttentionLayer, block: TilePlace, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
 ) -> Tile:
-    """Scores and weights, each in a buffer of its own: one exponential of each score."""
+    """Scores and weights in separate buffers: one exponential per score."""
     seen = layer.visibility.of_texts(block.texts).seen_keys(block.queries, buffers)
     shape = (_count(block.texts), _count(block.heads), _count(block.queries), len(seen.columns))
     scores = buffers[0][: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
@@ -434,7 +436,7 @@ def _softmax_tile(
 
 def _scaled_products(
     layer: AttentionLayer,
-    block: Block,
+    block: TilePlace,
     keys: slice,
     into: Float[Tensor, "text head query key"],
     *,
@@ -458,15 +460,17 @@ def _scaled_products(
 
 
 def _apply_rules(
-    layer: AttentionLayer, block: Block, keys: slice, scores: Float[Tensor, "text head query key"]
+    layer: AttentionLayer, block: TilePlace, keys: slice, scores: Float[Tensor, "text head query key"]
 ) -> None:
-    """From scaled scores to those that the softmax takes, in place."""
+    """Turn scaled scores into the softmax's input, in place."""
     rules = layer.rules
     if rules.softcap is not None:
         scores.div_(rules.softcap).tanh_().mul_(rules.softcap)
     if rules.bias is not None:
         parts = (block.texts, block.heads, block.queries, keys)
-        own = (part if size > 1 else slice(None) for part, size in zip(parts, rules.bias.shape, strict=True))
-        scores.add_(rules.bias[tuple(own)])
+        parts_of_bias = (
+            part if size > 1 else slice(None) for part, size in zip(parts, rules.bias.shape, strict=True)
+        )
+        scores.add_(rules.bias[tuple(parts_of_bias)])
     if rules.temperature != 1.0:
         scores.div_(rules.temperature)

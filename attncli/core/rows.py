@@ -13,25 +13,26 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attncli.core.formulas import Rows, Softmax, load_formula, merged_moments, received_mass, top_keys
+from attncli.core.formulas import Rows, Softmax, load_formula, received_mass, top_keys
 from attncli.core.layer import AttentionLayer, Computed, Moments, Wanted
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.row_tiles import (
     NUM_BUFFERS,
-    Block,
     GivenWeights,
+    LayerOrWeights,
     Scratch,
-    Source,
     Tile,
+    TilePlace,
     blocks_of,
     part_of,
     run_jobs,
     tiles,
 )
 from attncli.core.runtime import torch_threads
+from attncli.core.summaries import merged_moments
 
 
-class Part(Protocol):
+class Collector(Protocol):
     """Takes every tile and has a part of the result at the end."""
 
     def add(self, tile: Tile) -> Callable[[], None] | None:
@@ -51,7 +52,7 @@ def place_of(tile: Tile) -> tuple[slice, slice, slice]:
     return tile.block.texts, tile.block.heads, tile.block.queries
 
 
-class Whole:
+class FilledTensor:
     """A tensor that tiles fill; where one tile is all of it, what came of that tile is the tensor."""
 
     def __init__(self, shape: Sequence[int], like: Tensor) -> None:
@@ -74,22 +75,22 @@ class Whole:
 class RowStatistics:
     """The statistics of each row, with its sum, logsumexp and number of visible keys."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, num_heads, num_queries, _ = source.shape
         shape, like = (num_texts, num_heads, num_queries), source.like
         self.plane = wanted.plane
         self.formulas = {name: load_formula(ROW_STATISTICS[name].formula) for name in wanted.rows}
-        self.rows = {name: Whole(shape, like) for name in wanted.rows}
-        self.sums, self.logsumexp = Whole(shape, like), Whole(shape, like)
-        self.visible = Whole((num_texts, num_queries), like)
+        self.rows = {name: FilledTensor(shape, like) for name in wanted.rows}
+        self.sums, self.logsumexp = FilledTensor(shape, like), FilledTensor(shape, like)
+        self.visible = FilledTensor((num_texts, num_queries), like)
 
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
         rows = tile.rows if self.plane is None else replace(tile.rows, plane=self.plane)
-        found = [(self.rows[name], formula(rows)) for name, formula in self.formulas.items()]
+        computed = [(self.rows[name], formula(rows)) for name, formula in self.formulas.items()]
         if tile.logsumexp is not None:
-            found.append((self.logsumexp, tile.logsumexp))
-        for whole, row in found:
+            computed.append((self.logsumexp, tile.logsumexp))
+        for whole, row in computed:
             whole.put(tile, place, row if tile.blind is None else row.masked_fill(tile.blind, torch.nan))
         self.sums.put(tile, place, tile.rows.sums)
         num_texts = place[0].stop - place[0].start
@@ -102,20 +103,22 @@ class RowStatistics:
 
 
 class PreviousToken:
-    """The weight on the key before each query; NaN where there is no such key."""
+    """The weight on the key before each query; NaN where no such key exists."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, self.num_keys = source.shape
         self.weights = source.like.new_empty(rows)
 
     def add(self, tile: Tile) -> None:
         before = tile.rows.queries - 1
         column = (before - tile.keys.start).clamp(0, tile.weights.shape[-1] - 1)
-        found = tile.weights.gather(-1, column.unsqueeze(-1).expand(*tile.weights.shape[:-1], 1)).squeeze(-1)
-        found = found.masked_fill((before < tile.keys.start) | (before >= tile.keys.stop), 0.0)
+        weights = tile.weights.gather(-1, column.unsqueeze(-1).expand(*tile.weights.shape[:-1], 1)).squeeze(
+            -1
+        )
+        weights = weights.masked_fill((before < tile.keys.start) | (before >= tile.keys.stop), 0.0)
         no_such_key = (before < 0) | (before >= self.num_keys)
         no_such_key = no_such_key if tile.blind is None else no_such_key | tile.blind
-        self.weights[place_of(tile)] = found.masked_fill(no_such_key, torch.nan)
+        self.weights[place_of(tile)] = weights.masked_fill(no_such_key, torch.nan)
 
     def result(self) -> dict[str, Any]:
         return {"previous_token": self.weights}
@@ -124,14 +127,14 @@ class PreviousToken:
 class TopKeys:
     """The keys of the largest weights of each row."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, _ = source.shape
         self.keys = torch.empty(*rows, wanted.top_k, dtype=torch.int64, device=source.like.device)
         self.weights = source.like.new_empty(*rows, wanted.top_k)
 
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
-        # Weights have no unit of their own; of scores a difference of 1 is a factor e between weights.
+        # Weights have no unit; a difference of 1 between scores is a factor e between weights.
         unit = 0.0 if tile.scores is None else 1.0
         best = top_keys(tile.ranking(), self.keys.shape[-1], unit=unit)
         weights = tile.weights.gather(-1, best.clamp(min=0))
@@ -145,10 +148,10 @@ class TopKeys:
 class Output:
     """weights @ value."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert isinstance(source, AttentionLayer), "weights from elsewhere have no values"
         self.layer = source
-        self.output = Whole((*source.shape[:3], source.value.shape[-1]), source.like)
+        self.output = FilledTensor((*source.shape[:3], source.value.shape[-1]), source.like)
 
     def add(self, tile: Tile) -> None:
         texts, heads, _ = place_of(tile)
@@ -169,7 +172,7 @@ class ScoreMoments:
     Chan, Golub and LeVeque 1979.
     """
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, _ = source.shape
         self.like = source.like
         self.numbers = self.like.new_zeros(5, *rows, dtype=torch.float64).unbind()
@@ -188,8 +191,8 @@ class ScoreMoments:
         if hidden is not None:
             centred.masked_fill_(hidden, 0.0)
         squares = torch.linalg.vector_norm(centred, dim=-1, dtype=torch.float64).square()
-        found = (count.expand_as(mean), mean, squares, lowest, tile.scores.amax(dim=-1))
-        for numbers, new in zip(self.numbers, found, strict=True):
+        moments = (count.expand_as(mean), mean, squares, lowest, tile.scores.amax(dim=-1))
+        for numbers, new in zip(self.numbers, moments, strict=True):
             numbers[place_of(tile)] = new.double()
 
     def result(self) -> dict[str, Any]:
@@ -205,7 +208,7 @@ def moments_of_heads(count: Tensor, *blocks: Tensor) -> Moments:
 class Matrices:
     """Whole matrices: weights, and scores where they are wanted; hidden scores are -inf."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         like = source.like
         self.weights = like.new_zeros(source.shape)
         self.scores = {
@@ -230,7 +233,7 @@ class Matrices:
 class KeptHeads:
     """The weights of some heads."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, _, num_queries, num_keys = source.shape
         self.heads = wanted.kept_heads
         self.weights = source.like.new_zeros(num_texts, len(self.heads), num_queries, num_keys)
@@ -248,7 +251,7 @@ class KeptHeads:
 class HeadMean:
     """The mean of the heads' weights."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, self.num_heads, num_queries, num_keys = source.shape
         self.mean = source.like.new_zeros(num_texts, num_queries, num_keys)
 
@@ -263,7 +266,7 @@ class HeadMean:
 class ReceivedMass:
     """The sum over queries of the weights on each key."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         num_texts, num_heads, _, num_keys = source.shape
         self.shape, self.like = (num_texts, num_heads, num_keys), source.like
         self.mass: Tensor | None = None
@@ -305,7 +308,7 @@ class PooledGrid:
 class PooledMaps:
     """Mean and largest weight of blocks of queries and keys."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.pooled is not None
         num_texts, num_heads, num_queries, num_keys = source.shape
         self.grid = PooledGrid(num_queries, num_keys, wanted.pooled)
@@ -329,10 +332,10 @@ class PooledMaps:
         texts, heads, queries, columns = place
         height = self.grid.steps[0]
         for row in range(queries.start // height, -(-queries.stop // height)):
-            own = slice(max(row * height - queries.start, 0), (row + 1) * height - queries.start)
-            self.mass[texts, heads, row, columns] += mass[:, :, own].sum(dim=2)
+            of_row = slice(max(row * height - queries.start, 0), (row + 1) * height - queries.start)
+            self.mass[texts, heads, row, columns] += mass[:, :, of_row].sum(dim=2)
             here = self.largest[texts, heads, row, columns]
-            torch.maximum(here, largest[:, :, own].amax(dim=2), out=here)
+            torch.maximum(here, largest[:, :, of_row].amax(dim=2), out=here)
 
     def result(self) -> dict[str, Any]:
         return {"pooled_mean": self.mass / self.grid.entries().to(self.mass), "pooled_max": self.largest}
@@ -345,7 +348,7 @@ FEW_ENTRIES = 4096
 class PatternMass:
     """The weight of each head on each pattern: a product, since it is linear in the weights."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.patterns is not None
         self.patterns = wanted.patterns
         num_texts, num_heads, *_ = source.shape
@@ -387,10 +390,10 @@ class RestOfRows:
     Null where that sum is so small that its terms may have been rounded to 0.
     """
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
+    def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.rest is not None
         self.source = source
-        self.parts: list[Part] = [make(source, wanted.rest) for asks, make in PARTS if asks(wanted.rest)]
+        self.parts: list[Collector] = [make(source, wanted.rest) for asks, make in PARTS if asks(wanted.rest)]
         self.nothing_left = torch.zeros(source.shape[:3], dtype=torch.bool, device=source.like.device)
         self.least = torch.finfo(source.like.dtype).tiny * 2**SPARE_BITS
 
@@ -453,11 +456,11 @@ class RestOfRows:
 
 
 LEAST_FOR_JOBS = 2**24
-"""Scores of a layer, those of 1,182 tokens and 12 heads, from which threads of our own over its queries were
-measured to be faster than torch's."""
+"""Scores of a layer (1,182 tokens, 12 heads) from which attn's threads over its queries are faster than
+torch's, as measured."""
 
 # Whether a part is asked for, and what makes it.
-PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[Source, Wanted], Part]], ...] = (
+PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[LayerOrWeights, Wanted], Collector]], ...] = (
     (lambda wanted: True, RowStatistics),
     (lambda wanted: wanted.top_k > 0, TopKeys),
     (lambda wanted: wanted.previous_token, PreviousToken),
@@ -473,16 +476,18 @@ PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[Source, Wanted], Part]], 
 )
 
 
-def attend(source: Source, wanted: Wanted, progress: Callable[[float], None] | None = None) -> Computed:
+def attend(
+    source: LayerOrWeights, wanted: Wanted, progress: Callable[[float], None] | None = None
+) -> Computed:
     """What is wanted of a layer, or of given weights: scores are computed once, memory is linear in length.
 
     `progress` is called with the fraction of the rows that are done.
     """
     with torch.no_grad(), Scratch(source.like, NUM_BUFFERS) as scratch:
-        parts: list[Part] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
+        parts: list[Collector] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
 
-        def take(some: list[Block]) -> list[Callable[[], None]]:
-            """Everything of some queries; gives what is to be done in order."""
+        def take(some: list[TilePlace]) -> list[Callable[[], None]]:
+            """All results of some queries; returns what must run in order."""
             added = [
                 part.add(tile)
                 for tile in tiles(source, some, scratch, keep_raw=wanted.scores)
@@ -505,14 +510,14 @@ def attend(source: Source, wanted: Wanted, progress: Callable[[float], None] | N
 
 @torch.no_grad()
 def merged_into_words(
-    source: Source, of_queries: Int[Tensor, "text query"], of_keys: Int[Tensor, "text key"]
+    source: LayerOrWeights, of_queries: Int[Tensor, "text query"], of_keys: Int[Tensor, "text key"]
 ) -> GivenWeights:
     """W_ab = mean over queries i of word a of the sum over keys j of word b of p_ij.
 
     Clark et al. 2019 (1906.04341), section 4.1: a row of a word sums to what the rows of its tokens sum to on
-    average. A word sees a word where some token of it sees one of its tokens. The words of each text are
-    numbered from 0 without gaps, and all texts have as many. The weights between tokens are there for a tile
-    at a time only.
+    average. A word sees another where one of its tokens sees a token of the other. The words of each text are
+    numbered from 0 without gaps, and all texts have equally many. The weights between tokens exist for one
+    tile at a time.
     """
     num_texts, num_heads = source.shape[:2]
     num_words = int(of_queries.max()) + 1, int(of_keys.max()) + 1
@@ -533,11 +538,11 @@ def merged_into_words(
     return GivenWeights(merged, _seen(source, of_queries, of_keys, num_words))
 
 
-def _seen(source: Source, of_queries: Tensor, of_keys: Tensor, num_words: tuple[int, int]) -> Tensor:
-    """Which words a word sees."""
+def _seen(source: LayerOrWeights, of_queries: Tensor, of_keys: Tensor, num_words: tuple[int, int]) -> Tensor:
+    """The words that each word sees."""
     seen = source.visibility.whole(of_queries.device) if isinstance(source, AttentionLayer) else source.seen
-    found = seen.new_zeros(len(of_queries), *num_words)
-    for text in range(len(found)):
+    words_seen = seen.new_zeros(len(of_queries), *num_words)
+    for text in range(len(words_seen)):
         queries, keys = seen[text if len(seen) > 1 else 0].nonzero(as_tuple=True)
-        found[text, of_queries[text, queries], of_keys[text, keys]] = True
-    return found
+        words_seen[text, of_queries[text, queries], of_keys[text, keys]] = True
+    return words_seen

@@ -1,7 +1,7 @@
-"""What attn finds where it runs: the pass over tiles in C, torch's own threads, plugins of other packages.
+"""What attn finds where it runs: the compiled pass over tiles, torch's threads, plugins of other packages.
 
-A leaf without torch. The library of the pass is built when attn is installed, where there is a compiler
-(hatch_build.py); its name has the digest of its source, so that none of another version is ever loaded.
+A leaf without torch. The library of the pass is built when attn is installed, where a compiler exists
+(hatch_build.py); its name has the digest of its source, so that only the matching version is loaded.
 
 A plugin is an entry point, named by the metadata of its package and imported when it is used. A package
 names it in its pyproject.toml, as `similarity = "attn_similarity:SimilaritySpec"` below
@@ -54,7 +54,7 @@ def tile_pass_in_use() -> str:
 
 
 VARIABLE = "OMP_NUM_THREADS"
-"""How many threads torch has: its own slow down many small runs, above all on a busy machine."""
+"""The number of torch's threads, which slow down many small runs, above all on a busy machine."""
 SPINNING = "GOMP_SPINCOUNT"
 SPINS = 20_000
 """Rounds (half a millisecond) that a torch thread without work keeps its core; GNU's default is 300,000."""
@@ -68,7 +68,7 @@ def limit_spinning() -> None:
 
     Measured: no loss on idle cores; on busy ones 500 tokens run through SmolLM2 five times as fast. GNU's
     OpenMP reads the variable once, when it is loaded: it is loaded here, from where torch has it, so that
-    no child inherits the variable. Once torch is there nothing can be done.
+    no child inherits the variable. Once torch is imported it is too late.
     """
     if "torch" in sys.modules or os.environ.keys() & {SPINNING, "OMP_WAIT_POLICY"}:
         return
@@ -86,7 +86,7 @@ def limit_spinning() -> None:
 
 @cache
 def _torch_library() -> ctypes.CDLL:
-    """torch's own library, in which the OpenMP and the MKL are found that it computes with."""
+    """torch's shared library, which holds the OpenMP and the MKL that it computes with."""
     import torch
 
     return ctypes.CDLL(torch._C.__file__)
@@ -128,7 +128,7 @@ def torch_threads(number: int) -> Iterator[int]:
 def remove_empty_compiler_folder() -> None:
     """Remove the folder of compiled code that torch makes when transformers imports it, where it is empty.
 
-    Torch makes it again when there is something to keep. What a user has named stays.
+    Torch makes it again when it needs it. A folder that the user has named stays.
     """
     from tempfile import gettempdir  # half as long to import as all that `attn --help` needs
 
@@ -187,12 +187,12 @@ class IdleCores:
         self._count = 1.0
 
     def count(self) -> float:
-        """As many as were idle since it was last counted; 1 before there is half a second to go by."""
-        began, busy, own = self._mark
+        """The cores that were idle since the last count; 1 until half a second has passed."""
+        began, busy, own_seconds = self._mark
         passed = time.monotonic() - began
         if passed >= SECONDS:
             self._mark = time.monotonic(), _busy_seconds(), time.process_time()
-            of_others = (self._mark[1] - busy) - (self._mark[2] - own)
+            of_others = (self._mark[1] - busy) - (self._mark[2] - own_seconds)
             self._count = (os.cpu_count() or 1) - of_others / max(passed, 1e-9)
         return self._count
 
@@ -231,7 +231,7 @@ def _busy_seconds() -> float:
 
 
 idle_cores = IdleCores()
-"""Counted from here on: what is imported first takes long enough to tell."""
+"""Counted from here on: the first imports take long enough for a count."""
 
 
 GROUPS = ("experiments", "statistics", "views", "engines")
@@ -259,15 +259,15 @@ class BrokenPlugin(ImportError):
 
 @cache
 def plugins() -> tuple[Plugin, ...]:
-    """Those of all installed packages, by package and name; of a package that is there twice the first."""
-    found: dict[str, list[Plugin]] = {}
+    """The plugins of all installed packages, by package and name; a package found twice counts once."""
+    by_package: dict[str, list[Plugin]] = {}
     for folder in map(Path, dict.fromkeys(sys.path)):
         infos = folder.glob(f"*{DIST_INFO}/entry_points.txt") if folder.is_dir() else ()
         for file in sorted(infos):
             name, _, version = file.parent.name.removesuffix(DIST_INFO).partition("-")
-            if name not in found:
-                found[name] = list(_entry_points(file, f"{name.replace('_', '-')} {version}"))
-    return tuple(plugin for name in sorted(found) for plugin in found[name])
+            if name not in by_package:
+                by_package[name] = list(_entry_points(file, f"{name.replace('_', '-')} {version}"))
+    return tuple(plugin for name in sorted(by_package) for plugin in by_package[name])
 
 
 def _entry_points(file: Path, package: str) -> list[Plugin]:
@@ -290,7 +290,7 @@ def _entry_points(file: Path, package: str) -> list[Plugin]:
 
 
 def package_with_damaged_metadata(error: Exception) -> str | None:
-    """The package whose entry points end the import of torch, which reads those of all; None for none."""
+    """The package whose broken entry points stop the import of torch, which reads those of all; or None."""
     from importlib import metadata
 
     raised = error.__traceback__
@@ -299,32 +299,32 @@ def package_with_damaged_metadata(error: Exception) -> str | None:
     for package in metadata.distributions() if raised is not None else ():
         try:
             package.entry_points  # noqa: B018 - it reads the file
-        except Exception:  # what is damaged fails in any way
+        except Exception:  # damaged metadata may fail in any way
             return f"{package.name} {package.version}"
     return None
 
 
 def added(group: str, known: set[str]) -> dict[str, Plugin]:
-    """The plugins of a group by name, but for names that are `known`: attn's own stay what they are."""
-    found: dict[str, Plugin] = {}
+    """The plugins of a group by name, except `known` names: a plugin cannot replace a part of attn."""
+    by_name: dict[str, Plugin] = {}
     for plugin in plugins():
         if plugin.group == group and plugin.name not in known:
-            found.setdefault(plugin.name, plugin)
-    return found
+            by_name.setdefault(plugin.name, plugin)
+    return by_name
 
 
 @cache
 def imported(plugin: Plugin) -> Any:
-    """What it names, imported now; BrokenPlugin, with the reason in a line, where that fails."""
+    """Import what a plugin names. Raises BrokenPlugin, with the reason in one line, where that fails."""
     module, _, name = plugin.place.partition(":")
     try:
-        found = import_module(module)
+        target = import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # it is somebody else's code, which may fail in any way
+            target = getattr(target, part)
+    except Exception as error:  # other people's code may fail in any way
         why = ascii(f"{type(error).__name__}: {error}")[1:-1]
         raise BrokenPlugin(f"plugin {plugin} cannot be imported: {why}") from error
-    return found
+    return target
 
 
 @cache

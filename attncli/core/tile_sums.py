@@ -49,7 +49,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class KeptKeys:
+class HeadMask:
     """The masks of one head. Query i stands at position i, with causal at i + num_keys - num_queries.
 
     `kept` lists the keys that the padding mask leaves, in order. A query at position t sees key j when
@@ -126,7 +126,7 @@ def keep_top(
 
 
 def _taken(room: Float[Tensor, " size"], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """A matrix from the front of a buffer, and what is left of it."""
+    """A matrix from the front of a buffer, and the rest of the buffer."""
     return room[: rows * columns].view(rows, columns), room[rows * columns :]
 
 
@@ -152,14 +152,14 @@ class QueryBlock:
         if rows == slice(0, len(self.query)):
             return self
         interval = Interval(self.interval.first[rows], self.interval.stop[rows])
-        own = slice(self.rows.start + rows.start, self.rows.start + rows.stop)
+        block_rows = slice(self.rows.start + rows.start, self.rows.start + rows.stop)
         return QueryBlock(
-            own, self.query[rows], self.position[rows], self.here[rows], interval, self.centre[rows]
+            block_rows, self.query[rows], self.position[rows], self.here[rows], interval, self.centre[rows]
         )
 
 
 @dataclass(frozen=True)
-class Head:
+class ScaledHead:
     """Query, key and value of one head, and centred scores in bits: (score - centre) * log2(e).
 
     Softmax does not change when a row's scores move together, and two moves pay: log2(e), folded into
@@ -170,7 +170,7 @@ class Head:
     query: Float[Tensor, "query dim"]
     key: Float[Tensor, "key dim"]
     value: Float[Tensor, "key value_dim"]
-    visibility: KeptKeys
+    visibility: HeadMask
     mean_key: Float[Tensor, " dim"]
     scale: float
     softcap: float | None
@@ -180,7 +180,7 @@ class Head:
     centred: Float[Tensor, "kept dim"] | None = None
     """The kept keys less the mean key (with a cap as they are), where several blocks of queries ask."""
 
-    def with_centred_keys(self) -> "Head":
+    def with_centred_keys(self) -> "ScaledHead":
         """The same with `centred`, once for all blocks."""
         key = self.take(self.key, slice(0, len(self.visibility.kept)))
         return replace(self, centred=key - self.mean_key if self.softcap is None else key)
@@ -467,7 +467,7 @@ class TileArguments(ctypes.Structure):
 
 
 def suits(like: Tensor) -> bool:
-    """Whether there is a library, and for such tensors."""
+    """Whether the library exists and takes such tensors."""
     return like.dtype == torch.float32 and like.device.type == "cpu" and tile_pass() is not None
 
 
@@ -554,14 +554,16 @@ class TileSizes:
         return cls(keys=2048) if num_keys <= SHORT_ROW and not is_compiled else cls()
 
 
-def sum_rows(head: Head, block: QueryBlock, sums: RowSums, sizes: TileSizes, scratch: Scratch) -> None:
+def sum_rows(head: ScaledHead, block: QueryBlock, sums: RowSums, sizes: TileSizes, scratch: Scratch) -> None:
     """Fills in everything the row statistics of these queries need, in one pass over the keys."""
     add_tile = tile_pass_for(sums.output).adder(block, sums, ends_of(head.visibility.num_keys))
     for tile in score_tiles(head, block, sizes, scratch):
         add_tile(tile)
 
 
-def score_tiles(head: Head, block: QueryBlock, sizes: TileSizes, scratch: Scratch) -> Iterator[ScoreTile]:
+def score_tiles(
+    head: ScaledHead, block: QueryBlock, sizes: TileSizes, scratch: Scratch
+) -> Iterator[ScoreTile]:
     """The scores of the block with the keys that it sees, some at a time, each in the place of the last."""
     kept, ends = head.visibility.kept, ends_of(head.visibility.num_keys)
     position = kept.to(head.mean_key.dtype)

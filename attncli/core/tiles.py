@@ -1,4 +1,4 @@
-"""The engine for long rows: online softmax over tiles, one `Head` for each text and head, on some threads."""
+"""The engine for long rows: online softmax over tiles, one `ScaledHead` per text and head, threaded."""
 
 import ctypes
 import math
@@ -24,10 +24,10 @@ from attncli.core.runtime import tile_pass, torch_threads
 from attncli.core.tile_sums import (
     LOWEST,
     SAFE_BITS,
-    Head,
-    KeptKeys,
+    HeadMask,
     QueryBlock,
     RowSums,
+    ScaledHead,
     TileSizes,
     no_sums,
     score_tiles,
@@ -46,14 +46,14 @@ class ColumnSums:
     largest: Float[Tensor, "query_block key_block"]
 
 
-def no_column_sums(head: Head, grid: PooledGrid, like: Tensor) -> ColumnSums:
+def no_column_sums(head: ScaledHead, grid: PooledGrid, like: Tensor) -> ColumnSums:
     """The sums before any row was seen."""
     received = like.new_zeros(len(head.visibility.kept), dtype=torch.float64)
     return ColumnSums(received, like.new_zeros(grid.counts, dtype=torch.float64), like.new_zeros(grid.counts))
 
 
 def sum_columns(
-    head: Head,
+    head: ScaledHead,
     blocks: Iterable[QueryBlock],
     reference: Float[Tensor, " query"],
     inverse: Float[Tensor, " query"],
@@ -72,9 +72,9 @@ def sum_columns(
             of_keys = block_of_key[tile.keys]
             for row in range(rows.start // height, -(-rows.stop // height)):
                 strip = slice(max(row * height, rows.start), min((row + 1) * height, rows.stop))
-                own = slice(strip.start - rows.start, strip.stop - rows.start)
+                tile_rows = slice(strip.start - rows.start, strip.stop - rows.start)
                 mass, largest = torch.zeros(2, len(of_keys), dtype=reference.dtype, device=reference.device)
-                add_columns(tile, own, reference[strip], inverse[strip], mass, largest)
+                add_columns(tile, tile_rows, reference[strip], inverse[strip], mass, largest)
                 received = mass.double()
                 into.received[tile.keys] += received
                 into.mass[row].index_add_(0, of_keys, received)
@@ -82,7 +82,7 @@ def sum_columns(
 
 
 def column_statistics(
-    head: Head, parts: Iterable[ColumnSums], grid: PooledGrid, num_keys: int
+    head: ScaledHead, parts: Iterable[ColumnSums], grid: PooledGrid, num_keys: int
 ) -> dict[str, Tensor]:
     """The mass that each key receives, and mean and largest weight of each pooled block."""
     received, mass, largest = (
@@ -103,7 +103,7 @@ ROWS = 16
 
 
 def break_ties(
-    head: Head,
+    head: ScaledHead,
     rows: slice,
     top_scores: Float[Tensor, "query more"],
     top_ranks: Int[Tensor, "query more"],
@@ -131,13 +131,13 @@ def break_ties(
         whole.masked_fill_(hidden, -torch.inf)
         places = top_keys(whole, scores.shape[1], unit=LOG2_E)
         tied = is_tied[strip].unsqueeze(-1)
-        none, found = places < 0, whole.gather(-1, places.clamp(min=0))
-        scores[strip] = torch.where(tied, found.masked_fill(none, LOWEST), scores[strip])
+        none, best = places < 0, whole.gather(-1, places.clamp(min=0))
+        scores[strip] = torch.where(tied, best.masked_fill(none, LOWEST), scores[strip])
         ranks[strip] = torch.where(tied, places + first, ranks[strip])
 
 
 def tied_rows(top_scores: Float[Tensor, "query more"]) -> Bool[Tensor, " query"] | None:
-    """The rows with two scores that only rounding tells apart; None where there is none."""
+    """The rows with two scores that differ only by rounding; None without any."""
     if suits(top_scores):
         library, is_tied = tile_pass(), torch.empty(len(top_scores), dtype=torch.bool)
         assert library is not None
@@ -176,7 +176,7 @@ IN_FLOAT64 = ("participation",)
 """Those that a strong sink takes beyond float32."""
 
 
-def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
+def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
     """Every number of RUNNING by name, and top keys; `inverse` makes 2^(score - reference) a weight.
 
     The sums of the output become the output, in their place.
@@ -221,7 +221,7 @@ def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Te
     return rows | {"visible": visible, "top_keys": top_keys, "inverse": inverse}
 
 
-def fill_by_torch(head: Head, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
+def fill_by_torch(head: ScaledHead, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
     """Every number of the rows of a block, by name, and the moments of their scores, from their sums."""
     for name, numbers in row_statistics(head, block, sums).items():
         into[name].copy_(numbers)
@@ -262,7 +262,7 @@ class FinishArguments(ctypes.Structure):
     )
 
 
-def fill_compiled(head: Head, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
+def fill_compiled(head: ScaledHead, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
     """The same as `fill_by_torch`, into rows of nulls and, of the output, sums."""
     kept, interval = head.visibility.kept, block.interval
     tensors = (
@@ -303,7 +303,7 @@ def score_moments(block: QueryBlock, sums: RowSums) -> Float[Tensor, " 5"]:
     return bits * bits.new_tensor([1, LN_2, LN_2**2, LN_2, LN_2])
 
 
-def each_head(layer: AttentionLayer) -> Iterator[Head]:
+def each_head(layer: AttentionLayer) -> Iterator[ScaledHead]:
     """One head for each text and head, in order: views of the inputs, and a bound on the scores."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
     visibility, rules = layer.visibility, layer.rules
@@ -325,11 +325,11 @@ def each_head(layer: AttentionLayer) -> Iterator[Head]:
         seen = rows if len(kept) == num_keys else rows[kept]
         mean_key = seen.mean(0, dtype=dtype)
         bound = bits * (layer.longest_key + float(mean_key.norm()))
-        yield Head(
+        yield ScaledHead(
             query=layer.query[text, head],
             key=rows,
             value=layer.value[text, head // layer.group],
-            visibility=KeptKeys(kept, num_keys, num_queries, visibility.causal, visibility.window),
+            visibility=HeadMask(kept, num_keys, num_queries, visibility.causal, visibility.window),
             mean_key=mean_key,
             scale=scale,
             softcap=softcap,
@@ -338,7 +338,7 @@ def each_head(layer: AttentionLayer) -> Iterator[Head]:
         )
 
 
-Job = Callable[[], None]
+TileJob = Callable[[], None]
 
 ROWS_AT_ONCE = 2048
 """Rows whose statistics come of their sums at once: with few, each operation costs more than its numbers."""
@@ -347,7 +347,7 @@ CHAINS = 8
 
 
 @dataclass(frozen=True)
-class Plan:
+class StreamPlan:
     """What is the same for all heads."""
 
     num_queries: int
@@ -365,7 +365,7 @@ class Plan:
 class HeadJobs:
     """Fills `into`, the tensors of one head by name; the jobs of a stage may run once the last is done."""
 
-    def __init__(self, head: Head, plan: Plan, into: dict[str, Tensor]) -> None:
+    def __init__(self, head: ScaledHead, plan: StreamPlan, into: dict[str, Tensor]) -> None:
         has_blocks = plan.num_queries > plan.sizes.queries
         self.head, self.plan, self.into = head.with_centred_keys() if has_blocks else head, plan, into
         self.block = head.block(slice(0, plan.num_queries))
@@ -373,7 +373,7 @@ class HeadJobs:
         num_top = plan.top_k + 1 if plan.top_k else 0
         self.sums = no_sums(into["output"], num_top, bounded=head.bound < SAFE_BITS)
 
-    def rows(self) -> list[Job]:
+    def rows(self) -> list[TileJob]:
         """The running sums of each block of queries; whatever ends a part also computes its statistics."""
         blocks = self.plan.blocks()
         self.blocks_left = Counter(part for rows in blocks for part in _parts_of(rows))
@@ -390,7 +390,7 @@ class HeadJobs:
             if is_done:
                 self._fill_part(part)
 
-    def columns(self) -> list[Job]:
+    def columns(self) -> list[TileJob]:
         """The sums of columns; of every so many blocks one job."""
         self.parts = [no_column_sums(self.head, self.plan.grid, self.plan.like) for _ in range(CHAINS)]
         return [
@@ -459,14 +459,14 @@ def stream(
     sizes = sizes or TileSizes.suited_to(num_keys, like)
     has_columns = wanted.received_mass or wanted.pooled is not None
     grid = PooledGrid(num_queries, num_keys, wanted.pooled or 1)
-    found = _null_rows(len(heads), num_queries, layer.value.shape[-1], wanted.top_k, like)
+    accumulators = _null_rows(len(heads), num_queries, layer.value.shape[-1], wanted.top_k, like)
     if has_columns:
-        found |= _null_columns(len(heads), num_keys, grid, like)
+        accumulators |= _null_columns(len(heads), num_keys, grid, like)
     num_rows = max(num_queries, num_keys) if num_queries > sizes.queries else num_queries
     together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_rows)))
     done, num_stages = 0.0, 1 + has_columns
 
-    def run(stages: Iterable[list[Job]], share: float) -> None:
+    def run(stages: Iterable[list[TileJob]], share: float) -> None:
         """All jobs of a stage of these heads, which is that share of the whole."""
         nonlocal done
         jobs = [job for stage in stages for job in stage]
@@ -476,10 +476,10 @@ def stream(
         done += share
 
     with Scratch(like) as scratch:
-        plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
+        plan = StreamPlan(num_queries, wanted.top_k, sizes, scratch, grid, like)
         for group in slices(len(heads), together):
             some = [
-                HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in found.items()})
+                HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in accumulators.items()})
                 for index in range(group.start, group.stop)
                 if len(heads[index].visibility.kept)
             ]
@@ -489,7 +489,7 @@ def stream(
                 run((head.columns() for head in some), share)
                 for head in some:
                     head.fill_columns()
-    return found
+    return accumulators
 
 
 def _null_rows(
@@ -547,14 +547,14 @@ def attend(
         first = None if progress is None else lambda done: progress(done * shares)
         on_cpu = layer.query.device.type == "cpu"
         numbers = stream(layer, wanted, sizes, first, num_threads if on_cpu else 1)
-    found = {name: tensor.view(*layer.shape[:2], *tensor.shape[1:]) for name, tensor in numbers.items()}
-    visible = found["visible"][:, 0]
-    found["sums"] = found["sums"].masked_fill((visible == 0).unsqueeze(1), 0.0)
-    rest, rows = Computed(), found
+    tensors = {name: tensor.view(*layer.shape[:2], *tensor.shape[1:]) for name, tensor in numbers.items()}
+    visible = tensors["visible"][:, 0]
+    tensors["sums"] = tensors["sums"].masked_fill((visible == 0).unsqueeze(1), 0.0)
+    rest, rows = Computed(), tensors
     if shares < 1:
         last = None if progress is None else lambda done: progress(0.5 + done / 2)
         rest = attend_by_rows(layer, second, last)
-        rows = found | rest.rows
+        rows = tensors | rest.rows
     asked = {
         "sums": True,
         "logsumexp": True,
@@ -566,8 +566,8 @@ def attend(
         "pooled_mean": wanted.pooled is not None,
         "pooled_max": wanted.pooled is not None,
     }
-    moments = moments_of_heads(*found["moments"].unbind(dim=-1)) if wanted.score_moments else None
-    given: dict[str, Any] = {name: found[name] for name, is_asked in asked.items() if is_asked}
+    moments = moments_of_heads(*tensors["moments"].unbind(dim=-1)) if wanted.score_moments else None
+    given: dict[str, Any] = {name: tensors[name] for name, is_asked in asked.items() if is_asked}
     return replace(
         rest, rows={name: rows[name] for name in wanted.rows}, visible=visible, moments=moments, **given
     )

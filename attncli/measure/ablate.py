@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend_with_gradients
-from attncli.core.formulas import mean_interval, rank_correlation, relative_changes
 from attncli.core.layer import AttentionLayer
 from attncli.core.predictions import Predictions, token_losses
 from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.summaries import mean_interval, rank_correlation, relative_changes
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.heads import (
     NOTHING_MORE,

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.core.formulas import mean_interval
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.summaries import mean_interval
 from attncli.measure.heads import NOTHING_MORE, surveyed
 from attncli.measure.predicted import predicted_reading
 from attncli.measure.residual_stream import PartVectors, Stream, StreamPart

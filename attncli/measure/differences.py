@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from attncli.arguments import by, checked, rows_with
-from attncli.core.formulas import jensen_shannon
 from attncli.core.names import HEAD_PATTERNS
+from attncli.core.summaries import jensen_shannon
 from attncli.errors import UserError
 from attncli.measure.patterns import HeadRow, with_equal_names
 from attncli.records.changes import Alignment

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.formulas import RunningMoments, mean_interval
 from attncli.core.layer import Wanted
 from attncli.core.names import PATTERNS, head_range
+from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.errors import UserError
 from attncli.measure.heads import NOTHING_MORE, HeadOptions, MarkedTexts
 from attncli.models.capture import capture, in_step, together

@@ -23,7 +23,7 @@ from attncli.core.layer import (
     merge_heads,
 )
 from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, head_range
-from attncli.core.row_tiles import GivenWeights, Source, side_by_side
+from attncli.core.row_tiles import GivenWeights, LayerOrWeights, side_by_side
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.looks import FirstLooks, HeadLooks, by_layer
 from attncli.measure.patterns import (
@@ -47,13 +47,12 @@ from attncli.models.pretrained import (
     Pretrained,
     Reading,
     attention_between_words,
-    check_tokens_named,
-    positions_named,
     shorter_probe,
     texts_of_stack,
 )
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts
+from attncli.models.token_names import check_tokens_named, positions_named
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
@@ -116,7 +115,7 @@ def refuse_merged(reading: Reading, pretrained: Pretrained, advice: str) -> None
     refuse_bytes("heads", num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT, advice)
 
 
-def without_first_keys(attention: Source, count: int) -> Source:
+def without_first_keys(attention: LayerOrWeights, count: int) -> LayerOrWeights:
     """The attention with its first keys (and a learned sink, if there is one) hidden, the rest renormalised.
 
     Otherwise every causal model looks like its first token, where heads park what they do not need (Xiao
@@ -157,7 +156,7 @@ class MarkedTexts:
         self.pretrained = pretrained
         self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
 
-    def attention(self, layer: CapturedLayer) -> Source:
+    def attention(self, layer: CapturedLayer) -> LayerOrWeights:
         """The attention of a layer, between words and without the first keys where that was asked for."""
         attention = attention_between_words(layer, self.whole) if self.options.words else layer.attention
         return without_first_keys(attention, self.options.skip_sink)
@@ -422,7 +421,7 @@ class Survey:
             self.progress(min(1.0, len(self._found.layers) / num_layers))
         return computed[0].output
 
-    def _wanted(self, layer: CapturedLayer, attention: Source) -> Wanted:
+    def _wanted(self, layer: CapturedLayer, attention: LayerOrWeights) -> Wanted:
         """The same for all layers of a stack, and so are the patterns in it; but for the maps and the output,
         which a layer has from here where it is the model's own and nothing else has computed it before.
         """
@@ -456,7 +455,7 @@ class Survey:
                 self.rolled[text] = roll_out(self.rolled[text], mean)
 
     def _weighted(
-        self, layer: CapturedLayer, attention: Source
+        self, layer: CapturedLayer, attention: LayerOrWeights
     ) -> tuple[AttentionLayer, Float[Tensor, "text head"]]:
         """The layer with its weights times the values' norms, and mean_i sum_j ||p_ij v_j W_O||."""
         name = self.pretrained.name
@@ -477,7 +476,7 @@ class Survey:
         totals = found.output[..., 0].double().sum(dim=-1) / found.seeing.sum(dim=-1, keepdim=True)
         return weighted_by_values(attention, norms), totals
 
-    def _compare_with_model(self, projection: nn.Module, module: str, attention: Source) -> None:
+    def _compare_with_model(self, projection: nn.Module, module: str, attention: LayerOrWeights) -> None:
         """UserError, as the model runs on, where W_O takes something else than the heads: gated ones, say.
 
         Also where it gives something else than its matrix does, by a hook or an adapter.

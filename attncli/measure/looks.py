@@ -12,11 +12,12 @@ from torch import Tensor
 from attncli.core.engines import attend
 from attncli.core.layer import Computed, Visibility, Wanted
 from attncli.core.names import head_range
-from attncli.core.row_tiles import GivenWeights, Source
+from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 from attncli.errors import UserError, refuse_bytes
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import CLS, Box, ModelText, Pretrained, Reading, positions_named
+from attncli.models.pretrained import CLS, Corners, ModelText, Pretrained, Reading
 from attncli.models.text_files import TextLine
+from attncli.models.token_names import positions_named
 
 BYTES_PER_MEAN_WEIGHT = 12
 
@@ -59,7 +60,7 @@ class HeadLooks:
             size = pretrained.num_layers * reading.counts[0] ** 2 * BYTES_PER_MEAN_WEIGHT
             refuse_bytes("heads", size, "a smaller picture, or a prompt of fewer tokens")
 
-    def take(self, layer: CapturedLayer, attention: Source, found: Computed) -> None:
+    def take(self, layer: CapturedLayer, attention: LayerOrWeights, found: Computed) -> None:
         """Keep what is asked for of one layer."""
         if layer.kind != self.kind:
             return
@@ -97,7 +98,7 @@ class HeadLooks:
         return row
 
 
-def rows_at(attention: Source, queries: Sequence[int], text: int) -> Float[Tensor, "head query key"]:
+def rows_at(attention: LayerOrWeights, queries: Sequence[int], text: int) -> Float[Tensor, "head query key"]:
     """The weights of some queries of one text."""
     if isinstance(attention, GivenWeights):
         return attention.weights[text][:, [*queries]]
@@ -156,7 +157,7 @@ class FirstLooks:
         self.asked, self.heads, self.keeps_all = asked, heads, keeps_all
         self.last_layer = 0
         self._kept: dict[int, PictureLooks] = {}
-        self._first: tuple[str, list[Box | None]] | None = None
+        self._first: tuple[str, list[Corners | None]] | None = None
         self._elsewhere: UserError | None = None
 
     def note_places(self, name: str, reading: Reading, pretrained: Pretrained) -> None:
@@ -164,7 +165,7 @@ class FirstLooks:
         seen = reading.text.seen
         if seen is None or self._elsewhere is not None:
             return
-        boxes: list[Box | None] = []
+        boxes: list[Corners | None] = []
         for asked in self.asked:
             if "," not in asked:
                 positions = positions_named([asked], reading.text, pretrained)
@@ -219,7 +220,7 @@ NEAR = 1e-3
 """Of a side of the picture: places as near are the same."""
 
 
-def _are_near(boxes: Sequence[Box | None], others: Sequence[Box | None]) -> bool:
+def _are_near(boxes: Sequence[Corners | None], others: Sequence[Corners | None]) -> bool:
     """Whether boxes lie at the same places as others."""
     if len(boxes) != len(others):
         return False

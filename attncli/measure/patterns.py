@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attncli.core.formulas import Plane, RunningMoments, mean_interval
+from attncli.core.formulas import Plane
 from attncli.core.layer import Computed, Marks, Patterns, Wanted
 from attncli.core.names import (
     FIRST_TOKEN,
@@ -24,6 +24,7 @@ from attncli.core.names import (
     WITH_SHARE,
     HeadPattern,
 )
+from attncli.core.summaries import RunningMoments, mean_interval
 
 
 def wanted_scores(

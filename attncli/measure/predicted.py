@@ -8,7 +8,8 @@ from torch import Tensor
 
 from attncli.errors import UserError
 from attncli.measure.answers import log_probabilities_at, one_token_each
-from attncli.models.pretrained import FIRST_WORD_ID, Pretrained, Reading, checked_position
+from attncli.models.pretrained import FIRST_WORD_ID, Pretrained, Reading
+from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
 """Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.formulas import share_interval
+from attncli.core.summaries import share_interval
 from attncli.errors import UserError
 from attncli.files import LINE_BYTES, MEBIBYTE
 from attncli.measure.heads import refuse_merged

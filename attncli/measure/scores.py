@@ -23,7 +23,8 @@ from attncli.measure.frozen_norms import ROUNDING
 from attncli.measure.removal import ModelHead, index_of_head
 from attncli.measure.residual_stream import Stream, StreamPart
 from attncli.models.layers import HIDES
-from attncli.models.pretrained import Pretrained, Reading, checked_position
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.token_names import checked_position
 from attncli.records.columns import Records
 from attncli.records.logits import (
     KeyScores,

@@ -16,16 +16,16 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from attncli.core.engines import attend
-from attncli.core.formulas import rank_correlation
 from attncli.core.layer import Wanted
 from attncli.core.names import NamedHead, head_range, named_head
 from attncli.core.progress import Stage, Work
+from attncli.core.summaries import rank_correlation
 from attncli.errors import UserError
 from attncli.measure.answers import answer_forms, likelier_form
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay, queries_of
-from attncli.models.source_texts import Source, SourcedReading, SourcedText, encoded_sources, read_sourced
+from attncli.models.source_texts import Passage, SourcedReading, SourcedText, encoded_sources, read_sourced
 from attncli.models.writing import LONG_CHUNK, Decoding, whole_cache, write
 from attncli.records.columns import Records
 from attncli.records.sources import (
@@ -585,11 +585,11 @@ class SyntheticContext(NamedTuple):
 
     def sourced(self) -> SourcedText:
         """The sentences as sources, the beginning of the right one below them."""
-        text, sources = "", list[Source]()
+        text, sources = "", list[Passage]()
         for number, sentence in enumerate(self.sentences, start=1):
             start = len(text) + bool(text)
             text = f"{text} {sentence}".strip()
-            sources.append(Source(f"sentence{number}", start, len(text)))
+            sources.append(Passage(f"sentence{number}", start, len(text)))
         return SourcedText(f"{text}\n\n{self.question}", tuple(sources))
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attncli.core.formulas import jensen_shannon
+from attncli.core.summaries import jensen_shannon
 from attncli.errors import refuse_bytes
 from attncli.measure.differences import NAMING, align
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts

@@ -38,7 +38,7 @@ OUTPUT_PROJECTIONS = (
     *("{module}.o", "{module}.dense", "{module}.proj", "{module}.wo"),
     "{parent}.output.dense",
 )
-"""W_O of an attention module: a part of it, or beside it (BERT); the first that is there."""
+"""Names of W_O, in an attention module or beside it (BERT); the first that exists counts."""
 BLOCK = re.compile(r"(?:[^.\d][^.]*\.)*\d+")
 """The name of a block: `model.layers.5`, whose number is the first in it."""
 LAYER_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+")
@@ -119,23 +119,23 @@ LANGUAGE_HEADS = (
         AutoModelForImageTextToText, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, "next", of_two_stacks=None
     ),
 )
-"""A kind of model that has two (BERT) predicts what is masked."""
+"""Models with both heads (BERT) are read as masked language models."""
 
 
 def class_with_head(config: PreTrainedConfig) -> Any:
-    """transformers' class that loads this model with its head; None where there is none for its kind.
+    """transformers' class that loads this model with its head; None where its kind has no such class.
 
-    By the class that was saved; a model without a head may have one that is tied to its embeddings.
+    The saved class decides; a model saved without a head may have one that is tied to its embeddings.
     """
     kind, saved = config.model_type, {*(config.architectures or ())}
     heads = [head for head in LANGUAGE_HEADS if head.of_two_stacks in (None, bool(config.is_encoder_decoder))]
-    own = [head for head in heads if kind in head.class_names]
-    named = [head for head in own if head.has(kind, saved)]
-    return next((head.auto_class for head in (*named, *own)), None)
+    of_kind = [head for head in heads if kind in head.class_names]
+    named = [head for head in of_kind if head.has(kind, saved)]
+    return next((head.auto_class for head in (*named, *of_kind)), None)
 
 
 def tokenizer_class(kind: str) -> Any:
-    """transformers' class of tokenizer for a kind of model, where a file names none."""
+    """transformers' tokenizer class for a kind of model whose files do not name one."""
     return getattr(transformers, TOKENIZER_MAPPING_NAMES.get(kind) or "TokenizersBackend", TokenizersBackend)
 
 
@@ -150,11 +150,13 @@ def class_of(auto_class: Any, config: PreTrainedConfig) -> Any:
 
 
 def predicted_tokens(model: PreTrainedModel) -> Predicts | None:
-    """What a model predicts, by its class; None for one without such a head."""
+    """What a model predicts, by its class; None without a language-modelling head."""
     name = {type(model).__name__}
-    own = {head.predicts for head in LANGUAGE_HEADS if any(head.has(kind, name) for kind in head.class_names)}
+    predictions = {
+        head.predicts for head in LANGUAGE_HEADS if any(head.has(kind, name) for kind in head.class_names)
+    }
     kinds: tuple[Predicts, ...] = ("next", "masked")
-    return next((kind for kind in kinds if kind in own), None)
+    return next((kind for kind in kinds if kind in predictions), None)
 
 
 @cache
@@ -166,7 +168,7 @@ def layer_number(module: str) -> int:
 
 @cache
 def list_of_block(module: str) -> str:
-    """The list of blocks that a module is in: `model.layers` of `model.layers.5.mlp`; empty for none."""
+    """The list of blocks that holds a module: `model.layers` for `model.layers.5.mlp`, or an empty text."""
     block = BLOCK.match(module)
     return block[0].rpartition(".")[0] if block else ""
 
@@ -179,9 +181,9 @@ def layer_kind(module: str) -> str:
 
 @cache
 def layer_stack(module: str) -> str:
-    """`encoder` or `decoder`, by the first part of a module's name that ends so; empty where none does.
+    """`encoder` or `decoder`, by the first part of a module's name with that ending, or an empty text.
 
-    Weights whose module is not known have the name of the output that holds them: `encoder_attentions`.
+    Weights of an unknown module have the name of the output that holds them: `encoder_attentions`.
     """
     part = STACK.search(module)
     return part[1] if part else ""
@@ -198,7 +200,7 @@ def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module |
 
 
 def _module_named(model: nn.Module, name: str) -> nn.Module | None:
-    """The module at a path such as layers.3.attn; None where there is none."""
+    """The module at a path such as layers.3.attn, or None."""
     module: nn.Module | None = model
     for part in name.split("."):
         module = None if module is None else dict(module.named_children()).get(part)
@@ -223,9 +225,9 @@ def projection_of_heads(layer: nn.Module, num_heads: int) -> Float[Tensor, "head
 
 
 def arguments_of(model: PreTrainedModel) -> set[str]:
-    """The names of what a forward takes; where that says nothing, of what the model mainly reads."""
+    """The names of a forward's arguments; without any, the name of the model's main input."""
     known = signature(model.forward).parameters
-    is_named = any(one.kind == one.POSITIONAL_OR_KEYWORD for one in known.values())
+    is_named = any(parameter.kind == parameter.POSITIONAL_OR_KEYWORD for parameter in known.values())
     return {*known} if is_named else {model.main_input_name}
 
 

@@ -1,4 +1,4 @@
-"""Runs of a model at the same time, each in one thread and on modules of its own with the same parameters."""
+"""Simultaneous runs of a model, each in one thread and on separate modules with the same parameters."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,31 +15,31 @@ from attncli.models.capture import comes_by_interface, copy_ways
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import use_of
 
-Given = TypeVar("Given")
-Work = Callable[[Pretrained], Given]
+WorkResult = TypeVar("WorkResult")
+ModelWork = Callable[[Pretrained], WorkResult]
 
 MOST_WORKS = 32
-"""That are handed over together: each keeps what is read of its texts, and what was found."""
+"""Works handed over together: each keeps the readings of its texts and its results."""
 MOST_THREADS = 8
 LONGEST = 1024
 """Tokens of a text up to which a run gains little from torch's own threads."""
 
 
 def can_run_at_once(pretrained: Pretrained) -> bool:
-    """Whether runs may have modules of their own: of a model in memory that is not a caller's, whose hooks
-    would run in other threads.
+    """Whether runs may use separate modules: for a model in memory, but not for a caller's, whose hooks would
+    run in other threads.
     """
     is_here = pretrained.lent is None and pretrained.model.device.type == "cpu"
     return is_here and use_of(pretrained.whole) is None
 
 
-def run_at_once(pretrained: Pretrained, works: Sequence[Work[Given]]) -> Iterator[Given]:
-    """What these give, in their order, each computed by one thread: as many at a time as torch has threads.
+def run_at_once(pretrained: Pretrained, works: Sequence[ModelWork[WorkResult]]) -> Iterator[WorkResult]:
+    """The results of the works, in order, each computed in one thread, as many at a time as torch's threads.
 
-    Torch's threads divide each small operation, for which they wait for each other; works need not wait. The
-    first runs alone, where it is not known yet how the model's attention comes, and so do all where it comes
-    of eager attention: a model may use what is of the whole process then (BigBird numpy's generator). The
-    error of the first that fails.
+    Torch's threads divide each small operation and wait for each other; works need not wait. The first work
+    runs alone until it is known how the model computes attention. With eager attention all run one by one: a
+    model may use state of the whole process then (BigBird uses numpy's generator). Raises the error of the
+    first work that fails.
     """
     rest = deque(works)
     while rest and not comes_by_interface(pretrained.model):
@@ -51,22 +51,22 @@ def run_at_once(pretrained: Pretrained, works: Sequence[Work[Given]]) -> Iterato
     # Before any of them runs: a run changes the modules for a while.
     free = deque([pretrained, *(with_own_modules(pretrained) for _ in range(num_threads - 1))])
 
-    def run(work: Work[Given]) -> Given:
-        own = free.pop()
+    def run(work: ModelWork[WorkResult]) -> WorkResult:
+        copy = free.pop()
         try:
-            return work(own)
+            return work(copy)
         finally:
-            free.append(own)
+            free.append(copy)
 
     with torch_threads(1):
         yield from run_jobs([partial(run, work) for work in rest], num_threads)
 
 
 def with_own_modules(pretrained: Pretrained) -> Pretrained:
-    """The model as it is now: the same parameters in modules, with configs, hooks and buffers, of its own."""
+    """A copy of the model with separate modules, configs, hooks and buffers, but the same parameters."""
     whole = pretrained.whole
     copies: dict[int, Any] = {id(parameter): parameter for parameter in whole.parameters()}
-    own = deepcopy(whole, copies)
+    copy_of_whole = deepcopy(whole, copies)
     body = copies[id(pretrained.model)]
     copy_ways(pretrained.model, body)
-    return replace(pretrained, model=body, with_head=None if pretrained.with_head is None else own)
+    return replace(pretrained, model=body, with_head=None if pretrained.with_head is None else copy_of_whole)

@@ -1,6 +1,6 @@
-"""A model runs, and what it computes of its attention is handed over; its own weights are checked.
+"""Run a model and hand over its attention, which is compared with the weights that the model returns.
 
-Of a model whose weights stay in their files several runs go side by side, block by block.
+With weights that stay in their files, several runs go side by side, block by block.
 """
 
 import random
@@ -71,7 +71,7 @@ def remembered(model: PreTrainedModel) -> Callable[[], None]:
     """What gives a model back its attributes, parts, hooks and configs as they are now."""
     before = [(vars(module), {**vars(module)}) for module in model.modules()]
     before += [(vars(config), {**vars(config)}) for config in configs_of(model)]
-    # torch keeps parts, parameters and hooks in dicts of their own, which handles of hooks refer to.
+    # torch keeps parts, parameters and hooks in separate dicts, which handles of hooks refer to.
     before += [
         (table, table.copy()) for _, parts in before for table in parts.values() if isinstance(table, dict)
     ]
@@ -111,20 +111,20 @@ def undisturbed(model: PreTrainedModel) -> Iterator[None]:
 
 
 def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
-    """Every config in the model once: parts of a model may have, or share, their own."""
-    found: dict[int, PreTrainedConfig] = {}
+    """Every config in the model once: parts of a model may have separate configs, or share one."""
+    configs: dict[int, PreTrainedConfig] = {}
     waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
     while waiting:
         config = waiting.pop()
-        if id(config) not in found:
-            found[id(config)] = config
+        if id(config) not in configs:
+            configs[id(config)] = config
             parts = (getattr(config, name, None) for name in config.sub_configs)
             waiting += [part for part in parts if part is not None]
-    return list(found.values())
+    return list(configs.values())
 
 
 def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """The weights of each layer, and the name of the output that holds them; none of a tuple."""
+    """The weights of each layer, with the name of the output that holds them; empty for a tuple."""
     for name, values in outputs.items() if isinstance(outputs, ModelOutput) else ():
         for weights in values if name in WEIGHTS and isinstance(values, tuple | list) else ():
             if weights is not None:
@@ -156,7 +156,7 @@ def run_eagerly(
 ) -> list[CapturedLayer]:
     """The weights that a model with eager attention returns, each with the name of the module that made it.
 
-    CannotShow where these are not weights of the tokens.
+    Raises CannotShow where these are not weights of the tokens.
     """
     modules = dict(model.named_modules())
     with sources_of_weights(model) as sources:
@@ -212,9 +212,9 @@ NOT_COMPARED = "Not compared with the model's own eager attention"
 
 @dataclass(frozen=True)
 class Way:
-    """How a model's attention comes: by the interface, or as the weights of its own eager attention.
+    """How a model's attention is captured: by the interface, or as the weights of its eager attention.
 
-    `not_compared` says where the interface was not compared with eager attention, if it was not.
+    `not_compared` says where the interface could not be compared with eager attention.
     """
 
     kind: Literal["interface", "eager"]
@@ -264,10 +264,10 @@ def _frozen(value: Any) -> Any:
 
 
 def _code_of(kind: type) -> list[Any]:
-    """What instances of a class compute by: its functions, and those of the modules where they stand."""
-    own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
-    modules = [sys.modules[each.__module__] for each in own if each.__module__ in sys.modules]
-    functions = (part for named in (*own, *modules) for part in vars(named).copy().values())
+    """The functions that instances of a class may run: its methods and those of its bases' modules."""
+    classes = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
+    modules = [sys.modules[each.__module__] for each in classes if each.__module__ in sys.modules]
+    functions = (part for named in (*classes, *modules) for part in vars(named).copy().values())
     return [part for part in functions if isinstance(part, FunctionType)]
 
 
@@ -315,7 +315,7 @@ def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> I
 def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Way:
     """Run the model on texts of one length; each layer's attention goes to `consume`. Returns how it came.
 
-    UserError where the model gives no weights of its tokens; MemoryError.
+    Raises UserError where the model gives no weights of its tokens; MemoryError.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)):
@@ -330,7 +330,7 @@ def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consu
 
 
 def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """The interface; UserError for a model that computes its attention itself, where nothing changes it."""
+    """The interface. Raises UserError for a model that computes attention itself and cannot be changed."""
     kind = model.config.model_type
     with torch.no_grad(), model_errors(kind):
         way = way_of(model, inputs)
@@ -343,7 +343,7 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
 def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Any:
     """The outputs of a model with the attention that `consume` gives; `check_computed_here` came before.
 
-    None where `consume`, or a hook, raised StopCapture. UserError where the model fails; MemoryError.
+    None where `consume`, or a hook, raised StopCapture. Raises UserError where the model fails; MemoryError.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)), suppress(StopCapture):
@@ -450,8 +450,8 @@ def _start_of(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Call:
-    """What a module was given, as far as it is vectors of tokens, and what it gave."""
+class _ModuleCall:
+    """The vectors of tokens that a module was given, and the ones that it returned."""
 
     inputs: tuple[Tensor | None, ...]
     named: Mapping[str, Tensor | None]
@@ -461,7 +461,7 @@ class _Call:
 def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) -> Way:
     """The interface where as many layers come as from eager attention, and each gives what that gives."""
     numbering = _numbering(model, inputs)
-    calls: dict[str, list[_Call]] = {}
+    calls: dict[str, list[_ModuleCall]] = {}
 
     def note(layer: CapturedLayer) -> None:
         calls.setdefault(layer.module, [])
@@ -469,15 +469,15 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
     try:
         with _recorded(model, calls):
             output = run_by_interface(model, inputs, note, numbering)[0]
-    except Exception as error:  # a model may fail in any way on a mask or an attention not its own
+    except Exception as error:  # a model may fail in any way on a foreign mask or attention
         raise_if_memory(error)
         return Way("eager")
     try:
         with with_eager_attention(model), _compared(model, calls) as agreeing:
             expected = model(**inputs, **asked)
-    except Exception as error:  # there is nothing to compare with
+    except Exception as error:  # nothing to compare with
         raise_if_memory(error)
-        # Without a layer there is nothing to show: the error is what there is to say.
+        # Without a layer there is nothing to show but the error.
         fails = f"{NOT_COMPARED}, which fails: {_one_line(error)}"
         return Way("interface", fails) if numbering.taken else Way("eager")
     num_layers = sum(map(len, numbering.taken.values()))
@@ -488,14 +488,14 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
 
 
 @contextmanager
-def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_Call]]) -> Iterator[None]:
+def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_ModuleCall]]) -> Iterator[None]:
     """While it is open, the calls of the modules whose names are in `calls` when they end."""
 
     def record(name: str, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
         if name in calls:
             # Copies: some models reuse the memory.
             given = {key: _copied(part) for key, part in named.items()}
-            calls[name].append(_Call(tuple(map(_copied, inputs)), given, _copied(_first(output))))
+            calls[name].append(_ModuleCall(tuple(map(_copied, inputs)), given, _copied(_first(output))))
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
@@ -507,7 +507,7 @@ def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_Call]]) -> Itera
 
 
 @contextmanager
-def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_Call]]) -> Iterator[list[bool]]:
+def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_ModuleCall]]) -> Iterator[list[bool]]:
     """While it is open, modules are given what they were given; holds whether each call gives the same.
 
     Each is compared by itself, so that rounding does not add up from layer to layer.
@@ -572,11 +572,11 @@ def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[
 
 
 class _ConsumerError(Exception):
-    """Carries the consumer's own error through the model."""
+    """Carries the consumer's error through the model."""
 
 
 def guarded(consume: Consumer) -> Consumer:
-    """The consumer, with its own errors passing through the model unchanged."""
+    """The consumer, whose errors pass through the model unchanged."""
 
     def guarded_consume(layer: CapturedLayer) -> Tensor | None:
         try:
@@ -592,7 +592,7 @@ def guarded(consume: Consumer) -> Consumer:
 
 @contextmanager
 def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
-    """Turns any failure of a model by itself into a UserError of one line; mistakes of attn's own pass."""
+    """Turn any failure of the model itself into a UserError of one line; bugs of attn pass through."""
     try:
         yield
     except (UserError, MemoryError):
@@ -625,8 +625,8 @@ def _is_of_model(error: Exception) -> bool:
     return bool(inside) and all(name.partition(".")[0] != OWN for name in inside)
 
 
-Given = TypeVar("Given")
-Batch = TypeVar("Batch", bound=Sequence[tuple[Any, Any]])
+CaptureResult = TypeVar("CaptureResult")
+AnyBatch = TypeVar("AnyBatch", bound=Sequence[tuple[Any, Any]])
 
 MOST_RUNS = 64
 """Each is a thread that holds the vectors of its texts between two blocks, and what was measured of them."""
@@ -635,13 +635,16 @@ ENOUGH_TOKENS = 1024
 
 
 def in_step(
-    model: nn.Module, works: Sequence[Callable[[], Given]], between: Callable[[], object] = lambda: None
-) -> list[Given]:
-    """What each of these gives, which run the model on texts of their own.
+    model: nn.Module,
+    works: Sequence[Callable[[], CaptureResult]],
+    between: Callable[[], object] = lambda: None,
+) -> list[CaptureResult]:
+    """The results of the works, each of which runs the model on different texts.
 
     A model whose weights stay in their files runs them side by side: all the first block, then all the
-    second, so that each is read once; where what was read is kept, their rows are multiplied together. The
-    error of the first that fails. `between` is called after each block, or each work.
+    second, so that each block is read once; where weights are kept in memory, the rows of all works are
+    multiplied together. Raises the error of the first that fails. `between` is called after each block
+    or work.
     """
     use = use_of(model)
     if use is None or len(works) < 2:
@@ -675,12 +678,12 @@ def showing_blocks(model: nn.Module, show: Callable[[int, int], None]) -> Iterat
         yield
 
 
-def together(model: nn.Module, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Batches of texts, each with what is read of it, as many at a time as run side by side."""
+def together(model: nn.Module, batches: Iterable[AnyBatch]) -> Iterator[list[AnyBatch]]:
+    """Batches of texts with their readings, as many at a time as run side by side."""
     use = use_of(model)
     most_runs = 1 if use is None else MOST_RUNS
     most_tokens = ENOUGH_TOKENS if use is not None and use.keeps else inf
-    some: list[Batch] = []
+    some: list[AnyBatch] = []
     num_tokens = 0
     for batch in batches:
         some.append(batch)

@@ -29,9 +29,9 @@ class Span(NamedTuple):
 
 
 class PlacedChat(NamedTuple):
-    """The prompt, where the marked parts of each message stand in it, and each tool.
+    """The prompt, and the places in it of each message's marked parts and of each tool.
 
-    One list of spans per part: none where the template leaves it out, several where it puts it again.
+    One list of spans per part: empty where the template leaves it out, several spans where it repeats it.
     """
 
     text: str
@@ -42,21 +42,21 @@ class PlacedChat(NamedTuple):
 def placed_chat(
     messages: Chat, pretrained: Pretrained, tools: Tools = (), parts: Sequence[Sequence[Span]] | None = None
 ) -> PlacedChat:
-    """A chat in its template; `parts` are those of each message's content, by default all of it but blanks.
+    """A chat in its template. `parts` are spans of each message's content, by default all of it but blanks.
 
-    UserError where the template fails.
+    Raises UserError where the template fails.
     """
     whole = in_chat_template(messages, pretrained, tools)
     parts = [[core(_content(message))] for message in messages] if parts is None else parts
     marks = _Marks(whole, messages, tools)
-    marked = [_with_marks(message, own, marks) for message, own in zip(messages, parts, strict=True)]
-    pairs = [found for _, found in marked]
+    marked = [_with_marks(message, spans, marks) for message, spans in zip(messages, parts, strict=True)]
+    pairs = [numbers for _, numbers in marked]
     plain, spans = marks.taken_out(in_chat_template([message for message, _ in marked], pretrained, tools))
-    placed = [[spans.get(pair, []) for pair in found] for found in pairs]
-    for number, own in enumerate(parts):
-        # A template may look into what it is given.
-        if plain != whole or not _are_placed(own, placed[number]):
-            placed[number] = _alone(number, own, messages, pretrained, tools, whole)
+    placed = [[spans.get(pair, []) for pair in numbers] for numbers in pairs]
+    for number, spans_of_message in enumerate(parts):
+        # A template may inspect the content, marks included.
+        if plain != whole or not _are_placed(spans_of_message, placed[number]):
+            placed[number] = _alone(number, spans_of_message, messages, pretrained, tools, whole)
     return PlacedChat(whole, placed, [*_of_tools(messages, pretrained, tools, whole)])
 
 
@@ -80,7 +80,7 @@ class _Marks:
 
     def __init__(self, *used: Any) -> None:
         text = "".join(map(str, used))
-        self._characters = (chr(one) for one in count(FIRST_MARK) if chr(one) not in text)
+        self._characters = (chr(code) for code in count(FIRST_MARK) if chr(code) not in text)
         self.pair_of: dict[str, int] = {}
 
     def new(self) -> tuple[int, str, str]:
@@ -113,15 +113,15 @@ class _Marks:
 def _with_marks(
     message: Mapping[str, Any], parts: Sequence[Span], marks: _Marks
 ) -> tuple[dict[str, Any], list[int]]:
-    """A message with marks in its content, and their numbers; an empty part has none."""
-    content, found, pieces, end = _content(message), list[int](), list[str](), 0
+    """A message with marks in its content, and the numbers of its parts; an empty part gets no marks."""
+    content, numbers, pieces, end = _content(message), list[int](), list[str](), 0
     for part in parts:
         number, before, after = marks.new()
-        found.append(number)
+        numbers.append(number)
         if part.start < part.end:
             pieces += content[end : part.start], before, content[part.start : part.end], after
             end = part.end
-    return {**message, "content": "".join([*pieces, content[end:]])} if pieces else {**message}, found
+    return {**message, "content": "".join([*pieces, content[end:]])} if pieces else {**message}, numbers
 
 
 def _alone(
@@ -161,17 +161,17 @@ def _by_a_letter(
 
 
 def _places_of(mark: str, other: str, whole: str) -> list[int]:
-    """Where in the prompt the letter is that a mark stands for in another, which differs in length at most
-    before or after it.
+    """The places in the prompt of the letter that a mark stands for in another prompt, whose length differs
+    only before or only after the mark.
     """
-    found = []
+    places = []
     longer = len(whole) - len(other)
     for place in (i for i, character in enumerate(other) if character == mark):
         if not longer or other[:place] == whole[:place]:
-            found.append(place)
+            places.append(place)
         if longer and other[place + 1 :] == whole[place + longer + 1 :]:
-            found.append(place + longer)
-    return found
+            places.append(place + longer)
+    return places
 
 
 def _around(where: int, whole: str, place: int, part: Span, content: str) -> Span:
@@ -187,7 +187,7 @@ def _around(where: int, whole: str, place: int, part: Span, content: str) -> Spa
 
 
 def _of_tools(messages: Chat, pretrained: Pretrained, tools: Tools, whole: str) -> Iterator[list[Span]]:
-    """Of each tool what stands from its first name or description to its last."""
+    """For each tool, the text from its first name or description to its last."""
     marks = _Marks(whole, messages, tools)
     numbers: list[list[int]] = []
     marked = []
@@ -198,10 +198,10 @@ def _of_tools(messages: Chat, pretrained: Pretrained, tools: Tools, whole: str) 
     if tools:
         plain, spans = marks.taken_out(in_chat_template(messages, pretrained, marked))
         spans = spans if plain == whole else {}
-    for own in numbers:
-        found = [spans[number][0] for number in own if number in spans]
-        ends = [span.start for span in found], [span.end for span in found]
-        yield [Span(min(ends[0]), max(ends[1]))] if found else []
+    for tool_numbers in numbers:
+        tool_spans = [spans[number][0] for number in tool_numbers if number in spans]
+        ends = [span.start for span in tool_spans], [span.end for span in tool_spans]
+        yield [Span(min(ends[0]), max(ends[1]))] if tool_spans else []
 
 
 def _marked_tool(part: Any, marks: _Marks, numbers: list[int], key: str = "") -> Any:

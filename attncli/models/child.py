@@ -1,4 +1,4 @@
-"""What others wrote and attn runs (templates, tokenizers) is run in a process of its own, with limits."""
+"""Foreign code that attn runs (templates, tokenizers) runs in a separate process with limits."""
 
 import faulthandler
 import os
@@ -20,13 +20,13 @@ MOST_SECONDS, MOST_MEMORY, PIPE_BYTES = 5, 512 * 2**20, 2**20
 
 
 def made_in_child(make: Callable[[], str], *, most_memory: int = MOST_MEMORY, is_quiet: bool = False) -> str:
-    """What a function makes in a process of its own, which ends where it takes too long or too much.
+    """What a function makes in a separate process, which ends when it takes too much time or memory.
 
-    ValueError, with the reason in one line, where it does so, and where the function raises one. A quiet one
-    writes nothing on standard error, as Rust does when it ends for want of memory.
+    Raises ValueError, with the reason in one line, in that case and where the function raises one. A quiet
+    process writes nothing on standard error, as Rust would when it runs out of memory.
     """
     reading, writing = os.pipe()
-    with quiet_warnings():  # of threads that may hold a lock: what follows takes none but Python's own
+    with quiet_warnings():  # about threads that may hold a lock: the code below takes only Python's locks
         process = os.fork()
     if not process:
         os.close(reading)
@@ -39,7 +39,7 @@ def made_in_child(make: Callable[[], str], *, most_memory: int = MOST_MEMORY, is
 
 
 def _make(make: Callable[[], str], writing: int, most_memory: int, *, is_quiet: bool) -> NoReturn:
-    """Write what is made after a mark, or in one line why there is nothing, and end this process."""
+    """Write the result after a mark, or in one line why it failed, and end this process."""
     code = 1
     try:
         if is_quiet:

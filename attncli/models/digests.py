@@ -18,7 +18,7 @@ SETTLED_SECONDS = 2.0
 
 
 def cache_folder(name: str) -> Path:
-    """Where the user's programs keep what they can make again; OSError for a user without a home."""
+    """Where the user's programs keep what they can make again. Raises OSError for a user without a home."""
     caches = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(caches) if caches else Path.home() / ".cache") / "attncli" / name
@@ -27,7 +27,7 @@ def cache_folder(name: str) -> Path:
 
 
 def content_digest(path: Path, on_read: Callable[[], None] = lambda: None) -> str:
-    """The SHA-256 of a file, the same on every machine; OSError where it cannot be read.
+    """The SHA-256 of a file, the same on every machine. Raises OSError where it cannot be read.
 
     That of a large file is noted in the user's cache with the file's state: device, inode, size, time of
     change, and the time of the last change of its inode, which no program can set back. `on_read` is called
@@ -58,11 +58,11 @@ def _state_of(file: BinaryIO) -> list[int]:
 
 def _noted(note: Path, state: list[int]) -> str | None:
     try:
-        found = json.loads(note.read_bytes())
+        noted = json.loads(note.read_bytes())
     except (OSError, ValueError):
         return None
-    if isinstance(found, dict) and found.get("state") == state and isinstance(found.get("sha256"), str):
-        return str(found["sha256"])
+    if isinstance(noted, dict) and noted.get("state") == state and isinstance(noted.get("sha256"), str):
+        return str(noted["sha256"])
     return None
 
 

@@ -1,19 +1,10 @@
-"""What a folder or a GGUF file must hold to be a model, checked before torch is there."""
+"""What a folder or a GGUF file must hold to be a model, checked before torch is imported."""
 
-import io
 import json
 import os
 import re
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, lru_cache, partial
 from glob import escape
 from importlib.metadata import PackageNotFoundError, distribution, distributions
@@ -21,9 +12,9 @@ from importlib.util import find_spec
 from logging import CRITICAL
 from math import prod
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile
 from threading import get_ident
-from typing import Any, BinaryIO
+from typing import Any
 
 from attncli.core.process import ALONE, SharedChange
 from attncli.errors import UserError, alike
@@ -33,11 +24,11 @@ from attncli.files import (
     VOCABULARY_BYTES,
     check_file,
     not_a_file,
-    open_file,
     read_whole,
 )
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.tokenizer_files import check_tokenizer
+from attncli.models.weight_headers import BYTES_A_NUMBER, gguf_header, safetensors_tensors
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -59,7 +50,7 @@ VIRTUAL_TOKENS = (
     "give the model without it"
 )
 READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
-"""What transformers reads of a folder. It takes what is no file (a pipe, a folder) for absent, or waits."""
+"""Files that transformers reads of a folder. A pipe or folder by such a name counts as absent, or blocks."""
 SHARDED = "model.safetensors.index.json"
 MOST_BYTES = {
     **dict.fromkeys((TOKENIZER, "tekken.json", "*.model", "*.spm", "*.tiktoken"), VOCABULARY_BYTES),
@@ -68,12 +59,6 @@ MOST_BYTES = {
     **dict.fromkeys(("*config.json", "*_tokens*.json", "chat_template*"), MODEL_SETTINGS_BYTES),
 }
 """What transformers reads whole of a folder, by its name; of each the most bytes."""
-LFS = b"version https://git-lfs"
-LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
-MOST_COMMAS = 10_000_000
-"""In a header, whose parts become objects that take far more memory than its text."""
-BITS = re.compile("[0-9]+")
-"""Of a number, in the name of its type: F32, BF16, F8_E4M3; BOOL has 8."""
 REPEATED = re.compile(r"(^|_)(layers?|depth)$")
 """Settings of so many parts, which are made one by one before any weight is read."""
 HEADS = re.compile(r"^(n|num)_(\w+_)?heads?$|attention_heads$")
@@ -100,7 +85,7 @@ SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
 def local_model(model: str) -> Path | None:
     """The folder or GGUF file; None for what could only be a model of the hub.
 
-    ValueError for a package that ships several.
+    Raises ValueError for a package that ships several.
     """
     path = Path(model)
     with suppress(OSError):  # a name may be too long for one
@@ -110,7 +95,7 @@ def local_model(model: str) -> Path | None:
 
 
 def _files_of(package: str) -> list[Path] | None:
-    """What an installed package's list of files says, none of whose code runs; None where it is not there."""
+    """An installed package's list of files, read without running its code; None for an absent package."""
     try:
         listed = distribution(package).files if package.strip() else None
     except (PackageNotFoundError, ValueError):
@@ -135,7 +120,9 @@ def _of_package(name: str) -> Path | None:
 @cache
 def models_in_packages() -> list[str]:
     """Installed packages that hold one model."""
-    names = {one.name for one in distributions() if HOLDS_A_MODEL.search(one.read_text("RECORD") or "")}
+    names = {
+        package.name for package in distributions() if HOLDS_A_MODEL.search(package.read_text("RECORD") or "")
+    }
     return sorted(name for name in names if _is_model(name))
 
 
@@ -166,19 +153,19 @@ def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> st
 
 
 def id_and_revision(model: str) -> tuple[str, str]:
-    """A hub id and the revision behind its @, else main; a folder or file has no revision of its own."""
+    """A hub id and the revision behind its @, else main; a folder or file has no revision."""
     name, _, revision = (model, "", "") if Path(model).exists() else model.partition("@")
     return name, revision or "main"
 
 
 def check_packages() -> None:
-    """UserError where the extra that reads models is not installed."""
+    """Raise UserError where the extra that reads models is not installed."""
     if any(find_spec(package) is None for package in PACKAGES):
         raise UserError('model: needs: pip install "attncli[models]"')
 
 
 def quiet_transformers() -> None:
-    """No messages and no progress of its own: what a user must know, attn says."""
+    """Silence transformers' messages and progress: attn says what a user must know."""
     from transformers.utils import logging
 
     # transformers leaves these without types.
@@ -229,7 +216,7 @@ def panics_in_one_line() -> Iterator[None]:
 
 
 def check_model_folder(folder: Path) -> None:
-    """UserError, in one line, for a folder that is not a model, has no tokenizer, or has damaged files."""
+    """Raise UserError, in one line, for a folder without a model or tokenizer, or with damaged files."""
     try:
         files = sorted(folder.iterdir())
     except OSError as error:
@@ -270,18 +257,18 @@ def check_model_folder(folder: Path) -> None:
 
 
 def check_tokenizer_file(path: Path) -> None:
-    """UserError for a tokenizer.json that is too large, no JSON, or makes too much of a text."""
+    """Raise UserError for a tokenizer.json that is too large, no JSON, or makes too much of a text."""
     _check_file(path)
     check_tokenizer(path, partial(read_json, path, VOCABULARY_BYTES))
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has files of a tokenizer: a model of pictures alone needs none."""
+    """Whether a folder has a tokenizer's files: a model of pictures alone needs no tokenizer."""
     return any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern))
 
 
 def _check_adapter(folder: Path) -> None:
-    """UserError for an adapter that transformers would leave out without a word, or read from a pickle."""
+    """Raise UserError for an adapter that transformers would silently leave out, or read from a pickle."""
     if not (folder / ADAPTER).is_file():
         return
     if find_spec("peft") is None:
@@ -297,7 +284,7 @@ def _check_adapter(folder: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
-    """UserError for what is not a file that may be read, and for one that is too large to be what it says."""
+    """Raise UserError for anything but a readable file, and for one too large for its purpose."""
     try:
         if wrong := not_a_file(path.stat().st_mode):
             raise UserError(f"model: {path}: {wrong}")
@@ -311,7 +298,7 @@ def _check_file(path: Path) -> None:
 
 
 def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
-    """What a JSON file of a model says; UserError for one of more than `most` bytes, or that is no JSON."""
+    """The contents of a model's JSON file. Raises UserError for invalid JSON, or more than `most` bytes."""
     try:
         return json.loads(read_whole(path, most))
     except OSError as error:
@@ -323,7 +310,7 @@ def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What a config says; UserError for one that is none of a model."""
+    """The settings in a config. Raises UserError where they do not describe a model."""
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UserError(f"model: {path}: names no model_type: is this a transformers model?")
@@ -331,7 +318,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _check_shards(path: Path) -> None:
-    """UserError for an index that names other files than those of its folder."""
+    """Raise UserError for an index that names other files than those of its folder."""
     index = read_json(path, INDEX_BYTES)
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict) or not shards:
@@ -350,92 +337,15 @@ def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             yield key, value
 
 
-def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    """What a safetensors file of that size says of its tensors, by name, and where their bytes begin.
-
-    Its length (8 bytes, little-endian), then JSON with offsets. EOFError where the file is too short, else
-    ValueError or RecursionError for a damaged one.
-    """
-    length = int.from_bytes(file.read(8), "little")
-    if not 2 <= length <= min(size - 8, LARGEST_HEADER):
-        raise EOFError
-    written = file.read(length)
-    if not written.startswith(b"{") or written.count(b",") > MOST_COMMAS:
-        raise ValueError("no object, or one of too many parts")
-    return json.loads(written), 8 + length
-
-
-@dataclass(frozen=True)
-class TensorInFile:
-    """Where a file has the numbers of a tensor: their type (a name, in GGUF a number), shape, first byte."""
-
-    kind: str | int
-    shape: tuple[int, ...]
-    begin: int
-
-
-def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
-    """The tensors of a safetensors file, by its header; UserError for a damaged file."""
-    size = path.stat().st_size
-    try:
-        with open_file(path) as file:
-            if file.read(len(LFS)) == LFS:
-                raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
-            file.seek(0)
-            header, begin = safetensors_header(file, size)
-        tensors, end = tensors_and_end(header, begin)
-    except EOFError:
-        raise UserError(f"model: {path}: is not a safetensors file, or is cut off") from None
-    except OSError as error:
-        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
-    if end != size:
-        raise UserError(f"model: {path}: is cut off: its header promises {end} bytes")
-    return tensors
-
-
 def _checked_sizes(path: Path) -> list[int]:
-    """How many numbers each tensor of a safetensors file has; UserError for a damaged file."""
+    """How many numbers each tensor of a safetensors file has. Raises UserError for a damaged file."""
     return [prod(tensor.shape) for tensor in safetensors_tensors(path).values()]
-
-
-def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, TensorInFile], int]:
-    """The tensors whose bytes begin there, and where the last ends; ValueError for a damaged header.
-
-    As the package safetensors has it, every byte is of one tensor: a file whose tensors share bytes would
-    take far more memory than it is long.
-    """
-    tensors: dict[str, TensorInFile] = {}
-    spans: list[tuple[int, int]] = []
-    for name, entry in header.items():
-        match entry:
-            case _ if name == "__metadata__":
-                continue
-            case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(end)]} if (
-                0 <= start <= end <= LARGEST_FILE
-            ):
-                if not all(type(length) is int and 0 <= length <= LARGEST_FILE for length in shape):
-                    raise ValueError(name)
-                bits = int(found[0]) if (found := BITS.search(kind)) else 8
-                if prod(shape) * bits != 8 * (end - start):
-                    raise ValueError(name)
-                tensors[name] = TensorInFile(kind, tuple(shape), begin + start)
-                spans.append((start, end))
-            case _:
-                raise ValueError(name)
-    last = 0
-    for start, end in sorted(spans):
-        if start != last:
-            raise ValueError("bytes of two tensors, or of none")
-        last = end
-    return tensors, begin + last
 
 
 def num_parameters(model: Path) -> int:
     """How many numbers the weights of a folder or GGUF file hold, however few bits each takes, from headers.
 
-    0 for a folder without safetensors files; UserError for a damaged one.
+    0 for a folder without safetensors files. Raises UserError for a damaged one.
     """
     if model.is_file():
         return gguf_header(model).num_parameters
@@ -452,14 +362,14 @@ def weight_files(model: Path) -> list[Path]:
     whole = model / "model.safetensors"
     if model.is_file() or whole.is_file():
         return [model if model.is_file() else whole]
-    # Otherwise shards; Mistral's own format may stand beside either.
+    # Otherwise shards; Mistral's format may stand beside either.
     files = (path for path in model.glob("*.safetensors") if path.is_file())
     return [path for path in files if not path.name.startswith("consolidated")]
 
 
 @contextmanager
 def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[None]:
-    """UserError for a config that asks for far more than the weights can be: of `size` bytes in their files.
+    """Raise UserError for a config that asks for far more than `size` bytes of weights can hold.
 
     A model is built without memory (on the meta device), but what its files lack is then made of memory.
     """
@@ -510,216 +420,8 @@ def building_of(folder: Path) -> AbstractContextManager[None]:
     )
 
 
-BYTES_A_NUMBER = 4
-"""As float32, however few bits a GGUF file has for it."""
-MAGIC = b"GGUF"
-NUMBERS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True))
-TEXT, ARRAY = 8, 9
-"""The types of values in a GGUF header: numbers as `struct` has them, texts, and arrays of any of them."""
-MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
-"""Of a tensor; in all arrays of a header, each of which its reader makes an object; in a file, a bit each."""
-MOST_TENSORS, MOST_VALUES, MOST_TEXT = 1_000_000, 100_000, 2**26
-"""Of a header: tensors, settings, and bytes of all names and texts that are no items of an array."""
-ARCHITECTURE, VOCABULARY = "general.architecture", "tokenizer.ggml.tokens"
-ALIGNMENT, DEFAULT_ALIGNMENT = "general.alignment", 32
-BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
-
-
-def check_gguf(path: Path) -> None:
-    """UserError, in one line, for what is not a GGUF file."""
-    try:
-        with open_file(path) as file:
-            start = file.read(len(MAGIC))
-    except OSError as error:
-        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
-    if start != MAGIC:
-        raise UserError(f"model: {path}: is not a GGUF file")
-
-
-@dataclass(frozen=True)
-class GgufHeader:
-    """What a GGUF file says: its tensors, of how many blocks; settings that are no arrays."""
-
-    tensors: Mapping[str, TensorInFile]
-    num_blocks: int
-    num_tokens: int
-    """Of its vocabulary."""
-    settings: Mapping[str, str | int | float]
-
-    @property
-    def num_parameters(self) -> int:
-        """How many numbers it holds, however few bits each takes."""
-        return sum(prod(tensor.shape) for tensor in self.tensors.values())
-
-
-def gguf_header(path: Path) -> GgufHeader:
-    """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. UserError for a damaged file.
-
-    Its own reader believes every count, and goes on beyond the end of the file.
-    """
-    check_gguf(path)
-    about = path.stat()
-    return _gguf_header(path, (about.st_size, about.st_mtime_ns))
-
-
-@lru_cache(maxsize=8)
-def _gguf_header(path: Path, _state: tuple[int, int]) -> GgufHeader:
-    try:
-        size = path.stat().st_size
-        with open_file(path) as file:
-            header = _Header(file, size)
-            tensors, settings = header.read()
-            num_tokens = header.lengths.get(VOCABULARY, 0)
-    except (OSError, ValueError, KeyError, struct.error, RecursionError):
-        raise UserError(f"model: {path}: is not a GGUF file: its header is damaged") from None
-    blocks = {found[1] for name in tensors if (found := BLOCK.search(name))}
-    whole = GgufHeader(tensors, len(blocks), num_tokens, settings)
-    if whole.num_parameters > NUMBERS_PER_BYTE * size:
-        raise UserError(f"model: {path}: is cut off: its header promises {whole.num_parameters} numbers")
-    return whole
-
-
-LONG_ARRAY_BYTES = 2**16
-
-
-@contextmanager
-def gguf_settings(path: Path) -> Iterator[Path]:
-    """A GGUF file with the settings of another and none of its numbers, for as long as it is open.
-
-    The reader of the gguf package makes objects of every token of a vocabulary, which takes seconds.
-    """
-    size = path.stat().st_size
-    with TemporaryDirectory() as folder, path.open("rb") as file:
-        short = Path(folder) / path.name
-        with short.open("wb") as made:
-            made.write(_Header(file, size).without_long_arrays())
-            # Its tensors have places and no numbers: a hole, which takes no space.
-            made.truncate(made.tell() + size)
-        yield short
-
-
-class _Header:
-    """A GGUF header as it is read; ValueError, KeyError or struct.error where it is damaged."""
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._size = file, size
-        self._num_items = self._text_bytes = 0
-        self.lengths: dict[str, int] = {}
-        """Of the arrays."""
-        version = int.from_bytes(file.read(8)[4:], "little")
-        self._order = "<" if version & 0xFFFF else ">"
-
-    def read(self) -> tuple[dict[str, TensorInFile], dict[str, str | int | float]]:
-        """The tensors, and the settings that are no arrays."""
-        num_tensors, num_values = self._counts()
-        values = [self._value() for _ in range(num_values)]
-        settings = {name: value for name, value in values if value is not None}
-        tensors = dict(self._tensor() for _ in range(num_tensors))
-        alignment = settings.get(ALIGNMENT, DEFAULT_ALIGNMENT)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise ValueError(ALIGNMENT)
-        begin = -(-self._file.tell() // alignment) * alignment
-        return {name: replace(one, begin=begin + one.begin) for name, one in tensors.items()}, settings
-
-    def without_long_arrays(self) -> bytes:
-        """The header with all its tensors and settings, but for arrays of many items: vocabularies, say."""
-        num_tensors, num_values = self._counts()
-        kept: list[bytes] = []
-        for _ in range(num_values):
-            begin = self._file.tell()
-            self._value()
-            length = self._file.tell() - begin
-            if length <= LONG_ARRAY_BYTES:
-                kept.append(self._bytes(begin, length))
-        begin = self._file.tell()
-        for _ in range(num_tensors):
-            self._tensor()
-        tensors = self._bytes(begin, self._file.tell() - begin)
-        return b"".join(
-            [self._bytes(0, 8), struct.pack(f"{self._order}QQ", num_tensors, len(kept)), *kept, tensors]
-        )
-
-    def _bytes(self, begin: int, length: int) -> bytes:
-        after = self._file.tell()
-        self._file.seek(begin)
-        found = self._file.read(length)
-        self._file.seek(max(after, begin + length))
-        return found
-
-    def _counts(self) -> tuple[int, int]:
-        """How many tensors there are, and how many settings."""
-        num_tensors, num_values = self._numbers("QQ")
-        if num_tensors > MOST_TENSORS or num_values > MOST_VALUES:
-            raise ValueError("too many parts")
-        return num_tensors, num_values
-
-    def _numbers(self, form: str) -> tuple[Any, ...]:
-        form = self._order + form
-        return struct.unpack(form, self._file.read(struct.calcsize(form)))
-
-    def _skip(self, length: int) -> None:
-        if length > self._size - self._file.tell():
-            raise ValueError("beyond the end")
-        self._file.seek(length, io.SEEK_CUR)
-
-    def _text(self) -> str:
-        (length,) = self._numbers("Q")
-        self._text_bytes += length
-        if length > self._size - self._file.tell() or self._text_bytes > MOST_TEXT:
-            raise ValueError("beyond the end, or too long")
-        return self._file.read(length).decode()
-
-    def _value(self) -> tuple[str, str | int | float | None]:
-        name, (kind,) = self._text(), self._numbers("I")
-        if kind == TEXT:
-            return name, self._text()
-        if kind == ARRAY:
-            of, count = self._numbers("IQ")
-            self._skip_values(of, count)
-            self.lengths[name] = count
-            return name, None
-        return name, self._numbers(NUMBERS[kind])[0]
-
-    def _skip_values(self, kind: int, count: int) -> None:
-        """Leave out values of one type; those of variable length one by one."""
-        self._num_items += count
-        if self._num_items > MOST_ITEMS:
-            raise ValueError("too many items")
-        if kind == TEXT:
-            for _ in range(count):
-                self._skip(*self._numbers("Q"))
-        elif kind == ARRAY:
-            for _ in range(count):
-                self._skip_values(*self._numbers("IQ"))
-        else:
-            self._skip(count * struct.calcsize(f"<{NUMBERS[kind]}"))
-
-    def _tensor(self) -> tuple[str, TensorInFile]:
-        """Its first byte is counted from the first of all tensors."""
-        name, (num_axes,) = self._text(), self._numbers("I")
-        if num_axes > MOST_AXES:
-            raise ValueError("too many axes")
-        *shape, kind, offset = self._numbers(f"{num_axes}QIQ")
-        return name, TensorInFile(kind, tuple(reversed(shape)), offset)
-
-
-def check_gguf_of_model(path: Path) -> GgufHeader:
-    """The header of a GGUF file; UserError for one that is not of a model, or damaged."""
-    header = gguf_header(path)
-    counts = {key: count for key, count in header.settings.items() if key.endswith(BLOCK_COUNT)}
-    key = f"{header.settings[ARCHITECTURE]}{BLOCK_COUNT}" if ARCHITECTURE in header.settings else ARCHITECTURE
-    # Without it transformers would take the count of another model.
-    if ARCHITECTURE not in header.settings or key not in counts:
-        raise UserError(f"model: {path}: is not a GGUF file of a model: {key:.200} is missing")
-    for key, count in counts.items():
-        if not isinstance(count, int) or count > header.num_blocks:
-            wrong = f"must be at most {header.num_blocks}, the blocks of its tensors (got {count!s:.20})"
-            raise UserError(f"model: {path}: {key:.200} {wrong}")
-    return header
-
-
 def converted_gguf(path: Path) -> Path | None:
-    """The folder that an earlier version made of a GGUF file; None where there is none."""
+    """The folder that an earlier version made of a GGUF file, or None."""
     try:
         folders = [*cache_folder("gguf").glob(f"*/{escape(path.stem)}")]
         if not folders:

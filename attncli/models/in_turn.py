@@ -17,9 +17,9 @@ TRIED_AGAIN = 0.05
 
 
 class _Use:
-    """What a thread needs for itself: the parts of a model, or what is of the whole process.
+    """What a thread must use alone: the parts of a model, or state of the whole process.
 
-    `parts` gives what is there now: another thread may change it until this one has its turn.
+    `parts` returns the present parts, which another thread may change until this one has its turn.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ _table = RLock()
 
 
 def _begin(use: _Use) -> None:
-    """Take the parts, when no other thread has any of them. UserError where that would never be."""
+    """Take the parts, when no other thread has any of them. Raises UserError where that would never be."""
     use.has_new_parts()
     while True:
         with _table:
@@ -146,7 +146,7 @@ def one_at_a_time(part: object) -> Iterator[None]:
 
 @contextmanager
 def random_numbers_kept() -> Iterator[None]:
-    """While it is open one thread alone takes numbers from torch's own generator, which is then as before."""
+    """While open, only this thread draws from torch's global generator, which is restored afterwards."""
     with one_at_a_time(torch.default_generator), torch.random.fork_rng():
         yield
 

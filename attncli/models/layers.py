@@ -75,9 +75,9 @@ class Numbering:
     """Names for the layers of one run of a model, in the order of their calls.
 
     A layer has the number in its module's name, but where one module serves several layers (ALBERT), each
-    call is a layer of its own, and gets the next number. CannotShow where queries and keys are not the
-    `num_tokens` of the text and of its context (the text itself where there is none), or texts not
-    `num_texts`: windows of a picture are none. Only layers of the module `part` are named.
+    call counts as a layer and gets the next number. Raises CannotShow where queries and keys are not the
+    `num_tokens` of the text and of its context (by default the text itself), or texts not `num_texts`, as
+    with windows of a picture. Only layers of the module `part` are named.
     """
 
     has_two_stacks: bool
@@ -89,7 +89,7 @@ class Numbering:
     def layer(
         self, module: str, kind: str, attention: AttentionLayer | GivenWeights, stack: str | None = None
     ) -> CapturedLayer:
-        """The layer that this call of a module is; its stack, where none is given, by the module's name."""
+        """The layer of this call of a module; without a given stack, its name tells the stack."""
         if stack is None:
             stack = layer_stack(module) if self.has_two_stacks else ""
         if self.num_texts not in (None, attention.shape[0]):
@@ -203,20 +203,20 @@ MaskFunction = Callable[..., Any]
 Rule = Callable[[Tensor, Tensor], Tensor]
 
 
-class SeenKeys(Tensor):
-    """Who sees whom, as transformers hands masks on: (text, 1, query, key), without memory of its own.
+class LazyMask(Tensor):
+    """Who sees whom, in the form that transformers passes on: (text, 1, query, key), without memory.
 
-    A model that computes with its mask gets the numbers: 0, and the smallest of the dtype where a key is
-    hidden; then it is a tensor like any other.
+    A model that computes with its mask gets an ordinary tensor: 0, and the smallest number of the dtype where
+    a key is hidden.
     """
 
     visibility: Visibility
 
     @staticmethod
-    def of(visibility: Visibility, num_texts: int, dtype: torch.dtype, device: Any) -> "SeenKeys":
+    def of(visibility: Visibility, num_texts: int, dtype: torch.dtype, device: Any) -> "LazyMask":
         """The mask of that many texts."""
         shape = num_texts, 1, visibility.num_queries, visibility.num_keys
-        mask = torch.zeros((), dtype=dtype, device=device).expand(shape).as_subclass(SeenKeys)
+        mask = torch.zeros((), dtype=dtype, device=device).expand(shape).as_subclass(LazyMask)
         mask.visibility = visibility
         return mask
 
@@ -242,7 +242,7 @@ class SeenKeys(Tensor):
 
 def _numbers_of(part: Any) -> Any:
     """What a function is given, with numbers in the place of masks, in lists of tensors, too."""
-    if isinstance(part, SeenKeys):
+    if isinstance(part, LazyMask):
         return part.numbers()
     return type(part)(map(_numbers_of, part)) if type(part) in (list, tuple) else part
 
@@ -268,12 +268,12 @@ def seen_keys(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     **others: Any,
-) -> SeenKeys:
-    """A mask as transformers asks for it (AttentionMaskInterface); queries are the last of the keys.
+) -> LazyMask:
+    """A mask in the form of transformers' AttentionMaskInterface; queries are the last of the keys.
 
-    CannotShow for a cache without the first keys, whose rows would differ.
+    Raises CannotShow for a cache without the first keys, whose rows would differ.
     """
-    found = visibility_of_mask(
+    visibility = visibility_of_mask(
         batch_size,
         q_length,
         kv_length,
@@ -284,7 +284,7 @@ def seen_keys(
         use_vmap=use_vmap,
         device=device,
     )
-    return SeenKeys.of(found, batch_size, dtype, device)
+    return LazyMask.of(visibility, batch_size, dtype, device)
 
 
 def visibility_of_mask(
@@ -391,7 +391,7 @@ def _attend_and_hand_over(
     if bias is not None and bool((bias <= HIDES).any()):  # a mask is in it
         attention_mask = bias if attention_mask is None else _numbers_of_mask(attention_mask) + bias
         bias = None
-    if isinstance(attention_mask, SeenKeys):
+    if isinstance(attention_mask, LazyMask):
         visibility = attention_mask.visibility
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -414,13 +414,13 @@ def _attend_and_hand_over(
     if output is None:
         output = attend(layer, Wanted(output=True)).output
         assert output is not None
-    # Half precision is computed in float32; the model continues in its own type.
+    # Half precision is computed in float32; the model continues in its dtype.
     return output.transpose(1, 2).to(query.dtype).contiguous(), None
 
 
 def _numbers_of_mask(mask: Tensor) -> Tensor:
     """A mask as numbers to add."""
-    if isinstance(mask, SeenKeys):
+    if isinstance(mask, LazyMask):
         return mask.numbers()
     if mask.dtype != torch.bool:
         return mask
@@ -428,7 +428,7 @@ def _numbers_of_mask(mask: Tensor) -> Tensor:
 
 
 def _parts_of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    """A model's own mask, split into what it hides from all heads alike and the numbers to add."""
+    """A model's mask, split into the keys that it hides from all heads alike and the numbers to add."""
     hidden = ~mask if mask.dtype == torch.bool else mask <= HIDES
     bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
     bias = bias if bias is not None and bias.any() else None
@@ -457,7 +457,7 @@ def run_by_interface(
 ) -> ModelOutput | tuple[Any, ...]:
     """The model's outputs, in a few models without names (DPR); each layer goes to `consume`.
 
-    CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
+    Raises CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
     """
     with handing_over(model, consume, numbering):
         outputs: ModelOutput | tuple[Any, ...] = model(**inputs)

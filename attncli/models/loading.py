@@ -1,4 +1,4 @@
-"""A model and its tokenizer: from a folder or the hub (safetensors, no foreign code), or the caller's own."""
+"""A model and its tokenizer, from a folder, the hub (safetensors, no foreign code) or the caller."""
 
 import io
 import os
@@ -44,19 +44,14 @@ from attncli.models.architectures import (
 from attncli.models.capture import tried_again_when_changed
 from attncli.models.folder import (
     ADAPTER,
-    ARCHITECTURE,
     READ_FIRST_BYTES,
     SHIPPED_MODEL,
     TOKENIZER,
     VIRTUAL_TOKENS,
     building_of,
-    check_gguf,
-    check_gguf_of_model,
     check_model_folder,
     check_tokenizer_file,
     converted_gguf,
-    gguf_header,
-    gguf_settings,
     has_tokenizer,
     id_and_revision,
     local_model,
@@ -70,6 +65,13 @@ from attncli.models.in_turn import nothing_else_measured, one_at_a_time, sole_us
 from attncli.models.layers import uncompiled
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
+from attncli.models.weight_headers import (
+    ARCHITECTURE,
+    check_gguf,
+    check_gguf_of_model,
+    gguf_header,
+    gguf_settings,
+)
 
 MOST_REASON = 300
 
@@ -95,13 +97,14 @@ def open_model(
 
     `allow_download` takes a name on the hub, too, and NAME@REVISION; without a name it is the tiny model that
     comes with attn.
-    `device` is auto (CUDA where there is one), cpu or cuda; `dtype`, of what is computed, float32, bfloat16
-    or float16. `load` is memory, or disk, where the weights stay in their files and are read, and widened,
-    as they are used; auto does so for a large model, and keeps what was widened, after the first time,
-    where that fits into half of the memory that is free.
+    `device` is auto (CUDA if available), cpu or cuda; `dtype`, that of the computation, is float32, bfloat16
+    or float16. `load` is memory, or disk, which leaves the weights in their files and reads and widens them
+    as they are used; auto chooses disk for a large model and, after the first use, keeps widened weights
+    where they fit into half of the free memory.
 
-    A loaded transformers model, with its tokenizer, or its processor where it reads pictures, stays where it
-    is and is left as it was: device and dtype are its own. UserError for what cannot be opened; MemoryError.
+    A loaded transformers model, with its tokenizer, or its processor where it reads pictures, keeps its
+    device and dtype and is left unchanged. Raises UserError for a model that cannot be opened, and
+    MemoryError.
     """
     if not isinstance(model, str | PathLike):
         name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
@@ -123,7 +126,7 @@ def _opened(asked: str) -> Pretrained:
 
 
 def _checked_source(asked: str, *, allow_download: bool) -> str:
-    """UserError for what is neither a model here nor, where downloads are allowed, a name on the hub."""
+    """Raise UserError for anything but a local model or, where downloads are allowed, a name on the hub."""
     try:
         path = local_model(asked)
     except ValueError as error:
@@ -138,7 +141,7 @@ def _checked_source(asked: str, *, allow_download: bool) -> str:
 def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
     """The folder or GGUF file of a model that a user names; else a name on the hub.
 
-    `tell` gets a line about the folder that an earlier version made of a GGUF file, where there is one.
+    `tell` gets a line about the folder that an earlier version made of a GGUF file, if it exists.
     """
     path = local_model(asked)
     if path is None:
@@ -171,8 +174,8 @@ def load_pretrained(
 ) -> Pretrained:
     """The model of a local folder or GGUF file or, where downloads are allowed, of a hub id.
 
-    UserError where transformers cannot load it, where it does not fit, and where its weights are not all
-    there: those would be random. A head whose weights are not all there is left out.
+    Raises UserError where transformers cannot load it, where it does not fit, and where weights are missing,
+    which would be random. A head with missing weights is left out.
     """
     where = _device(device)
     path = Path(id_and_revision(model)[0])
@@ -187,7 +190,7 @@ def load_pretrained(
 def without_weights(model: str, *, allow_download: bool) -> Pretrained:
     """A model as its config describes it, with its tokenizer: what reads texts, and computes nothing.
 
-    UserError as by load_pretrained.
+    Raises UserError as by load_pretrained.
     """
     path = Path(id_and_revision(model)[0])
     with _reading(model, "float32", allow_download=allow_download) as options, _loading(torch.float32):
@@ -253,7 +256,7 @@ def _loaded_by_transformers(
     *,
     with_head: bool,
 ) -> Pretrained:
-    """UserError for a model whose weights are not all there, and whatever transformers raises."""
+    """Raise UserError for a model whose weights are not all there, and whatever transformers raises."""
     if not path.exists():
         path = _checked_download(path, options)
     tokenizer, config = _described(path, options)
@@ -270,7 +273,7 @@ def _loaded_by_transformers(
             head = None
             loaded, wrong = _loaded(AutoModel, path, options, where, stays)
         elif wrong and head is None and (other := class_with_head(config)) is not None:
-            # One of several models by that name, with weights of its own (BLIP that captions).
+            # One of several models by that name, with different weights (BLIP that captions).
             loaded, wrong = _loaded(other, path, options, where, stays)
     if wrong:
         raise UserError(
@@ -284,9 +287,9 @@ def _loaded_by_transformers(
 
 
 def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
-    """The folder of a model that was downloaded before and is not looked for again, checked as any other.
+    """The checked folder of a model that is in the cache and need not be looked up again.
 
-    Else the name itself; of what is downloaded, the tokenizer is checked. UserError as `check_model_folder`.
+    Else the name itself; of a download, the tokenizer is checked. Raises UserError as `check_model_folder`.
     """
     of_hub = {key: options[key] for key in ("revision", "local_files_only")}
     quietly = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
@@ -314,7 +317,7 @@ def _described(
         with quiet_warnings():
             return tokenizer, AutoConfig.from_pretrained(str(path), **options)
     header = gguf_header(path)
-    # Its own progress goes nowhere: attn reports one line.
+    # The client's progress is dropped: attn reports one line.
     with panics_in_one_line(), redirect_stderr(io.StringIO()), quiet_warnings():
         with gguf_settings(path) as short:
             config = AutoConfig.from_pretrained(short.parent, gguf_file=short.name, **options)
@@ -328,7 +331,7 @@ def _described(
 def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:
     """How the weights of a model are used that stay where they are; None where it is loaded into memory.
 
-    UserError for one that fits neither way.
+    Raises UserError for one that fits neither way.
     """
     cannot = _why_all_at_once(path)
     if load == "disk" and cannot:
@@ -399,15 +402,15 @@ def unreachable_hub(model: str) -> str | None:
     except HfHubHTTPError as error:
         status = error.response.status_code  # below 500 it is an answer, of which transformers says more
         return f"{constants.ENDPOINT} answers with error {status}" if status >= 500 else None
-    except Exception:  # no answer, which each version's client says in errors of its own
+    except Exception:  # no answer: each version of the client raises different errors
         return f"{constants.ENDPOINT} does not answer"
     return None
 
 
 def hub_revisions(name: str) -> dict[str, str]:
-    """The branches and tags of a hub id, each with its commit: those in the cache where the hub is silent.
+    """The branches and tags of a hub id, each with its commit: the cached ones where the hub does not answer.
 
-    UserError where there is no such model, or nothing of it was downloaded before.
+    Raises UserError for an unknown model, and for one that is not in the cache.
     """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
@@ -482,8 +485,8 @@ def _weights(
 def body_of(model: PreTrainedModel) -> PreTrainedModel:
     """The model without its head; the model itself where transformers does not say which part that is.
 
-    A body may have one of its own (DPR: an encoder around a BERT, which gives no outputs by name). What
-    reads pixels stays with what makes tokens of them.
+    A body may wrap another (DPR: an encoder around a BERT, which gives no outputs by name). The part that
+    reads pixels stays with the part that makes tokens of them.
     """
     base = model.base_model
     if base is model or not isinstance(base, PreTrainedModel):
@@ -498,14 +501,14 @@ def short_name(model: str) -> str:
 
 
 def check_has_attention(name: str, model: PreTrainedModel) -> None:
-    """UserError where tokens are mixed without weights: state spaces, recurrence, convolution, Fourier."""
+    """Raise UserError where tokens are mixed without weights: state spaces, recurrence, convolution, ..."""
     if not has_attention(model):
         kind = model.config.model_type
         raise UserError(f"model: {name} ({kind}) has no attention, so there is nothing to show of it")
 
 
 def check_reads_text(name: str, model: PreTrainedModel, tokenizer: object) -> None:
-    """UserError for a model of sounds, and for one of text without a tokenizer."""
+    """Raise UserError for a model of sounds, and for one of text without a tokenizer."""
     if model.main_input_name not in ("input_ids", *PIXELS):
         raise UserError(f"model: {name} takes {model.main_input_name}, not text or pictures")
     if tokenizer is None and model.main_input_name == "input_ids":
@@ -532,10 +535,10 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 
 @contextmanager
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
-    """A loaded transformers model, in evaluation mode: `measuring`, which is open, makes it as before.
+    """A loaded transformers model, in evaluation mode; the open `measuring` restores its mode.
 
-    `tokenizer` may be a processor, of pictures alone or of both. UserError for what is not a transformers
-    model of text or pictures, or not a tokenizer, and for weights that are not there.
+    `tokenizer` may be a processor, of pictures alone or of both. Raises UserError for anything but a
+    transformers model of text or pictures, for anything but a tokenizer, and for missing weights.
     """
     checked_model(model)
     own_tokenizer, processor = tokenizer, None
@@ -554,7 +557,7 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
 
 
 def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None, Any]:
-    """A processor's tokenizer, where it has one, and itself; UserError for what is none."""
+    """A processor's tokenizer, if any, and the processor itself. Raises UserError for anything else."""
     from transformers.image_processing_base import ImageProcessingMixin
     from transformers.processing_utils import ProcessorMixin
 
@@ -569,10 +572,10 @@ def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None,
 
 @contextmanager
 def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
-    """The model while it is measured: a caller's own as it is by now, in evaluation mode.
+    """The model while it is measured; a caller's model in its present state, in evaluation mode.
 
-    The name of one is opened; of many calls with the same name the first loads it. A caller's autocast and
-    inference mode wait meanwhile: the one gives other numbers, the other no gradients.
+    A name is opened; of many calls with the same name the first loads the model. A caller's autocast and
+    inference mode are suspended: autocast changes numbers, inference mode has no gradients.
     """
     pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
     lent = pretrained.lent
@@ -609,10 +612,10 @@ SHARDED = frozenset(("FullyShardedDataParallel", "FSDPModule", "DTensor"))
 
 
 def unwrapped(model: Any) -> PreTrainedModel:
-    """The transformers model that torch.compile, DDP and PEFT wrap; a model that is not wrapped is itself.
+    """The transformers model inside a wrapper of torch.compile, DDP or PEFT, or the unwrapped model itself.
 
-    UserError for what holds none, and for weights in parts on several processes (FSDP, tensor parallel,
-    ZeRO-3): a process alone cannot run such a model.
+    Raises UserError where there is no such model, and for weights split over processes (FSDP, tensor
+    parallel, ZeRO-3): one process alone cannot run such a model.
     """
     inner = model
     while not isinstance(inner, PreTrainedModel):
@@ -642,7 +645,7 @@ def is_sharded(model: torch.nn.Module) -> bool:
 
 
 def checked_model(model: Any) -> PreTrainedModel:
-    """A transformers model; UserError for anything else."""
+    """A transformers model. Raises UserError for anything else."""
     if not isinstance(model, PreTrainedModel):
         raise UserError(
             f"model: must be a folder's name or a transformers PreTrainedModel (got {_kind(model)})"
@@ -651,7 +654,7 @@ def checked_model(model: Any) -> PreTrainedModel:
 
 
 def _kind(model: Any) -> str:
-    """The class of what is not a transformers model; of one that wraps such a model, that, too."""
+    """The class of a model that transformers does not know and, for a wrapper, of the model inside."""
     got = type(model).__name__
     parts = model.modules() if isinstance(model, torch.nn.Module) else ()
     inner = next((type(part).__name__ for part in parts if isinstance(part, PreTrainedModel)), None)
@@ -659,14 +662,14 @@ def _kind(model: Any) -> str:
 
 
 def _check_has_numbers(model: PreTrainedModel) -> None:
-    """UserError for weights on the meta device that no hook of accelerate brings when they are needed."""
+    """Raise UserError for weights on the meta device that no hook of accelerate loads when needed."""
     offloading: list[str] = []
     for name, module in model.named_modules():
         if hasattr(module, "_hf_hook"):
             offloading.append(name)
         tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         missing = next((key for key, tensor in tensors if tensor.is_meta), None)
-        if missing is not None and not any(f"{name}.".startswith(f"{one}.") for one in offloading):
+        if missing is not None and not any(f"{name}.".startswith(f"{outer}.") for outer in offloading):
             raise UserError(
                 f"model: {name}.{missing} is on the meta device, without numbers: load its weights"
             )

@@ -49,7 +49,7 @@ class OpenedPicture:
 
 
 def open_picture(file: str, key: str = "image") -> OpenedPicture:
-    """A picture of one of FORMATS, its first frame; UserError, at `key`, for anything else.
+    """A picture of one of FORMATS, its first frame. Raises UserError, at `key`, for anything else.
 
     Turned as EXIF says; transparent parts are white; 16 bits become 8.
     """
@@ -122,7 +122,7 @@ class PictureFolder:
         return sorted(filter(is_picture, files))
 
     def count(self) -> int:
-        """How many pictures there are; UserError where there is none."""
+        """The number of pictures. Raises UserError without any."""
         count = len(self._files())
         if not count:
             raise UserError(f"image: {self.folder}: holds no picture ({', '.join(PICTURE_SUFFIXES)})")
@@ -158,7 +158,7 @@ def _opened_processor(source: str, name: str) -> Any:
 
 
 def image_processor(pretrained: Pretrained) -> Any:
-    """What makes numbers of a picture for this model; UserError where there is none."""
+    """The image processor for this model. Raises UserError without one."""
     if find_spec("PIL") is None:
         raise UserError('image: needs: pip install "attncli[images]"')
     source = pretrained.source
@@ -186,13 +186,13 @@ class Processing:
         self._sources: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def inputs(self, image: "Image") -> dict[str, Tensor]:
-        """The tensors that it gives."""
+        """The tensors that the processor makes of a picture."""
         try:
             with quiet_warnings():
-                found = self.processor(images=[image], return_tensors="pt", **self.beside)
+                outputs = self.processor(images=[image], return_tensors="pt", **self.beside)
         except Exception as error:  # a processor may fail in any way on a picture that it does not like
             raise UserError(f"image: the processor of {self.name} fails: {reason_of(error):.200}") from None
-        tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+        tensors = {name: tensor for name, tensor in outputs.items() if isinstance(tensor, Tensor)}
         if not any(name in tensors for name in PIXELS):
             raise UserError(f"image: the image processor of {self.name} gives no pixels")
         return tensors
@@ -200,7 +200,7 @@ class Processing:
     def sources(self, size: tuple[int, int], like: Tensor) -> tuple[Tensor, Tensor]:
         """How far across and down a picture of that size each number comes from, as shares; NaN for padding.
 
-        UserError where that cannot be told.
+        Raises UserError where that is not known.
         """
         from PIL import Image
 
@@ -214,21 +214,21 @@ class Processing:
             grey = (255 * ramp).round().astype(np.uint8)
             made.append(Image.fromarray(np.stack([grey] * 3, axis=-1)))
         black, white, *brightening = (self._pixels(image).double() for image in made)
-        if any(one.shape != like.shape for one in (black, white, *brightening)):
+        if any(pixels.shape != like.shape for pixels in (black, white, *brightening)):
             raise UserError(
                 f"image: {self.name} cuts each picture as it is: attn cannot tell where tokens lie"
             )
         span = white - black
         is_padding = span.abs() <= 1e-3 * span.abs().max()
-        found = [((one - black) / span).masked_fill(is_padding, torch.nan) for one in brightening]
-        for shares in found:
+        shares_of_ramps = [((ramp - black) / span).masked_fill(is_padding, torch.nan) for ramp in brightening]
+        for shares in shares_of_ramps:
             kept = shares[~is_padding]
             if not len(kept) or kept.min() < -TOLERANCE or kept.max() > 1 + TOLERANCE:
                 raise UserError(
                     f"image: {self.name} changes colours by the picture: attn cannot tell where tokens lie"
                 )
-        self._sources = {size: (found[0], found[1])}
-        return found[0], found[1]
+        self._sources = {size: (shares_of_ramps[0], shares_of_ramps[1])}
+        return shares_of_ramps[0], shares_of_ramps[1]
 
     def _pixels(self, image: "Image") -> Tensor:
         return pixels_of(self.inputs(image))[1]

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.arguments import FileName, checked
+from attncli.arguments import FilePath, checked
 from attncli.errors import UserError, reason_of
 from attncli.files import MODEL_SETTINGS_BYTES, read_whole
 from attncli.models.architectures import (
@@ -56,7 +56,7 @@ LEAST_SIDE = 16
 
 
 def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
-    """A picture that is large enough for a model; UserError for any other."""
+    """A picture that is large enough for a model. Raises UserError for any other."""
     opened = open_picture(fspath(file))
     if min(opened.image.size) < LEAST_SIDE:
         sides = " × ".join(map(str, opened.image.size))
@@ -67,40 +67,40 @@ def _opened_picture(file: str | PathLike[str]) -> OpenedPicture:
 def _accepted(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 ) -> tuple[dict[str, Tensor], str]:
-    """The inputs that a model's forward has names for, and what it calls the pixels."""
+    """The inputs that a model's forward accepts, and its name for the pixels."""
     known = arguments_of(model) - {"labels"}  # which some processors make for training
     pixels, numbers = pixels_of(inputs)
     given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
     if "noise" in known and hasattr(model.config, "mask_ratio"):  # MAE hides most patches, as it learns
-        counts = (getattr(one, "num_patches", None) for one in model.modules())
-        if (count := next((one for one in counts if one is not None), None)) is not None:
+        counts = (getattr(module, "num_patches", None) for module in model.modules())
+        if (count := next((each for each in counts if each is not None), None)) is not None:
             model.config.mask_ratio = 0.0
             given["noise"] = torch.linspace(0, 1, count).unsqueeze(0)
     if pixels not in known and GRID in known:
         given[OF_GRID] = numbers
         pixels = OF_GRID
-    found = {key: tensor for key, tensor in given.items() if key in known and tensor is not None}
-    if pixels not in found:
+    accepted = {key: tensor for key, tensor in given.items() if key in known and tensor is not None}
+    if pixels not in accepted:
         raise UserError(f"image: {name} takes no {pixels}")
-    return found, pixels
+    return accepted, pixels
 
 
 @checked
 def read_picture(
     pretrained: OpenedModel,
-    file: FileName,
+    file: FilePath,
     text: str | None = None,
     *,
     is_whole: bool = False,
     is_open: bool = False,
 ) -> Reading:
-    """A picture as the part of a model that sees reads it, or with a text as the whole model reads both.
+    """A picture as a model's vision part reads it, or with a text as the whole model reads both.
 
-    Beside a text the picture stands where its token does ("<image>", as the model calls it), else before it;
-    a whole text has that token, and gets no special tokens around it; an open one, that a model goes on with,
-    has no special token at its end where the picture stands before all words (GIT). With an encoder and a
-    decoder the picture goes to the encoder, and the text is what the decoder writes. UserError for a file
-    that is no picture, and for a model that reads none.
+    Beside a text the picture stands at its token ("<image>", or the model's name for it), else before the
+    text. A whole text has that token and gets no special tokens around it; an open text, which the model
+    continues, has no special token at its end where the picture stands before all words (GIT). With an
+    encoder and a decoder the picture goes to the encoder, and the text is the decoder's output. Raises
+    Raises UserError for a file that is not a picture, and for a model that does not read pictures.
     """
     opened = _opened_picture(file)
     if text is None:
@@ -179,15 +179,15 @@ def _read_both(
     words = pretrained.labels(ids.tolist())
     labels = tuple(word if label is None else label for word, label in zip(words, placed.labels, strict=True))
     on_picture = torch.tensor([label is not None for label in placed.labels])
-    own = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
-    seen = ModelText(labels, own, is_merged=True, seen=placed.seen)
+    own_ids = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
+    seen = ModelText(labels, own_ids, is_merged=True, seen=placed.seen)
     return Reading(seen, inputs=inputs, part=f"{part}.")
 
 
 def _ids_of_all(
     ids: Int[Tensor, " word"], placed: PlacedTokens, pretrained: Pretrained
 ) -> Int[Tensor, " token"]:
-    """The ids of words in their places among all tokens; those of the picture are 0 where it has none."""
+    """The ids of words in their places among all tokens; the picture's tokens without ids have 0."""
     count = len(placed.labels)
     if len(ids) == count:
         return ids
@@ -200,22 +200,26 @@ def _ids_of_all(
 
 
 def _stack_of_both(model: PreTrainedModel) -> str | None:
-    """The name of the one stack of blocks that is no part of what sees alone; None where there are others."""
+    """The name of the only stack of blocks outside of vision-only parts; None without exactly one."""
     parts = model.named_modules()
-    sees = [name for name, one in parts if name and isinstance(one, PreTrainedModel) and sees_alone(one)]
+    sees = [
+        name for name, module in parts if name and isinstance(module, PreTrainedModel) and sees_alone(module)
+    ]
     names = [
         name
         for name, block in model.named_modules()
         if BLOCK.fullmatch(name) and any("att" in inner.lower() for inner, _ in block.named_modules())
     ]
-    own = {name.rpartition(".")[0] for name in names if not any(name.startswith(f"{one}.") for one in sees)}
-    return own.pop() if len(own) == 1 else None
+    stacks = {
+        name.rpartition(".")[0] for name in names if not any(name.startswith(f"{seeing}.") for seeing in sees)
+    }
+    return stacks.pop() if len(stacks) == 1 else None
 
 
 def _decoder_name(model: PreTrainedModel) -> str | None:
-    """The name of the part that reads words; None where it is not a part of its own."""
-    own: Any = model  # transformers leaves the method without types
-    decoder = own.get_decoder() if hasattr(model, "get_decoder") else None
+    """The name of the part that reads words; None where no separate part does."""
+    untyped: Any = model  # transformers leaves the method without types
+    decoder = untyped.get_decoder() if hasattr(model, "get_decoder") else None
     if not isinstance(decoder, nn.Module) or PIXELS[0] in signature(decoder.forward).parameters:
         return None
     return next((name for name, module in model.named_modules() if name and module is decoder), None)
@@ -228,7 +232,7 @@ def _place_of_picture(processor: Any) -> str | None:
 
 
 def _with_picture(text: str, processor: Any) -> str:
-    """The text with the token that stands for a picture in it: before it where it has none."""
+    """The text with the token that stands for a picture, which is put before a text without one."""
     token = _place_of_picture(processor)
     if token is None or token in text:
         return text
@@ -240,15 +244,15 @@ def _with_picture(text: str, processor: Any) -> str:
 def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
     """A picture and a text below it as a user's message, in the template of the processor, or the tokenizer.
 
-    UserError where the template has no place for a picture.
+    Raises UserError where the template has no place for a picture.
     """
     content = [PICTURE, *([{"type": "text", "text": text}] if text else [])]
     tokenizer = pretrained.tokenizer
     processor = _opened_reader(pretrained)
-    own = getattr(processor, "chat_template", None) or _stored_template(pretrained)
-    if own is not None:
+    template = getattr(processor, "chat_template", None) or _stored_template(pretrained)
+    if template is not None:
         tokenizer = copy(tokenizer)
-        tokenizer.chat_template = own
+        tokenizer.chat_template = template
     written = in_chat_template(
         [{"role": "user", "content": content}], replace(pretrained, own_tokenizer=tokenizer)
     )
@@ -275,9 +279,9 @@ def _stored_template(pretrained: Pretrained) -> str | None:
 
 
 def _opened_reader(pretrained: Pretrained) -> Any:
-    """What makes tokens of a text and numbers of a picture, of the class for this kind of model.
+    """The processor for texts and pictures, of the class for this kind of model.
 
-    Without the part for videos, which takes torchvision.
+    It omits the part for videos, which needs torchvision.
     """
     source = pretrained.source
     if not isinstance(source, str):
@@ -288,14 +292,14 @@ def _opened_reader(pretrained: Pretrained) -> Any:
     names: Mapping[str, str] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
     name, pixels = names.get(kind), image_processor(pretrained)
     try:
-        own = getattr(transformers, str(name), None)
-        if own is None:
+        known_class = getattr(transformers, str(name), None)
+        if known_class is None:
             raise ValueError(f"transformers has no processor for {kind}")
         parts = ["image_processor", "tokenizer"]
-        reader = type(str(name), (own,), {"get_attributes": classmethod(lambda _: parts)})
+        reader = type(str(name), (known_class,), {"get_attributes": classmethod(lambda _: parts)})
         path = Path(source) / PROCESSOR_FILES[1]
         settings = json.loads(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
-        taken = signature(own.__init__).parameters.keys() - {*parts, "self"}
+        taken = signature(known_class.__init__).parameters.keys() - {*parts, "self"}
         given = {key: None for key in ("video_processor",) if key in taken}
         given |= {key: value for key, value in settings.items() if key in taken - given.keys()}
         return reader(image_processor=pixels, tokenizer=pretrained.tokenizer, **given)
@@ -305,7 +309,7 @@ def _opened_reader(pretrained: Pretrained) -> Any:
 
 
 def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:
-    """An opened picture, as the part that sees reads it; UserError where a processor cuts it into pieces."""
+    """An opened picture as the vision part reads it. Raises UserError where a processor cuts it up."""
     part = part_that_sees(pretrained)
     processing = processing_of(image_processor(part), part.name)
     inputs, name = _accepted(part.model, processing.inputs(opened.image), part.name)

@@ -31,7 +31,7 @@ from attncli.models.layers import (
 )
 from attncli.models.picture_files import OpenedPicture, Processing
 from attncli.models.pretrained import (
-    Box,
+    Corners,
     PictureTokens,
     SeenPicture,
 )
@@ -56,19 +56,19 @@ class _FirstLayer:
 def _first_layer(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str = ""
 ) -> _FirstLayer:
-    """Runs a model up to its first layer of attention in `part`, the layers before it looking nowhere.
+    """Run a model up to its first layer of attention in `part`; earlier layers attend to nothing.
 
-    Each token of those gives its own value: so no token depends on pixels of another. `name` is that of the
+    In those each token returns its value, so no token depends on another's pixels. `name` is that of the
     pixels among the inputs.
     """
     pixels = inputs[name].detach().clone().requires_grad_(True)
-    found: list[Tensor] = []
+    queries: list[Tensor] = []
 
     def consume(layer: CapturedLayer) -> Tensor:
         attention = layer.attention
         assert isinstance(attention, AttentionLayer)
         if layer.module.startswith(part):
-            found.append(attention.query)
+            queries.append(attention.query)
             raise StopCapture
         if attention.shape[2] != attention.shape[3]:
             raise CannotShow("it gathers what it sees by another attention, so that no token has a place")
@@ -86,8 +86,8 @@ def _first_layer(
                 handing_over(model, consume, Numbering(False, None)),
             ):
                 model(**given)
-            if found:
-                return _FirstLayer(found[0].transpose(1, 2).flatten(0, 1).flatten(1).float(), pixels)
+            if queries:
+                return _FirstLayer(queries[0].transpose(1, 2).flatten(0, 1).flatten(1).float(), pixels)
             vectors = None if part else _read_by_first_block(model, given, part, consume)
     if vectors is None:
         raise CannotShow("it computes its attention itself, so that attn cannot tell what a token is")
@@ -97,13 +97,13 @@ def _first_layer(
 def _read_by_first_block(
     model: PreTrainedModel, given: Mapping[str, Tensor], part: str, consume: Consumer
 ) -> Tensor | None:
-    """The vectors of the tokens that the first block in `part` reads; None where no block reads such."""
-    found: list[Tensor] = []
+    """The vectors of the tokens that the first block in `part` reads; None where no block reads vectors."""
+    vectors_read: list[Tensor] = []
 
     def take(_module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         vectors = inputs[0] if inputs else named.get("hidden_states")
         if isinstance(vectors, Tensor) and vectors.ndim == 3 and vectors.is_floating_point():
-            found.append(vectors)
+            vectors_read.append(vectors)
             raise StopCapture
 
     with ExitStack() as hooks, suppress(StopCapture):
@@ -114,11 +114,11 @@ def _read_by_first_block(
             if name.startswith(part) and BLOCK.fullmatch(name):
                 hooks.enter_context(module.register_forward_pre_hook(take, with_kwargs=True))
         model(**given)
-    return found[0] if found else None
+    return vectors_read[0] if vectors_read else None
 
 
 BASE = 8
-"""Of the digits by which tokens are told apart: the gradients of half precision tell so many."""
+"""The base of the digits that identify tokens: gradients in half precision resolve that many values."""
 FEW = 1e-2
 """Of the root mean square of the gradients: smaller ones tell nothing."""
 DIGIT_TOLERANCE, MOST_MIXED = 0.15, 0.01
@@ -137,19 +137,20 @@ def _tokens_of(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tens
     outputs = first.rows @ direction
 
     def gradients(weights: Tensor) -> list[Tensor]:
-        found = torch.autograd.grad(
+        derivatives = torch.autograd.grad(
             (outputs * weights).sum(), [*sources], retain_graph=True, allow_unused=True
         )
-        pairs = zip(found, sources, strict=True)
+        pairs = zip(derivatives, sources, strict=True)
         return [
-            _one_colour(torch.zeros_like(source) if one is None else one).float() for one, source in pairs
+            _one_colour(torch.zeros_like(source) if derivative is None else derivative).float()
+            for derivative, source in pairs
         ]
 
     numbers = torch.arange(count, device=outputs.device)
     wholes = gradients(torch.ones_like(outputs))
-    are_used = [(one.abs() > FEW * one.square().mean().sqrt()) & (one != 0) for one in wholes]
-    tokens = [torch.zeros_like(one, dtype=torch.long) for one in wholes]
-    are_mixed, power = [torch.zeros_like(one) for one in are_used], 1
+    are_used = [(whole.abs() > FEW * whole.square().mean().sqrt()) & (whole != 0) for whole in wholes]
+    tokens = [torch.zeros_like(whole, dtype=torch.long) for whole in wholes]
+    are_mixed, power = [torch.zeros_like(used) for used in are_used], 1
     while power < count:
         digits = gradients((numbers // power % BASE).to(outputs))
         for place, (digit, whole) in enumerate(zip(digits, wholes, strict=True)):
@@ -159,8 +160,8 @@ def _tokens_of(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tens
             tokens[place] += rounded.nan_to_num(0.0).clamp(0, BASE - 1).long() * power
         power *= BASE
     return [
-        (found.masked_fill(~used | mixed | (found >= count), -1).cpu(), float(mixed.sum() / used.sum()))
-        for found, used, mixed in zip(tokens, are_used, are_mixed, strict=True)
+        (token.masked_fill(~used | mixed | (token >= count), -1).cpu(), float(mixed.sum() / used.sum()))
+        for token, used, mixed in zip(tokens, are_used, are_mixed, strict=True)
     ]
 
 
@@ -170,37 +171,39 @@ def _one_colour(pixels: Tensor) -> Tensor:
 
 
 def _tokens_of_pixels(first: _FirstLayer) -> Int[Tensor, "..."]:
-    """The token that each number of a picture goes into, or -1; CannotShow where numbers go into several."""
-    ((found, mixed),) = _tokens_of(first, [first.pixels])
-    if not (found >= 0).any():
+    """The token that each number of a picture goes into, or -1. Raises CannotShow for mixed numbers."""
+    ((tokens, mixed),) = _tokens_of(first, [first.pixels])
+    if not (tokens >= 0).any():
         raise CannotShow("nothing of it depends on the picture before its first layer of attention")
     if mixed > MOST_MIXED:
         raise CannotShow("it mixes parts of the picture before its first attention, so that no token is one")
-    return found
+    return tokens
 
 
 def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequence[int]) -> dict[int, str]:
-    """What tokens that are no part of the picture are called, by the parameters that they came of."""
-    named = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    known = {name: one for name, one in named.items() if name.rpartition(".")[2] in TOKENS_OF_PICTURES}
-    found: dict[int, str] = {}
+    """The names of tokens outside the picture, by the parameters that they come from."""
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    known = {
+        name: parameter for name, parameter in named.items() if name.rpartition(".")[2] in TOKENS_OF_PICTURES
+    }
+    names: dict[int, str] = {}
     for name, (of_numbers, _) in zip(known, _tokens_of(first, [*known.values()]), strict=True):
-        own = TOKENS_OF_PICTURES[name.rpartition(".")[2]]
-        found |= dict.fromkeys({*of_numbers.flatten().tolist()} & {*tokens}, own)
-    counts = Counter(found.values())
+        title = TOKENS_OF_PICTURES[name.rpartition(".")[2]]
+        names |= dict.fromkeys({*of_numbers.flatten().tolist()} & {*tokens}, title)
+    counts = Counter(names.values())
     numbers: Counter[str] = Counter()
     for token in tokens:
-        name = found.get(token, "other")
+        name = names.get(token, "other")
         numbers[name] += 1
         is_alone = counts[name] == 1 and name.startswith("[")
-        found[token] = name if is_alone else f"{name.strip('[]').lower()}{numbers[name]}"
-    return found
+        names[token] = name if is_alone else f"{name.strip('[]').lower()}{numbers[name]}"
+    return names
 
 
 @dataclass(frozen=True)
 class _Made:
-    """The token of the first layer that each number of a picture goes into, -1 for none, and what tokens that
-    are no part of it are called.
+    """The token of the first layer that each number of a picture goes into, or -1, and the names of tokens
+    outside of the picture.
     """
 
     of_pixels: Int[Tensor, "..."]
@@ -213,9 +216,9 @@ _made: MutableMapping[PreTrainedModel, dict[Any, _Made]] = WeakKeyDictionary()
 
 
 def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str) -> _Made:
-    few = {key: one.tolist() for key, one in inputs.items() if one.numel() < 64}
+    few = {key: tensor.tolist() for key, tensor in inputs.items() if tensor.numel() < 64}
     words = inputs["input_ids"].tolist() if "input_ids" in inputs else []
-    place = str((part, few, words, [(key, *one.shape) for key, one in inputs.items()]))
+    place = str((part, few, words, [(key, *tensor.shape) for key, tensor in inputs.items()]))
     known = _made.setdefault(model, {})
     if place not in known:
         first, again = (_first_layer(model, inputs, name, part) for _ in range(2))
@@ -224,12 +227,12 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
         of_pixels = _tokens_of_pixels(first)
         elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.flatten().tolist()})
         names = _names_elsewhere(model, first, elsewhere) if elsewhere else {}
-        if part:  # beside words what is no token of pictures has a name of the vocabulary
-            own = {*TOKENS_OF_PICTURES.values()}
+        if part:  # beside words, tokens outside of the picture have names of the vocabulary
+            titles = {*TOKENS_OF_PICTURES.values()}
             names = {
                 token: text
                 for token, text in names.items()
-                if text in own or text.rstrip("0123456789") in own
+                if text in titles or text.rstrip("0123456789") in titles
             }
         known[place] = _Made(of_pixels, len(first.rows), names)
     return known[place]
@@ -249,13 +252,13 @@ class _Grid:
         """Rows and columns."""
         return int(self.rows.max()) + 1, int(self.columns.max()) + 1
 
-    def whole(self) -> Box:
+    def whole(self) -> Corners:
         """All of it, within the picture."""
         (left, top), (wide, high), (num_rows, num_columns) = self.start, self.step, self.shape
         right, bottom = left + wide * num_columns, top + high * num_rows
         return _snapped(left), _snapped(top), _snapped(right), _snapped(bottom)
 
-    def box(self, row: int, column: int) -> Box:
+    def box(self, row: int, column: int) -> Corners:
         """A token's place as shares of the file, which it goes beyond where it lies partly on padding."""
         (left, top), (wide, high) = self.start, self.step
         right, bottom = left + wide * (column + 1), top + high * (row + 1)
@@ -273,9 +276,9 @@ EDGE = 4e-3
 
 
 def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
-    """Rows and columns of tokens by what `_spreads` says across and down; None where they make no grid."""
+    """Rows and columns of tokens from their `_spreads` across and down; None where they form no grid."""
     places, starts, steps = [], [], []
-    for centres, widths, counts in (one.unbind(dim=-1) for one in spreads):
+    for centres, widths, counts in (spread.unbind(dim=-1) for spread in spreads):
         are_whole = counts >= 0.9 * counts.max()  # others lie partly on padding
         width = float(widths[are_whole].median())
         if not width > 0:
@@ -284,11 +287,13 @@ def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
         ranks = torch.cat([ranked.new_zeros(1), (ranked.diff() > width / 2).double().cumsum(0)])
         numbers = torch.empty_like(ranks)
         numbers[order] = ranks
-        step, own = width, numbers[are_whole]
-        if own.max() > own.min():  # the least squares line through the centres says how wide they are
-            deviation = own - own.mean()
+        step, numbers_of_whole = width, numbers[are_whole]
+        if (
+            numbers_of_whole.max() > numbers_of_whole.min()
+        ):  # the least squares line through the centres says how wide they are
+            deviation = numbers_of_whole - numbers_of_whole.mean()
             step = float((deviation * centres[are_whole]).sum() / deviation.square().sum())
-        start = float((centres[are_whole] - step * own).mean())
+        start = float((centres[are_whole] - step * numbers_of_whole).mean())
         off = (start + step * numbers - centres).abs() / step
         if (off > 0.6).any() or (off[are_whole] > 0.25).any():
             return None
@@ -302,7 +307,7 @@ def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
 
 
 def _spreads(shares: Tensor, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 3"]:
-    """Centre, width and count of the numbers of each token; NaN where it has none."""
+    """Centre, width and count of the numbers of each token; NaN for a token without any."""
     index, values = tokens[used], shares[used]
     number = torch.zeros(count, dtype=torch.double).index_add_(0, index, torch.ones_like(values))
     mean = torch.zeros(count, dtype=torch.double).index_add_(0, index, values) / number
@@ -329,24 +334,24 @@ def placed_tokens(
     name: str,
     part: str = "",
 ) -> PlacedTokens:
-    """Where each token of the first layer in `part` lies; a token that is none of the picture's has no label.
+    """Where each token of the first layer in `part` lies; tokens outside the picture have no label.
 
-    `name` is that of the pixels among the inputs. UserError where that cannot be told.
+    `name` is that of the pixels among the inputs. Raises UserError where the places cannot be found.
     """
     pixels = inputs[name]
     whole_shares = processing.sources(opened.image.size, pixels.cpu())
     with model_errors(model.config.model_type):
         made = _tokens_made(model, inputs, name, part)
         of_pixels, count = made.of_pixels, made.count
-        shares = [_one_colour(one) for one in whole_shares]
+        shares = [_one_colour(colours) for colours in whole_shares]
         used = (of_pixels >= 0) & shares[0].isfinite()
-        across, down = (_spreads(one, of_pixels, used, count) for one in shares)
+        across, down = (_spreads(share, of_pixels, used, count) for share in shares)
         tiles = _tiles(of_pixels, used, count, pixels.shape)
         placed = [(tile, (tiles == tile).nonzero()[:, 0]) for tile in sorted({*tiles.tolist()}) if tile >= 0]
         if not placed:
             raise CannotShow("none of its tokens is made of the picture")
         grids = [(of_tile, _grid((across[of_tile], down[of_tile]))) for _, of_tile in placed]
-    # A token of padding alone has no place and no name of its own.
+    # A token of padding alone has neither place nor name.
     unnamed = iter(range(1, count + 1))
     names = {
         token: made.names.get(token) or f"padding{next(unnamed)}"
@@ -355,7 +360,7 @@ def placed_tokens(
     }
     labels: list[str | None] = [names.get(token) for token in range(count)]
     places = torch.full((count, 2), torch.nan)
-    boxes: list[Box | None] = [None] * count
+    boxes: list[Corners | None] = [None] * count
     is_one = len(grids) == 1
     for number, (of_tile, grid) in enumerate(grids, start=1):
         if grid is None:
@@ -373,23 +378,23 @@ def placed_tokens(
 
 
 def _tiles(of_pixels: Tensor, used: Tensor, count: int, shape: torch.Size) -> Int[Tensor, " token"]:
-    """The number of the part of the picture that each token is made of, -1 for none."""
-    found = torch.full((count,), -1)
+    """The number of the part of the picture that each token is made of, or -1."""
+    tiles = torch.full((count,), -1)
     if len(shape) < 4:
-        found[of_pixels[used]] = 0
-        return found
+        tiles[of_pixels[used]] = 0
+        return tiles
     parts = of_pixels.flatten(0, -4), used.flatten(0, -4)
     for number, (tokens, of_tile) in enumerate(zip(*parts, strict=True)):
-        found[tokens[of_tile]] = number
-    return found
+        tiles[tokens[of_tile]] = number
+    return tiles
 
 
 def _seen_picture(
-    opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Box | None], pixels: Tensor
+    opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Corners | None], pixels: Tensor
 ) -> tuple[SeenPicture, str]:
-    """What is left of a picture after crop and resize, all its parts together, and a line about it.
+    """The picture after crop and resize, all its parts together, and a line about it.
 
-    `boxes` are shares of the whole file; those of the picture are shares of what is left.
+    `boxes` are shares of the whole file; those of the result are shares of the cropped picture.
     """
     width, height = opened.image.size
     corners = zip(*(grid.whole() for grid in grids), strict=True)
@@ -400,7 +405,9 @@ def _seen_picture(
     sizes = (crop[2] - crop[0], crop[3] - crop[1])
     if pixels.ndim >= 4 and len(grids) == 1:  # the picture as the model has it, which may be squeezed
         sizes = (float(pixels.shape[-1]), float(pixels.shape[-2]))
-    most_rows, most_columns = (max(shape[axis] for shape in (one.shape for one in grids)) for axis in (0, 1))
+    most_rows, most_columns = (
+        max(shape[axis] for shape in (grid.shape for grid in grids)) for axis in (0, 1)
+    )
     scale = min(1.0, MOST_PNG / max(sizes)) if max(sizes) >= max(most_rows, most_columns) else 1.0
     size = max(most_columns, round(sizes[0] * scale)), max(most_rows, round(sizes[1] * scale))
     file = io.BytesIO()
@@ -412,7 +419,7 @@ def _seen_picture(
     return seen, _about(seen, grids)
 
 
-def _within(box: Box, crop: Box) -> Box:
+def _within(box: Corners, crop: Corners) -> Corners:
     """A box as shares of a crop: its left and top, width and height."""
     left, top, wide, high = crop
     sides = ((box[0] - left) / wide, (box[1] - top) / high, (box[2] - left) / wide, (box[3] - top) / high)

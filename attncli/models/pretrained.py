@@ -1,8 +1,7 @@
 """A pretrained model and its tokenizer: reading text, its tokens and words, the head that predicts."""
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -14,11 +13,10 @@ from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from attncli.arguments import Size, by, checked, shown
-from attncli.core.names import position_among, the_one_position, token_positions
 from attncli.core.process import ALONE
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
-from attncli.errors import UserError, nearest, reason_of
+from attncli.errors import UserError, reason_of
 from attncli.models.architectures import (
     BLANKS,
     POSITIONS,
@@ -40,8 +38,8 @@ JOINING_DIGITS = frozenset(".,")
 class Words:
     """The number of the word of each token, from 0 without gaps, and each word as the text has it.
 
-    The tokenizer's own special tokens are words by themselves, as the vocabulary writes them. `of_text` are
-    the words of the text that each holds: one, several where they share a token, none for a special token.
+    The tokenizer's special tokens are words by themselves, as the vocabulary writes them. `of_text` has the
+    words of the text in each: one, several where they share a token, none for a special token.
     """
 
     of_token: tuple[int, ...]
@@ -99,7 +97,7 @@ def words_of(
     offsets: Sequence[tuple[int, int]],
     special: Collection[int],
 ) -> Words:
-    """The words that the tokens make of a text: those of one word are merged, and those that share a token.
+    """The words that a text's tokens form: tokens of one word are merged, and words that share a token.
 
     `offsets` are the characters of each token: a token belongs to the word of its first one, and a special
     token that is only part of a word (a byte, say) is like any other.
@@ -110,15 +108,15 @@ def words_of(
     of_text: list[range] = []
     last = -1
     for token, token_id, (start, end) in zip(tokens, ids, offsets, strict=True):
-        own = len(text[start:end].rstrip())
-        is_part = own and _has_more(of_character, start, start + own)
+        length = len(text[start:end].rstrip())
+        is_part = length and _has_more(of_character, start, start + length)
         if token_id in special and not is_part:
             spans.append((0, 0, token))
             of_text.append(range(0))
             last = -1
         else:
             first, is_new = of_character[start], last < of_character[start]
-            last = of_character[start + max(0, own - 1)]
+            last = of_character[start + max(0, length - 1)]
             if is_new:
                 spans.append((start, end, token))
                 of_text.append(range(first, last + 1))
@@ -145,31 +143,31 @@ OF_GRID = "hidden_states"
 
 CLS = "[CLS]"
 """What the token is called that stands for a whole picture."""
-Box = tuple[float, float, float, float]
+Corners = tuple[float, float, float, float]
 """Left, top, right and bottom."""
 
 
 @dataclass(frozen=True)
 class SeenPicture:
-    """A picture as a model sees it: `png` is what is left of it after crop and resize.
+    """A picture as a model sees it: `png` is the picture after crop and resize.
 
-    `boxes` has the place of each token as shares of that, None for a token that lies elsewhere. `size` is
-    that of the file in pixels, `crop` the part of it that the model sees.
+    `boxes` has the place of each token as shares of it, None for a token outside. `size` is that of the file
+    in pixels, `crop` the part of it that the model sees.
     """
 
     name: str
     size: tuple[int, int]
-    crop: Box
+    crop: Corners
     png: bytes
-    boxes: tuple[Box | None, ...]
+    boxes: tuple[Corners | None, ...]
 
 
 @dataclass(frozen=True)
 class PictureTokens:
-    """Where tokens lie: `places` are row and column on a picture, in patches; NaN where one is not on it.
+    """Where tokens lie: `places` are row and column on a picture, in patches; NaN for tokens outside it.
 
-    There are none among words, nor where a picture is cut in parts. `special` marks the model's own tokens
-    ([CLS], registers); `notes` say what became of the files.
+    Words have no places, nor have the tokens of a picture cut into parts. `special` marks the model's special
+    tokens ([CLS], registers); `notes` say how the files were read.
     """
 
     pictures: tuple[SeenPicture, ...]
@@ -190,9 +188,9 @@ class ModelText:
     """The tokens of a text as a model reads it, with special ones: the vocabulary's names, and ids.
 
     `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
-    first where its tokenizer cuts there. `words` are those that the tokens belong to, and `spans` the
-    characters of each token, where they are wanted; where `is_merged` the tokens are words already.
-    `seen` says where tokens lie on pictures, each of which has an id of its own.
+    first where its tokenizer cuts there. `words` are the words of the tokens and `spans` the characters
+    of each token, where requested; where `is_merged` the tokens are words already. `seen` says where tokens
+    lie on pictures, each of which has its own id.
     """
 
     tokens: tuple[str, ...]
@@ -278,9 +276,9 @@ class Reading:
 class Pretrained:
     """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
 
-    `with_head` is the model with the head that predicts tokens, where that was asked for and is there. `lent`
-    is a caller's own model, which is measured as it then is, and left as it was. `source` is the folder it
-    came from, whose image processor is opened where a picture is read; or that processor itself.
+    `with_head` is the model with the head that predicts tokens, if requested and present. `lent` is a
+    caller's model, which is measured in its present state and left unchanged. `source` is its folder, whose
+    image processor is opened to read a picture, or that processor itself.
     """
 
     name: str
@@ -292,7 +290,7 @@ class Pretrained:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer; UserError for a model that reads pictures alone."""
+        """The tokenizer. Raises UserError for a model that reads pictures alone."""
         if self.own_tokenizer is None:
             raise UserError(f"model: {self.name} reads pictures, not text: give it a picture by `image`")
         return self.own_tokenizer
@@ -337,7 +335,7 @@ class Pretrained:
 
     @cached_property
     def unknown_ids(self) -> frozenset[int]:
-        """[UNK], which stands for a word of the text; none where it begins or ends texts as well (GPT-2)."""
+        """[UNK], which stands for a word of the text; empty where it also begins or ends texts (GPT-2)."""
         if self.own_tokenizer is None:
             return frozenset()
         ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
@@ -355,10 +353,11 @@ class Pretrained:
         with_spans: bool = False,
         beside_picture: bool = False,
     ) -> ModelText:
-        """A text's tokens, not padded, and cut only where asked to, at the end where the tokenizer cuts;
-        UserError that names `key` for none, or too many, and `truncate` unless that is None. `num_new` places
-        stay free; a whole text gets no special tokens around it. `words` gives the words that tokens are to
-        be merged into.
+        """A text's tokens, not padded, and truncated only on request, at the tokenizer's truncation side.
+
+        `num_new` places stay free; a whole text gets no special tokens around it. `words` gives the words
+        that tokens are to be merged into. Raises UserError for no tokens or too many, which names `key` and,
+        unless it is None, `truncate`.
         """
         if not beside_picture:
             self.check_reads_text()
@@ -385,21 +384,23 @@ class Pretrained:
             encoded = self.encoded(text, truncation=True, max_length=most, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
-        found = None
+        words_read = None
         if words is not None:
-            found = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
+            words_read = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
         side: Literal["first", "last"] = "first" if self.tokenizer.truncation_side == "left" else "last"
         spans = encoded["offset_mapping"] if with_spans else None
-        return ModelText(tokens, torch.tensor(ids), count - len(ids), found, left_out_side=side, spans=spans)
+        return ModelText(
+            tokens, torch.tensor(ids), count - len(ids), words_read, left_out_side=side, spans=spans
+        )
 
     def check_reads_text(self) -> None:
-        """UserError for a model that reads pictures first of all."""
+        """Raise UserError for a model that reads pictures first of all."""
         if self.model.main_input_name != "input_ids":
             message = f"takes {self.model.main_input_name}, not text: give it a picture by `image`"
             raise UserError(f"model: {self.name} {message}")
 
     def encoded(self, text: str, **options: Any) -> BatchEncoding:
-        """What the tokenizer makes of a text; UserError where it fails."""
+        """What the tokenizer makes of a text. Raises UserError where it fails."""
         with self._tokenizer_errors():
             read: BatchEncoding = self.tokenizer(text, **options)
         return read
@@ -420,7 +421,7 @@ class Pretrained:
 
     def text_of(self, ids: Sequence[int]) -> str:
         """The text that tokens stand for, without special ones."""
-        with ALONE:  # a tokenizer that one thread uses cannot be told to cut texts by another
+        with ALONE:  # one thread must not change truncation while another uses the tokenizer
             text = self.tokenizer.decode([*ids], skip_special_tokens=True)
         assert isinstance(text, str)
         return text
@@ -445,10 +446,10 @@ class Pretrained:
         return replace(text, tokens=(label, *text.tokens[:-1]), ids=ids, words=words, spans=None)
 
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
-        """What the model's forward wants of texts of one length; a context goes to the encoder."""
+        """The arguments of the model's forward for texts of one length; a context goes to the encoder."""
         if readings[0].inputs is not None:
-            several = [dict(one.inputs or {}) for one in readings]
-            pixels = {name: torch.cat([one[name] for one in several]) for name in several[0]}
+            several = [dict(reading.inputs or {}) for reading in readings]
+            pixels = {name: torch.cat([inputs[name] for inputs in several]) for name in several[0]}
             counts = readings[0].counts
             return PictureInputs(
                 {name: tensor.to(self.device) for name, tensor in pixels.items()},
@@ -456,10 +457,12 @@ class Pretrained:
                 num_texts=len(readings),
                 part=readings[0].part,
             )
-        first = torch.stack([one.text.ids if one.context is None else one.context.ids for one in readings])
+        first = torch.stack(
+            [reading.text.ids if reading.context is None else reading.context.ids for reading in readings]
+        )
         inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
         if readings[0].context is not None:
-            inputs["decoder_input_ids"] = torch.stack([one.text.ids for one in readings])
+            inputs["decoder_input_ids"] = torch.stack([reading.text.ids for reading in readings])
         return {name: tensor.to(self.device) for name, tensor in inputs.items()}
 
     @property
@@ -502,7 +505,7 @@ def part_that_reads(pretrained: Pretrained) -> Pretrained:
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
-    """The model, or the part of it that reads pixels alone, as one of two towers; UserError for none."""
+    """The model, or the one of its two towers that reads pixels alone. Raises UserError without either."""
     model = pretrained.model
     if sees_alone(model):
         return pretrained
@@ -513,9 +516,9 @@ def part_that_sees(pretrained: Pretrained) -> Pretrained:
 
 
 def decoder_start(*configs: object) -> int | None:
-    """What a decoder reads before it has written anything: the first that says so.
+    """The token that a decoder reads first: the first setting that gives one.
 
-    Of a model's own config and that of its writing (generation_config.json) often only one does.
+    Often only one of a model's config and its generation config (generation_config.json) does.
     """
     starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
     return next((start for start in starts if start is not None), None)
@@ -580,7 +583,7 @@ def read_text(
 
 
 def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Reading:
-    """The reading; UserError, at `key`, where its tokens are not those of the model."""
+    """The reading. Raises UserError, at `key`, where its tokens are not those of the model."""
     if reading.inputs is not None:  # of a picture
         return reading
     embedding = pretrained.model.get_input_embeddings()
@@ -633,104 +636,3 @@ def attention_between_words(layer: CapturedLayer, readings: Sequence[Reading]) -
         torch.tensor([text.words.of_token for text in texts if text.words is not None]) for texts in sides
     )
     return merged_into_words(layer.attention, queries, keys)
-
-
-POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
-"""A point of a picture: how far across and down it lies, as shares of its width and height."""
-MAX_LISTED = 12
-"""Tokens of a text that a message lists."""
-
-
-def checked_position(position: int, num_tokens: int, key: str) -> int:
-    """The position from 0; UserError, at `key`, for one that there is not."""
-    try:
-        return position_among(position, num_tokens)
-    except ValueError as error:
-        raise UserError(f"{key}: {error}") from None
-
-
-def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> dict[int, str]:
-    """The positions of the tokens that a user names, in order, and the name that means each.
-
-    By position, by text, as the vocabulary spells them, or as a word of several; see `token_positions`. What
-    the text does not have is left out.
-    """
-    found: dict[int, str] = {}
-    for name in names:
-        with suppress(ValueError):
-            found |= dict.fromkeys(_positions_of(name, text, pretrained), name)
-    return dict(sorted(found.items()))
-
-
-def check_tokens_named(
-    names: Iterable[str], texts: Sequence[ModelText], pretrained: Pretrained, *, key: str
-) -> None:
-    """UserError, at `key`, for a name that means no token of any of the texts."""
-    for name in names:
-        found: list[int] = []
-        reasons: list[str] = []
-        for text in texts:
-            try:
-                found += _positions_of(name, text, pretrained)
-            except ValueError as error:
-                reasons.append(str(error))
-        if not found:
-            raise UserError(f"{key}: {reasons[0] if reasons else _missing(name, texts, pretrained)}")
-
-
-def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str) -> int:
-    """The position of the one token that a user names; UserError, at `key`, where that is none or several."""
-    check_tokens_named([name], [text], pretrained, key=key)
-    try:
-        return the_one_position(name, _positions_of(name, text, pretrained), _occurrences(text, pretrained))
-    except ValueError as error:
-        raise UserError(f"{key}: {error}") from None
-
-
-def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], list[range]]:
-    """The places of a text among the tokens that a model reads."""
-
-    def occurrences(sought: str) -> list[range]:
-        """Every token of that text; else every word of it, whose tokens follow one another."""
-        written = zip(text.tokens, pretrained.written_tokens(text), strict=True)
-        alike = [
-            range(i, i + 1)
-            for i, (token, shown) in enumerate(written)
-            if sought == token or sought.removeprefix("·") == shown
-        ]
-        return alike or (list(_pieces(sought, text, pretrained)) if pretrained.own_tokenizer else [])
-
-    return occurrences
-
-
-def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
-    if text.seen is not None and (point := POINT.fullmatch(name)) is not None:
-        token = text.seen.at(float(point[1]), float(point[2]))
-        if token is None:
-            raise ValueError(f"no patch lies there: give shares of the picture, as 0.6,0.4 (got {name:.60})")
-        return (token,)
-
-    return token_positions(name, len(text.ids), _occurrences(text, pretrained))
-
-
-def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[range]:
-    """The places of a word of several tokens, those that overlap as one."""
-    ids: list[int] = text.ids.tolist()
-    unknown = pretrained.tokenizer.unk_token_id
-    words = [pretrained.encoded(word, add_special_tokens=False)["input_ids"] for word in (name, f" {name}")]
-    last = range(0)
-    for start in range(len(ids)):
-        for pieces in words:
-            end = start + len(pieces)
-            if pieces and unknown not in pieces and ids[start:end] == pieces:
-                if last and start >= last.stop:
-                    yield last
-                last = range(last.start if start < last.stop else start, max(last.stop, end))
-    if last:
-        yield last
-
-
-def _missing(name: str, texts: Sequence[ModelText], pretrained: Pretrained) -> str:
-    tokens = dict.fromkeys(token for text in texts for token in pretrained.written_tokens(text))
-    listed = ", ".join([*tokens][:MAX_LISTED]) + (", ..." if len(tokens) > MAX_LISTED else "")
-    return f"no token of the text (got {name:.60}){nearest(name, tokens)}: its tokens are {listed}"

@@ -1,6 +1,6 @@
-"""A model reads an answer that is there already (teacher forcing): where it looks, how likely it finds it.
+"""A model reads a given answer (teacher forcing): where it looks, and how likely the answer is.
 
-Prompts that begin alike share what was read of them, where the model's cache may be cut.
+Prompts that begin alike share a cache, where the model's cache may be cut.
 """
 
 import inspect
@@ -79,9 +79,9 @@ class Replay:
     def layers(self) -> tuple[list[CapturedLayer], Float[Tensor, " new"]]:
         """The attention of the queries that chose the answer's tokens, and the log-probability of each."""
         rows = LastRows(self.is_pair, len(self.answer))
-        found = self._log_probabilities(self.prompt, rows, "whole")
+        log_probabilities = self._log_probabilities(self.prompt, rows, "whole")
         kind = "cross" if self.is_pair else "self"
-        return [layer for layer in rows.layers if layer.kind == kind], found
+        return [layer for layer in rows.layers if layer.kind == kind], log_probabilities
 
     def log_probabilities(self, prompt: Int[Tensor, " token"]) -> Float[Tensor, " new"]:
         """ln p of each token of the answer after another prompt, in float64."""
@@ -159,7 +159,7 @@ def _num_alike(a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> int:
 
 
 def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:
-    """The first tokens of a cache, which stays as it is: what is appended goes into new tensors."""
+    """The first tokens of a cache, which stays unchanged: appended tokens go into new tensors."""
     cut = copy(cache)
     cut.layers = [copy(layer) for layer in cache.layers]
     for layer in cut.layers:

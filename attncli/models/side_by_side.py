@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attncli.core.runtime import set_torch_threads
 
-Given = TypeVar("Given")
+RunResult = TypeVar("RunResult")
 RowsToRows = Callable[[Tensor], Tensor]
 
 
@@ -31,15 +31,15 @@ class _Product:
         return (*map(id, self.weights), self.rows.shape[-1], self.rows.dtype, self.rows.device)
 
 
-class Run(Generic[Given]):
-    """A run in a thread of its own, which goes on when it is told to, until it waits for the others."""
+class ThreadedRun(Generic[RunResult]):
+    """A run in a separate thread, which runs on request until it waits for the others."""
 
-    def __init__(self, work: Callable[[], Given], *, shares_products: bool) -> None:
+    def __init__(self, work: Callable[[], RunResult], *, shares_products: bool) -> None:
         self.error: BaseException | None = None
         self.shares_products = shares_products
         self.product: _Product | None = None
         self.has_ended = self.is_stopped = False
-        self.given: list[Given] = []
+        self.given: list[RunResult] = []
         self._go, self._paused = Semaphore(0), Semaphore(0)
         context, num_threads = copy_context(), torch.get_num_threads()
 
@@ -94,23 +94,23 @@ class Run(Generic[Given]):
         self._thread.join()
 
 
-_running: ContextVar[Run[Any] | None] = ContextVar("running", default=None)
+_running: ContextVar[ThreadedRun[Any] | None] = ContextVar("running", default=None)
 
 
 @contextmanager
 def side_by_side(
-    works: Sequence[Callable[[], Given]], *, shares_products: bool
-) -> Iterator[list[Run[Given]]]:
+    works: Sequence[Callable[[], RunResult]], *, shares_products: bool
+) -> Iterator[list[ThreadedRun[RunResult]]]:
     """A run for each, which all have ended afterwards."""
     with ExitStack() as running:
         runs = []
         for work in works:
-            runs.append(Run(work, shares_products=shares_products))
+            runs.append(ThreadedRun(work, shares_products=shares_products))
             running.callback(runs[-1].stop)
         yield runs
 
 
-def go_on(runs: Sequence[Run[Any]]) -> None:
+def go_on(runs: Sequence[ThreadedRun[Any]]) -> None:
     """Let all of them run until they wait for each other, or end. The error of the first that fails."""
     for run in runs:
         run.go_on()
@@ -141,10 +141,10 @@ def wait_for_others(*_inputs: object) -> None:
 
 
 def product_for_all(rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> Tensor | None:
-    """What `compute` makes of rows (..., dim) with these weights, of all runs at once.
+    """The result of `compute` for rows (..., dim) with these weights, for all runs at once.
 
-    None in a run that is alone, or whose numbers are to be those that it has alone to the bit, and where
-    something has to follow the computation: gradients, autocast, functions of a tensor's own.
+    None in a single run, in one that must give the same bits as a single run, and where the computation is
+    observed: by gradients, autocast or a tensor subclass.
     """
     run = _running.get()
     if run is None or not run.shares_products or type(rows) is not Tensor or rows.ndim < 2:

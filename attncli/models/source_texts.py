@@ -17,7 +17,7 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading
 Split = Literal["sentence", "line", "paragraph", "turn"]
 
 
-class Source(NamedTuple):
+class Passage(NamedTuple):
     """A part of a text from a character to another: its name, as doc2, and what else it is called.
 
     `again` are the other places of it, where a chat template writes it more than once.
@@ -34,7 +34,7 @@ class Source(NamedTuple):
         """All places of it."""
         return Span(self.start, self.end), *self.again
 
-    def moved_to(self, spans: Sequence[Span]) -> "Source":
+    def moved_to(self, spans: Sequence[Span]) -> "Passage":
         """The source in other places."""
         return self._replace(start=spans[0].start, end=spans[0].end, again=tuple(spans[1:]))
 
@@ -47,7 +47,7 @@ class SourcedText:
     """
 
     text: str
-    sources: tuple[Source, ...]
+    sources: tuple[Passage, ...]
     is_whole: bool = False
 
     def texts(self) -> list[str]:
@@ -55,8 +55,8 @@ class SourcedText:
         return [self.text[source.start : source.end] for source in self.sources]
 
     def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":
-        """The text with some of its sources, without the blanks before the first of them."""
-        places = sorted((span, number) for number, one in enumerate(self.sources) for span in one.spans)
+        """The text with only some of its sources, without the blanks before the first of those."""
+        places = sorted((span, number) for number, source in enumerate(self.sources) for span in source.spans)
         pieces, end = [self.text[: places[0][0].start]], places[0][0].start
         length, is_first = end, True
         spans: dict[int, list[Span]] = {}
@@ -79,7 +79,7 @@ class SourcedText:
     def in_template(self, pretrained: Pretrained) -> "SourcedText":
         """The text as a user's message, in the model's chat template."""
         messages = [{"role": "user", "content": self.text}]
-        parts = [span for one in self.sources for span in one.spans]
+        parts = [span for source in self.sources for span in source.spans]
         placed = placed_chat(messages, pretrained, parts=[sorted(parts)])
         where = dict(zip(sorted(parts), placed.parts[0], strict=True))
         if not all(where.values()):
@@ -87,7 +87,8 @@ class SourcedText:
                 f"chat: the chat template of {pretrained.name} leaves out the text, or changes it"
             )
         sources = (
-            one.moved_to([moved for span in one.spans for moved in where[span]]) for one in self.sources
+            source.moved_to([moved for span in source.spans for moved in where[span]])
+            for source in self.sources
         )
         return SourcedText(placed.text, tuple(sources), is_whole=True)
 
@@ -118,26 +119,26 @@ def _spans(text: str, split: Split) -> Iterator[tuple[int, int]]:
 def split_text(text: str, split: Split, *, question: str | None = None, key: str = "file") -> SourcedText:
     """A text whose sentences, lines, paragraphs or turns are the sources, with a question below it.
 
-    UserError, which names `key`, for a text without any.
+    Raises UserError, which names `key`, for a text without any.
     """
     spans = list(_spans(text, split))
     if not spans:
         raise UserError(f"{key}: must hold a {split} (got an empty text)")
-    sources = tuple(Source(f"{split}{number}", *span) for number, span in enumerate(spans, start=1))
+    sources = tuple(Passage(f"{split}{number}", *span) for number, span in enumerate(spans, start=1))
     below = "" if question is None else f"\n\n{question}"
     return SourcedText(text.rstrip() + below if below else text, sources)
 
 
 def with_documents(documents: Sequence[tuple[str, str]], question: str) -> SourcedText:
-    """Documents, each with its title, and a question below them; UserError for one without a text."""
-    text, sources = "", list[Source]()
+    """Documents, each with its title, and a question below them. Raises UserError for one without a text."""
+    text, sources = "", list[Passage]()
     for number, (title, document) in enumerate(documents, start=1):
         if not document.strip():
             raise UserError(f"document: {title}: holds no text")
         text += "\n\n" if text else ""
         start = len(text)
         text += document.strip()
-        sources.append(Source(f"doc{number}", start, len(text), title))
+        sources.append(Passage(f"doc{number}", start, len(text), title))
     return SourcedText(f"{text}\n\n{question}", tuple(sources))
 
 
@@ -145,11 +146,11 @@ MARK = re.compile(r"<source(?:\s+([^<>]{1,60}?))?\s*>|</source>")
 
 
 def marked_text(text: str, *, question: str | None = None, key: str = "sentence") -> SourcedText | None:
-    """A text in which sources stand between `<source NAME>` and `</source>`, without these; None for none.
+    """A text whose sources stand between `<source NAME>` and `</source>`, without these marks, or None.
 
-    UserError, which names `key`, for a mark without its counterpart, and a source without a text.
+    Raises UserError, which names `key`, for a mark without its counterpart, and for an empty source.
     """
-    plain, sources, end = "", list[Source](), 0
+    plain, sources, end = "", list[Passage](), 0
     opened: tuple[str, int] | None = None
     for mark in MARK.finditer(text):
         plain += text[end : mark.start()]
@@ -165,7 +166,7 @@ def marked_text(text: str, *, question: str | None = None, key: str = "sentence"
         if not part.strip():
             raise UserError(f"{key}: source {title or len(sources) + 1}: holds no text")
         start += len(part) - len(part.lstrip())
-        sources.append(Source(f"source{len(sources) + 1}", start, start + len(part.strip()), title))
+        sources.append(Passage(f"source{len(sources) + 1}", start, start + len(part.strip()), title))
     if opened is not None:
         raise UserError(f"{key}: must have </source> after its last <source>")
     if not sources:
@@ -175,26 +176,28 @@ def marked_text(text: str, *, question: str | None = None, key: str = "sentence"
 
 
 def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> SourcedText:
-    """A chat, as JSON, in the model's template: each message is a source, and each tool.
+    """A chat, as JSON, in the model's template: each message and each tool is a source.
 
     The JSON is a list of messages with `role` and `content`, or an object with `messages` and `tools`.
-    UserError, which names `key`, for another text, and for what the template leaves out.
+    Raises UserError, which names `key`, for any other text, and for messages that the template leaves out.
     """
     messages, tools = chat_messages(text, key)
     placed = placed_chat(messages, pretrained, tools)
-    found: list[tuple[list[Span], str]] = []
+    titled: list[tuple[list[Span], str]] = []
     for message, (spans,) in zip(messages, placed.parts, strict=True):
         content = (message.get("content") or "").strip()
         if content:
-            found.append((_in_chat(spans, pretrained, f"the message {content[:30]!r}"), str(message["role"])))
+            titled.append(
+                (_in_chat(spans, pretrained, f"the message {content[:30]!r}"), str(message["role"]))
+            )
     for tool, spans in zip(tools, placed.tools, strict=True):
         name = str(tool.get("function", tool).get("name", "tool"))
         whole = [_as_json(tool, span, placed.text) for span in spans]
-        found.append((_in_chat(whole, pretrained, f"the tool {name}"), f"tool {name}"))
-    found.sort()
+        titled.append((_in_chat(whole, pretrained, f"the tool {name}"), f"tool {name}"))
+    titled.sort()
     sources = tuple(
-        Source(f"turn{number}", *spans[0], title, tuple(spans[1:]))
-        for number, (spans, title) in enumerate(found, start=1)
+        Passage(f"turn{number}", *spans[0], title, tuple(spans[1:]))
+        for number, (spans, title) in enumerate(titled, start=1)
     )
     if not sources:
         raise UserError(f"{key}: must hold a message with a text")
@@ -217,21 +220,21 @@ def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
 
 
 def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages and the tools of a chat as JSON; UserError, which names `key`, for anything else."""
+    """The messages and the tools of a chat as JSON. Raises UserError, naming `key`, for anything else."""
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    chat = found if isinstance(found, dict) else {"messages": found}
+        parsed = None
+    chat = parsed if isinstance(parsed, dict) else {"messages": parsed}
     messages: Any = chat.get("messages")
     tools: Any = chat.get("tools") or []
     are_messages = isinstance(messages, list) and all(
-        isinstance(one, dict)
-        and isinstance(one.get("role"), str)
-        and isinstance(one.get("content"), str | None)
-        for one in messages
+        isinstance(message, dict)
+        and isinstance(message.get("role"), str)
+        and isinstance(message.get("content"), str | None)
+        for message in messages
     )
-    if not are_messages or not isinstance(tools, list) or not all(isinstance(one, dict) for one in tools):
+    if not are_messages or not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         form = '[{"role": "user", "content": "..."}, ...], or {"messages": [...], "tools": [...]}'
         raise UserError(f"{key}: must be a chat as JSON: {form}")
     return messages, tools
@@ -259,16 +262,16 @@ class SourcedReading(Reading):
 
     @property
     def prompt(self) -> ModelText:
-        """The prompt, which goes to an encoder where there is one."""
+        """The prompt, which goes to the encoder of a model that has one."""
         return self.context or self.text
 
 
 def read_sourced(
     pretrained: Pretrained, sourced: SourcedText, *, num_new: int = 0, key: str = "file"
 ) -> SourcedReading:
-    """A text as a model reads it: in its sources the names of special tokens are text like any other.
+    """A text as a model reads it; in its sources the names of special tokens are ordinary text.
 
-    UserError, which names `key`, for more tokens than the model reads beside `num_new` new ones.
+    Raises UserError, which names `key`, for more tokens than the model reads beside `num_new` new ones.
     """
     if not pretrained.tokenizer.is_fast:
         message = "does not say which characters a token covers, so that no source is known"
@@ -278,15 +281,15 @@ def read_sourced(
         tuple(
             i
             for i, (start, end) in enumerate(spans)
-            if any(max(start, part.start) < min(end, part.end) for part in one.spans)
+            if any(max(start, part.start) < min(end, part.end) for part in source.spans)
         )
-        for one in sourced.sources
+        for source in sourced.sources
     )
     most = pretrained.most_tokens()
     if most is not None and num_new >= most:
         raise UserError(f"max_new_tokens: must be at most {most} for {pretrained.name} (got {num_new + 1})")
     if most is not None and len(ids) + num_new > most:
-        counts = [len(one) for one in places]
+        counts = [len(tokens) for tokens in places]
         longest = sourced.sources[counts.index(max(counts))].name
         beside = f" beside {num_new + 1} new ones" if num_new else ""
         must = f"must be at most {most - num_new} tokens for {pretrained.name}{beside} (got {len(ids)}"
@@ -299,26 +302,28 @@ def read_sourced(
 
 
 def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of a text and their characters; a special token's name in a source is plain text."""
+    """The tokens of a text and their characters. A special token's name in a source is ordinary text."""
     text, options = sourced.text, {"return_offsets_mapping": True, "padding": False, "truncation": False}
     special = {
         token.content: i for i, token in pretrained.tokenizer.added_tokens_decoder.items() if token.special
     }
     names = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
-    found = list(re.finditer(names, text)) if names else []
+    marks = list(re.finditer(names, text)) if names else []
     inert = [
         mark
-        for mark in found
+        for mark in marks
         if any(
-            mark.start() < end and start < mark.end() for one in sourced.sources for start, end in one.spans
+            mark.start() < end and start < mark.end()
+            for source in sourced.sources
+            for start, end in source.spans
         )
     ]
     if not inert:
         read = pretrained.encoded(text, add_special_tokens=not sourced.is_whole, **options)
         return read["input_ids"], read["offset_mapping"]
-    # Pieces between the special tokens that are meant, whose names in the pieces are text.
+    # Pieces between real special tokens; within a piece their names are text.
     ids, spans, start = list[int](), list[tuple[int, int]](), 0
-    for mark in [*(mark for mark in found if mark not in inert), None]:
+    for mark in [*(mark for mark in marks if mark not in inert), None]:
         end = len(text) if mark is None else mark.start()
         read = pretrained.encoded(
             text[start:end], add_special_tokens=False, split_special_tokens=True, **options

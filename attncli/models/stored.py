@@ -3,18 +3,15 @@
 Of a file no more than its header is read before: what a model needs is known from there.
 """
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import count
 from math import prod
 from pathlib import Path
-from threading import local
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 import torch
@@ -23,232 +20,31 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from attncli.core.runtime import torch_threads
-from attncli.errors import UserError
-from attncli.models.folder import ARCHITECTURE, TensorInFile, gguf_header, safetensors_tensors, weight_files
+from attncli.models.folder import weight_files
+from attncli.models.number_sources import (
+    AHEAD_BYTES,
+    DTYPES,
+    Cast,
+    InGguf,
+    InSafetensors,
+    NumberSource,
+    Processed,
+    WeightFile,
+    chunks,
+)
 from attncli.models.side_by_side import product_for_all
+from attncli.models.weight_headers import ARCHITECTURE, gguf_header, safetensors_tensors
 
 SMALL_NUMBERS = 2**18
 """A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
-CHUNK_NUMBERS = 2**20
-"""How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
 FEW_ROWS = 32
 """Vectors that a weight meets, up to which torch's threads wait for each other more than they work."""
 TRIED_BYTES = 2**26
 """How much is read to tell how long all of it takes."""
-AHEAD_BYTES = 2**28
-"""How far ahead the system is told to read a file: more than a disk gives while this much is computed."""
-
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-"""What the types in the header of a safetensors file are called in torch."""
-
-
-class WeightFile:
-    """A file that is read in parts, for as long as it stays what it was."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._file = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
-        finalize(self, os.close, self._file)
-        self._state = self._now()
-
-    def check_holds(self, begin: int, size: int) -> None:
-        """UserError where a header promises bytes that are not there."""
-        if begin + size > self._state[0]:
-            raise UserError(f"model: {self.path}: is cut off: its header promises {begin + size} bytes")
-
-    def _now(self) -> tuple[int, int]:
-        about = os.fstat(self._file)
-        return about.st_size, about.st_mtime_ns
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """The bytes from an offset on; UserError where the file has changed or cannot be read."""
-        done = 0
-        try:
-            while done < len(buffer):
-                num_read = os.preadv(self._file, [buffer[done:]], offset + done)
-                if not num_read:
-                    break
-                done += num_read
-        except OSError as error:
-            raise UserError(f"model: {self.path}: cannot be read: {error.strerror}") from None
-        if done < len(buffer) or self._now() != self._state:
-            raise UserError(f"model: {self.path}: has changed while it was read: run this again")
-
-    def mapped(self, offset: int, size: int) -> np.ndarray:
-        """The bytes from an offset on, in the pages of the file; what is written there stays in this process.
-
-        UserError where the file has changed.
-        """
-        if self._now() != self._state:
-            raise UserError(f"model: {self.path}: has changed while it was read: run this again")
-        with os.fdopen(os.dup(self._file), "rb") as file:
-            return np.memmap(file, np.uint8, "c", offset, (size,))
-
-    def read_ahead(self, offset: int, size: int) -> None:
-        """Tell the system that these bytes will be wanted; where it cannot be told they are read later."""
-        if hasattr(os, "posix_fadvise"):
-            with suppress(OSError):
-                os.posix_fadvise(self._file, offset, size, os.POSIX_FADV_WILLNEED)
-
-
-class Source:
-    """Where the numbers of a weight come from; of some of its rows without the others."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    stored_bytes: int
-    """What all of it takes in its files."""
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """The numbers of some rows: of the first axis."""
-        raise NotImplementedError
-
-    def passing(self, start: int, stop: int) -> Tensor:
-        """As `rows`, in memory that the next call in this thread takes again."""
-        return self.rows(start, stop)
-
-    def whole(self) -> Tensor:
-        """All numbers, in their shape."""
-        raise NotImplementedError
-
-    def mapped(self) -> Tensor | None:
-        """All numbers in the pages of the file; None where it does not hold them as they are."""
-        return None
-
-    def will_be_read(self) -> None:
-        """Called a little before the numbers are wanted."""
-        raise NotImplementedError
 
 
 @dataclass
-class InSafetensors(Source):
-    """A tensor in a safetensors file, which has its numbers row after row."""
-
-    file: WeightFile
-    about: TensorInFile
-
-    def __post_init__(self) -> None:
-        self.shape, self.dtype = torch.Size(self.about.shape), DTYPES[str(self.about.kind)]
-        self.stored_bytes = prod(self.shape) * self.dtype.itemsize
-        self.file.check_holds(self.about.begin, self.stored_bytes)
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        return self._read(torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype), start)
-
-    def passing(self, start: int, stop: int) -> Tensor:
-        return self._read(_memory("read", (stop - start, *self.shape[1:]), self.dtype), start)
-
-    def whole(self) -> Tensor:
-        return self._read(torch.empty(self.shape, dtype=self.dtype))
-
-    def mapped(self) -> Tensor | None:
-        pages = self.file.mapped(self.about.begin, self.stored_bytes)
-        return torch.from_numpy(pages).view(self.dtype).view(self.shape)
-
-    def _read(self, numbers: Tensor, start: int = 0) -> Tensor:
-        begin = self.about.begin + start * prod(self.shape[1:]) * self.dtype.itemsize
-        self.file.read_into(numbers.view(-1).view(torch.uint8).numpy().data, begin)
-        return numbers
-
-    def will_be_read(self) -> None:
-        self.file.read_ahead(self.about.begin, self.stored_bytes)
-
-
-@dataclass
-class InGguf(Source):
-    """A tensor in a GGUF file: blocks of numbers with few bits each, row after row."""
-
-    file: WeightFile
-    about: TensorInFile
-
-    def __post_init__(self) -> None:
-        from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
-
-        self.shape, self.dtype = torch.Size(self.about.shape), torch.float32
-        self._kind = GGMLQuantizationType(int(self.about.kind))
-        self._of_blocks = quant_shape_to_byte_shape(self.about.shape, self._kind)
-        self.stored_bytes = prod(self._of_blocks)
-        self.file.check_holds(self.about.begin, self.stored_bytes)
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        # The blocks of a vector stand along its only axis.
-        if len(self.shape) < 2:
-            return self.whole()[start:stop]
-        begin = self.about.begin + start * prod(self._of_blocks[1:])
-        return self._read((stop - start, *self._of_blocks[1:]), begin)
-
-    def whole(self) -> Tensor:
-        if len(self.shape) < 2:
-            return self._read(self._of_blocks, self.about.begin)
-        # So that nothing beside the numbers is whole.
-        numbers = torch.empty(self.shape)
-        for start, stop in chunks(self):
-            numbers[start:stop] = self.rows(start, stop)
-        return numbers
-
-    def _read(self, of_blocks: Sequence[int], begin: int) -> Tensor:
-        from gguf import dequantize
-
-        blocks = np.empty(of_blocks, dtype=np.uint8)
-        self.file.read_into(blocks.reshape(-1).data, begin)
-        return torch.from_numpy(dequantize(blocks, self._kind))
-
-    def will_be_read(self) -> None:
-        self.file.read_ahead(self.about.begin, self.stored_bytes)
-
-
-@dataclass
-class Cast(Source):
-    """The numbers of another source as another type, where the model is computed."""
-
-    source: Source
-    dtype: torch.dtype
-    device: torch.device
-
-    def __post_init__(self) -> None:
-        self.shape, self.stored_bytes = self.source.shape, self.source.stored_bytes
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        # As stored to the device, which widens faster than the way there.
-        return self.source.rows(start, stop).to(self.device).to(self.dtype)
-
-    def passing(self, start: int, stop: int) -> Tensor:
-        read = self.source.passing(start, stop)
-        if self.device.type != "cpu":
-            return read.to(self.device).to(self.dtype)
-        return read if read.dtype == self.dtype else _memory("widened", read.shape, self.dtype).copy_(read)
-
-    def whole(self) -> Tensor:
-        if self.shape and self.source.dtype != self.dtype and self.device.type == "cpu":
-            widened = torch.empty(self.shape, dtype=self.dtype)
-            for start, stop in chunks(self):
-                widened[start:stop] = self.source.passing(start, stop)
-            return widened
-        return self.source.whole().to(self.device).to(self.dtype)
-
-    def mapped(self) -> Tensor | None:
-        return self.source.mapped() if self.source.dtype == self.dtype else None
-
-    def will_be_read(self) -> None:
-        self.source.will_be_read()
-
-
-@dataclass
-class Made(Source):
+class Made(NumberSource):
     """One of the tensors that a function gives, of others: what transformers makes of those of a file."""
 
     function: Callable[..., Any]
@@ -283,67 +79,11 @@ class Made(Source):
             part.source.will_be_read()
 
 
-@dataclass
-class Processed(Source):
-    """What transformers makes of tensors of a GGUF file: rows in another order, experts in one tensor."""
-
-    parts: Sequence[tuple[str, Source]]
-    process: Callable[[np.ndarray, str, dict[str, Tensor]], np.ndarray | None]
-    name: str
-    """In the model."""
-    shape: torch.Size
-    dtype = torch.float32
-
-    def __post_init__(self) -> None:
-        self.stored_bytes = sum(part.stored_bytes for _, part in self.parts)
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        # Of experts each by itself; rows of a matrix change places.
-        if len(self.shape) < 3:
-            return self.whole()[start:stop]
-        return self._made(lambda part: part.rows(start, stop))
-
-    def whole(self) -> Tensor:
-        return self._made(lambda part: part.whole())
-
-    def _made(self, numbers: Callable[[Source], Tensor]) -> Tensor:
-        made: dict[str, Tensor] = {}
-        for name, part in self.parts:
-            found = self.process(numbers(part).numpy(), name, made)
-            if found is not None:
-                return torch.from_numpy(np.ascontiguousarray(found))
-        return made[self.name]
-
-    def will_be_read(self) -> None:
-        for _, part in self.parts:
-            part.will_be_read()
-
-
-_kept_memory = local()
-
-
-def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The same memory for what is needed until the next of it: to get new memory costs more than to read."""
-    size = prod(shape)
-    kept: Tensor | None = getattr(_kept_memory, what, None)
-    if kept is None or size > len(kept):
-        kept = torch.empty(size, dtype=torch.float64)
-        setattr(_kept_memory, what, kept)
-    return kept.view(torch.uint8)[: size * dtype.itemsize].view(dtype).view(*shape)
-
-
-def chunks(source: Source) -> Iterator[tuple[int, int]]:
-    """The rows of a source, some at a time."""
-    row = max(1, prod(source.shape[1:]))
-    at_a_time = max(1, CHUNK_NUMBERS // row)
-    return pairwise([*range(0, source.shape[0], at_a_time), source.shape[0]])
-
-
 @dataclass(frozen=True)
-class Whole:
-    """A weight of which a model takes all numbers while it is loaded."""
+class WholeWeight:
+    """A weight that a model reads completely while it is loaded."""
 
-    source: Source
+    source: NumberSource
 
     def __getitem__(self, _index: object) -> Tensor:
         return self.source.whole()
@@ -351,11 +91,11 @@ class Whole:
 
 @dataclass
 class Use:
-    """How the weights of a model are used: in which order, and what is kept of what was widened.
+    """How the weights of a model are used: their order, and which widened weights are kept.
 
-    Nothing is kept of the first use; of later ones everything where `keeps`, in the pages of the file, which
-    other processes share, where it `maps`. While a model `is_loading`, what is made of its weights is only
-    noted.
+    Nothing is kept from the first use. Later uses keep everything where `keeps`, in the pages of the file,
+    which other processes share, where it `maps`. While a model `is_loading`, operations on its weights are
+    only recorded.
     """
 
     device: torch.device
@@ -413,7 +153,7 @@ class Use:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """While it is open what is read stays: it is used several times."""
+        """While open, weights that were read stay: they are used several times."""
         self._held = []
         try:
             yield
@@ -431,21 +171,21 @@ class Stored(Tensor):
     layer a few rows at a time, of a table only the rows that are looked up.
     """
 
-    source: Source
+    source: NumberSource
     use: Use
     numbers: Tensor | None
     """Its numbers, where they are kept."""
     num_uses: int
 
     @staticmethod
-    def of(source: Source, use: Use) -> "Stored":
-        """The weight whose numbers are those of a source."""
-        # One number in all places: where anything should go by, it is not taken for a weight.
+    def of(source: NumberSource, use: Use) -> "Stored":
+        """The weight with the numbers of a source."""
+        # NaN everywhere: an operation that bypasses this class must not pass for one on a weight.
         device = source.device if isinstance(source, Cast) else "cpu"
-        one = torch.full(
+        filler = torch.full(
             (), torch.nan if source.dtype.is_floating_point else 0, dtype=source.dtype, device=device
         )
-        stored = one.expand(source.shape).as_subclass(Stored)
+        stored = filler.expand(source.shape).as_subclass(Stored)
         stored.source, stored.use, stored.numbers, stored.num_uses = source, use, None, 0
         return stored
 
@@ -473,7 +213,7 @@ class Stored(Tensor):
             yield start, stop, self.source.passing(start, stop)
 
     def looked_up(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers of some rows, each once, and which of these each asked one is."""
+        """The numbers of the distinct rows asked for, and the place of each asked row among them."""
         if self.numbers is not None:
             return self.numbers, rows
         wanted, places = torch.unique(rows, return_inverse=True)
@@ -485,8 +225,8 @@ class Stored(Tensor):
                 runs[-1] = (runs[-1][0], row + 1)
             else:
                 runs.append((row, row + 1))
-        found = [self.source.rows(start, stop) for start, stop in runs]
-        return torch.cat(found) if found else self.source.rows(0, 0), places
+        rows_read = [self.source.rows(start, stop) for start, stop in runs]
+        return torch.cat(rows_read) if rows_read else self.source.rows(0, 0), places
 
     @classmethod
     def __torch_function__(
@@ -502,11 +242,11 @@ class Stored(Tensor):
             return args[0]
         if isinstance(args[0], Stored) and (func in SETTERS or CHANGES.fullmatch(func.__name__)):
             raise TypeError("a weight that stays in its file cannot be changed")
-        use = next(one.use for one in _tensors_in([args, named]) if isinstance(one, Stored))
+        use = next(weight.use for weight in _tensors_in([args, named]) if isinstance(weight, Stored))
         if use.is_loading:
             return _deferred(func, args, named, use)
-        if func in COMPUTED and (found := COMPUTED[func](*args, **named)) is not None:
-            return found
+        if func in COMPUTED and (result := COMPUTED[func](*args, **named)) is not None:
+            return result
         given, by_name = _changed([args, named], Stored.read)
         return func(*given, **by_name)
 
@@ -595,8 +335,8 @@ def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: U
     meta_args, meta_named = _changed([args, named], _without_numbers)
     positions = count()
 
-    def made(one: Tensor) -> Stored:
-        return Stored.of(Made(func, args, named, next(positions), one.shape, one.dtype), use)
+    def made(like: Tensor) -> Stored:
+        return Stored.of(Made(func, args, named, next(positions), like.shape, like.dtype), use)
 
     return _changed(func(*meta_args, **meta_named), made)
 
@@ -612,12 +352,12 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         weight: Stored = ctx.weight
-        found = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
+        product = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
         for start, stop, rows in weight.parts():
-            # Many gradients at once (is_grads_batched) have no slice that is the whole.
+            # Batched gradients (is_grads_batched) do not support a slice of everything.
             is_whole = stop - start == weight.shape[0]
-            found += (gradient if is_whole else gradient.narrow(-1, start, stop - start)) @ rows
-        return found, None, None
+            product += (gradient if is_whole else gradient.narrow(-1, start, stop - start)) @ rows
+        return product, None, None
 
 
 def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
@@ -663,7 +403,7 @@ def _embedding(
 
 
 def _item(tensor: Any, index: Any) -> Tensor | None:
-    """Some rows: one, those of a range, or those that are listed."""
+    """Some rows: one, a range, or a list of them."""
     if not isinstance(tensor, Stored) or tensor.numbers is not None or tensor.use.begin(tensor):
         return None
     num_rows = tensor.shape[0] if tensor.shape else 0
@@ -675,7 +415,7 @@ def _item(tensor: Any, index: Any) -> Tensor | None:
     if isinstance(index, slice) and index.step in (None, 1):
         start, stop, _ = index.indices(num_rows)
         return tensor.source.rows(start, max(start, stop))
-    if isinstance(index, list) and all(type(one) is int for one in index):
+    if isinstance(index, list) and all(type(row) is int for row in index):
         index, is_place = torch.tensor(index, dtype=torch.long), True
     if is_place and bool((index >= 0).all()):
         rows, places = tensor.looked_up(index)
@@ -698,13 +438,13 @@ def unknown_types(folder: Path) -> set[str]:
 
 
 def weights_of_folder(folder: Path, use: Use | None) -> dict[str, Any]:
-    """The weights of a folder by their names in its files. Without `use` they are read as they are taken."""
-    found: dict[str, Tensor | Whole] = {}
+    """The weights of a folder by their names in its files. Without `use` they are read on access."""
+    weights: dict[str, Tensor | WholeWeight] = {}
     for path in weight_files(folder):
         file = WeightFile(path)
         for name, about in safetensors_tensors(path).items():
-            found[name] = _held(InSafetensors(file, about), use)
-    return found
+            weights[name] = _held(InSafetensors(file, about), use)
+    return weights
 
 
 def weights_of_gguf(
@@ -734,24 +474,24 @@ def weights_of_gguf(
 
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     file = WeightFile(path)
-    found: dict[str, Source] = {}
-    parts: dict[str, list[tuple[str, Source]]] = {}
+    sources: dict[str, NumberSource] = {}
+    parts: dict[str, list[tuple[str, NumberSource]]] = {}
     for name, about in header.tensors.items():
         source = InGguf(file, about)
-        # Without numbers: what it does with them, and to which weight of the model they go. Of experts one.
+        # A dry run without numbers: what it does with them, and which weight they become. Of experts, one.
         nothing = np.broadcast_to(
             np.float32(0), (1, *about.shape[1:]) if len(about.shape) > 2 else about.shape
         )
         made: dict[str, Tensor] = {}
         processed = process(nothing, name, made)
         if processed is nothing and name in names:
-            found[names[name]] = source
+            sources[names[name]] = source
         elif processed is None or name in names:
             target = next(iter(made)) if processed is None else names[name]
             parts.setdefault(target, []).append((name, source))
             if target in shapes:
-                found[target] = Processed(parts[target], process, target, shapes[target])
-    return {name: _held(source, use) for name, source in found.items()}
+                sources[target] = Processed(parts[target], process, target, shapes[target])
+    return {name: _held(source, use) for name, source in sources.items()}
 
 
 class _Names:
@@ -775,21 +515,21 @@ class _Names:
         return [(self._model.base_model_prefix, _Names(body, is_body=True))] if is_apart else []
 
 
-def _held(source: Source, use: Use | None) -> Tensor | Whole:
+def _held(source: NumberSource, use: Use | None) -> Tensor | WholeWeight:
     if use is None:
-        return Whole(source)
+        return WholeWeight(source)
     return source.whole() if prod(source.shape) < SMALL_NUMBERS else Stored.of(source, use)
 
 
 def settled(model: PreTrainedModel, use: Use) -> None:
-    """A model whose weights have all been named: from now on their numbers come when they are used."""
+    """Mark a model as loaded: from now on its weights are read when they are used."""
     use.is_loading = False
     use.follow([weight for weight in model.parameters() if isinstance(weight, Stored)])
     if use.device.type == "cpu":
         return
     for module in model.modules():
-        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-        for name, tensor in own:
+        tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        for name, tensor in tensors:
             if not isinstance(tensor, Stored):
                 moved = tensor.to(use.device)
                 setattr(module, name, nn.Parameter(moved) if isinstance(tensor, nn.Parameter) else moved)
@@ -801,15 +541,15 @@ def use_of(model: nn.Module) -> Use | None:
 
 
 def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleList]:
-    """The stacks of blocks whose weights stay in their files; with `in_memory` all of them."""
-    found: dict[str, nn.ModuleList] = {}
+    """The stacks of blocks whose weights stay in their files; with `in_memory`, all stacks."""
+    stacks: dict[str, nn.ModuleList] = {}
     for name, stack in model.named_modules():
-        # The experts of a block are no blocks.
-        if not isinstance(stack, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in found):
+        # The experts of a block do not count as blocks.
+        if not isinstance(stack, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in stacks):
             continue
         if in_memory or any(isinstance(weight, Stored) for weight in stack.parameters()):
-            found[name] = stack
-    return [*found.values()]
+            stacks[name] = stack
+    return [*stacks.values()]
 
 
 @contextmanager
@@ -839,8 +579,8 @@ NUMBERING = re.compile(r"idx|index")
 
 
 def _kind(block: nn.Module) -> tuple[Any, ...]:
-    """What two blocks have in common that compute alike."""
-    found: list[Any] = []
+    """A key that is equal for blocks that compute alike."""
+    traits: list[Any] = []
     for name, module in block.named_modules():
         shapes = [(key, tuple(weight.shape)) for key, weight in module.named_parameters(recurse=False)]
         plain = [
@@ -848,5 +588,5 @@ def _kind(block: nn.Module) -> tuple[Any, ...]:
             for key, value in vars(module).items()
             if isinstance(value, int | float | str | None) and not NUMBERING.search(key)
         ]
-        found.append((name, type(module), *shapes, *plain))
-    return tuple(found)
+        traits.append((name, type(module), *shapes, *plain))
+    return tuple(traits)

@@ -29,8 +29,8 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 MAX_CELL = 2**26
 """Characters of a cell: without a bound a quote that nothing closes takes the rest of a file for one."""
 
-Lines = TypeVar("Lines", bound="LineFile")
-Text = TypeVar("Text", covariant=True)
+AnyLineFile = TypeVar("AnyLineFile", bound="LineFile")
+TextRead = TypeVar("TextRead", covariant=True)
 
 
 class LineFile:
@@ -61,7 +61,7 @@ class LineFile:
         except OSError as error:
             raise UserError(f"{place}: cannot be read: {error.strerror}") from None
 
-    def __enter__(self: Lines) -> Lines:
+    def __enter__(self: AnyLineFile) -> AnyLineFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,7 +79,7 @@ class LineFile:
                     yield number, stripped
 
     def _numbered_lines(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number; UserError at one that is no line: a file without a line end, say."""
+        """Every line with its number. Raises UserError for endless lines, as in a file without line ends."""
         for number in count(1):
             try:
                 line = line_of(file)
@@ -90,22 +90,22 @@ class LineFile:
             yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Each record of a CSV file as JSON, with the number of its last line; UserError for what is none."""
+        """Each record of a CSV file as JSON, with the number of its last line. UserError for a bad record."""
         with TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
             reader = csv.DictReader(self._csv_lines(text), delimiter=DELIMITERS[self._path.suffix.lower()])
             try:
-                found = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+                columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
                 for name in self.columns:
-                    if found.count(name) > 1:
+                    if columns.count(name) > 1:
                         raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
-                if self.columns[0] not in found:
-                    has = f"it has {', '.join(found)[:60]}" if found else "it is empty"
+                if self.columns[0] not in columns:
+                    has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
                     other = "one text per line in a .txt file, or JSON Lines, will do as well"
                     raise UserError(f"{self.label}:1: must have a column {self.columns[0]} ({has}); {other}")
                 for cells in reader:
                     if None in cells or None in cells.values():
-                        where, count = f"{self.label}:{reader.line_num}", len(found)
+                        where, count = f"{self.label}:{reader.line_num}", len(columns)
                         raise UserError(f'{where}: must have {count} cells, as its header: "quote, a comma"')
                     kept = {name: cells[name] for name in self.columns if cells.get(name)}
                     yield reader.line_num, json.dumps({self.columns[0]: "", **kept}).encode()
@@ -115,7 +115,7 @@ class LineFile:
                 raise UserError(f"{self.label}:{reader.line_num}: is not valid CSV: {error}") from None
 
     def _csv_lines(self, text: TextIOWrapper) -> Iterator[str]:
-        """Every line as it is written; UserError for one that is longer than a cell may be."""
+        """Every line as it is written. Raises UserError for one that is longer than a cell may be."""
         for number in count(1):
             line = text.readline(MAX_CELL + 1)
             if len(line) > MAX_CELL:
@@ -137,9 +137,9 @@ class LineFile:
     def fields(
         self, number: int, data: bytes, texts: Sequence[str], names: Sequence[str]
     ) -> dict[str, str | None]:
-        """A line by its fields: the first of `texts` is the line itself where the file is not JSON Lines.
+        """A line's fields; in a file that is not JSON Lines the line is the first of `texts`.
 
-        Names may be whole numbers, which become text. UserError with the line number for anything else.
+        Names may be whole numbers, which become text. Raises UserError with the line number for other values.
         """
         where = f"{self.label}:{number}"
         try:
@@ -150,17 +150,17 @@ class LineFile:
         if not self.is_json:
             return {texts[0]: text}
         try:
-            found = json.loads(text)
+            record = json.loads(text)
         except (ValueError, RecursionError) as error:
             message = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep or too long"
             raise UserError(f"{where}: is not valid JSON: {message}") from None
-        if errors := list(_field_errors(found, texts, names)):
+        if errors := list(_field_errors(record, texts, names)):
             raise UserError(*(f"{where}: {error}" for error in errors))
-        return {key: None if value in (None, "") else str(value) for key, value in found.items()}
+        return {key: None if value in (None, "") else str(value) for key, value in record.items()}
 
     @hints_for_first_lines()
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
-        """Pass every line to `check`; UserError with the errors of the first lines that it refuses."""
+        """Pass every line to `check`. Raises UserError with the errors of the first lines that it refuses."""
         errors, num_errors = list[str](), 0
         for number, data in self.lines():
             try:
@@ -188,18 +188,18 @@ def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
     return spool
 
 
-def _field_errors(found: Any, texts: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> Iterator[str]:
     required, keys = texts[0], (*texts, *names)
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         yield f'must be an object like {{"{required}": "..."}}'
         return
-    for key in (key for key in found if key not in keys):
+    for key in (key for key in record if key not in keys):
         yield f"{key}: unknown key{nearest(key, keys)}"
-    if required not in found:
+    if required not in record:
         yield f"{required}: must be given"
     for key in texts:
-        value = found.get(key)
-        if key not in found or (value is None and key != required):
+        value = record.get(key)
+        if key not in record or (value is None and key != required):
             continue
         if not isinstance(value, str):
             yield f"{key}: must be text (got {value!r:.60})"
@@ -208,7 +208,7 @@ def _field_errors(found: Any, texts: Sequence[str], names: Sequence[str]) -> Ite
         elif _has_surrogate(value):
             yield f"{key}: must be valid UTF-8 text"
     for key in names:
-        name = found.get(key)
+        name = record.get(key)
         if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
             yield f"{key}: must be text or a whole number (got {name!r:.60})"
         elif isinstance(name, str) and _has_surrogate(name):
@@ -220,9 +220,9 @@ def _has_surrogate(text: str) -> bool:
 
 
 class TextLine(NamedTuple):
-    """One of many texts; `id`, `group`, `context` and `answer` are the writer's own, where it has them.
+    """One of many texts; `id`, `group`, `context` and `answer` are the file's, if given.
 
-    `other`, `answer` and `against` are those of a pair of prompts. Of a picture `image` is its file.
+    `other`, `answer` and `against` belong to a pair of prompts. `image` is a picture's file.
     """
 
     line: int
@@ -237,7 +237,7 @@ class TextLine(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The id, or the line where there is none."""
+        """The id, else the number of the line."""
         return self.id or str(self.line)
 
 
@@ -249,11 +249,11 @@ class PictureList(LineFile):
         self.folder = Path() if name == "-" else self._path.parent
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every picture with the number of its line; UserError for a line that names none."""
+        """Every picture with the number of its line. Raises UserError for a line that names no picture."""
         return ((number, self.picture(number, data)) for number, data in self.lines())
 
     def count(self) -> int:
-        """How many pictures there are; UserError with the lines that name none, and where there is none."""
+        """The number of pictures. Raises UserError with the lines that name no picture, and without any."""
         count = 0
 
         def check(number: int, data: bytes) -> None:
@@ -267,7 +267,7 @@ class PictureList(LineFile):
         return count
 
     def picture(self, number: int, data: bytes) -> TextLine:
-        """The picture that a line names; UserError where there is none."""
+        """The picture that a line names. Raises UserError where it does not exist."""
         name = data.decode("utf-8", "replace")
         file = self.folder / name
         if not is_picture(file):
@@ -277,7 +277,7 @@ class PictureList(LineFile):
 
 
 def is_picture(file: Path) -> bool:
-    """Whether a file is taken for a picture: it has such a suffix, and is there."""
+    """Whether a file counts as a picture: it has such a suffix, and exists."""
     return file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()
 
 
@@ -294,7 +294,7 @@ class TextFile(LineFile):
         self.group = group
 
     def __iter__(self) -> Iterator[TextLine]:
-        """Every text, from the start; UserError at the first invalid line."""
+        """Every text, from the start. Raises UserError at the first invalid line."""
         for number, data in self.lines():
             line = self._text(number, data)
             if self.group in (None, line.group):
@@ -305,7 +305,7 @@ class TextFile(LineFile):
         return ((line.line, line) for line in self)
 
     def count(self) -> int:
-        """How many texts there are; UserError with the invalid lines, and where there is no text."""
+        """The number of texts. Raises UserError with the invalid lines, and without any text."""
         count, groups = 0, dict[str, None]()
 
         def check(number: int, data: bytes) -> None:
@@ -333,7 +333,7 @@ class TextFile(LineFile):
 
 
 class PairFile(TextFile):
-    """Pairs of prompts: JSON Lines or CSV with text and other, where there is one answer and against, too."""
+    """Pairs of prompts: JSON Lines or CSV with text and other and, optionally, answer and against."""
 
     columns = ("text", "other", "answer", "against", "id", "group")
 
@@ -346,8 +346,8 @@ class PairFile(TextFile):
         fields = self.fields(number, data, ("text", "other"), optional)
         text = fields.pop("text")
         assert text is not None
-        own = {name: fields.get(name) for name in ("other", *optional)}
-        return TextLine(number, text, **own)
+        optional_fields = {name: fields.get(name) for name in ("other", *optional)}
+        return TextLine(number, text, **optional_fields)
 
 
 MAX_TEXTS = 32
@@ -363,7 +363,7 @@ PICTURES_PER_WINDOW = 32
 
 
 @runtime_checkable
-class NumberedTexts(Protocol[Text]):
+class NumberedTexts(Protocol[TextRead]):
     """A file of texts, each with the number of its first line."""
 
     @property
@@ -372,10 +372,10 @@ class NumberedTexts(Protocol[Text]):
         ...
 
     def count(self) -> int:
-        """How many texts there are; UserError where one cannot be read, and where there is none."""
+        """The number of texts. Raises UserError where one cannot be read, and without any."""
         ...
 
-    def numbered(self) -> Iterator[tuple[int, Text]]:
+    def numbered(self) -> Iterator[tuple[int, TextRead]]:
         """Every text, from the start."""
         ...
 
@@ -388,7 +388,7 @@ class ListedTexts:
     label: str = "texts"
 
     def count(self) -> int:
-        """How many texts there are; UserError where there is none."""
+        """The number of texts. Raises UserError without any."""
         if not self.texts:
             raise UserError(f"{self.label}: holds no text")
         return len(self.texts)
@@ -399,22 +399,20 @@ class ListedTexts:
 
 
 def in_batches(
-    texts: Iterable[Text],
-    read: Callable[[Text], "Reading"],
-    refuse: Callable[[Text, UserError], object],
+    texts: Iterable[TextRead],
+    read: Callable[[TextRead], "Reading"],
+    refuse: Callable[[TextRead, UserError], object],
     *,
     window: int = TEXTS_PER_WINDOW,
-) -> "Iterator[list[tuple[Text, Reading]]]":
-    """Every text once, with what is read of it, in batches that run together; `refuse` gets those that cannot
-    be read.
+) -> "Iterator[list[tuple[TextRead, Reading]]]":
+    """Every text once with its reading, in batches that run together; `refuse` gets unreadable texts.
 
-    `window` texts are in memory at a time. Those of a batch have equal counts of tokens, and of words, so
-    that none is padded: a padded one would affect its neighbours in models that mix tokens outside of
-    attention.
+    `window` texts are in memory at a time. The texts of a batch have equally many tokens and words, so that
+    no text is padded: padding would affect its neighbours in models that mix tokens outside of attention.
     """
     texts = iter(texts)
     while some := list(islice(texts, window)):
-        by_counts: dict[tuple[Any, ...], list[tuple[Text, Reading]]] = {}
+        by_counts: dict[tuple[Any, ...], list[tuple[TextRead, Reading]]] = {}
         for text in some:
             try:
                 reading = read(text)
@@ -431,14 +429,14 @@ def in_batches(
 
 
 @dataclass
-class ManyTexts(Generic[Text]):
+class ManyTexts(Generic[TextRead]):
     """The texts of a file, named by the setting `key`, in batches that run together.
 
     `read` may refuse one, which is left out. `progress` is called with the share that is done.
     """
 
-    file: NumberedTexts[Text]
-    read: "Callable[[Text], Reading]"
+    file: NumberedTexts[TextRead]
+    read: "Callable[[TextRead], Reading]"
     progress: Callable[[float], None] | None = None
     key: str = "texts"
     num_read: int = 0
@@ -447,12 +445,12 @@ class ManyTexts(Generic[Text]):
     num_left_out: int = 0
     first_left_out: str = ""
 
-    def batches(self) -> "Iterator[list[tuple[Text, Reading]]]":
-        """Every text once, with what is read of it; UserError where one is invalid or none could be read."""
+    def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
+        """Every text once with its reading. Raises UserError where one is invalid or none could be read."""
         count, texts = self.file.count(), self.file.numbered()
         window = PICTURES_PER_WINDOW if self.key == "image" else TEXTS_PER_WINDOW
         read = self.read
-        for batch in in_batches(texts, lambda one: read(one[1]), self._leave_out, window=window):
+        for batch in in_batches(texts, lambda numbered: read(numbered[1]), self._leave_out, window=window):
             self.num_read += len(batch)
             self.num_tokens += sum(len(reading.text.ids) for _, reading in batch)
             self.num_cut += sum(reading.text.left_out > 0 for _, reading in batch)

@@ -1,8 +1,8 @@
-"""How much a tokenizer.json makes of a short text, judged before it is used: it is somebody's program.
+"""How far a tokenizer.json lengthens a short text, judged before it is used: it is foreign code.
 
-Its normalizers may double a text forty times, and its post-processor add a million tokens to each. What its
-parts do is known, and how far each lengthens a text; where they could go too far in all, the tokenizer is
-tried in a process of its own.
+Its normalizers may double a text forty times, and its post-processor add a million tokens to each. How far
+each part lengthens a text is known; where all parts together could go too far, the tokenizer is tried in a
+separate process.
 """
 
 import string
@@ -43,7 +43,7 @@ MEMORY_PER_BYTE = 40
 
 
 def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
-    """UserError for a tokenizer.json that makes far more of a text than its length lets expect.
+    """Raise UserError for a tokenizer.json that makes far more of a text than its length lets expect.
 
     `read` reads it; one that was found harmless is noted by its digest, and not read again.
     """
@@ -56,7 +56,7 @@ def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
                 return
     written = read()
     if not isinstance(written, dict):
-        return  # its own reader says what is wrong
+        return  # its reader says what is wrong
     added = _added(written.get("post_processor"))
     if MOST_ADDED < added < inf:
         raise UserError(f"model: {path}: adds {added:,.0f} tokens to every text (at most {MOST_ADDED:,})")
@@ -149,7 +149,7 @@ def _texts_in(part: Any) -> Iterator[str]:
 
 
 def _tried(path: Path, written: dict[str, Any]) -> str:
-    """Tokens of a text with everything in it that a part could take up; ValueError for far too many."""
+    """Tokens of a text with all that a part could take up. Raises ValueError for far too many."""
     from tokenizers import Tokenizer
 
     parts = [text for name in PARTS for text in _texts_in(written.get(name)) if text]
@@ -168,5 +168,5 @@ def _tried(path: Path, written: dict[str, Any]) -> str:
     except BaseException as error:  # also a panic of Rust's, which is no Exception
         if type(error).__module__ == "pyo3_runtime":
             raise ValueError(reason_of(error)[:300]) from None
-        return ""  # a damaged file fails when it is loaded, and is told about there
+        return ""  # a damaged file fails when it is loaded, with an error there
     return ""

@@ -1,7 +1,7 @@
-"""A model writes, by transformers' own generate; the rows of attention that chose each token are handed over.
+"""Writing with transformers' generate, which hands over the rows of attention that chose each token.
 
 The prompt goes through fused attention, which makes no weights; of each layer the last query is kept until
-its token is chosen. A model that runs only with its own eager attention gives its weights (dense).
+its token is chosen. A model that runs only with its eager attention returns dense weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -230,7 +230,7 @@ class Writer(NamedTuple):
 
 
 def writer_of(model: PreTrainedModel) -> Writer:
-    """The model, or its one part that can write, where a generate of its own hands over to that (BLIP)."""
+    """The model, or the part that writes where the model's generate delegates to it (BLIP)."""
     if getattr(type(model), "generate", None) is GenerationMixin.generate:
         return Writer(model)
     parts = [
@@ -253,7 +253,7 @@ def write(
     """The model continues one text; `on_token` gets every token as it comes. Returns how attention came.
 
     The tokenizer is for models that end at some text rather than a token. A `cache` of `whole_cache` holds
-    the keys of what was read and written afterwards. UserError where the model gives no weights of its
+    the keys of what was read and written afterwards. Raises UserError where the model gives no weights of its
     tokens, or cannot write; MemoryError.
     """
     model.config.use_cache = True
@@ -308,9 +308,9 @@ def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mappi
 
 @contextmanager
 def _generating_by(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
-    """While it is open, the model generates by this config.
+    """While open, the model generates by this config.
 
-    An argument would not do: what is None in it generate takes from the model's own.
+    Passing it would not do: where it has None, generate takes the model's config.
     """
     before, model.generation_config = model.generation_config, config
     try:
@@ -345,11 +345,11 @@ def handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[Non
 
 
 class WholeCache(NamedTuple):
-    """A cache that keeps what is beyond a sliding window, so that every key has its place.
+    """A cache that keeps keys beyond a sliding window, so that every key has its place.
 
-    `is_changed` where the model's own would drop keys; `may_be_cut` where a text may go on from a part of it:
-    a state that is not a cache of keys may not, and rotations that depend on the length of what is read
-    (dynamic, longrope) would be those of the part.
+    `is_changed`: the model's cache would drop keys. `may_be_cut`: a text may continue from a part of it,
+    which excludes states that are not caches of keys, and rotations that depend on the length of the text
+    (dynamic, longrope).
     """
 
     cache: DynamicCache
@@ -358,7 +358,7 @@ class WholeCache(NamedTuple):
 
 
 def whole_cache(model: PreTrainedModel) -> WholeCache | None:
-    """An empty cache for what a decoder reads; None for a model that has a cache of its own kind, or none."""
+    """An empty cache for a decoder; None for a model without a cache, or with another kind of cache."""
     if not model.can_generate():  # only models that write say which cache they have
         return None
     supports: Any = model._supports_default_dynamic_cache
@@ -371,7 +371,9 @@ def whole_cache(model: PreTrainedModel) -> WholeCache | None:
     if is_changed:
         cache.layers = whole
     rope: Any = getattr(config, "rope_parameters", None) or {}
-    rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
+    rope_types = {
+        settings.get("rope_type") for settings in (rope, *rope.values()) if isinstance(settings, dict)
+    }
     is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
     may_be_cut = is_of_keys and not model.config.is_encoder_decoder and not rope_types & ROTATIONS_BY_LENGTH
     return WholeCache(cache, is_changed, may_be_cut)
@@ -380,15 +382,19 @@ def whole_cache(model: PreTrainedModel) -> WholeCache | None:
 def _cache_options(
     model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None, cache: DynamicCache | None
 ) -> dict[str, Any]:
-    """The caller's cache or, where the model's own would drop keys, a whole one; and a long prompt in pieces
-    where that changes nothing. UserError where pieces are asked for and may change something.
+    """Options for the cache and for a long prompt in pieces.
+
+    The cache is the caller's or, where the model's would drop keys, a whole one. A prompt is read in pieces
+    where that changes nothing. Raises UserError for requested pieces that may change results.
     """
-    own = whole_cache(model)
+    whole = whole_cache(model)
     options: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
-    if own is not None and own.is_changed and cache is None:
+    if whole is not None and whole.is_changed and cache is None:
         is_pair = bool(model.config.is_encoder_decoder)
-        options["past_key_values"] = EncoderDecoderCache(own.cache, DynamicCache()) if is_pair else own.cache
-    may_be_cut = own is not None and own.may_be_cut
+        options["past_key_values"] = (
+            EncoderDecoderCache(whole.cache, DynamicCache()) if is_pair else whole.cache
+        )
+    may_be_cut = whole is not None and whole.may_be_cut
     if prefill_chunk is not None and not may_be_cut:
         kind = model.config.model_type
         raise UserError(f"prefill_chunk: a prompt in pieces may be another one to {kind}: leave it out")
@@ -422,7 +428,7 @@ class _TokenWatcher(StoppingCriteria):
 
 
 class _EndOfText(StoppingCriteria):
-    """Stops where the new text holds one of these strings; transformers' own fails on tokenizers of words."""
+    """Stop where the new text holds one of these strings; transformers' class fails on word tokenizers."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> None:
         self.tokenizer, self.strings = tokenizer, strings
@@ -449,8 +455,8 @@ PICTURE = {"type": "image"}
 def in_chat_template(
     messages: Messages, pretrained: Pretrained, tools: Sequence[Mapping[str, Any]] = ()
 ) -> str:
-    """Messages in the model's own chat template, which is a program: it is rendered in a process of its own,
-    which ends where it takes too long or too much. UserError for whatever goes wrong there.
+    """Messages in the model's chat template, which is a program: a separate process renders it and ends
+    when it takes too much time or memory. Raises UserError for any failure there.
     """
     if not pretrained.tokenizer.chat_template:
         raise UserError(f"chat: {pretrained.name} has no chat template: leave `chat` out")
@@ -461,16 +467,16 @@ def in_chat_template(
 
 
 def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained: Pretrained) -> str:
-    """The whole prompt; ValueError, in one line, where there is none."""
+    """The whole prompt. Raises ValueError, in one line, where the template fails."""
     chat: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
-    length = sum(len(str(one.get("content"))) for one in chat) + sum(len(str(tool)) for tool in tools)
+    length = sum(len(str(message.get("content"))) for message in chat) + sum(len(str(tool)) for tool in tools)
     try:
         whole = pretrained.tokenizer.apply_chat_template(
             chat, tools=list[Any](tools) or None, tokenize=False, add_generation_prompt=True
         )
     except MemoryError:
         raise
-    except Exception as error:  # a program of somebody else may fail in any way
+    except Exception as error:  # foreign code may fail in any way
         raise ValueError(reason_of(error)[:MOST_REASON]) from None
     assert isinstance(whole, str)
     if len(whole) > length * MOST_COPIES + MOST_WRITTEN:

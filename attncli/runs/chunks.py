@@ -94,7 +94,7 @@ class ChunkResult:
     refusal: UserError | None = None
 
 
-Work = Callable[[Chunk], ChunkResult]
+ChunkRunner = Callable[[Chunk], ChunkResult]
 
 
 def run_chunk(chunk: Chunk) -> ChunkResult:
@@ -106,7 +106,7 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     times = [(time.perf_counter(), 0)]
     keeps_more = chunk.rows or chunk.weights
     for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], has_reports=keeps_more):
-        _keep(chunk, {number: found for number, found in outcomes.items() if number in wanted}, result)
+        _keep(chunk, {number: outcome for number, outcome in outcomes.items() if number in wanted}, result)
         times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
     # Without the first of several parts, in which a model is tried.
     (began, before), (ended, done) = times[1 if len(times) > 2 else 0], times[-1]

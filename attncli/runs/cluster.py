@@ -1,6 +1,6 @@
 """An existing Dask cluster; its scheduler replaces workers and retries their chunks.
 
-Encryption and certificates come from Dask's own configuration, its files or environment variables.
+Encryption and certificates come from Dask's configuration: its files or environment variables.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 
 from attncli import __version__
 from attncli.errors import RunError, UserError, reason_of
-from attncli.runs.chunks import Chunk, Work
+from attncli.runs.chunks import Chunk, ChunkRunner
 from attncli.runs.driver import ChunkEnd, Died, Pending, Queue, attempted
 
 SECONDS_TO_CONNECT = 15
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
         return {"attncli": __version__, "torch": "missing"}
 
 
-def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> ChunkEnd:
+def work_there(work: ChunkRunner, chunk: Chunk, expected: dict[str, str]) -> ChunkEnd:
     """On a worker: work(chunk), one chunk at a time per process, however many threads it has.
 
     A worker may have joined after the others were asked for their versions.
@@ -47,7 +47,7 @@ def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> ChunkEnd:
 
 def run_in_cluster(
     chunks: Iterable[Chunk],
-    work: Work,
+    work: ChunkRunner,
     *,
     scheduler: str,
     on_wait: Callable[[str], None] = lambda line: None,
@@ -56,7 +56,7 @@ def run_in_cluster(
 
     `on_wait` gets a line if the cluster has no worker yet, and one is waited for.
 
-    UserError without distributed, or if the versions there differ; RunError if nobody answers.
+    Raises UserError without distributed, or if the versions there differ. Raises RunError if nobody answers.
     """
     check_scheduler(scheduler)
     distributed = _distributed()
@@ -77,7 +77,7 @@ def run_in_cluster(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Dask's own log on stderr: errors are reported in one line."""
+    """Silence Dask's log on stderr: errors are reported in one line."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -87,7 +87,7 @@ def _quiet() -> Iterator[None]:
 
 
 def check_scheduler(scheduler: str) -> None:
-    """UserError without distributed, or for what is no address; RunError if nobody answers there."""
+    """Raise UserError without distributed or for an invalid address, and RunError if nobody answers."""
     distributed = _distributed()
     with _quiet(), _connecting(scheduler):
         # A client that cannot connect would keep trying in the background.
@@ -120,7 +120,7 @@ def _connecting(scheduler: str) -> Iterator[None]:
 
 @contextmanager
 def _staying(scheduler: str) -> Iterator[None]:
-    """RunError where the scheduler ends: Dask's errors of connections are OSErrors without a number."""
+    """Raise RunError where the scheduler ends: Dask's errors of connections are OSErrors without a number."""
     try:
         yield
     except CancelledError:
@@ -167,7 +167,7 @@ def _differ(worker: str, got: dict[str, str], expected: dict[str, str]) -> str:
 
 
 def _results(
-    distributed: Any, client: Any, queue: Queue, work: Work, scheduler: str
+    distributed: Any, client: Any, queue: Queue, work: ChunkRunner, scheduler: str
 ) -> Iterator[tuple[Chunk, ChunkEnd]]:
     running: dict[Any, Pending] = {}
     done = distributed.as_completed(loop=client.loop)
@@ -175,7 +175,7 @@ def _results(
     while True:
         most = CHUNKS_A_THREAD * max(1, sum(client.nthreads().values()))
         while len(running) < most and (pending := queue.take()) is not None:
-            # The scheduler blames a worker's end on all that waited there: what is tried again runs alone.
+            # The scheduler blames a worker's end on all chunks that waited there: a retried chunk runs alone.
             if pending.failures and running:
                 queue.put_back(pending)
                 break

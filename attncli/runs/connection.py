@@ -1,4 +1,4 @@
-"""Connections to stores: what is in the file is not trusted, and a signal ends whatever SQLite computes."""
+"""Connections to stores: the file is not trusted, and a signal interrupts SQLite."""
 
 import os
 import sqlite3
@@ -48,7 +48,7 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def refuse_special_files(path: Path) -> None:
-    """UserError where a store or what is beside it is a pipe, a device, a folder; beside it, a link, too."""
+    """Raise UserError unless a store and the files beside it are regular files, and the latter no links."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: cannot be read: must be a regular file")
     for ending in (LOG, "-shm", JOURNAL, "-lock"):
@@ -84,7 +84,7 @@ class Connection(sqlite3.Connection):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # A damaged text is shown, with marks where its bytes are none.
+        # A damaged text is shown, with replacement characters.
         self.text_factory = lambda text: text.decode(errors="replace")
         for category, most in LIMITS.items():
             self.setlimit(category, most)
@@ -136,7 +136,7 @@ def connect(path: Path, *, is_shared: bool = False) -> Connection:
     """A connection to an existing store, in WAL mode: others can read while one process writes.
 
     One in a folder that machines share has no log, since SQLite's needs one machine: there whoever reads
-    must do so in short queries. UserError for a store that is not as attn writes it.
+    must do so in short queries. Raises UserError for a store that is not as attn writes it.
     """
     refuse_special_files(path)
     connection = _opened(path, "rw")
@@ -171,7 +171,7 @@ def connect_to_read(path: Path, *, is_shared: bool = False) -> Connection:
         try:
             version_of(connection)
         except sqlite3.OperationalError as error:
-            # A full disk has no room for the files beside the store; what is in a log needs them.
+            # A full disk has no room for the files beside the store, which a log needs.
             is_input_or_output = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR
             if not is_input_or_output or (log.exists() and log.stat().st_size):
                 raise
@@ -205,7 +205,7 @@ def signals_seen(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def opened_to_read(path: Path) -> Iterator[Connection]:
-    """A store to read, closed at the end; RunError in one line for what SQLite says meanwhile."""
+    """A store to read, closed at the end. Raises RunError in one line for what SQLite says meanwhile."""
     try:
         opened = connect_to_read(database_of(path), is_shared=path.is_dir())
         with closing(opened) as connection, signals_seen(connection):

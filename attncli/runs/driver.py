@@ -24,7 +24,7 @@ import numpy as np
 
 from attncli.core.runtime import VARIABLE
 from attncli.errors import RunError, is_about_memory, out_of_memory
-from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, Work, run_chunk
+from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, UnfinishedJob, run_chunk
 from attncli.runs.parts import Merge, Merged, merge_parts
 from attncli.runs.plan import Job, Plan, RunKeys
 from attncli.runs.report_values import Columns, Expectations
@@ -54,7 +54,7 @@ class Died:
 ChunkEnd = ChunkResult | Died
 
 
-def attempted(work: Work, chunk: Chunk) -> ChunkEnd:
+def attempted(work: ChunkRunner, chunk: Chunk) -> ChunkEnd:
     """The result of the work, or what it raised: one failing run must not lose the others."""
     try:
         return work(chunk)
@@ -103,7 +103,7 @@ class Queue:
             yield chunk, result
 
 
-def run_here(chunks: Iterable[Chunk], work: Work) -> Iterator[tuple[Chunk, ChunkEnd]]:
+def run_here(chunks: Iterable[Chunk], work: ChunkRunner) -> Iterator[tuple[Chunk, ChunkEnd]]:
     """Each chunk with its result, in order. What kills this process kills the batch."""
     queue = Queue(chunks)
     while (pending := queue.take()) is not None:
@@ -137,7 +137,7 @@ class Worker:
     `concurrent.futures` hold it, and wait for the rest.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: ChunkRunner) -> None:
         self.sent: deque[Pending] = deque()
         self.has_begun = False
         self.connection, its_end = Pipe()
@@ -153,7 +153,7 @@ class Worker:
             self.connection.send(pending.chunk)
 
     def received(self) -> Iterator[ChunkEnd]:
-        """The result that has come, none where it has only begun; EOFError or OSError where it has died."""
+        """The result that arrived; a worker first says that it began. EOFError or OSError if it died."""
         message = self.connection.recv_bytes()
         if self.has_begun:
             yield pickle.loads(message)
@@ -188,8 +188,8 @@ def _environment_of_workers() -> Iterator[None]:
             del os.environ[name]
 
 
-def _serve(connection: Connection, work: Work) -> None:
-    """In a worker: what is printed is for people, and it ends with the process that started it."""
+def _serve(connection: Connection, work: ChunkRunner) -> None:
+    """Serve in a worker, which prints to standard error and ends with the process that started it."""
     os.dup2(2, 1)
     Thread(target=_end_with_parent, daemon=True).start()
     chunks: SimpleQueue[bytes] = SimpleQueue()
@@ -222,7 +222,9 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def run_in_workers(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iterator[tuple[Chunk, ChunkEnd]]:
+def run_in_workers(
+    chunks: Iterable[Chunk], work: ChunkRunner, *, workers: int
+) -> Iterator[tuple[Chunk, ChunkEnd]]:
     """Each chunk with its result, as they are done. `work` is a function in a module; chunks can be pickled.
 
     Each worker has one torch thread, unless OMP_NUM_THREADS says how many, and at most two chunks.
@@ -241,9 +243,9 @@ def run_in_workers(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iter
 
 
 class Workers:
-    """The living workers, and the chunks that none of them has."""
+    """The living workers, and the chunks not handed to any."""
 
-    def __init__(self, queue: Queue, work: Work) -> None:
+    def __init__(self, queue: Queue, work: ChunkRunner) -> None:
         self.queue, self.work = queue, work
         self.workers: list[Worker] = []
         self.failed_starts = 0
@@ -308,7 +310,7 @@ MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
 
-Executor = Callable[[Iterable[Chunk], Work], Iterator[tuple[Chunk, ChunkEnd]]]
+Executor = Callable[[Iterable[Chunk], ChunkRunner], Iterator[tuple[Chunk, ChunkEnd]]]
 """It pulls chunks as it needs them and yields each with its result, in any order.
 
 A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails every
@@ -325,7 +327,7 @@ def _length(job: Job) -> int:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C to the end, so that what is stored is also counted."""
+    """Delay Ctrl-C to the end, so that every stored run is also counted."""
     interrupted = False
 
     def note(*_: object) -> None:
@@ -449,13 +451,13 @@ class Driver:
             yield None if is_done or place != first else key
 
     def _take(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Store first: what is reported as done is stored."""
+        """Store first: every run reported as done is stored."""
         with _uninterrupted():
             kept = self.store.write(chunk, result)
             self.failed += len(result.errors)
             self.done += len(result.values)
         if result.seconds_a_job:
-            # Chunks grow step by step for small runs; one run that takes long is its own chunk.
+            # Chunks grow step by step for small runs; a long run is a chunk by itself.
             wanted = int(self.seconds_a_chunk / result.seconds_a_job)
             self._jobs_a_chunk = max(1, min(wanted, MAX_GROWTH * self._jobs_a_chunk, MOST_JOBS))
         if result.errors or self.expectations.conditions:

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from attncli.runs.chunks import ChunkResult, Work
-from attncli.runs.packing import ENCODINGS, Numbers, Packed, inflated, unpacked
+from attncli.runs.chunks import ChunkResult, ChunkRunner
+from attncli.runs.packing import ENCODINGS, Packed, RunNumbers, inflated, unpacked
 from attncli.runs.report_values import Columns
 
 
@@ -14,9 +14,9 @@ class Figures(Protocol):
     compress: bool
     """Whether workers compress the numbers of each long run."""
     is_shared: bool
-    """Whether a reader must not keep the database from its writer, who does not write a log of its own."""
+    """Whether readers must not block the database's writer, which does not use a write-ahead log."""
 
-    def work(self, compute: Work) -> Work:
+    def work(self, compute: ChunkRunner) -> ChunkRunner:
         """What a worker does with a chunk."""
 
     def keep(self, result: ChunkResult) -> dict[int, Packed]:
@@ -30,7 +30,7 @@ class Figures(Protocol):
 
     def numbers(
         self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
-    ) -> Numbers:
+    ) -> RunNumbers:
         """The numbers of runs that are `checked`, all or those of some statistics."""
 
 
@@ -40,7 +40,7 @@ class Blobs:
     compress = True
     is_shared = False
 
-    def work(self, compute: Work) -> Work:
+    def work(self, compute: ChunkRunner) -> ChunkRunner:
         """Workers send the numbers to the process that writes the store."""
         return compute
 
@@ -59,6 +59,6 @@ class Blobs:
 
     def numbers(
         self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
-    ) -> Numbers:
-        """All columns are there anyway."""
-        return Numbers(columns, unpacked(columns, runs), {})
+    ) -> RunNumbers:
+        """All columns exist anyway."""
+        return RunNumbers(columns, unpacked(columns, runs), {})

@@ -44,7 +44,7 @@ class Packed(NamedTuple):
     data: bytes
 
 
-class Numbers(NamedTuple):
+class RunNumbers(NamedTuple):
     """Float64 numbers (run, column) of runs with these columns; by its row, the damaged part of a run."""
 
     columns: Columns
@@ -86,18 +86,18 @@ def packed(columns: Columns, values: np.ndarray, *, compress: bool = True) -> li
     """Each row of float64 numbers (run, column) for the store, compressed where that pays, if at all.
 
     They are float32 unless a number of the row would lose more than its rounding: one beyond its range or
-    among its denormals, or a whole number above 2^24. What is compressed is first sorted by statistic, then
+    among its denormals, or a whole number above 2^24. Rows to compress are first sorted by statistic, then
     transposed: the first bytes of all numbers, the second bytes, and so on (the shuffle of Blosc and HDF5),
-    so that zlib finds what is alike near by. The bytes depend on numbers, columns and the version of zlib.
+    which puts similar bytes next to each other. The bytes depend on numbers, columns and zlib's version.
     """
     single = _single(values)
     survives = _survives(values, single)
-    found: list[Packed | None] = [None] * len(values)
+    packed_rows: list[Packed | None] = [None] * len(values)
     for numbers, rows in ((single, survives), (values.astype(DOUBLE, copy=False), ~survives)):
         places = np.flatnonzero(rows).tolist()
         for place, row in zip(places, _packed(columns, numbers[rows], compress=compress), strict=True):
-            found[place] = row
-    return [row for row in found if row is not None]
+            packed_rows[place] = row
+    return [row for row in packed_rows if row is not None]
 
 
 def _packed(columns: Columns, numbers: np.ndarray, *, compress: bool) -> list[Packed]:
@@ -117,9 +117,9 @@ def _packed(columns: Columns, numbers: np.ndarray, *, compress: bool) -> list[Pa
 
 
 def inflated(number: object, data: object, num_columns: int) -> bytes | None:
-    """The bytes of as many numbers as there are columns, decompressed; None for what is damaged.
+    """The decompressed bytes of one number per column; None for damaged data.
 
-    No more is decompressed than these take, whatever the data would give.
+    No more bytes than those are decompressed, however many the data holds.
     """
     encoding = ENCODINGS.get(number)
     if encoding is None or not isinstance(data, bytes):
@@ -157,6 +157,6 @@ def unpacked(columns: Columns, runs: Sequence[Packed]) -> np.ndarray:
 
 
 def numbers_of(columns: Columns, encoding: object, data: object) -> np.ndarray | None:
-    """The float64 numbers (column,) of one run; None for what is damaged."""
+    """The float64 numbers (column,) of one run; None for damaged data."""
     plain = inflated(encoding, data, len(columns))
     return None if plain is None else unpacked(columns, [Packed(encoding, plain)])[0]

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import RunError, UserError, WriteError, reason_of
-from attncli.runs.chunks import Chunk, ChunkResult, PartFile, Run, Work
-from attncli.runs.packing import DOUBLE, ENCODINGS, SINGLE, Numbers, Packed, unpacked
+from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, PartFile, Run
+from attncli.runs.packing import DOUBLE, ENCODINGS, SINGLE, Packed, RunNumbers, unpacked
 from attncli.runs.plan import settings_as_json
 from attncli.runs.report_values import Column, Columns
 
@@ -51,13 +51,13 @@ SECONDS_FOR_THE_FOLDER = 2.0
 
 
 def refuse_without_pyarrow(path: Path) -> None:
-    """UserError if the package that reads and writes parts is not installed."""
+    """Raise UserError if the package that reads and writes parts is not installed."""
     if find_spec("pyarrow") is None:
         raise UserError(f'{path}: is a store of Parquet files: needs: pip install "attncli[parquet]"')
 
 
 def check_shared(lock: Path, token: str) -> None:
-    """RunError unless this machine sees the lock of the batch, with what its process wrote there."""
+    """Raise RunError unless this machine sees the lock of the batch, with what its process wrote there."""
     last = time.monotonic() + SECONDS_FOR_THE_FOLDER
     while True:
         with suppress(OSError):
@@ -75,7 +75,7 @@ def check_shared(lock: Path, token: str) -> None:
     )
 
 
-def write_part(chunk: Chunk, *, compute: Work, lock: Path, token: str) -> ChunkResult:
+def write_part(chunk: Chunk, *, compute: ChunkRunner, lock: Path, token: str) -> ChunkResult:
     """On a worker: compute a chunk and write its runs that are done to a part; of each run only its row.
 
     What cannot be written is the refusal of the result, since no run is to blame.
@@ -108,11 +108,11 @@ def _encoding(run: Packed) -> object:
 
 def _by_columns(result: ChunkResult) -> list[tuple[Columns, list[int]]]:
     """The runs with the same columns, which are one object where they are equal: to hash them takes long."""
-    found: dict[int, tuple[Columns, list[int]]] = {}
+    groups: dict[int, tuple[Columns, list[int]]] = {}
     for number in sorted(result.values):
         columns, _ = result.values[number]
-        found.setdefault(id(columns), (columns, []))[1].append(number)
-    return [*found.values()]
+        groups.setdefault(id(columns), (columns, []))[1].append(number)
+    return [*groups.values()]
 
 
 def _write(folder: Path, runs: Mapping[int, Run], rows: Sequence[int], result: ChunkResult) -> PartFile:
@@ -202,7 +202,7 @@ def _columns_as_json(columns: Columns) -> str:
 
 
 def _columns_from_json(text: str) -> Columns:
-    """ValueError or LookupError, TypeError for what `_columns_as_json` did not write."""
+    """Raise ValueError or LookupError, TypeError for what `_columns_as_json` did not write."""
     fields = json.loads(text)
     names, numbers = fields["names"], fields["statistic"]
     places = [fields.get(place, [None] * len(numbers)) for place in Column._fields[1:]]
@@ -215,7 +215,7 @@ def _name_of(statistic: str) -> str:
 
 
 def _lists(shapes: Sequence[tuple[Columns, np.ndarray]], num_rows: int) -> dict[str, Any]:
-    """Of each statistic a list for each run, null where a run has none; float32 where that is exact."""
+    """A list per statistic and run, null where a run lacks the statistic; float32 where that is exact."""
     import pyarrow
 
     parts: dict[str, list[np.ndarray]] = {}
@@ -265,8 +265,8 @@ class Lists(NamedTuple):
         starts = self.offsets[rows]
         if (self.offsets[rows + 1] - starts != count).any():
             return None
-        found: np.ndarray = self.values[starts[:, None] + np.arange(count)]
-        return found
+        numbers: np.ndarray = self.values[starts[:, None] + np.arange(count)]
+        return numbers
 
 
 class Merge(NamedTuple):
@@ -320,12 +320,12 @@ class Parts:
         self._files: dict[int, tuple[PartFile, int]] = {}
         self._read: OrderedDict[tuple[PartFile, frozenset[str] | None], dict[str, Lists]] = OrderedDict()
 
-    def work(self, compute: Work) -> Work:
+    def work(self, compute: ChunkRunner) -> ChunkRunner:
         """Workers write the numbers to parts, and send where they are."""
         return partial(write_part, compute=compute, lock=self._lock, token=self._token)
 
     def keep(self, result: ChunkResult) -> dict[int, Packed]:
-        """The place of each run; RunError where this process does not see the part that has them."""
+        """The place of each run. Raises RunError where this process does not see the part that has them."""
         if result.part is None:
             return {}
         file, size = result.part
@@ -353,7 +353,7 @@ class Parts:
 
     def numbers(
         self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
-    ) -> Numbers:
+    ) -> RunNumbers:
         """Of some statistics, nothing else is read."""
         if statistics is not None:
             columns = _with_statistics(columns, frozenset(statistics))
@@ -369,7 +369,7 @@ class Parts:
             first, lists = self._lists(part, wanted)
             if not self._fill(values, rows, first + places, columns, lists):
                 damaged |= dict.fromkeys(rows.tolist(), self._name(part))
-        return Numbers(columns, values, damaged)
+        return RunNumbers(columns, values, damaged)
 
     def merges(self) -> list[Merge]:
         """What to write as one file, so that there are not many more files than the numbers need."""
@@ -404,7 +404,7 @@ class Parts:
         columns: Columns,
         lists: dict[str, Lists],
     ) -> bool:
-        """Copy the numbers of a part into these rows; whether all of them are there."""
+        """Copy the numbers of a part into these rows; returns whether all of them exist."""
         for statistic, where in _places(columns).items():
             of_statistic = lists.get(statistic)
             if of_statistic is None or not 0 <= places.min() <= places.max() < len(of_statistic.offsets) - 1:
@@ -436,8 +436,8 @@ class Parts:
         return [file for file in self.folder.iterdir() if PART.fullmatch(file.name)]
 
     def _name(self, part: int) -> str:
-        found = self._file(part)
-        return found[0].file if found is not None else f"part {part}"
+        located = self._file(part)
+        return located[0].file if located is not None else f"part {part}"
 
     def _file(self, part: int) -> tuple[PartFile, int] | None:
         """The file of the part of that number, and its first row there; None where that is damaged."""
@@ -450,14 +450,14 @@ class Parts:
         return self._files[part]
 
     def _lists(self, part: int, statistics: frozenset[str] | None) -> tuple[int, dict[str, Lists]]:
-        """The first row of a part in its file, and the statistics of that; none of one that is damaged."""
-        if (found := self._file(part)) is None:
+        """The first row of a part in its file, and the file's statistics; empty for a damaged file."""
+        if (located := self._file(part)) is None:
             return 0, {}
-        if (lists := self._lists_of(found[0], statistics)) or (self.folder / found[0].file).exists():
-            return found[1], lists
+        if (lists := self._lists_of(located[0], statistics)) or (self.folder / located[0].file).exists():
+            return located[1], lists
         del self._files[part]  # it may have been merged meanwhile
-        found = self._file(part) or found
-        return found[1], self._lists_of(found[0], statistics)
+        located = self._file(part) or located
+        return located[1], self._lists_of(located[0], statistics)
 
     def _lists_of(self, file: PartFile, statistics: frozenset[str] | None) -> dict[str, Lists]:
         if (key := (file, statistics)) not in self._read:
@@ -502,7 +502,7 @@ def _with_statistics(columns: Columns, statistics: frozenset[str]) -> Columns:
 
 
 def _read_lists(path: Path, size: int, statistics: frozenset[str] | None) -> dict[str, Lists]:
-    """The lists of a part; none where it is not as it was written."""
+    """The lists of a part; empty where the file has changed since it was written."""
     import pyarrow
     from pyarrow import parquet
 

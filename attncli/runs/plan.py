@@ -44,14 +44,14 @@ class PromptFile(PictureList):
         self.is_of_pictures = not self.is_json and is_picture(self.folder / first)
 
     def __iter__(self) -> Iterator[TextLine]:
-        """Every prompt, from the start; UserError at the first line that is not one."""
+        """Every prompt, from the start. Raises UserError at the first line that is not one."""
         for number, data in self.lines():
             yield self._prompt(number, data)
 
     def first(self) -> TextLine:
-        """The first prompt that is one: settings are validated with it, once for all.
+        """The first valid prompt: settings are validated with it, once for all.
 
-        UserError with the bad lines where there is none.
+        Raises UserError with the bad lines without any.
         """
         for number, data in self.lines():
             with suppress(UserError):  # check tells it with all others
@@ -60,7 +60,7 @@ class PromptFile(PictureList):
         raise AssertionError("a file without a prompt is refused")
 
     def check(self, check: Callable[[TextLine], None]) -> CheckedPrompts:
-        """What the plan needs to know about the prompts; UserError with the bad lines.
+        """What the plan needs to know about the prompts. Raises UserError with the bad lines.
 
         `check` raises a UserError for a prompt that the experiments cannot use.
         """
@@ -88,7 +88,7 @@ class PromptFile(PictureList):
         return CheckedPrompts(count, context, characters / count)
 
     def _refuse_numbers_used_as_ids(self, ids: set[str]) -> None:
-        """UserError for a line without an id whose number is the id of another."""
+        """Raise UserError for a line without an id whose number is the id of another."""
         for number, data in self.lines() if ids else ():
             if str(number) in ids and self._prompt(number, data).id is None:
                 message = f"must be given: {number}, the number of this line, is the id of another"
@@ -122,7 +122,7 @@ Chain = tuple[Item, ...]
 def plan_files(
     paths: Sequence[Path], overrides: Overrides | None = None, texts: Overrides | None = None
 ) -> list[Item]:
-    """The experiments of all files in order; UserError with every error of every file.
+    """The experiments of all files in order. Raises UserError with every error of every file.
 
     Overrides override the files' settings, and so do texts, where an experiment reads them.
     """
@@ -166,7 +166,7 @@ def chains(items: Sequence[Item]) -> Iterator[Chain]:
 
 
 class Job(NamedTuple):
-    """A chain of experiments on one sentence (or on their own texts), and the place of its first run."""
+    """A chain of experiments on one sentence (or on their texts), and the place of its first run."""
 
     chain: Chain
     prompt: TextLine | None
@@ -256,7 +256,7 @@ class Plan:
 
 
 def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile | None = None) -> Plan:
-    """The plan of config files, alone or with a file of sentences; UserError with all that is wrong."""
+    """The plan of config files, alone or with a file of sentences. Raises UserError with all errors."""
     if prompts is None:
         return Plan(tuple(chains(plan_files(paths, overrides))))
     first = prompts.first()
@@ -277,7 +277,7 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
 
 
 def plan_of_texts(spec: Spec, source: str, texts: TextFile) -> Plan:
-    """The plan of one experiment on many texts; UserError with the bad lines."""
+    """The plan of one experiment on many texts. Raises UserError with the bad lines."""
     num_texts = texts.count()
     mean_characters = sum(len(line.text) for line in texts) / num_texts
     item = Item(_with(spec, {"sentence": next(iter(texts)).text}), source)
@@ -296,7 +296,7 @@ def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:
 
 
 def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None:
-    """UserError where an experiment has its own file of texts."""
+    """Raise UserError where an experiment reads a file of texts itself."""
     items: list[Item] = []
     with suppress(UserError):  # what needs a sentence gets it from --file
         items = plan_files(paths, overrides)
@@ -306,7 +306,7 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
 
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
-    """The check that all experiments need: at least one token, and nothing else that none of them reads."""
+    """The check that all experiments need: at least one token, and no field that no experiment reads."""
     by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
     others = ("context", "answer")
     is_read = {key: any(key in type(item.spec).model_fields for item in items) for key in others}
@@ -346,7 +346,7 @@ def settings_as_json(spec: Spec) -> str:
 
 
 def _earlier_digest(path: Path) -> str:
-    """What stood for a file in keys of before: beyond 64 MiB its size, time, first and last 8 MiB."""
+    """How store keys before 0.3.0 named a file: beyond 64 MiB by its size, time, first and last 8 MiB."""
     with path.open("rb") as file:
         about = os.fstat(file.fileno())
         if about.st_size <= WHOLE_BYTES:
@@ -374,7 +374,7 @@ class _Contents:
         self._digests: dict[Path, str] = {}
 
     def of_file(self, path: Path) -> str:
-        """UserError for a file that cannot be read."""
+        """Raise UserError for a file that cannot be read."""
         if path not in self._digests:
             try:
                 self._digests[path] = self.digest(path)
@@ -386,14 +386,14 @@ class _Contents:
         return content_digest(path, partial(self._on_read, path))
 
     def of_model(self, model: Path) -> Any:
-        """The files of a folder by their names, since these say what each is; a GGUF file is all there is."""
+        """The files of a folder with their names, which tell their kinds; a GGUF file stands alone."""
         if not model.is_dir():
             return self.of_file(model)
         return {path.name: self.of_file(path) for path in _model_files(model)}
 
 
 class _EarlierContents(_Contents):
-    """The same as it was in stores of before."""
+    """The same, as stores before 0.3.0 had it."""
 
     def digest(self, path: Path) -> str:
         return _earlier_digest(path)
@@ -415,17 +415,17 @@ def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str
             is_folder = Path(value).is_dir()
             settings[key] = (contents.of_model if is_folder else contents.of_file)(Path(value))
         elif isinstance(value, list):
-            settings[key] = [contents.of_file(Path(one)) for one in value]
+            settings[key] = [contents.of_file(Path(file)) for file in value]
     answer = getattr(spec, "answer", None)
     if answer is not None and names_file(answer):
         settings["answer"] = contents.of_file(Path(answer))
     model = getattr(spec, "model", None)
-    found = None if model is None else local_model(model)
-    if found is not None:
+    folder = None if model is None else local_model(model)
+    if folder is not None:
         try:
-            settings["model"] = contents.of_model(found)
+            settings["model"] = contents.of_model(folder)
         except OSError as error:
-            raise UserError(f"model: {found}: cannot be read: {error.strerror}") from None
+            raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
     return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
 
 
@@ -433,7 +433,7 @@ class RunKeys:
     """The keys of the runs of jobs; the settings of an experiment are hashed once for all its sentences."""
 
     def __init__(self, plan: Plan, on_read: Callable[[Path], None] = lambda path: None) -> None:
-        """UserError for a file of an experiment that cannot be read, or not twice.
+        """Raise UserError for a file of an experiment that cannot be read, or not twice.
 
         `on_read` is called with the file whenever a block of it has been read.
         """
@@ -450,7 +450,7 @@ class RunKeys:
         }
 
     def earlier(self) -> "RunKeys | None":
-        """The keys that the same runs had in stores of before; None where none of them differs."""
+        """The keys of the same runs in stores before 0.3.0; None where they are equal."""
         keys = copy(self)
         keys._set_digests(_EarlierContents(lambda path: None))
         return None if keys._digests == self._digests else keys
@@ -476,9 +476,9 @@ def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
         return [sentence, context]
     if prompt.context is not None and "context" in type(spec).model_fields:
         context = prompt.context
-    own = [prompt.text, context, *([prompt.id] if prompt.id is not None else [])]
+    parts = [prompt.text, context, *([prompt.id] if prompt.id is not None else [])]
     reads_answer = prompt.answer is not None and "answer" in type(spec).model_fields
-    return [*own, {"answer": prompt.answer}] if reads_answer else own
+    return [*parts, {"answer": prompt.answer}] if reads_answer else parts
 
 
 # Measured on one core, and rounded: a factor of three or so does not matter here.
@@ -500,10 +500,10 @@ MAX_SECONDS_THROUGH_MODEL = 10.0
 BYTES_READ_A_SECOND = 10**9
 """Of the files of a model that a worker reads again for each lot of jobs."""
 SHARE_IN_MEMORY, SHARE_OF_READING = 1 / 8, 1 / 8
-"""Of such a model what is in memory at a time, and the most of a lot's time that reading it may take."""
+"""For such a model, the share in memory at a time, and the largest share of a lot's time for reading it."""
 
 
-class Work(NamedTuple):
+class WorkLeft(NamedTuple):
     """What is left of a plan: jobs, seconds on one core, and the memory of its largest run and its models."""
 
     num_jobs: int
@@ -527,7 +527,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
+def num_workers(work: WorkLeft, *, cores: int, free_bytes: int) -> int:
     """How many workers to start; 0 where this process alone is faster.
 
     One per core, as long as each has more to do than its start takes and all fit into a third of the free
@@ -546,7 +546,7 @@ def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
     return most if most > 1 else 0
 
 
-def num_together(work: Work) -> int:
+def num_together(work: WorkLeft) -> int:
     """How many jobs to compute together before their reports are shown in order.
 
     It depends on the plan alone: results agree to the last bit only when the same jobs are computed together.
@@ -558,7 +558,7 @@ def num_together(work: Work) -> int:
     return max(1, min(MAX_TOGETHER, fitting, in_time))
 
 
-def estimated_work(plan: Plan, num_left: int) -> Work:
+def estimated_work(plan: Plan, num_left: int) -> WorkLeft:
     """A rough estimate for the last `num_left` runs of a plan, before anything is imported or loaded."""
     costs = [(spec, _num_tokens(spec, plan)) for spec in plan.specs()]
     share = num_left / len(plan)
@@ -567,7 +567,7 @@ def estimated_work(plan: Plan, num_left: int) -> Work:
         for spec, _ in costs
         if (model := spec.model_source()) is not None
     }
-    return Work(
+    return WorkLeft(
         num_jobs=round(plan.num_jobs * share),
         seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
         run_bytes=max(spec.needed_bytes(num_tokens, num_tokens) for spec, num_tokens in costs),

@@ -15,8 +15,9 @@ import numpy as np
 
 from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
-from attncli.models.folder import check_gguf, check_model_folder, check_packages, local_model
+from attncli.models.folder import check_model_folder, check_packages, local_model
 from attncli.models.text_files import in_batches
+from attncli.models.weight_headers import check_gguf
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
 from attncli.runs.plan import Chain, Item, Job
 from attncli.runs.report_values import Columns, OwnPart
@@ -109,7 +110,8 @@ def _check_names(spec: ModelSpec, texts: Texts) -> None:
     if not repeated or source is None or text is None:
         return
     from attncli.models.loading import source_of, without_weights
-    from attncli.models.pretrained import read_text, token_named
+    from attncli.models.pretrained import read_text
+    from attncli.models.token_names import token_named
 
     described = without_weights(source_of(source), allow_download=spec.allow_download)
     if described.has_decoder or described.own_tokenizer is None:

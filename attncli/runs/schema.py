@@ -199,7 +199,7 @@ def _known_schemas() -> dict[Schema, int]:
 
 
 def refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """UserError where a store has anything that attn does not create, before any of it is used.
+    """Raise UserError where a store has anything that attn does not create, before any of it is used.
 
     A view in the place of a table, a trigger, a default or a computed column would run what whoever made the
     file wants.

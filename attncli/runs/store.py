@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.errors import UserError, WriteError, reason_of
-from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, Run, UnfinishedJob, Work
+from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, ChunkRunner, Run, UnfinishedJob
 from attncli.runs.connection import Damaged, advice_on, beside, connect, database_of, signals_seen
 from attncli.runs.figures import Blobs, Figures
 from attncli.runs.packing import Packed
@@ -73,7 +73,7 @@ class WeightFiles:
 
 
 def refuse_without_safetensors() -> None:
-    """UserError if the package that writes the files is not installed."""
+    """Raise UserError if the package that writes the files is not installed."""
     if find_spec("safetensors") is None:
         raise UserError('--weights: needs: pip install "attncli[models]"')
 
@@ -177,7 +177,7 @@ class Store:
 
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
         """The place of each run (of equal runs the first), and whether it is done."""
-        found: dict[bytes, tuple[int, bool]] = {}
+        places: dict[bytes, tuple[int, bool]] = {}
         for start in range(0, len(keys), KEYS_A_QUERY):
             part = keys[start : start + KEYS_A_QUERY]
             query = (
@@ -185,8 +185,8 @@ class Store:
                 f"WHERE key IN ({', '.join('?' * len(part))})"
             )
             rows = self._connection.execute(query, (DONE, *part))
-            found |= {key: (place, bool(is_done)) for key, place, is_done in rows}
-        return found
+            places |= {key: (place, bool(is_done)) for key, place, is_done in rows}
+        return places
 
     def values(self, key: bytes) -> tuple[Columns, np.ndarray]:
         """The columns and values of a run that is done."""
@@ -242,7 +242,7 @@ class Store:
         """Jobs for a worker, with what to keep of them."""
         return Chunk(jobs, rows=self.rows, weights=self.keeps_weights, compress=self._figures.compress)
 
-    def work(self, compute: Work) -> Work:
+    def work(self, compute: ChunkRunner) -> ChunkRunner:
         """What a worker does with a chunk, so that `write` takes its result."""
         return self._figures.work(compute)
 
@@ -349,7 +349,7 @@ class Store:
         return self._settings[id(item)][1]
 
     def _number(self, table: str, **values: object) -> int:
-        """The number of the row with these values, which is added if there is none."""
+        """The number of the row with these values, which is added if necessary."""
         row = (table, *values.values())
         if row not in self._numbers:
             names, marks = ", ".join(values), ", ".join("?" * len(values))
@@ -418,7 +418,7 @@ def is_number(value: object, most: int = MOST_NUMBER) -> bool:
 
 
 def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
-    """The columns of a shape, in order; Damaged where they are not as they were written."""
+    """The columns of a shape, in order. Raises Damaged where they are not as they were written."""
     query = (
         "SELECT position, statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
     )
@@ -436,7 +436,7 @@ def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
     return tuple(columns)
 
 
-class Kept(NamedTuple):
+class KeptOfRuns(NamedTuple):
     """What a store keeps of each run, and the number of the plan of the last batch."""
 
     rows: bool
@@ -444,24 +444,24 @@ class Kept(NamedTuple):
     plan: int
 
 
-def kept_of(connection: sqlite3.Connection) -> Kept:
-    """What the one row of the table store says; Damaged where it is not as it was written."""
+def kept_of(connection: sqlite3.Connection) -> KeptOfRuns:
+    """What the one row of the table store says. Raises Damaged where it is not as it was written."""
     stored = connection.execute("SELECT keeps_rows, keeps_weights, plan FROM store LIMIT 2").fetchall()
     if len(stored) != 1 or not all(map(is_number, stored[0])):
         raise Damaged("its table store is damaged")
     rows, weights, plan = stored[0]
-    return Kept(bool(rows), bool(weights), plan)
+    return KeptOfRuns(bool(rows), bool(weights), plan)
 
 
 @contextmanager
 def open_store(
     path: Path, *, fresh: bool, rows: bool, weights: bool, in_folder: bool = False
 ) -> Iterator[Store]:
-    """The store of that name, created if there is none, for one process at a time.
+    """The store of that name, created if necessary, for one process at a time.
 
-    It is one file, or a folder with Parquet parts. UserError for what is not an attn store or keeps other
-    things, which is left unchanged; RunError if another process is writing it; WriteError if it cannot be
-    written.
+    It is one file, or a folder with Parquet parts. Raises UserError for anything but an attn store, and for a
+    store with other contents, which is left unchanged; RunError if another process is writing it; WriteError
+    if it cannot be written.
     """
     is_folder = in_folder and not path.is_file()
     if path.is_dir() and not in_folder:
@@ -502,7 +502,7 @@ def figures_of(path: Path, connection: sqlite3.Connection) -> Figures:
 
 
 def _prepare_folder(path: Path, *, weights: bool) -> None:
-    """Make the folder of a store where there is none."""
+    """Make the folder of a store if necessary."""
     refuse_without_pyarrow(path)
     if weights:
         raise UserError(f"--weights: needs a store in one file: -o {path.name}.db")
@@ -512,7 +512,7 @@ def _prepare_folder(path: Path, *, weights: bool) -> None:
         raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
 
 
-def _refuse_other_keeping(path: Path, kept: Kept, *, rows: bool, weights: bool) -> None:
+def _refuse_other_keeping(path: Path, kept: KeptOfRuns, *, rows: bool, weights: bool) -> None:
     errors = []
     for flag, asked, is_kept in (("--rows", rows, kept.rows), ("--weights", weights, kept.weights)):
         if asked and not is_kept:
@@ -525,7 +525,7 @@ def _refuse_other_keeping(path: Path, kept: Kept, *, rows: bool, weights: bool) 
 
 @contextmanager
 def _sqlite_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors as one line that says what is kept."""
+    """SQLite's errors as one line that says what was kept."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""The files of a store: which names ask for one, what is one, and who may write it.
+"""The files of a store: which names ask for one, which files are one, and who may write it.
 
 A store is one SQLite file, or a folder with such a file and Parquet parts beside it.
 """
@@ -39,7 +39,7 @@ def is_file_name(name: str | Path) -> bool:
 
 
 def is_new_folder(path: Path) -> bool:
-    """Whether a folder store can begin here: nothing is there, or no more than a crash leaves of one."""
+    """Whether a folder store can begin here: the path is free, or has only what a crash leaves of one."""
     if not path.is_dir():
         return not path.exists() and not is_file_name(path)
     return all(_is_of_folder(file.name) and file.name != CATALOGUE for file in path.iterdir())
@@ -52,7 +52,7 @@ def _is_of_folder(name: str) -> bool:
 
 
 def check_header(path: Path, *, any_version: bool = False) -> None:
-    """UserError if a path is not a store, or has an unknown version; SQLite does not open it."""
+    """Raise UserError if a path is not a store, or has an unknown version; SQLite does not open it."""
     database, is_folder = database_of(path), path.is_dir()
     if is_folder and not os.path.lexists(database):
         raise UserError(f"{path}: is not an attn store, left unchanged: give a folder that -o FOLDER/ wrote")
@@ -145,7 +145,7 @@ def create_file(path: Path, *, rows: bool, weights: bool) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a store and its log; the database last, so that what is left is always a store."""
+    """Remove a store and its log; the database last, so that an interruption leaves a store."""
     for file in path.iterdir() if path.is_dir() else ():
         if PART.fullmatch(file.name.removesuffix(UNFINISHED)):
             file.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import torch
 
-from attncli.arguments import Conditions, Every, FileName, Seed, Size, checked, conditions
+from attncli.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
 from attncli.errors import UserError, WriteError
 from attncli.measure.training import step_rows
 from attncli.models.capture import undisturbed
@@ -73,7 +73,7 @@ class Watch:
         tokenizer: Any,
         *,
         every: Every = 100,
-        store: FileName | None = None,
+        store: FilePath | None = None,
         text: str | None = None,
         num_tokens: Size = 24,
         seed: Seed = 0,

@@ -18,7 +18,7 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     ExplainRowSpec,
-    Group,
+    Heading,
     NoFlag,
     Scale,
     Size,
@@ -37,16 +37,16 @@ from attncli.settings.models import (
 )
 from attncli.settings.text import (
     CONTEXT,
-    FileName,
     PictureName,
     SentenceSpec,
     Text,
+    TextPath,
     TextSpec,
 )
 
 POSITIONS = ("rope", "alibi", "relative_bias")
 VARIANTS = (*POSITIONS, "window", "qk_norm", "softcap", "temperature", "sink", "differential")
-"""In the order in which they come in: positions, then what is done to query and key, scores, weights."""
+"""In order of application: positions, then changes to query and key, scores, weights."""
 DETAILS = {
     "rope_base": "rope",
     "num_buckets": "relative_bias",
@@ -126,7 +126,7 @@ class VariantSpec(Spec):
 
 
 class PositionSpec(VariantSpec):
-    """What attention within one text may know of positions 0, 1, 2, ...; two texts share none."""
+    """Settings of attention within one text, at positions 0, 1, 2, ...; two texts share no positions."""
 
     group = "Mask and position"
 
@@ -177,21 +177,21 @@ class PositionSpec(VariantSpec):
             )
 
 
-Projection = Literal["query", "key", "value"]
+ProjectionName = Literal["query", "key", "value"]
 
 
 SCORES = ("scores", "scaled_scores")
 """The groups of the moments of scores."""
 ExplainedHead = Annotated[
     HeadNumber | None,
-    Group("Output"),
+    Heading("Output"),
     Everyday("with --explain: the head, from 0"),
     Field(description="the head, from 0, that is explained (default: 0); of a model as LAYER:HEAD"),
 ]
 
 
 class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
-    """How query, key and value are sampled, and what is done with them; its `model` is None."""
+    """How query, key and value are sampled and combined; its `model` is None."""
 
     group = "Projections"
     explained_by = "attncli.commands.attention"
@@ -202,7 +202,7 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
         "linear",
         description="how query, key, value are made: linear (as torch.nn.Linear), uniform (U[0,1)), none",
     )
-    projection_order: Annotated[list[Projection], CONFIG_ONLY] = Field(
+    projection_order: Annotated[list[ProjectionName], CONFIG_ONLY] = Field(
         ["query", "key", "value"], description="the order in which the projections are sampled"
     )
     head_dim: Annotated[Size, Everyday()] = Field(
@@ -212,15 +212,15 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
     value_dim: Size = Field(
         default_factory=lambda data: data["head_dim"], description="size of value (default: head_dim)"
     )
-    scale: Annotated[Scale, Group("Variants"), Everyday("sqrt, fourth-root, none, or a number")] = Field(
+    scale: Annotated[Scale, Heading("Variants"), Everyday("sqrt, fourth-root, none, or a number")] = Field(
         "sqrt",
         description="factor on the scores: sqrt (1/sqrt(head_dim)), fourth-root (query and key each by "
         "head_dim^-1/4), none, or a number",
     )
-    softmax: Annotated[bool, Group("Variants")] = Field(
+    softmax: Annotated[bool, Heading("Variants")] = Field(
         True, description="normalise the scores; without it the weights are the scores"
     )
-    engine: Annotated[Literal["auto", "dense", "streaming"], Group("Options")] = Field(
+    engine: Annotated[Literal["auto", "dense", "streaming"], Heading("Options")] = Field(
         "auto",
         description="how it is computed: dense keeps the weights, streaming exact statistics in memory "
         "linear in the length; auto streams weights beyond 64 MiB",
@@ -228,7 +228,7 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
 
     @field_validator("projection_order")
     @classmethod
-    def _order_is_complete(cls, value: list[Projection]) -> list[Projection]:
+    def _order_is_complete(cls, value: list[ProjectionName]) -> list[ProjectionName]:
         if sorted(value) != ["key", "query", "value"]:
             raise ValueError(f"must name query, key and value once each (got {', '.join(value)})")
         return value
@@ -278,7 +278,7 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
         return {"query": (self.head_dim,), "key": (self.head_dim,), "value": (self.value_dim,)}
 
     def measured_of_rows(self) -> tuple[str, ...]:
-        """Those of ROW_STATISTICS that its weights have: none without softmax, signed rows only some."""
+        """The ROW_STATISTICS that its weights have: without softmax none, with signed rows some."""
         if not self.softmax:
             return ()
         return tuple(name for name, row in ROW_STATISTICS.items() if row.signed or not self.differential)
@@ -466,7 +466,7 @@ class ContextSpec(SentenceSpec):
 
     group = "Input"
 
-    context_file: FileName | None = Field(
+    context_file: TextPath | None = Field(
         None, description="a text file instead of the context; - reads stdin"
     )
     context: Annotated[Text | None, Everyday()] = Field(
@@ -515,7 +515,7 @@ class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
 
 
 def without_positions(statistics: Iterable[str]) -> tuple[str, ...]:
-    """Those that do not compare positions of queries and keys: two texts share none, nor do patches."""
+    """Those that do not compare positions of queries and keys, which two texts and patches lack."""
     return tuple(name for name in statistics if not ROW_STATISTICS[name].positional)
 
 
@@ -551,7 +551,7 @@ class HeadSpec(LayerSpec):
 
 
 class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
-    """Attention in a layer of a model, which has its own tokens, vectors and projections."""
+    """Attention in a layer of a model, with its tokens, vectors and projections."""
 
     explained_by = model_module = "attncli.commands.model_attention"
 
@@ -597,7 +597,7 @@ class MultiheadOfModelSpec(ModelAttentionSpec):
     experiment = "multihead"
     explained_keys = MultiheadSpec.explained_keys
 
-    image: Annotated[PictureName | None, Group("Input")] = Field(None, description=PICTURE_HELP)
+    image: Annotated[PictureName | None, Heading("Input")] = Field(None, description=PICTURE_HELP)
     layer: Annotated[Layer, Everyday("the model's layer, from 0")] = Field(default_factory=first_of_model)
     head: ExplainedHead = None
 
@@ -632,9 +632,9 @@ class EitherSpec(SentenceSpec, ModelNameSpec):
         return self.kind.model_construct(self.model_fields_set & values.keys(), **values)
 
     def contradictions(self) -> Contradictions:
-        """Of a setting of the other kind, that it is one: what else is wrong with it does not matter."""
+        """Settings of the other kind are reported as such, without their further mistakes."""
         others = self.given(*(key for key in type(self).model_fields if key not in self.kind.model_fields))
-        yield from (found for found in super().contradictions() if found.key not in others)
+        yield from (problem for problem in super().contradictions() if problem.key not in others)
         if (self.tokenizer == "model") != (self.model is not None):
             wanted = f"must be model with `model` (got {self.tokenizer})" if self.model else "needs `model`"
             yield contradiction("tokenizer", wanted, "model")

@@ -64,9 +64,9 @@ def place(path: Path | str, node: Node) -> str:
 
 
 def read_yaml(path: Path) -> Node:
-    """The single document of a YAML file; UserError with the place for what is not plain YAML.
+    """The single document of a YAML file. Raises UserError with the place for anything but plain YAML.
 
-    Aliases, tags and nesting beyond 16 levels are refused: a settings file needs none of them, and they can
+    Aliases, tags and nesting beyond 16 levels are refused: a settings file does not need them, and they can
     make a small file expand without bound or construct objects.
     """
     try:
@@ -95,7 +95,7 @@ LONG = 2**16
 
 
 def _loader(length: int) -> Any:
-    """Python's parser, whose words for what is wrong are the better ones; for long files that in C."""
+    """Python's parser, which has the better error messages; for long files the one in C."""
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader) if length > LONG else yaml.SafeLoader
 
 
@@ -153,7 +153,7 @@ STRUCTURE = ("experiment", "steps", "defaults", "sweep")
 
 
 def _plain(node: Node) -> tuple[Any, str | None]:
-    """The value of a setting as text or a list of texts, or what is wrong with it."""
+    """The value of a setting as text or a list of texts, or the error in it."""
     match node:
         case Scalar():
             return node.text, None
@@ -167,11 +167,9 @@ def _plain(node: Node) -> tuple[Any, str | None]:
 
 
 def _relative(path: Path, key: str, value: Any) -> Any:
-    """Paths in a file are relative to it; a model is a path where there is such a folder or file, and so is
-    an answer.
-    """
+    """The value with paths relative to the file's folder; a model or an answer is a path where it exists."""
     if isinstance(value, list):
-        return [_relative(path, key, one) for one in value]
+        return [_relative(path, key, item) for item in value]
     if key == "model" and isinstance(value, str) and (path.parent / value).exists():
         return str(path.parent / value)
     if key == "answer" and isinstance(value, str) and names_file(str(path.parent / value)):
@@ -189,11 +187,11 @@ class ConfigReader:
         self.errors: list[str] = []
 
     def error(self, node: Node, key: str, message: str) -> None:
-        """Collect what is wrong with a key at its place."""
+        """Collect an error about a key, with its place."""
         self.errors.append(f"{place(self.path, node)}: {key}: {message}")
 
     def keys(self, mapping: Mapping) -> KeyNodes:
-        """The keys of a mapping, each with its own node and that of its value."""
+        """The keys of a mapping, each with its node and its value's node."""
         nodes: KeyNodes = {}
         for key, value in mapping.items:
             name = key.text or ""
@@ -220,7 +218,7 @@ class ConfigReader:
         return given
 
     def swept_values(self, name: str, nodes: list[Node]) -> list[Given]:
-        """The values of a list to sweep over, each with its own place."""
+        """The values of a list to sweep over, each with its place."""
         given = []
         for node in nodes:
             value, problem = _plain(node)
@@ -239,7 +237,7 @@ class ConfigReader:
             return None
 
     def raise_errors(self) -> None:
-        """UserError with every error so far, in the order of the lines."""
+        """Raise UserError with every error so far, in the order of the lines."""
 
         def position(line: str) -> tuple[int, ...]:
             place = re.match(r":(\d+):(\d+):", line.removeprefix(str(self.path)))
@@ -269,7 +267,7 @@ class WrittenEntry(NamedTuple):
     """An entry as it is written, before the grid's values join it."""
 
     spec_class: type[Spec]
-    own: dict[str, Given]
+    settings: dict[str, Given]
     source: str
 
 
@@ -328,20 +326,20 @@ class ConfigFile:
 
     @hints_for_first_lines()
     def entries(self) -> list[Entry]:
-        """Every experiment of the file and its grid, validated; UserError with all that is wrong in it."""
+        """Every experiment of the file and its grid, validated. Raises UserError with all of its errors."""
         defaults = self._defaults() if self.has_steps else {}
         written = [entry for keys in self._keys_of_entries() if (entry := self._written(keys))]
         axes = self._axes(written, defaults) if "sweep" in self.keys else {}
         if "sweep" in self.keys and self.reader.errors:  # without its values the rest cannot be judged
             for entry in written:
-                for key, value in entry.own.items():
+                for key, value in entry.settings.items():
                     self.reader.errors += setting_errors(key, value, [entry.spec_class])
             self.reader.raise_errors()
         entries: list[Entry] = []
         for point in _grid(axes):
             of_point: list[Entry] = []
-            for one in written:
-                if complete := self._entry(one, defaults, point, of_point):
+            for entry in written:
+                if complete := self._entry(entry, defaults, point, of_point):
                     of_point.append(complete)
             entries += of_point
         self.reader.raise_errors()
@@ -371,7 +369,9 @@ class ConfigFile:
             self.reader.error(key, "sweep", "must be a mapping from settings to lists of values")
             return {}
         fixed = (
-            dict(defaults) if self.has_steps else {k: v for entry in written for k, v in entry.own.items()}
+            dict(defaults)
+            if self.has_steps
+            else {k: v for entry in written for k, v in entry.settings.items()}
         )
         axes = {}
         for name, (where, values) in self.reader.keys(node).items():
@@ -401,8 +401,8 @@ class ConfigFile:
         return [self.reader.keys(item) for item in node.items if isinstance(item, Mapping)]
 
     def _written(self, keys: KeyNodes) -> WrittenEntry | None:
-        """An experiment and its own settings; None where it names no experiment, which is an error."""
-        own = self.reader.settings(keys, ("experiment",) if self.has_steps else ("experiment", "sweep"))
+        """An experiment with its settings; None, after an error, where it names no experiment."""
+        settings = self.reader.settings(keys, ("experiment",) if self.has_steps else ("experiment", "sweep"))
         if "experiment" not in keys:
             where = next((key for key, _ in keys.values()), Scalar(None, 1, 1))
             self.reader.error(where, "experiment", f"must be given: one of {', '.join(SPECS)}")
@@ -410,20 +410,22 @@ class ConfigFile:
         key, node = keys["experiment"]
         name = node.text if isinstance(node, Scalar) else None
         if name is None or name not in SPECS:
-            shown = repr(name) if name is not None else "no name"
+            name_or_none = repr(name) if name is not None else "no name"
             hint = nearest(name or "", SPECS)
-            self.reader.error(key, "experiment", f"got {shown}{hint}: must be one of {', '.join(SPECS)}")
+            self.reader.error(
+                key, "experiment", f"got {name_or_none}{hint}: must be one of {', '.join(SPECS)}"
+            )
             return None
-        return WrittenEntry(SPECS[name], own, place(self.path, key))
+        return WrittenEntry(SPECS[name], settings, place(self.path, key))
 
     def _entry(
         self, written: WrittenEntry, defaults: Settings[str, Given], point: Point, before: list[Entry]
     ) -> Entry | None:
-        """The entry at one point of the grid; the point's values stand between the defaults and its own."""
-        spec_class, own, source = written
+        """The entry at a point of the grid, whose values override defaults but not the entry's settings."""
+        spec_class, settings, source = written
         outer = {**defaults, **point.given}
         shared = current(spec_class, {key: outer[key] for key in outer if spec_class.reads_key(key)})
-        given = overridden(spec_class, shared | current(spec_class, own), self.overrides)
+        given = overridden(spec_class, shared | current(spec_class, settings), self.overrides)
         if "embedding" in given and given["embedding"].value == "previous":
             dims = [dim for entry in before if (dim := entry.spec.table_dim()) is not None]
             if not dims:
@@ -432,7 +434,7 @@ class ConfigFile:
             given.setdefault("embed_dim", Given(str(dims[-1]), given["embedding"].where))
         spec = self.reader.spec(spec_class, given)
         source = f"{source} ({point.label})" if point.label else source
-        return Entry(spec, given, "seed" in own, source, not before) if spec else None
+        return Entry(spec, given, "seed" in settings, source, not before) if spec else None
 
 
 OBJECT = {"type": "object", "additionalProperties": False}
@@ -520,9 +522,9 @@ def _visible(text: str) -> str:
 
 
 def _portable(key: str, value: Any) -> Any:
-    """Paths in a file are relative to it, wherever it will be: so they are written in full."""
+    """The value with absolute paths: paths in a file are relative to it, wherever it will be."""
     if isinstance(value, list):
-        return [_portable(key, one) for one in value]
+        return [_portable(key, item) for item in value]
     is_path = key in PATH_KEYS and value not in (None, "-", *SAMPLED_EMBEDDINGS)
     is_here = key == "model" and value is not None and Path(value).exists()
     is_here = is_here or (key == "answer" and value is not None and names_file(value))

@@ -68,7 +68,7 @@ Scale = Annotated[
 
 
 FLAGS = {"num_examples": "--examples"}
-"""The flags that are not called like their keys: `examples` are a Spec's own, for help."""
+"""The flags that are not named after their keys; `examples` are a Spec's examples, for help."""
 KEY = re.compile(r"`([a-z_]+)`")
 
 
@@ -100,20 +100,20 @@ PositionOrName = Annotated[
 ]
 
 
-class Group(NamedTuple):
-    """The heading of help for a field that stands elsewhere than the others of its class."""
+class Heading(NamedTuple):
+    """The heading of help for a field, where it differs from the heading of its class."""
 
     title: str
 
 
 class Everyday(NamedTuple):
-    """A setting whose flag is in everyday help, and what is said of it there; empty: its description."""
+    """A setting whose flag is in everyday help, and its text there; empty: its description."""
 
     text: str = ""
 
 
 class NoFlag(NamedTuple):
-    """A setting without a flag of its own; one that is given all the same is read, and answered with this."""
+    """A setting without a flag. Where such a flag is given all the same, this is the error."""
 
     reason: str = ""
 
@@ -170,19 +170,22 @@ class NotFor:
 
 
 class Requires(NamedTuple):
-    """The setting without which another one says nothing; `more` follows it in the error.
+    """The setting without which another one says nothing, and its value where no other will do.
 
-    `involved` are the settings whose own errors explain it; else that setting.
+    `more` follows it in the error; `involved` are the settings whose own errors explain it, else that one.
     """
 
     key: str
+    value: str = ""
     more: str = ""
     involved: tuple[str, ...] = ()
 
     def contradictions(self, key: str, spec: "Spec", name: str = "") -> Contradictions:
         """One where it is missing; `name` is the value of `key` that needs it, where not all do."""
-        if not getattr(spec, self.key):
-            message = f"{name} needs `{self.key}`{self.more}".lstrip()
+        value = getattr(spec, self.key)
+        if not value or (self.value and value != self.value):
+            needed = f"`{self.key}` {self.value}" if self.value else f"`{self.key}`"
+            message = f"{name} needs {needed}{self.more}".lstrip()
             yield contradiction(key, message, *(self.involved or (self.key,)))
 
 
@@ -231,7 +234,7 @@ class Spec(BaseModel):
     module: ClassVar[str]
     # Command lines for help.
     examples: ClassVar[tuple[str, ...]]
-    # Settings that a report leaves out while they have their defaults; a base's own count, too.
+    # Settings that a report leaves out while they have their defaults, those of base classes included.
     off_keys: ClassVar[frozenset[str]] = frozenset()
     # What some settings were called before: these names are still read, with a note.
     former_keys: ClassVar[Mapping[str, str]] = {}
@@ -243,9 +246,9 @@ class Spec(BaseModel):
     group: ClassVar[str] = "Options"
     # The settings that the first line of a report shows, in this order.
     heading_keys: ClassVar[tuple[str, ...]] = ("seed",)
-    # The name of the experiment in the title of a picture; its own where there is none.
+    # The name of the experiment in the title of a picture, by default `experiment`.
     title: ClassVar[str] = ""
-    # The statistic that a CSV file holds; none where that is what its tensors say.
+    # The statistic that a CSV file holds; None: its tensors.
     main_table: ClassVar[str | None] = None
     # The maps that a view that draws asks for, where it is a setting which are kept.
     drawn_maps: ClassVar[str | None] = None
@@ -265,10 +268,10 @@ class Spec(BaseModel):
 
     @classmethod
     def group_of(cls, key: str) -> str:
-        """The heading of help for a setting: its own, else that of the class that declares it."""
-        own = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Group))
+        """The heading of help for a setting: that of the setting, else that of the class that declares it."""
+        titles = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Heading))
         bases = (base for base in reversed(cls.__mro__) if issubclass(base, Spec))
-        return next(own, next(base.group for base in bases if key in base.model_fields))
+        return next(titles, next(base.group for base in bases if key in base.model_fields))
 
     @classmethod
     def title_of(cls, settings: Mapping[str, Any]) -> str:
@@ -296,7 +299,7 @@ class Spec(BaseModel):
         return {key: value}
 
     def chosen(self) -> Self:
-        """The settings of what is asked for, where one command has several kinds."""
+        """The class of the given settings, where one command has several kinds."""
         return self
 
     def contradictions(self) -> Contradictions:
@@ -323,7 +326,7 @@ class Spec(BaseModel):
         return iter(())
 
     def word_tokenizer(self) -> str | None:
-        """How a text becomes tokens; None where a model's own tokenizer does it, or there is no text."""
+        """How a text becomes tokens; None where the model's tokenizer does it, or without a text."""
         return None
 
     def sampled_counts(self) -> tuple[int, int]:
@@ -336,7 +339,7 @@ class Spec(BaseModel):
         return None
 
     def model_source(self) -> str | None:
-        """The folder or hub id of the pretrained model that takes part; None where there is none."""
+        """The folder or hub id of the pretrained model that takes part, or None."""
         return None
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
@@ -344,7 +347,7 @@ class Spec(BaseModel):
         return 0
 
     def memory_advice(self, num_queries: int, num_keys: int) -> str:
-        """What to use where there is less memory than that."""
+        """The setting to use with less memory than that."""
         return "smaller sizes"
 
     def num_weights(self, num_queries: int, num_keys: int) -> int:
@@ -501,17 +504,17 @@ def _field_errors(
     try:
         return spec_class.model_validate(values), {}
     except ValidationError as failure:
-        # A default that depends on a bad value is no error of its own.
+        # A default that depends on a bad value is not another error.
         errors = [e for e in failure.errors() if e["type"] != "default_factory_not_called"]
-        found = {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
+        messages = {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
     except UnicodeEncodeError:  # pydantic writes no message with half a surrogate pair
-        found = {key: "must be valid UTF-8 text" for key, value in values.items() if not is_unicode(value)}
+        messages = {key: "must be valid UTF-8 text" for key, value in values.items() if not is_unicode(value)}
     fields = spec_class.model_fields
     for key, value in values.items():
         if isinstance(value, list) and value and get_origin(fields[key].annotation) is not list:
             items = shown(value)
-            found[key] = f"takes one value (got {items}): to run each, write {key}: {items} below sweep:"
-    return None, found
+            messages[key] = f"takes one value (got {items}): to run each, write {key}: {items} below sweep:"
+    return None, messages
 
 
 OTHER_NAMES = {"head": "heads", "heads": "head", "text": "sentence"}
@@ -524,13 +527,13 @@ def other_names(names: Collection[str]) -> dict[str, str]:
 
 
 def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Given]:
-    """The settings as they are called now, each by itself: `head: 24:4` is a layer and a head.
+    """The settings under their present names, split where one value means several: `head: 24:4`.
 
-    A former name is read with a note on standard error, one of OTHER_NAMES without; UserError where a setting
-    is given by both its names. A head whose layer is given otherwise stays whole,
-    which is an error of its own.
+    A former name is read with a note on standard error, one of OTHER_NAMES without. Raises UserError where a
+    setting is given by both its names. A head whose layer is also given differently stays whole, which is
+    reported later.
     """
-    found: dict[str, Given] = {}
+    renamed: dict[str, Given] = {}
     for key, value in given.items():
         name = spec_class.former_keys.get(key, key)
         if name != key:
@@ -547,12 +550,12 @@ def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Giv
             part for part in parts if part != key and part in given and str(given[part].value) != parts[part]
         ]
         parts = {name: value.value} if differ else parts
-        found |= {part: value._replace(value=of_part) for part, of_part in parts.items()}
-    return found
+        renamed |= {part: value._replace(value=of_part) for part, of_part in parts.items()}
+    return renamed
 
 
 def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[str]:
-    """What is wrong with a setting by itself, for the first experiment that has it: one line, or none."""
+    """The error of a setting by itself, for the first experiment that has it: one line, or an empty list."""
     specs = list(specs)
     spec_class = next((spec for spec in specs if spec.reads_key(key)), None)
     if spec_class is None:
@@ -565,7 +568,7 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
 
 @hints_for_first_lines()
 def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
-    """The validated settings of an experiment; UserError with one line for each thing that is wrong.
+    """The validated settings of an experiment. Raises UserError with one line for each thing that is wrong.
 
     A value of None counts as not given. Contradictions among the settings that are valid are reported
     together with those that are not.
@@ -598,7 +601,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
 
 
 def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
-    """The settings of a single experiment; UserError with every mistake."""
+    """The settings of a single experiment. Raises UserError with every mistake."""
     spec = build_spec(spec_class, given)
     if "embedding" in given and given["embedding"].value == "previous":
         raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))
@@ -616,7 +619,7 @@ Overrides = Mapping[str, Given]
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, Given]:
-    """The settings of `KEY=VALUE` texts; UserError for one that is none, and for a key given twice."""
+    """Parse `KEY=VALUE` settings. Raises UserError for a text without `=`, and for a key given twice."""
     given: dict[str, Given] = {}
     errors = []
     for text in texts:
@@ -648,17 +651,19 @@ def unknown_overrides(overrides: Overrides, specs: Iterable[type[Spec]]) -> list
 
 
 def replaced_by(overrides: Overrides) -> set[str]:
-    """The keys that overrides replace: their own, and the alternatives to a text that they give."""
+    """The keys that overrides replace: theirs, and the alternatives to a text that they give."""
     groups = [group for group in ALTERNATIVES if overrides.keys() & set(group)]
     return {*overrides, *(key for group in groups for key in group)}
 
 
 def overridden(spec_class: type[Spec], given: Mapping[str, Given], overrides: Overrides) -> dict[str, Given]:
-    """The given settings with the overrides that this experiment has; a list stands between commas."""
+    """The given settings with the overrides that this experiment reads; a list has commas."""
     fields = spec_class.model_fields
-    own = current(spec_class, {key: value for key, value in overrides.items() if spec_class.reads_key(key)})
-    kept = {key: value for key, value in given.items() if key not in replaced_by(own)}
-    for key, value in own.items():
+    overriding = current(
+        spec_class, {key: value for key, value in overrides.items() if spec_class.reads_key(key)}
+    )
+    kept = {key: value for key, value in given.items() if key not in replaced_by(overriding)}
+    for key, value in overriding.items():
         if get_origin(fields[key].annotation) is list:
-            own[key] = value._replace(value=[part.strip() for part in value.value.split(",")])
-    return kept | own
+            overriding[key] = value._replace(value=[part.strip() for part in value.value.split(",")])
+    return kept | overriding

@@ -22,7 +22,7 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     Form,
-    Group,
+    Heading,
     NotFor,
     Requires,
     Size,
@@ -84,7 +84,7 @@ MAPS_OF_PICTURES = Form(
 
 MEASURED_WITH = {
     **dict.fromkeys(("neighbour", "high_norm_mass"), Requires("image")),
-    "induction_stripe": Requires("probe", " repeated", ("sentence", "file")),
+    "induction_stripe": Requires("probe", "repeated", involved=("sentence", "file")),
     "value_norm": Requires("weighted"),
     "from_to_weight": Requires("to"),
 }
@@ -103,7 +103,7 @@ else:
             "from": (
                 Annotated[
                     LookedFrom,
-                    Group("Output"),
+                    Heading("Output"),
                     Everyday("with --to: only the queries at these tokens"),
                     NotFor(RELATIONS),
                 ],
@@ -117,7 +117,7 @@ else:
             "to": (
                 Annotated[
                     list[TokenName],
-                    Group("Output"),
+                    Heading("Output"),
                     Everyday("heads by the weight on these tokens"),
                     NotFor(RELATIONS),
                 ],
@@ -292,11 +292,11 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         if self.statistic is not None:
             return (self.statistic, *of_model)
         of_heads = self._of_heads()
-        of_patterns = dict.fromkeys((*(one.statistic for one in HEAD_PATTERNS.values()), *PATTERNS))
+        of_patterns = dict.fromkeys((*(pattern.statistic for pattern in HEAD_PATTERNS.values()), *PATTERNS))
         rows = (f"{name}.rows" for name in of_patterns if name in of_heads)
         rest: tuple[str, ...] = ()
         if self.names_rest():
-            named = [one.statistic for one in HEAD_PATTERNS.values() if one.statistic in of_heads]
+            named = [pattern.statistic for pattern in HEAD_PATTERNS.values() if pattern.statistic in of_heads]
             rest = in_group(WITHOUT_FIRST, *named, *(f"{name}.rows" for name in named), STARTS_SPECIAL)
         return (*of_heads, *rows, STARTS_SPECIAL, *rest, *of_model)
 

@@ -21,7 +21,7 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     Form,
-    Group,
+    Heading,
     NoFlag,
     NotFor,
     Requires,
@@ -31,7 +31,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.text import IN_FILE, FileName, PictureName, Text
+from attncli.settings.text import IN_FILE, PictureName, Text, TextPath
 
 
 def _looks_like_path(model: str) -> bool:
@@ -39,7 +39,7 @@ def _looks_like_path(model: str) -> bool:
 
 
 def check_model(value: str) -> str:
-    """The setting as it is; ValueError for what is neither a model here nor could be a hub id."""
+    """The setting, unchanged. Raises ValueError for anything but a local model or a possible hub id."""
     if not value.strip():
         raise ValueError("must name a model (got an empty text)")
     if local_model(value) is not None:
@@ -125,9 +125,9 @@ class ModelSpec(ModelNameSpec):
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
         """`24:4` is a layer and a head, where these are two settings."""
         name = head_name(value) if is_pair(value) else value
-        found = LAYER_AND_HEAD.fullmatch(name) if isinstance(name, str) else None
-        if key == "head" and found and "layer" in cls.model_fields:
-            return {"layer": found[1], "head": found[2]}
+        pair = LAYER_AND_HEAD.fullmatch(name) if isinstance(name, str) else None
+        if key == "head" and pair and "layer" in cls.model_fields:
+            return {"layer": pair[1], "head": pair[2]}
         return super().parts_of(key, value)
 
     def model_source(self) -> str | None:
@@ -159,7 +159,7 @@ class ImageSpec(ModelSpec):
     off_keys = frozenset({"image"})
 
     image: Annotated[
-        PictureName | None, Group("Input"), Everyday("a picture, for a model that reads pictures")
+        PictureName | None, Heading("Input"), Everyday("a picture, for a model that reads pictures")
     ] = Field(None, description=PICTURE_HELP)
 
     def contradictions(self) -> Contradictions:
@@ -188,7 +188,7 @@ class WordsSpec(ModelSpec):
 
     words: Annotated[
         bool,
-        Group("Model"),
+        Heading("Model"),
         NotFor(PICTURE, RELATIONS),
         NotFor(PROBE, reason="needs `sentence`, `file` or `texts`: a probe has no words"),
     ] = Field(
@@ -202,7 +202,7 @@ def split_names(value: object) -> object:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-HeadNames = Annotated[
+ListedHeads = Annotated[
     list[str],
     BeforeValidator(head_names, json_schema_input_type=list[str] | str),
 ]
@@ -214,7 +214,7 @@ class AblatedSpec(ModelSpec):
     off_keys = frozenset({"ablate"})
     runs_once = True
 
-    ablate: Annotated[HeadNames, Group("Model")] = Field(
+    ablate: Annotated[ListedHeads, Heading("Model")] = Field(
         [], description="take out these heads, as LAYER:HEAD: as if their columns of W_O were zero"
     )
 
@@ -230,7 +230,7 @@ class ManyTextsSpec(Spec):
     group = "Input"
 
     texts: Annotated[
-        FileName | None,
+        TextPath | None,
         Everyday("many texts, one per line, or .jsonl; - reads stdin"),
         NotFor(PICTURE, RELATIONS),
     ] = Field(
@@ -257,7 +257,7 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     sentence: Annotated[Text | None, NotFor(RELATIONS)] = Field(
         None, description="the text that the model reads"
     )
-    file: Annotated[FileName | None, IN_FILE, NotFor(RELATIONS)] = Field(
+    file: Annotated[TextPath | None, IN_FILE, NotFor(RELATIONS)] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     probe: Annotated[
@@ -269,7 +269,7 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
     )
     num_tokens: Annotated[
-        Size | None, Requires("probe", ": a text has its own length", ("sentence", "file"))
+        Size | None, Requires("probe", more=": a text has its own length", involved=("sentence", "file"))
     ] = Field(
         default_factory=lambda data: 24 if data["probe"] else None,
         description="tokens of r in the probe (default: 24)",
@@ -291,7 +291,7 @@ class RelationsSpec(ModelSpec):
 
     group = "Input"
 
-    relations: Annotated[FileName | None, NotFor(PICTURE)] = Field(
+    relations: Annotated[TextPath | None, NotFor(PICTURE)] = Field(
         None,
         description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
         "syntactic head, and back; - reads stdin",
@@ -302,17 +302,17 @@ SHARE = re.compile(r"[01]?\.[0-9]+|[01]")
 
 
 def joined_points(names: list[str], info: ValidationInfo) -> list[str]:
-    """Of a picture, the points among the names: 0.6,0.4 stands for one, and was taken apart at its comma."""
+    """With a picture, rejoin points among the names: 0.6,0.4 is one, which was split at its comma."""
     if info.data.get("image") is None:
         return names
-    found: list[str] = []
+    joined: list[str] = []
     for name in names:
         is_share = SHARE.fullmatch(name) is not None
-        if is_share and found and SHARE.fullmatch(found[-1]) and "." in found[-1] + name:
-            found[-1] += f",{name}"
+        if is_share and joined and SHARE.fullmatch(joined[-1]) and "." in joined[-1] + name:
+            joined[-1] += f",{name}"
         else:
-            found.append(name)
-    return found
+            joined.append(name)
+    return joined
 
 
 LookedFrom = Annotated[list[TokenName], AfterValidator(joined_points)]
@@ -328,7 +328,7 @@ else:
         __base__=ImageSpec,
         **{
             "from": (
-                Annotated[LookedFrom, Group("Output")],
+                Annotated[LookedFrom, Heading("Output")],
                 Field(
                     [],
                     description="of a picture: the query whose weights are drawn over it: a patch as r10c12, "

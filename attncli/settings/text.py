@@ -14,7 +14,7 @@ from attncli.files import MEBIBYTE, TEXT_BYTES, line_of, open_file, read_whole
 from attncli.plain_text import binary_kind
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
 
-if TYPE_CHECKING:  # help and usage errors are told without it
+if TYPE_CHECKING:  # help and usage errors do without it
     import numpy as np
 
 SENTENCE = "the cat walks on the street"
@@ -50,7 +50,7 @@ def check_embedding(value: str) -> str:
 
 
 Text = NonBlankText
-FileName = Annotated[str, AfterValidator(check_file)]
+TextPath = Annotated[str, AfterValidator(check_file)]
 """The name of a text file, or - for stdin."""
 PictureName = Annotated[str, AfterValidator(check_picture)]
 """The name of a picture, or of a folder of pictures."""
@@ -120,12 +120,12 @@ class RandomTokensSpec(Spec):
 
 
 class SentenceSpec(Spec):
-    """A text, given or in a file; without any setting of what is read it is SENTENCE."""
+    """A text, given or in a file; SENTENCE where no setting chooses the input."""
 
     group = "Input"
     argument = "sentence"
 
-    file: Annotated[FileName | None, IN_FILE] = Field(
+    file: Annotated[TextPath | None, IN_FILE] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     sentence: Annotated[Text | None, Everyday()] = Field(
@@ -208,7 +208,7 @@ TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
 
 
 def read_text(file: str, key: str = "file") -> str:
-    """The UTF-8 text of a file, or of standard input for `-`; UserError at `key` where that cannot be had."""
+    """The UTF-8 text of a file, or of standard input for `-`. Raises UserError, at `key`, without it."""
     try:
         if file == "-" and sys.stdin is None:
             raise UserError(f"{key}: standard input is closed")
@@ -222,19 +222,19 @@ def read_text(file: str, key: str = "file") -> str:
 
 
 def names_file(value: str) -> bool:
-    """Whether a text that may be the name of a file is one: it has a suffix, and the file is there."""
+    """Whether a text names a file: it has a suffix, and the file exists."""
     return len(value) < MAX_NAME and bool(Path(value).suffix) and Path(value).is_file()
 
 
 def text_or_file(value: str, key: str) -> str:
-    """A text, or that of the file that it names; UserError at `key` for a file that cannot be read."""
+    """A text, or that of the file that it names. Raises UserError at `key` for a file that cannot be read."""
     if not names_file(value):
         return value
     return read_text(value, key).strip()
 
 
 def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
-    """The tokens of a text; UserError that names the setting `key` where there are none."""
+    """The tokens of a text. Raises UserError, which names the setting `key`, without any."""
     if not text.strip():
         raise UserError(f"{key}: {NO_TEXT}")
     tokens = TOKENIZERS[tokenizer](text)
@@ -271,7 +271,7 @@ def _numbers(fields: list[bytes]) -> "np.ndarray | None":
 def _vector(
     path: Path, number: int, line: bytes, wanted: set[bytes], dim: int
 ) -> "tuple[bytes, np.ndarray] | None":
-    """The word of a line and its vector, if it is wanted; UserError where the vector is damaged."""
+    """The word of a line and its vector, if it is wanted. Raises UserError where the vector is damaged."""
     import numpy as np
 
     word, *fields = line.rsplit(b" ", dim)
@@ -290,7 +290,7 @@ def _vector(
 
 
 def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Every line; UserError for one that is too long to be a word and its vector."""
+    """Every line. Raises UserError for one that is too long to be a word and its vector."""
     number = 1
     try:
         while line := line_of(file, MEBIBYTE):
@@ -301,38 +301,38 @@ def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, np.ndarray]":
-    """The vectors of the words that are in the file; UserError where one of them is damaged.
+    """The vectors of the words that the file has. Raises UserError where one of them is damaged.
 
     Words of the file may hold blanks themselves (`. . .`), so a line is split from the right.
     """
     missing = {word.encode() for word in words}
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     with open_file(path) as lines:
         for number, line in enumerate(_vector_lines(lines, path), 1):
             line = line.removeprefix(BOM) if number == 1 else line
             if line.partition(b" ")[0] in missing:
                 read = _vector(path, number, line.rstrip(), missing, dim)
                 if read is not None:
-                    found[read[0].decode()] = read[1]
+                    vectors[read[0].decode()] = read[1]
                     missing.remove(read[0])
                 if not missing:
                     break
-    return found
+    return vectors
 
 
 def word_vectors(
-    path: Path, tokens: Iterable[str], found: "Mapping[str, np.ndarray]", dim: int, *, unknown: str
+    path: Path, tokens: Iterable[str], known: "Mapping[str, np.ndarray]", dim: int, *, unknown: str
 ) -> WordVectors:
-    """The vectors of the tokens' words; one that was not found is an error, or zeros with unknown="zero"."""
+    """The vectors of the tokens' words; a missing one is an error, or zeros with unknown="zero"."""
     import numpy as np
 
     words = sorted(set(tokens))
-    missing = [word for word in words if word not in found]
+    missing = [word for word in words if word not in known]
     if missing and unknown == "error":
-        shown = ", ".join(missing[:SHOWN_UNKNOWN]) + (", ..." if len(missing) > SHOWN_UNKNOWN else "")
-        raise UserError(f"embedding: {path} has no vector for {shown} (`unknown` zero would take zeros)")
+        listed = ", ".join(missing[:SHOWN_UNKNOWN]) + (", ..." if len(missing) > SHOWN_UNKNOWN else "")
+        raise UserError(f"embedding: {path} has no vector for {listed} (`unknown` zero would take zeros)")
     zeros = np.zeros(dim, dtype=np.float32)
-    return WordVectors(tuple(words), np.stack([found.get(word, zeros) for word in words]))
+    return WordVectors(tuple(words), np.stack([known.get(word, zeros) for word in words]))
 
 
 class Texts(NamedTuple):
@@ -363,13 +363,13 @@ class Texts(NamedTuple):
 
 
 def check_tokens(spec: Spec, key: str, text: str) -> None:
-    """UserError where the spec's tokenizer leaves no tokens of a text; a model's own comes later."""
+    """Raise UserError where the spec's tokenizer finds no tokens; a model's tokenizer comes later."""
     if tokenizer := spec.word_tokenizer():
         tokenize(text, tokenizer, key=key)
 
 
 def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | None:
-    """The position of the token whose row is explained; UserError where it means none, or several."""
+    """The position of the token whose row is explained. Raises UserError unless it is exactly one."""
     if token is None:
         return None
     name = str(token)
@@ -383,7 +383,7 @@ def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | Non
 
 
 def read_tokens(spec: Spec) -> Texts:
-    """The tokens of a spec's texts; with a model the texts as they are. UserError for what cannot be read."""
+    """The tokens of a spec's texts; with a model the texts. Raises UserError for unreadable files."""
     sources, tokenizer = spec.text_sources(), spec.word_tokenizer()
     if spec.model_source() is not None:
         text, context = [*map(_text, sources), None][:2]
@@ -416,10 +416,10 @@ def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> "dict[str, np.ndarray
     return find_word_vectors(Path(spec.embedding), tokens, spec.embed_dim)
 
 
-def with_vectors(spec: TextSpec, texts: Texts, found: "Mapping[str, np.ndarray]") -> Texts:
-    """The texts with the vectors of their words; UserError for a word without one, unless that is zeros."""
+def with_vectors(spec: TextSpec, texts: Texts, known: "Mapping[str, np.ndarray]") -> Texts:
+    """The texts with the vectors of their words. Raises UserError for a word without one, unless zeros do."""
     words = (*texts.tokens, *texts.context_tokens)
-    vectors = word_vectors(Path(spec.embedding), words, found, spec.embed_dim, unknown=spec.unknown)
+    vectors = word_vectors(Path(spec.embedding), words, known, spec.embed_dim, unknown=spec.unknown)
     return texts._replace(word_vectors=vectors)
 
 
@@ -429,7 +429,7 @@ def uses_vector_file(spec: Spec) -> TypeGuard[TextSpec]:
 
 
 def read_texts(spec: Spec) -> Texts:
-    """The tokens that a spec names, and vectors from a file; UserError for what cannot be read."""
+    """The tokens that a spec names, and vectors from a file. Raises UserError for unreadable files."""
     texts = read_tokens(spec)
     if not uses_vector_file(spec) or texts.text is not None:
         return texts

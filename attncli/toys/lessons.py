@@ -14,8 +14,8 @@ from attncli.core.formulas import softmax_gradient_norm
 from attncli.core.layer import AttentionLayer, Computed, ScoreRules, Visibility, Wanted, scale_factors
 from attncli.core.mechanisms import (
     Data,
-    Vectors,
-    Weights,
+    TokenVectors,
+    TokenWeights,
     average_by_loop,
     averaging_weights,
     batch_norm,
@@ -45,11 +45,11 @@ class AverageForm:
 class Average(NamedTuple):
     """The weights of an average, and each token's mean or sum over what it sees."""
 
-    weights: Weights
-    output: Vectors
+    weights: TokenWeights
+    output: TokenVectors
 
 
-def average(vectors: Vectors, form: AverageForm) -> Average:
+def average(vectors: TokenVectors, form: AverageForm) -> Average:
     """By a loop, a softmax of masked zeros, or else a matrix product."""
     num_tokens, mean = vectors.shape[-2], form.aggregate == "mean"
     visible = (causal_mask if form.over == "past" else full_mask)(num_tokens, num_tokens)
@@ -78,7 +78,9 @@ def averaging_statistics(
     return attend(layer, wanted)
 
 
-def differences_from_loop(vectors: Vectors, by_matrix: Vectors, form: AverageForm) -> dict[str, Vectors]:
+def differences_from_loop(
+    vectors: TokenVectors, by_matrix: TokenVectors, form: AverageForm
+) -> dict[str, TokenVectors]:
     """|loop - matmul| and |loop - softmax|; NaN for sums, which a softmax cannot give."""
     looped, by_softmax = (
         average(vectors, replace(form, method=way, softmax_twice=False)).output for way in ("loop", "softmax")

@@ -89,8 +89,8 @@ class Display:
     numbers. The first `skip_first_keys` keys are excluded from that and left blank. Vectors show at most
     `most_dims` numbers (None: as many as fit). `show` are the parts that the user asked for; without any, a
     view that has a first screen shows that, with `screen_precision` decimals. A picture of one map takes at
-    most `map_lines` lines. `title` replaces a picture's own. `step` is the only step of an explanation to
-    show, from 1. What `is_saved` is not computed: what to type next is about the file.
+    most `map_lines` lines. `title` replaces a picture's title. `step` is the only step of an explanation
+    to show, from 1. `is_saved`: the report comes from a file, which the next commands are about.
     """
 
     width: int | None = None
@@ -110,7 +110,7 @@ class Display:
 
     @property
     def has_color(self) -> bool:
-        """Whether there is any colour."""
+        """Whether colours are used."""
         return self.colors != "none"
 
 
@@ -132,7 +132,7 @@ Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 @contextmanager
 def _any_backend() -> Iterator[None]:
-    """While matplotlib is imported: what MPLBACKEND names is for windows, and a file needs none."""
+    """Ignore MPLBACKEND while matplotlib is imported: backends are for windows, and files do not need one."""
     backend = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
     try:
         yield
@@ -167,7 +167,7 @@ def load_view(name: str) -> Write:
 
 
 def _of_plugin(plugin: Plugin) -> Write:
-    """The function that a plugin names; RunError where it cannot be imported."""
+    """The function that a plugin names. Raises RunError where it cannot be imported."""
     try:
         write: Write = imported(plugin)
     except BrokenPlugin as error:

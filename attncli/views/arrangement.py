@@ -15,15 +15,15 @@ USUAL_SHAPE, SHAPE_COST = 1.6, 0.05
 WIDTHS_TRIED = 24
 
 
-class Block(Protocol):
-    """What is drawn at one place, its size in inches, and the size that it can be stretched to."""
+class DrawnBlock(Protocol):
+    """A drawing with its size in inches and the size that it can be stretched to."""
 
     width: float
     height: float
 
     @property
     def largest(self) -> tuple[float, float]:
-        """The width and the height up to which it can be stretched: its own where it cannot."""
+        """The largest width and height it can be stretched to: its size where it cannot."""
         ...
 
     def stretch(self, width: float, height: float) -> None:
@@ -43,21 +43,21 @@ class Rigid:
 
     @property
     def largest(self) -> tuple[float, float]:
-        """Its own size."""
+        """Its size."""
         return self.width, self.height
 
     def stretch(self, width: float, height: float) -> None:
         """Nothing becomes larger."""
 
 
-Column = list[Block]
-Row = list[Column]
+BlockColumn = list[DrawnBlock]
+BlockRow = list[BlockColumn]
 
 
 class Placed(NamedTuple):
     """A block and its upper left corner, in inches from that of all blocks."""
 
-    block: Block
+    block: DrawnBlock
     left: float
     top: float
 
@@ -70,8 +70,8 @@ class Arrangement(NamedTuple):
     height: float
 
 
-def arranged(groups: Sequence[Sequence[Block]]) -> Arrangement:
-    """The blocks from left to right in rows with little blank room; some are stretched into what is left.
+def arranged(groups: Sequence[Sequence[DrawnBlock]]) -> Arrangement:
+    """The blocks from left to right in rows with little blank room; some are stretched to fill it.
 
     The blocks of a group stay in one row where they fit. A small block may stand below another one beside a
     taller one.
@@ -84,9 +84,9 @@ def arranged(groups: Sequence[Sequence[Block]]) -> Arrangement:
     return _placed(rows)
 
 
-def rows_within(groups: Sequence[Sequence[Block]], limit: float) -> list[Row]:
-    """Rows of at most that width; a group that does not fit beside what is there begins a new one."""
-    rows: list[Row] = []
+def rows_within(groups: Sequence[Sequence[DrawnBlock]], limit: float) -> list[BlockRow]:
+    """Rows of at most that width; a group that does not fit into the current row begins a new one."""
+    rows: list[BlockRow] = []
     for group in groups:
         together = sum(block.width + GAP for block in group) - GAP
         for number, block in enumerate(group):
@@ -102,7 +102,7 @@ def rows_within(groups: Sequence[Sequence[Block]], limit: float) -> list[Row]:
     return rows
 
 
-def _fits_below(block: Block, row: Row) -> bool:
+def _fits_below(block: DrawnBlock, row: BlockRow) -> bool:
     """Whether it can stand below the last column of a row without making the row taller or wider."""
     return (
         len(row) > 1
@@ -111,23 +111,23 @@ def _fits_below(block: Block, row: Row) -> bool:
     )
 
 
-def _column_width(column: Column) -> float:
+def _column_width(column: BlockColumn) -> float:
     return max(block.width for block in column)
 
 
-def _column_height(column: Column) -> float:
+def _column_height(column: BlockColumn) -> float:
     return sum(block.height + GAP for block in column) - GAP
 
 
-def _width(row: Row) -> float:
+def _width(row: BlockRow) -> float:
     return sum(_column_width(column) + GAP for column in row) - GAP
 
 
-def _height(row: Row) -> float:
+def _height(row: BlockRow) -> float:
     return max(map(_column_height, row))
 
 
-def _cost(rows: Sequence[Row]) -> float:
+def _cost(rows: Sequence[BlockRow]) -> float:
     """The blank share of the canvas after stretching, and how far it is from the usual shape."""
     width = max(NARROWEST, *map(_width, rows))
     height = sum(_height(row) + GAP for row in rows) - GAP
@@ -140,7 +140,7 @@ def _cost(rows: Sequence[Row]) -> float:
     return 1 - used / (width * height) + SHAPE_COST * abs(log(width / height / USUAL_SHAPE))
 
 
-def _stretched(row: Row, width: float) -> list[list[tuple[float, float]]]:
+def _stretched(row: BlockRow, width: float) -> list[list[tuple[float, float]]]:
     """The sizes of a row's blocks: those alone in their column take its height, the last such the rest."""
     sizes = [[(block.width, block.height) for block in column] for column in row]
     left, height = width - _width(row), _height(row)
@@ -153,7 +153,7 @@ def _stretched(row: Row, width: float) -> list[list[tuple[float, float]]]:
     return sizes
 
 
-def _placed(rows: Sequence[Row]) -> Arrangement:
+def _placed(rows: Sequence[BlockRow]) -> Arrangement:
     width = max(map(_width, rows))
     placed, top = [], 0.0
     for row in rows:

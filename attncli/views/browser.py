@@ -127,7 +127,7 @@ class EditScreen(ModalScreen[str | None]):
 class Browser(App[None], inherit_bindings=False):
     """Heads on the left, the map of the chosen one and the bars of the chosen token on the right.
 
-    The terminal's own background and text; where there is no colour, characters.
+    It keeps the terminal's background and text colour; without colours it uses characters.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -186,7 +186,7 @@ class Browser(App[None], inherit_bindings=False):
         self._outcomes: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Colour or none as the command line decided, whatever the environment says."""
+        """Colours as the command line decided, whatever the environment says."""
         filters = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
         return filters if self.depth != "none" else [*filters, NoColor()]
 
@@ -276,9 +276,9 @@ class Browser(App[None], inherit_bindings=False):
         self._show_about()
 
     def _measure(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Compute in a thread of its own, so that keys stay alive; then `done` takes the result.
+        """Compute in a separate thread, so that keys stay alive; then `done` takes the result.
 
-        The thread ends with the process: nobody waits for it after q.
+        The thread ends with the process: q does not wait for it.
         """
         if self.running is not None:
             self._say(f"still {self.running[0]}: this key waits for that")
@@ -289,7 +289,7 @@ class Browser(App[None], inherit_bindings=False):
         def work() -> None:
             try:
                 outcomes.put((done, compute()))
-            except Exception as error:  # taken up below: our own mistakes end the browser, as any command
+            except Exception as error:  # raised again below: bugs end the browser as they end any command
                 outcomes.put((done, error))
 
         Thread(target=work, daemon=True).start()
@@ -349,8 +349,8 @@ class Browser(App[None], inherit_bindings=False):
         if model is None:
             return
 
-        def done(found: Addition) -> None:
-            choice.additions[head] = found
+        def done(addition: Addition) -> None:
+            choice.additions[head] = addition
 
         self._measure(f"measuring what {head} adds", lambda: model.addition(head), done)
 
@@ -406,12 +406,12 @@ class Browser(App[None], inherit_bindings=False):
 COLOR_SYSTEMS = {"none": "standard", "16": "standard", "256": "256", "truecolor": "truecolor"}
 
 
-def _added(found: Addition) -> str:
+def _added(addition: Addition) -> str:
     """`adds +1.23 to the logit of ' Mary' (18.20), 4 of 270 by size: 2 Mary +1.1, ...`"""
-    keys = sorted(found.keys, key=lambda key: -abs(key[1]))[:KEYS_NAMED]
-    what = f"{found.contribution:+.3g} to the logit of {found.token!r} ({found.logit:.2f})"
+    keys = sorted(addition.keys, key=lambda key: -abs(key[1]))[:KEYS_NAMED]
+    what = f"{addition.contribution:+.3g} to the logit of {addition.token!r} ({addition.logit:.2f})"
     texts = (f"{label} {number:+.3g}" for label, number in keys)
-    return f"adds {what}, {found.rank} of {found.num_heads} by size: {', '.join(texts)}"
+    return f"adds {what}, {addition.rank} of {addition.num_heads} by size: {', '.join(texts)}"
 
 
 def _effect(name: str, number: float) -> str:

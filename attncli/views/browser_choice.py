@@ -1,4 +1,4 @@
-"""What a report has to browse, what is chosen of it, and the moves from one choice to the next."""
+"""What a report offers to browse, the current choice, and the moves from one choice to the next."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ GROUPS = {"query": "rows", "key": "keys"}
 # The stacks of a survey whose rows belong to maps of that kind; any other maps belong to the text itself.
 STACKS = {"encoder": ("encoder",), "cross": ("cross",)}
 
-Place = tuple[int, ...]
+MapPlace = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class BrowsedModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Grid:
+class MapGrid:
     """The maps of one name, by their place on the leading axes: layers and heads.
 
     The last of these axes runs to the right; those before it run down. The whole weights of a head replace
@@ -80,8 +80,8 @@ class Grid:
     report: Report
     name: str
     axes: tuple[str, ...]
-    shape: Place
-    maps: Mapping[Place, Matrix] = field(repr=False)
+    shape: MapPlace
+    maps: Mapping[MapPlace, Matrix] = field(repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -98,7 +98,7 @@ class Grid:
         """All maps."""
         return prod(self.shape)
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> MapPlace:
         """The place of that number, counted along the rows."""
         return tuple(map(int, np.unravel_index(number, self.shape))) if self.shape else ()
 
@@ -115,14 +115,14 @@ class Grid:
         return ":".join([*([] if stack == "self" else [stack]), *map(str, place)])
 
     @cached_property
-    def heads(self) -> dict[Place, Row]:
-        """The survey's rows of these heads, by place; none of a report that is no survey."""
+    def heads(self) -> dict[MapPlace, Row]:
+        """The survey's rows of these heads, by place; empty for other reports."""
         if self.axes != PLACES:
             return {}
         return {tuple(int(str(row[name])) for name in PLACES): row for row in _survey_rows(self.report)}
 
     @cached_property
-    def letters(self) -> dict[Place, str]:
+    def letters(self) -> dict[MapPlace, str]:
         """The letters of `attn heads`: of most that look at the first token small ones, by the rest."""
         named = {place: row for place, row in self.heads.items() if "pattern" in row}
         is_carpet = is_mostly_first([*named.values()])
@@ -137,11 +137,11 @@ class Grid:
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
-        """The statistics of the heads, one number per place; NaN where there is none."""
+        """The statistics of the heads, one number per place; NaN for a missing number."""
         return head_statistics(self.report, self.axes, self.shape)
 
 
-def grids(report: Report) -> list[Grid]:
+def grids(report: Report) -> list[MapGrid]:
     """Everything to browse in a report, the weights first; nothing where no tensor has queries and keys."""
     whole = whole_heads(report)
     names = [
@@ -154,7 +154,7 @@ def grids(report: Report) -> list[Grid]:
     return [_grid(report, name, whole if name == "pooled_mean" else {}) for name in names]
 
 
-def _grid(report: Report, name: str, whole: Mapping[Place, str]) -> Grid:
+def _grid(report: Report, name: str, whole: Mapping[MapPlace, str]) -> MapGrid:
     tensor = report.tensors[name]
     maps = {matrix.index: matrix for matrix in matrices_of(report, name, tensor)}
     shared = next(iter(maps.values())).shared
@@ -162,10 +162,10 @@ def _grid(report: Report, name: str, whole: Mapping[Place, str]) -> Grid:
     for place in maps.keys() & whole.keys():
         (matrix,) = matrices_of(report, "weights", report.tensors[whole[place]])
         maps[place] = replace(matrix, place=tuple(zip(PLACES, place, strict=True)))
-    return Grid(report, name, tensor.axes[:-2], shape, maps)
+    return MapGrid(report, name, tensor.axes[:-2], shape, maps)
 
 
-def head_statistics(report: Report, axes: tuple[str, ...], shape: Place) -> dict[str, np.ndarray]:
+def head_statistics(report: Report, axes: tuple[str, ...], shape: MapPlace) -> dict[str, np.ndarray]:
     """Each statistic as one number per head: from the survey's rows, else the mean over the queries."""
     if axes == PLACES and report.table("heads"):
         return _survey_statistics(report, shape)
@@ -183,21 +183,21 @@ def _survey_rows(report: Report) -> Table:
     return Table(row for row in report.table("heads") if row.get("stack", "self") in stacks)
 
 
-def _survey_statistics(report: Report, shape: Place) -> dict[str, np.ndarray]:
+def _survey_statistics(report: Report, shape: MapPlace) -> dict[str, np.ndarray]:
     """The statistics of the heads; NaN for a map without a head."""
     heads = _survey_rows(report)
-    found = {}
+    statistics = {}
     for name in heads[0] if heads else ():
         for grid in heads.grids(name).values():
             if name not in PLACES and not np.isnan(grid.values).all():
                 values = grid.values[: shape[0], : shape[1]]
                 missing = [(0, size - there) for size, there in zip(shape, values.shape, strict=True)]
-                found[name] = np.pad(values, missing, constant_values=np.nan)
-    return found
+                statistics[name] = np.pad(values, missing, constant_values=np.nan)
+    return statistics
 
 
 def token_statistics(
-    report: Report, axes: tuple[str, ...], place: Place, axis: str, token: int
+    report: Report, axes: tuple[str, ...], place: MapPlace, axis: str, token: int
 ) -> dict[str, float]:
     """The statistics of one query's row of weights; of a key what all queries give it."""
     return {
@@ -235,7 +235,7 @@ class Choice:
 
     def __init__(
         self,
-        grids: Sequence[Grid],
+        grids: Sequence[MapGrid],
         *,
         scale: str = "linear",
         skip_first_keys: int = 0,
@@ -260,7 +260,7 @@ class Choice:
             self.number = self.ranking[0]
         self._choose_first_token()
 
-    def look_at(self, grids: Sequence[Grid]) -> None:
+    def look_at(self, grids: Sequence[MapGrid]) -> None:
         """Another text of the same model: the head and the colours stay, what was measured goes."""
         self.grids, self.grid_number = grids, min(self.grid_number, len(grids) - 1)
         self.removed, self.effects, self.additions = (), {}, {}
@@ -286,12 +286,12 @@ class Choice:
             self.key = self.query
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> MapGrid:
         """The maps of one name."""
         return self.grids[self.grid_number]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> MapPlace:
         """The place of the chosen map among them."""
         return self.grid.place(self.number)
 
@@ -302,18 +302,18 @@ class Choice:
 
     @property
     def pattern(self) -> str:
-        """The pattern of the chosen head, and its strongest statistic; empty where it is not known."""
+        """The pattern of the chosen head with its strongest statistic; empty for an unknown pattern."""
         row = self.grid.heads.get(self.place, {})
-        found = {
-            name: (one.statistic, value)
-            for name, one in HEAD_PATTERNS.items()
-            if isinstance(value := row.get(one.statistic), float) and np.isfinite(value)
+        strengths = {
+            name: (known.statistic, value)
+            for name, known in HEAD_PATTERNS.items()
+            if isinstance(value := row.get(known.statistic), float) and np.isfinite(value)
         }
         pattern = str(row.get("pattern", ""))
-        if not found or not pattern:
+        if not strengths or not pattern:
             return pattern
-        largest = max(found, key=lambda name: found[name][1] / HEAD_PATTERNS[name].threshold)
-        statistic, value = found.get(pattern, found[largest])
+        largest = max(strengths, key=lambda name: strengths[name][1] / HEAD_PATTERNS[name].threshold)
+        statistic, value = strengths.get(pattern, strengths[largest])
         return f"{pattern} ({statistic} {value:.2f})"
 
     def looks_at(self, most: int) -> str:
@@ -343,7 +343,7 @@ class Choice:
         return self.grid.maps[self.place]
 
     def settle(self) -> None:
-        """Keep every choice inside what there is; a token becomes the block that holds it, and back."""
+        """Keep every choice within the report; a token becomes the block that holds it, and back."""
         grid = self.grid
         self.number = min(self.number, grid.num_places - 1)
         if self.statistic not in grid.statistics:
@@ -481,7 +481,7 @@ class Choice:
 
     @property
     def token_statistics(self) -> dict[str, float]:
-        """The statistics of the chosen row, or of the chosen key; none of a block."""
+        """The statistics of the chosen row or key; empty for a block."""
         axis = self.matrix.axes[1 if self.is_received else 0]
         return token_statistics(self.grid.report, self.grid.axes, self.place, axis, self.token)
 
@@ -499,7 +499,7 @@ class Choice:
         self.choose_token(token % count if around else min(max(token, 0), count - 1))
 
     def follow(self, token: int) -> None:
-        """Choose the token of a bar; where there are two texts, ask about it from its own."""
+        """Choose the token of a bar; with two texts, the question starts from that token's text."""
         if not self.has_one_text:
             self.turn()
         self.choose_token(token)

@@ -75,8 +75,8 @@ class Tones:
         return half_block_segments(levels(places), self.palette)
 
     def marked(self, text: str, place: float, *, is_chosen: bool) -> Segment:
-        """A text in black or white on the colour of a place; what is chosen is bold, and reversed without
-        colour.
+        """A text in black or white on the colour of a place; the chosen one is bold, and reversed without
+        colours.
         """
         if self.depth == "none" or np.isnan(place):
             return Segment(text, CHOSEN if is_chosen else None)
@@ -126,7 +126,7 @@ class Panel(ScrollView, can_focus=False):
         return False
 
     def num_columns(self) -> int:
-        """Cells of the widest line; what is wider than the panel scrolls."""
+        """Cells of the widest line; lines wider than the panel scroll."""
         return 0
 
     def column_to_show(self) -> int | None:
@@ -166,7 +166,7 @@ class Panel(ScrollView, can_focus=False):
         return Strip(segments).adjust_cell_length(width)
 
     def on_click(self, event: Click) -> None:
-        """Choose what is under the mouse."""
+        """Choose the cell under the mouse."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y > 0:
             line = offset.y - 1 + self.scroll_offset.y
@@ -515,11 +515,11 @@ class StatisticsPanel(Panel):
         name, value = self._lines()[number]
         if value is None:
             return [Segment(fitted(name, width), BOLD)]
-        shown = scalar(value, PRECISION)
-        room = max(width - len(shown) - 1, 0)
+        number_text = scalar(value, PRECISION)
+        room = max(width - len(number_text) - 1, 0)
         is_chosen = number < len(self.choice.grid.statistics) and name == self.choice.statistic
         style = BOLD if is_chosen else None
-        return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {shown}", style)]
+        return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {number_text}", style)]
 
     def clicked(self, line: int, x: int) -> bool:
         """Rank by the statistic under the mouse."""
@@ -600,11 +600,11 @@ class TokenBars(Panel):
         """Label, number, bar."""
         choice, token = self.choice, self._order[number]
         label_width = min(max(SHORTEST_LABEL, width // 3), LONGEST_TOKEN)
-        shown = fixed(float(choice.numbers[token]), PRECISION)
+        number_text = fixed(float(choice.numbers[token]), PRECISION)
         is_chosen = choice.has_one_text and token == choice.token
         pieces = [
             Segment(fitted(choice.bar_labels[token], label_width), CHOSEN if is_chosen else None),
-            Segment(f"{shown:>{NUMBER_WIDTH}} ", None if self._shares[token] > 0 else DIM),
+            Segment(f"{number_text:>{NUMBER_WIDTH}} ", None if self._shares[token] > 0 else DIM),
         ]
         # The bar has the colour of text, readable on any background; the colour of the map precedes it.
         pieces += self.tones(choice.shading).cells(choice.places[token : token + 1], SWATCH)

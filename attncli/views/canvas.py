@@ -77,7 +77,7 @@ def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
 
 
 MOST_DOTS = 1000
-"""Of an image without its own: more along each side than a picture has dots for it."""
+"""The resolution of an image without one: more dots along each side than the picture has for it."""
 
 
 def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:
@@ -107,7 +107,7 @@ def draw_numbers(
 
 
 def draw_bar(figure: Figure, shade: Shading, unit: str, place: tuple[float, float, float, float]) -> None:
-    """The colour of each number, and what the numbers are; nothing where there is no number."""
+    """The colour of each number, and what the numbers are; transparent where a number is missing."""
     if np.isnan(shade.low):
         return
     low, high = shade.low, shade.high

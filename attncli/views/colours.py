@@ -29,8 +29,8 @@ def colours(hexadecimal: str) -> np.ndarray:
 class Shading(NamedTuple):
     """The place of each number on its map, from 0 to 1 (NaN: no number), and the numbers at the map's ends.
 
-    `is_diverging`: zero is in the middle. `scale` is the one used: a logarithm needs amounts. With `row`
-    the ends are those of the whole matrix; each row has its own.
+    `is_diverging`: zero is in the middle. `scale` is the scale used: a logarithm needs amounts. With `row`
+    each row has its own range, and the ends are those of the whole matrix.
     """
 
     places: np.ndarray
@@ -112,7 +112,7 @@ def _logarithmic(numbers: np.ndarray, least: float, most: float) -> Shading:
 LEVELS = 256
 NONE = LEVELS  # the level of a cell without a number
 
-# The 16 colours are the terminal's own, so lightness distinguishes them: blue, bright blue, cyan, bright
+# The terminal chooses its 16 colours, so lightness distinguishes them: blue, bright blue, cyan, bright
 # green, bright yellow grow lighter in every common scheme. Where signs differ, blue meets red at white.
 NAMED_STEPS = (4, 12, 6, 10, 11)
 NAMED_DIVERGING = (4, 12, 7, 9, 1)
@@ -126,7 +126,7 @@ SHADES = "░▒▓"
 
 
 class Palette(NamedTuple):
-    """Parameters of escape sequences for each level and, last, for the terminal's own colours.
+    """Parameters of escape sequences for each level and, last, for the terminal's default colours.
 
     `fills`: parameters and the character that fill a whole cell, where steps can be mixed.
     """
@@ -181,7 +181,7 @@ def _named_palette(is_diverging: bool) -> Palette:
 
 @lru_cache
 def palette(colors: str, is_diverging: bool) -> Palette:
-    """The escape parameters of 256 levels and of no number, for a depth other than `none`."""
+    """The escape parameters of 256 levels and of a missing number, for a depth other than `none`."""
     if colors == "16":
         return _named_palette(is_diverging)
     kind = 5 if colors == "256" else 2
@@ -190,14 +190,14 @@ def palette(colors: str, is_diverging: bool) -> Palette:
     return Palette((*(f"38;{t}" for t in texts), "39"), backgrounds, tuple((b, " ") for b in backgrounds))
 
 
-# Bits of each channel by which a picture's colours are told apart before they become the nearest of 256.
+# Bits of each channel that distinguish a picture's colours before they become the nearest of 256.
 CUBE_BITS = 5
 
 
 def picture_palette(rgb: np.ndarray, colors: str) -> tuple[np.ndarray, Palette]:
     """The level of each pixel of a picture (row, column, 3), and the colours that it has, in 24 bits or 256.
 
-    Its last level is the terminal's own background, as in `palette`.
+    Its last level is the terminal's background, as in `palette`.
     """
     kept = rgb.astype(np.int64)
     if colors == "256":

@@ -88,20 +88,20 @@ def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[Scree
 
 
 def _vertical(text: str) -> list[str]:
-    """The characters, each for a line of its own; an ellipsis where there are too many."""
+    """The characters, one per line; an ellipsis where there are too many."""
     characters = _whole_characters(text)
     return characters if len(characters) <= MOST_VERTICAL else [*characters[: MOST_VERTICAL - 1], "…"]
 
 
 def _whole_characters(text: str) -> list[str]:
-    """Characters that take room, each with what combines with it: marks, and the rest of an emoji."""
-    found: list[str] = []
+    """Characters that take room, each with the marks or the rest of an emoji that combine with it."""
+    characters: list[str] = []
     for character in text:
-        if found and cell_len(found[-1] + character) == cell_len(found[-1]):
-            found[-1] += character
+        if characters and cell_len(characters[-1] + character) == cell_len(characters[-1]):
+            characters[-1] += character
         else:
-            found.append(character)
-    return found
+            characters.append(character)
+    return characters
 
 
 def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -112,7 +112,7 @@ def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
-    """The position of every tenth cell, beginning above it, as far as there is room."""
+    """The position of every tenth cell, beginning above it, as far as it fits."""
     columns = -(-axis.count // block)
     line = ""
     for column in range(0, columns, TICK_CELLS // cell_width):
@@ -127,9 +127,9 @@ GAP = 2  # Columns between two maps.
 ROW_LABEL_WIDTH, COLUMN_LABEL_WIDTH = 20, 9
 LEAST_LABEL = 6
 MAX_WIDE = 24  # Rows and columns up to which cells are as wide as the words above them.
-MAX_SINGLE = 12  # Rows up to which each has a line of its own among several maps, too.
+MAX_SINGLE = 12  # Rows up to which each has a separate line even among several maps.
 MAX_DOUBLE = 40  # Rows up to which a cell is two characters wide and so about square.
-NATURAL = 1024  # Rows and columns that are drawn one by one where there is no screen to fit.
+NATURAL = 1024  # Rows and columns that are drawn one by one without a screen to fit.
 MIN_PANEL = 24  # Columns of cells that one of several maps keeps at least.
 MIN_TITLED = 8  # Columns that the title of a map takes.
 MIN_THUMBNAIL = 5
@@ -199,7 +199,7 @@ def subject_of(
     row_token_cells = None
     if display.width is not None:
         row_token_cells = max(LEAST_LABEL, min(ROW_LABEL_WIDTH, display.width // 4))
-        # Fewer cells, where that lets every column have a cell of its own.
+        # Fewer cells, where every column then has a separate cell.
         left = display.width - columns.count - rows.digits - 2
         if left >= LEAST_LABEL:
             row_token_cells = min(row_token_cells, left)
@@ -207,7 +207,7 @@ def subject_of(
 
 
 @dataclass(frozen=True)
-class Plan:
+class MapPlan:
     """`block`: rows and columns of numbers per cell. `across`: maps side by side."""
 
     block: tuple[int, int]
@@ -222,7 +222,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Screen:
+class CellRoom:
     """The room for cells: columns beside the labels, lines, and whether a line can show two rows."""
 
     columns: int
@@ -230,7 +230,7 @@ class Screen:
     has_halves: bool
 
 
-def plan_of(subject: Subject, display: Display) -> tuple[Plan, Display]:
+def plan_of(subject: Subject, display: Display) -> tuple[MapPlan, Display]:
     """The plan, and the display for each picture: of half the width where two poolings fit side by side."""
     if subject.grid is not None:
         room = _screen(display, max(map(len, subject.row_names)) + 1)
@@ -248,11 +248,11 @@ def plan_of(subject: Subject, display: Display) -> tuple[Plan, Display]:
     return (halved, half) if is_wide else (plan, display)
 
 
-def _screen(display: Display, label_width: int) -> Screen:
+def _screen(display: Display, label_width: int) -> CellRoom:
     """What a terminal of that width leaves beside labels, in as many lines as a map may take."""
     if display.width is None:
-        return Screen(NATURAL, NATURAL, display.has_color)
-    return Screen(max(display.width - label_width, MIN_THUMBNAIL), display.map_lines, display.has_color)
+        return CellRoom(NATURAL, NATURAL, display.has_color)
+    return CellRoom(max(display.width - label_width, MIN_THUMBNAIL), display.map_lines, display.has_color)
 
 
 def _label_width(subject: Subject, display: Display) -> int:
@@ -265,7 +265,7 @@ def _ceil(number: int, divisor: int) -> int:
     return -(-number // divisor)
 
 
-def _plan_of_one(subject: Subject, display: Display) -> Plan:
+def _plan_of_one(subject: Subject, display: Display) -> MapPlan:
     # Pooled rows have positions alone for labels, which leaves more room.
     with_tokens, with_positions = (
         _plan_beside(subject, _screen(display, labels))
@@ -274,36 +274,36 @@ def _plan_of_one(subject: Subject, display: Display) -> Plan:
     return with_positions if with_tokens.is_pooled and with_positions.block[0] > 1 else with_tokens
 
 
-def _plan_beside(subject: Subject, room: Screen) -> Plan:
+def _plan_beside(subject: Subject, room: CellRoom) -> MapPlan:
     """One map: wide cells for a few numbers, then two characters per cell, one, half-blocks; then pooled."""
     rows, columns = subject.rows.count, subject.columns.count
     wide = wide_enough(subject.columns, COLUMN_LABEL_WIDTH) if subject.columns.step == 1 else 2
     if max(rows, columns) <= min(MAX_WIDE, room.lines) and wide > 2 and columns * wide <= room.columns:
-        return Plan((1, 1), wide, 1)
+        return MapPlan((1, 1), wide, 1)
     if rows <= min(MAX_DOUBLE, room.lines) and columns * 2 <= room.columns:
-        return Plan((1, 1), 2, 1)
+        return MapPlan((1, 1), 2, 1)
     return _dense_plan(rows, columns, room)
 
 
-def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
+def _dense_plan(rows: int, columns: int, room: CellRoom) -> MapPlan:
     """One character per cell, one line per row while they are few; pooled where they do not fit."""
     if columns <= room.columns and rows <= min(MAX_WIDE, room.lines):
-        return Plan((1, 1), 1, 1)
+        return MapPlan((1, 1), 1, 1)
     rows_per_line = 2 if room.has_halves else 1
     is_square = rows == columns
     lines = room.lines if is_square else min(room.lines, VECTOR_LINES)
     most_rows = lines * rows_per_line
     most_whole = (64 if is_square else 32 * rows_per_line) if room.lines > MAX_WIDE else 0
     if columns <= room.columns and rows <= max(most_rows, most_whole):
-        return Plan((1, 1), 1, rows_per_line)
+        return MapPlan((1, 1), 1, rows_per_line)
     down, along = _ceil(rows, most_rows), _ceil(columns, room.columns)
     if is_square:  # Blocks look square, too: a character is twice as tall as it is wide.
         along = max(along, down if room.has_halves else _ceil(down, 2))
         down = along if room.has_halves else 2 * along
-    return Plan((down, along), 1, 1 if _ceil(rows, down) <= min(MAX_WIDE, room.lines) else rows_per_line)
+    return MapPlan((down, along), 1, 1 if _ceil(rows, down) <= min(MAX_WIDE, room.lines) else rows_per_line)
 
 
-def _plan_of_several(subject: Subject, room: Screen) -> Plan:
+def _plan_of_several(subject: Subject, room: CellRoom) -> MapPlan:
     """Maps in lines that fill the width: whole where two or more fit beside each other, else pooled."""
     rows, columns, count = subject.rows.count, subject.columns.count, len(subject.matrices)
     for cell_width in (2, 1):
@@ -313,7 +313,7 @@ def _plan_of_several(subject: Subject, room: Screen) -> Plan:
         # Maps as narrow as that would not become more by pooling.
         is_short = lines * _ceil(count, max(1, fitting)) <= room.lines or columns * cell_width <= MIN_PANEL
         if fitting >= min(2, count) and is_short and lines <= room.lines:
-            return Plan((1, 1), cell_width, rows_per_line, _even(count, fitting))
+            return MapPlan((1, 1), cell_width, rows_per_line, _even(count, fitting))
     least = max(MIN_TITLED, min(columns, MIN_PANEL))
     across = _even(count, max(1, (room.columns + GAP) // (least + GAP)))
     panel = replace(room, columns=(room.columns + GAP) // across - GAP)
@@ -325,27 +325,27 @@ def _even(count: int, fitting: int) -> int:
     return _ceil(count, _ceil(count, min(count, fitting)))
 
 
-def _plan_of_atlas(subject: Subject, grid: tuple[int, int], room: Screen) -> Plan:
+def _plan_of_atlas(subject: Subject, grid: tuple[int, int], room: CellRoom) -> MapPlan:
     """Thumbnails of a grid of maps on one screen; more across than fit continue below."""
     rows, columns, (down, across) = subject.rows.count, subject.columns.count, grid
     lines = max(3, ATLAS_LINES // down - 1)
     across = min(across, max(1, (room.columns + 1) // (MIN_THUMBNAIL + 1)))
     width = (room.columns + 1) // across - 1
     if rows <= lines and columns * 2 <= width:
-        return Plan((1, 1), 2, 1, across)
+        return MapPlan((1, 1), 2, 1, across)
     rows_per_line = 2 if room.has_halves else 1
     block_rows, block_columns = _ceil(rows, lines * rows_per_line), _ceil(columns, width)
     if rows == columns and down * (_ceil(rows, block_columns) // rows_per_line + 1) <= ATLAS_LINES:
         block_rows = block_columns
-    return Plan((block_rows, block_columns), 1, rows_per_line, across)
+    return MapPlan((block_rows, block_columns), 1, rows_per_line, across)
 
 
-Lines = list[ScreenLine]
+MapLines = list[ScreenLine]
 TokenTexts = Mapping[tuple[str, int], str]
 BLANK = plain_line("")
 
 
-def arranged(subject: Subject, plan: Plan, maps: list[Lines]) -> Lines:
+def arranged(subject: Subject, plan: MapPlan, maps: list[MapLines]) -> MapLines:
     """The maps with their labels and titles."""
     if subject.grid is not None:
         return _atlas(subject, plan, maps, *subject.grid)
@@ -358,20 +358,20 @@ def arranged(subject: Subject, plan: Plan, maps: list[Lines]) -> Lines:
         return beside([labels, [*header, *maps[0]]], 1)
     titles = subject.panel_titles
     panels = [[plain_line(title), *header, *cells] for title, cells in zip(titles, maps, strict=True)]
-    lines: Lines = []
+    lines: MapLines = []
     for start in range(0, len(panels), plan.across):
         first, *others = panels[start : start + plan.across]
         lines += beside([beside([[BLANK, *labels], first], 1), *others], GAP)
     return lines
 
 
-def _atlas(subject: Subject, plan: Plan, maps: list[Lines], down: int, across: int) -> Lines:
+def _atlas(subject: Subject, plan: MapPlan, maps: list[MapLines], down: int, across: int) -> MapLines:
     """Thumbnails: one row per layer, one column per head; more heads than fit continue below."""
     names, cells = subject.row_names, maps[0][0].cells
     width = max(map(len, names))
     # An odd number of rows in half-blocks leaves half a line blank.
     is_apart = plan.rows_per_line == 2 and -(-subject.rows.count // plan.block[0]) % 2
-    lines: Lines = []
+    lines: MapLines = []
     for first in range(0, across, plan.across):
         heads = range(first, min(first + plan.across, across))
         lines += [BLANK] if first else []
@@ -384,7 +384,7 @@ def _atlas(subject: Subject, plan: Plan, maps: list[Lines], down: int, across: i
     return lines
 
 
-def _head_titles(subject: Subject, heads: range, cells: int) -> Lines:
+def _head_titles(subject: Subject, heads: range, cells: int) -> MapLines:
     """`head 3`, or `3` above narrow thumbnails."""
     places = [subject.matrices[head].place[-1] for head in heads]
     titles = place_names(places)
@@ -393,8 +393,8 @@ def _head_titles(subject: Subject, heads: range, cells: int) -> Lines:
     return [plain_line(title.ljust(cells)) for title in titles]
 
 
-def incomplete_tokens(subject: Subject, plan: Plan) -> TokenTexts:
-    """`token 12` and its text, for each that a label shortens or leaves out; none where cells are pooled."""
+def incomplete_tokens(subject: Subject, plan: MapPlan) -> TokenTexts:
+    """`token 12` and its text, for each that a label shortens or leaves out; empty for pooled cells."""
     if plan.is_pooled:
         return {}
     rows, columns = subject.rows, subject.columns
@@ -446,15 +446,15 @@ def draw(
     return Figure(lines, incomplete_tokens(subject, plan))
 
 
-def _picture(subject: Subject, plan: Plan, display: Display, pool: str) -> list[ScreenLine]:
-    """Title, legend and maps of one way of pooling; of none where `pool` is empty."""
+def _picture(subject: Subject, plan: MapPlan, display: Display, pool: str) -> list[ScreenLine]:
+    """Title, legend and maps of one way of pooling; unpooled where `pool` is empty."""
     first = subject.matrices[0]
     numbers, *compared = (
         np.stack([_cells(matrix, subject.skipped, plan, pool) for matrix in each])
         for each in (subject.matrices, subject.compared)
         if each
     )
-    found = shading(
+    shades = shading(
         numbers,
         scale_of(display.scale_colors, first.axes),
         from_zero=first.is_weights,
@@ -465,20 +465,20 @@ def _picture(subject: Subject, plan: Plan, display: Display, pool: str) -> list[
         map_lines(
             places,
             display,
-            is_diverging=found.is_diverging,
+            is_diverging=shades.is_diverging,
             cell_width=plan.cell_width,
             rows_per_line=plan.rows_per_line,
         )
-        for places in found.places
+        for places in shades.places
     ]
     return [
         *wrapped(title, display.width, BOLD, display.has_color),
-        *_legend(found, subject, plan, display),
+        *_legend(shades, subject, plan, display),
         *arranged(subject, plan, maps),
     ]
 
 
-def _cells(matrix: Matrix, skipped: int, plan: Plan, pool: str) -> np.ndarray:
+def _cells(matrix: Matrix, skipped: int, plan: MapPlan, pool: str) -> np.ndarray:
     """The numbers of the cells in floating point, NaN for no number and for the first keys."""
     values = matrix.drawn
     no_number = values < 0 if np.issubdtype(values.dtype, np.integer) else ~np.isfinite(values)
@@ -487,7 +487,7 @@ def _cells(matrix: Matrix, skipped: int, plan: Plan, pool: str) -> np.ndarray:
     return POOLINGS[pool](numbers, plan.block) if pool else numbers
 
 
-def _pooling_note(subject: Subject, plan: Plan, pool: str) -> str:
+def _pooling_note(subject: Subject, plan: MapPlan, pool: str) -> str:
     """What a cell stands for, where that is more than one number of the tensor or of the text."""
     steps = subject.rows.step, subject.columns.step
     name = subject.matrices[0].name
@@ -499,24 +499,24 @@ def _pooling_note(subject: Subject, plan: Plan, pool: str) -> str:
     return f": each cell the {kind} of {down} × {along} {nouns}"
 
 
-def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> list[ScreenLine]:
+def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) -> list[ScreenLine]:
     """`0.0000 [bar] 1.0000  linear; one range for all 8 maps`, in as many lines as the width needs."""
-    if np.isnan(found.low):
+    if np.isnan(shades.low):
         return [styled("no numbers", DIM, display.has_color)]
-    needs_amounts = display.scale_colors == "log" and found.scale == "linear"
-    remarks = ["linear (log needs amounts)" if needs_amounts else SCALES[found.scale]]
-    if len(subject.matrices) > 1 and found.scale != "row":
+    needs_amounts = display.scale_colors == "log" and shades.scale == "linear"
+    remarks = ["linear (log needs amounts)" if needs_amounts else SCALES[shades.scale]]
+    if len(subject.matrices) > 1 and shades.scale != "row":
         remarks.append(f"one range for all {len(subject.matrices)} maps")
     if subject.compared:
         names = dict.fromkeys(matrix.name for matrix in (subject.matrices[0], *subject.compared))
         remarks.append(f"one range for {' and '.join(names)}")
     if skipped := subject.skipped * subject.columns.step:
         remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
-    if np.isnan(found.places).any():
+    if np.isnan(shades.places).any():
         remarks.append(f"{NO_CELL} hidden or no number")
-    ends = range_ends(found.low, found.high, display.precision, found.scale)
+    ends = range_ends(shades.low, shades.high, display.precision, shades.scale)
     rows = plan.rows_per_line
-    lines = [colour_bar(ends, BAR_CELLS, display, is_diverging=found.is_diverging, rows_per_line=rows)]
+    lines = [colour_bar(ends, BAR_CELLS, display, is_diverging=shades.is_diverging, rows_per_line=rows)]
     separator = "  "
     for remark in remarks:
         addition = styled(separator + remark, DIM, display.has_color)
@@ -541,23 +541,23 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     drawn = pictured(report)
     if drawn and not display.show:  # what looks at a picture is shown on it, and nothing else
         report = replace(report, tensors={name: report.tensors[name] for name in drawn})
-    found = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
+    by_name = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
     pictures: list[list[ScreenLine]] = [
         [*wrapped(title, width, BOLD, display.has_color), *map(plain_line, lines)]
         for name in drawn
         for title, lines in whole_lines(report, name, display, has_list=False)
     ]
     if report.picture_maps is not None:
-        found = {}
+        by_name = {}
         pictures += [
             [*wrapped(title, width, BOLD, display.has_color), *map(plain_line, lines)]
             for title, lines in maps_lines(report.picture_maps, display)
         ]
     incomplete: TokenTexts = {}
-    for name, group in found.items():
+    for name, group in by_name.items():
         if name in drawn:
             continue
-        compared = [matrix for other in compared_names(report, name) for matrix in found[other]]
+        compared = [matrix for other in compared_names(report, name) for matrix in by_name[other]]
         figure = draw(report, group, display, compared)
         incomplete = {**incomplete, **figure.mentioned}
         pictures.append(figure.lines)

@@ -25,7 +25,7 @@ from attncli.views.canvas import (
     draw_bar,
     longest,
 )
-from attncli.views.overlays import ROLLOUT, Look, Overlays, Tile, in_colour, painted, shaded, size_of
+from attncli.views.overlays import ROLLOUT, Look, LookTile, Overlays, in_colour, painted, shaded, size_of
 from attncli.views.picture_maps import ORIGINAL, left_out, row_name, tiles_of, title_of
 from attncli.views.texts import shortened, weight_text, wrap_cells
 
@@ -37,9 +37,9 @@ LEAST_CAPTION = 12
 """Characters that a caption has room for, as `17:13 95%` or `rollout 8%`, however narrow its picture is."""
 
 
-def with_original(groups: Sequence[Sequence[Tile]]) -> list[list[Tile]]:
+def with_original(groups: Sequence[Sequence[LookTile]]) -> list[list[LookTile]]:
     """The groups after the picture as it is: in the row of the only group, else in one with the rollout."""
-    first = [Tile("picture", groups[0][0].look, is_picture=True)]
+    first = [LookTile("picture", groups[0][0].look, is_picture=True)]
     if len(groups) == 1:
         return [[*first, *groups[0]]]
     *others, last = groups
@@ -101,7 +101,7 @@ class OverlayBlock(Rigid):
                 figure.text(*corner, "\n".join(texts), va="top", fontsize=7)
 
     def _weights(self, look: Look) -> Iterator[tuple[str, str]]:
-        """The strongest patches, and what is outside of the picture."""
+        """The strongest patches, and the tokens outside of the picture."""
         total = sum(weight for _, weight in look.outside)
         parts = {("strongest patches", ""): look.strongest}
         if look.outside:
@@ -112,7 +112,7 @@ class OverlayBlock(Rigid):
                 yield f"  {shortened(name, LONGEST_LABEL)}", weight_text(weight, self.precision)
 
 
-def draw_tile(axes: Axes, tile: Tile, pixels: tuple[int, int], scale: str | None) -> None:
+def draw_tile(axes: Axes, tile: LookTile, pixels: tuple[int, int], scale: str | None) -> None:
     """The picture as it is, or with the weights above it, in so many pixels."""
     look = tile.look
     image = (
@@ -173,7 +173,7 @@ class PictureMapsBlock(Rigid):
         return width * scale, height * scale
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """The title, the names of the columns once, the rows, and how many pictures have none."""
+        """The title, the names of the columns once, the rows, and the number of pictures without a row."""
         total_width, total_height = figure.get_size_inches()
 
         def write(text: str, x: float, y: float, size: float) -> None:
@@ -202,7 +202,7 @@ def _pixels(row: PictureRow, width: float) -> tuple[int, int]:
 
 
 def _first_of(lines: list[str], most: int) -> list[str]:
-    """The lines, or as many of the first as there is room for, the last of them cut."""
+    """The lines, or the first that fit, the last of them cut."""
     if len(lines) <= most:
         return lines
     return [*lines[: most - 1], shortened("".join(lines[most - 1 :]), NAME_CELLS)]

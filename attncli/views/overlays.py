@@ -108,7 +108,7 @@ def looks_of(report: Report, name: str) -> Iterator[Look]:
 
 
 def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[str, np.ndarray]:
-    """Who looks, and the weights without the axis of queries: those of the chosen one, or their mean."""
+    """Who looks, and the weights without the axis of queries: the chosen query's, or their mean."""
     chosen = chosen_queries(report, picture)
     name = ", ".join(plain_text(report.tokens[query]) for query in chosen) or EVERY_QUERY
     if "query" not in tensor.axes:
@@ -116,14 +116,14 @@ def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[st
     rows = [query - report.first_query for query in chosen if query >= report.first_query]
     if not rows:
         return EVERY_QUERY, np.nanmean(tensor.values, axis=-2)
-    found = tensor.values[..., rows, :]
-    return name, found[..., 0, :] if len(rows) == 1 else np.nanmean(found, axis=-2)
+    weights = tensor.values[..., rows, :]
+    return name, weights[..., 0, :] if len(rows) == 1 else np.nanmean(weights, axis=-2)
 
 
 def chosen_queries(report: Report, picture: Picture) -> list[int]:
     """The tokens that `from` names, each by its text or by a point of the picture (`0.6,0.4`).
 
-    Empty where the report names none: then it is the mean of all. Of a comparison A says it.
+    Empty where the report names no token, which means the mean of all. A comparison uses A's tokens.
     """
     spec = report.spec.get("a") if report.experiment == "diff" else report.spec
     asked = spec.get("from") if isinstance(spec, Mapping) else None
@@ -144,15 +144,15 @@ def _is_number(text: str) -> bool:
 
 
 def token_at(picture: Picture, x: float, y: float) -> int | None:
-    """The first token that lies on a point, given as shares of width and height; None where there is none."""
+    """The first token that lies on a point, given as shares of width and height, or None."""
     for token, box in enumerate(picture.boxes):
         if box and box[0] <= x <= box[2] and box[1] <= y <= box[3]:
             return token
     return None
 
 
-class Tile(NamedTuple):
-    """One of several looks, and what it is of: a head, the mean of a layer, a word."""
+class LookTile(NamedTuple):
+    """One of several looks, with its name: of a head, the mean of a layer, or a word."""
 
     name: str
     look: Look
@@ -171,7 +171,7 @@ class Tile(NamedTuple):
         return next((caption for caption in captions if cell_len(caption) <= cells), self.name)
 
 
-Tiles = Sequence[Sequence[Tile]]
+Tiles = Sequence[Sequence[LookTile]]
 
 
 class Overlays(NamedTuple):
@@ -210,7 +210,7 @@ def overlays_of(report: Report) -> Iterator[Overlays]:
             yield Overlays(f"where {looks[0].query} {at}", picture, _layers(report, looks))
 
 
-def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
+def _layers(report: Report, looks: Sequence[Look]) -> list[list[LookTile]]:
     """The heads of each layer, then their mean; the rollout beside the last; in the order of the report where
     heads are sorted: of several stacks those of the one that looks at the picture.
     """
@@ -221,7 +221,7 @@ def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
         stacks = ("cross",) if looks[0].picture.axis == "context_tokens" else ("self", "encoder")
         of_stack = (row for row in report.table("heads") if row.get("stack", "self") in stacks)
         rows = ((row, tuple(row[axis] for axis in PLACES)) for row in of_stack)
-        if tiles := [Tile(head_name(row), by_place[place]) for row, place in rows if place in by_place]:
+        if tiles := [LookTile(head_name(row), by_place[place]) for row, place in rows if place in by_place]:
             return [tiles]
     more = [
         look
@@ -233,19 +233,21 @@ def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
     layers = layers_of(looks)
     for tiles in layers:
         layer = dict(tiles[0].look.place).get("layer")
-        tiles += [Tile("mean", look) for look in more if look.place == (("layer", layer),)]
-    layers[-1] += [Tile(ROLLOUT, look) for look in more if not look.place]
+        tiles += [LookTile("mean", look) for look in more if look.place == (("layer", layer),)]
+    layers[-1] += [LookTile(ROLLOUT, look) for look in more if not look.place]
     return layers
 
 
-def layers_of(looks: Sequence[Look]) -> list[list[Tile]]:
+def layers_of(looks: Sequence[Look]) -> list[list[LookTile]]:
     """The looks of each layer, by their place: `11:0`."""
     layers = groupby(looks, key=lambda look: dict(look.place).get("layer"))
-    return [[Tile(":".join(str(n) for _, n in look.place), look) for look in group] for _, group in layers]
+    return [
+        [LookTile(":".join(str(n) for _, n in look.place), look) for look in group] for _, group in layers
+    ]
 
 
-def _words(report: Report, name: str, picture: Picture) -> list[Tile]:
-    """For each query the mean look of the heads, named by the word that it wrote, else by its own."""
+def _words(report: Report, name: str, picture: Picture) -> list[LookTile]:
+    """The mean look of the heads per query, named after the word that it wrote, else after the query."""
     tensor, keys = report.tensors[name], tokens_of(report, "key")
     heads = tuple(range(tensor.values.ndim - 2))
     values = np.nanmean(tensor.values, axis=heads) if heads else tensor.values
@@ -253,7 +255,9 @@ def _words(report: Report, name: str, picture: Picture) -> list[Tile]:
     written = result.tokens.column("token").tolist() if isinstance(result, WrittenText) else []
     words = written if len(written) == len(values) else tokens_of(report, "query")
     return [
-        Tile(plain_text(word.strip()), Look(picture, name, (("query", i),), plain_text(word), keys, weights))
+        LookTile(
+            plain_text(word.strip()), Look(picture, name, (("query", i),), plain_text(word), keys, weights)
+        )
         for i, (word, weights) in enumerate(zip(words, values, strict=False))
     ]
 
@@ -271,17 +275,17 @@ def about_picture(picture: Picture) -> str:
 
 
 def size_of(picture: Picture) -> tuple[int, int]:
-    """Width and height in pixels, as the header of a PNG has them; UserError for an impossible size."""
+    """Width and height in pixels from the header of a PNG. Raises UserError for an impossible size."""
     width, height = (int.from_bytes(picture.png[start : start + 4]) for start in (16, 20))
     if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE):
-        found = f"its picture in the report is {width} × {height} pixels"
-        raise UserError(f"{plain_text(picture.name)}: {found}: must be at most {LARGEST_SIDE} a side")
+        size = f"its picture in the report is {width} × {height} pixels"
+        raise UserError(f"{plain_text(picture.name)}: {size}: must be at most {LARGEST_SIDE} a side")
     return width, height
 
 
 @lru_cache(maxsize=8)
 def in_colour(picture: Picture, width: int, height: int) -> np.ndarray:
-    """Red, green and blue of the picture in that size; UserError where it is damaged, or without Pillow."""
+    """Red, green and blue of the picture in that size. Raises UserError if damaged, or without Pillow."""
     return np.asarray(_decoded(picture).resize((width, height), BOX_FILTER), dtype=np.uint8)
 
 
@@ -346,12 +350,12 @@ def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height:
 def shaded(look: Look, width: int, height: int, scale: str | None) -> Shading:
     """The places on the colour map of the weights spread over the picture, from 0 up."""
     maps = spread(look.picture.boxes, look.weights, width, height)
-    maps = np.where(np.abs(maps) < 1e-12, 0 * maps, maps)  # what is left of sums
+    maps = np.where(np.abs(maps) < 1e-12, 0 * maps, maps)  # rounding of sums
     return shading(maps, "log" if scale == "log" else "linear", from_zero=True)
 
 
 def painted(picture: Picture, shade: Shading) -> np.ndarray:
-    """Red, green and blue from 0 to 255: the picture in its own colours, and each place's colour above it.
+    """Red, green and blue from 0 to 255: the picture in its colours, with each place's colour above it.
 
     The larger the weight, the less of the picture is seen through it; where it is 0, the picture alone.
     """
@@ -367,7 +371,7 @@ def painted(picture: Picture, shade: Shading) -> np.ndarray:
     return mixed
 
 
-Size = tuple[int, int]
+CellSize = tuple[int, int]
 """Columns and lines."""
 GAP = 2
 LINES, MOST_LINES = 14, 40
@@ -380,15 +384,15 @@ TILES = (24, 20, 16, 14, 12, 10, 9, 8)
 TINY = (7, 6, 5)
 
 
-def fitted_size(picture: Picture, columns: int, lines: int) -> Size:
+def fitted_size(picture: Picture, columns: int, lines: int) -> CellSize:
     """The columns and lines in which a picture keeps its shape: a line is two columns high."""
     width, height = size_of(picture)
     lines = max(1, min(lines, round(columns * height / width / 2)))
     return max(1, min(columns, round(2 * lines * width / height))), lines
 
 
-def overlay_lines(look: Look, size: Size, display: Display) -> list[ScreenLine]:
-    """The picture with the weights above it; of 16 colours or none the weights alone."""
+def overlay_lines(look: Look, size: CellSize, display: Display) -> list[ScreenLine]:
+    """The picture with the weights above it; with 16 colours or none, the weights alone."""
     columns, lines = size
     shade = shaded(look, columns, lines * (2 if display.has_color else 1), display.scale_colors)
     if display.colors in ("none", "16"):
@@ -417,8 +421,8 @@ def lines_with_list(look: Look, display: Display, most_lines: int) -> list[Scree
     return beside([*blocks, _list(look, display, size[1])], GAP)
 
 
-def original_lines(picture: Picture, size: Size, display: Display) -> list[ScreenLine]:
-    """The picture without weights: in its colours, of 16 colours or none as `_picture_lines`."""
+def original_lines(picture: Picture, size: CellSize, display: Display) -> list[ScreenLine]:
+    """The picture without weights, in its colours; with 16 colours or none, as `_picture_lines` draws it."""
     columns, lines = size
     if display.colors in ("none", "16"):
         return _picture_lines(picture, size)
@@ -426,7 +430,7 @@ def original_lines(picture: Picture, size: Size, display: Display) -> list[Scree
     return [ScreenLine(text, columns) for text in texts]
 
 
-def _picture_lines(picture: Picture, size: Size) -> list[ScreenLine]:
+def _picture_lines(picture: Picture, size: CellSize) -> list[ScreenLine]:
     """The picture without weights in characters, the light places as the largest."""
     return [ScreenLine(text, size[0]) for text in character_lines(grey(picture, *size) / 255, 1)]
 
@@ -436,17 +440,17 @@ def with_picture(groups: Tiles, display: Display) -> Tiles:
     if display.has_color:
         return groups
     *others, last = groups
-    return [*others, [Tile("picture", last[0].look, is_picture=True), *last]]
+    return [*others, [LookTile("picture", last[0].look, is_picture=True), *last]]
 
 
 def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:
-    """The range of the colours, the strongest patches, and what lies outside of the picture."""
+    """The range of the colours, the strongest patches, and the tokens outside of the picture."""
     outside = look.outside
-    shown = outside if len(outside) <= MOST_OUTSIDE else outside[: MOST_OUTSIDE - 1]
-    rest = outside[len(shown) :]
+    listed = outside if len(outside) <= MOST_OUTSIDE else outside[: MOST_OUTSIDE - 1]
+    rest = outside[len(listed) :]
     total = float(np.nansum([weight for _, weight in outside]))
     below = [styled(f"outside {weight_text(total, display.precision)}", BOLD, display.has_color)]
-    below += [_weight_line(*pair, display) for pair in shown]
+    below += [_weight_line(*pair, display) for pair in listed]
     if rest:
         below.append(
             _weight_line(counted(len(rest), "other"), float(np.nansum([w for _, w in rest])), display)
@@ -489,8 +493,8 @@ class TileLines(Sequence[str]):
     def _drawn(self) -> list[str]:
         return [line.text.rstrip() for row in self.rows for line in beside([*map(self._block, row)], 1)]
 
-    def _block(self, tile: Tile) -> list[ScreenLine]:
-        """Its name, or its caption where there is room, and the overlay, all lines as wide as a tile."""
+    def _block(self, tile: LookTile) -> list[ScreenLine]:
+        """Its name, or its caption where it fits, and the overlay, all lines as wide as a tile."""
         across, picture = self.columns, tile.look.picture
         if tile.is_picture:
             name, drawn = tile.name, _picture_lines(picture, self.size)
@@ -510,11 +514,11 @@ class TileLines(Sequence[str]):
         return self._drawn[place]
 
 
-def rows_of(groups: Tiles, columns: int, display: Display) -> list[list[Tile]]:
+def rows_of(groups: Tiles, columns: int, display: Display) -> list[list[LookTile]]:
     """The tiles from left to right: each group begins a row, or stands beside others that fit whole."""
     across = max(1, ((display.width or TEXT_WIDTH) + 1) // (columns + 1))
     each = max(1, across // max(map(len, groups)))
-    rows: list[list[Tile]] = []
+    rows: list[list[LookTile]] = []
     for start in range(0, len(groups), each):
         tiles = [tile for group in groups[start : start + each] for tile in group]
         in_row = -(-len(tiles) // -(-len(tiles) // across))  # of one group, as even as can be
@@ -527,10 +531,10 @@ def whole_lines(
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """A title and lines for each picture, with all looks of a tensor: one large, several as tiles.
 
-    Beside a large one stand the strongest patches, or where there is no list the range of its colours below.
+    A large one has the strongest patches beside it or, without that list, the range of its colours below.
     """
-    for picture, found in groupby(looks_of(report, name), key=lambda look: look.picture):
-        looks = list(found)
+    for picture, of_picture in groupby(looks_of(report, name), key=lambda look: look.picture):
+        looks = list(of_picture)
         if len(looks) == 1:
             draw_one = lines_with_list if has_list else lines_with_range
             lines = draw_one(looks[0], display, LINES)

@@ -11,7 +11,7 @@ from attncli.views.overlays import (
     EVERY_QUERY,
     TILES,
     Look,
-    Tile,
+    LookTile,
     fitted_size,
     original_lines,
     overlay_lines,
@@ -22,15 +22,15 @@ ORIGINAL = "picture"
 """What the first column is called."""
 
 
-def tiles_of(maps: PictureMaps, row: PictureRow) -> list[Tile]:
+def tiles_of(maps: PictureMaps, row: PictureRow) -> list[LookTile]:
     """A row: the picture itself, then its maps in the order of the names."""
     query = ", ".join(map(plain_text, row.queries)) or EVERY_QUERY
     looks = [
         Look(row.picture, "looks", _place(name), query, row.tokens, weights)
         for name, weights in zip(maps.names, row.weights.values, strict=True)
     ]
-    maps_of_row = [Tile(plain_text(name), look) for name, look in zip(maps.names, looks, strict=True)]
-    return [Tile(ORIGINAL, looks[0], is_picture=True), *maps_of_row]
+    maps_of_row = [LookTile(plain_text(name), look) for name, look in zip(maps.names, looks, strict=True)]
+    return [LookTile(ORIGINAL, looks[0], is_picture=True), *maps_of_row]
 
 
 def _place(name: str) -> tuple[tuple[str, int], ...]:
@@ -51,11 +51,11 @@ def title_of(maps: PictureMaps) -> str:
 
 
 def left_out(maps: PictureMaps) -> str:
-    """How many pictures were read and have no row; empty where all have one."""
-    shown = len(maps.rows)
-    if shown == maps.num_pictures:
+    """A sentence about pictures without a row; empty where all have one."""
+    num_rows = len(maps.rows)
+    if num_rows == maps.num_pictures:
         return ""
-    return f"The first {shown} of {counted(maps.num_pictures, 'picture')}."
+    return f"The first {num_rows} of {counted(maps.num_pictures, 'picture')}."
 
 
 def row_name(row: PictureRow) -> str:

@@ -18,7 +18,7 @@ from attncli.core.process import quiet_warnings
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.views import Display, NothingToDraw, Write
-from attncli.views.arrangement import NARROWEST, Block, Rigid, arranged
+from attncli.views.arrangement import NARROWEST, DrawnBlock, Rigid, arranged
 from attncli.views.canvas import (
     BAR_GAP,
     BAR_LABELS,
@@ -109,10 +109,10 @@ class Spreads(NamedTuple):
     deviations: np.ndarray
 
 
-Part = Maps | Curves | Spreads | Graph | Overlays | PictureMaps
+PicturePart = Maps | Curves | Spreads | Graph | Overlays | PictureMaps
 
 
-def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Part]]:
+def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[PicturePart]]:
     """The edges between heads alone, or what looks at a picture; else the maps of a report, compared ones
     together, or the statistics of heads; means; and curves. With `show` those of these parts.
     """
@@ -362,7 +362,9 @@ class GraphBlock(Rigid):
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        most = max(sum(row == own for _, own in graph.nodes.values()) for row in range(len(graph.rows)))
+        most = max(
+            sum(row == node_row for _, node_row in graph.nodes.values()) for row in range(len(graph.rows))
+        )
         self.across = max(LEAST_GRAPH, NODE_WIDTH * most)
         self.down = ROW_HEIGHT * len(graph.rows)
         self.width, self.height = self.across + ROW_LABEL, self.down + 2 * TITLE_HEIGHT
@@ -434,7 +436,7 @@ class ChartBlock:
 FEW_PLACES = 10
 """So few points that each place has its number."""
 MOST_COLOURS = 6
-"""More curves than these are told apart by their strokes, too."""
+"""More curves than these also differ by their strokes."""
 
 
 def _draw_curves(axes: Axes, part: Curves) -> None:
@@ -461,7 +463,7 @@ def _draw_curves(axes: Axes, part: Curves) -> None:
 
 
 def _stand_alone(numbers: np.ndarray) -> np.ndarray:
-    """Which numbers have none before and none after them, so that no line shows them."""
+    """Which numbers have no number before and after them, so that no line shows them."""
     known: np.ndarray = np.pad(np.isfinite(numbers), 1)
     alone: np.ndarray = known[1:-1] & ~known[:-2] & ~known[2:]
     return alone
@@ -496,7 +498,7 @@ FALLBACKS = (
 
 
 def settings() -> Any:
-    """What makes the same picture everywhere: matplotlib's own defaults, whatever a user's file says."""
+    """Settings for the same picture everywhere: matplotlib's defaults, whatever a user's file says."""
     defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
     installed = set(fontManager.get_font_names())
     return {
@@ -517,7 +519,7 @@ def settings() -> Any:
     }
 
 
-def block_of(part: Part, display: Display) -> Block:
+def block_of(part: PicturePart, display: Display) -> DrawnBlock:
     """What draws a part."""
     if isinstance(part, Graph):
         return GraphBlock(part)
@@ -529,7 +531,7 @@ def block_of(part: Part, display: Display) -> Block:
 
 
 def title_and_settings(report: Report, display: Display, width: float) -> tuple[list[str], list[str]]:
-    """The lines of both in that many inches; none where --title is empty: a caption says it elsewhere."""
+    """The lines of both in that many inches; empty for an empty --title: a caption replaces it."""
     own_title = title(report) if display.title is None else plain_text(display.title).strip()
     if not own_title:
         return [], []
@@ -538,7 +540,7 @@ def title_and_settings(report: Report, display: Display, width: float) -> tuple[
 
 
 def draw(report: Report, display: Display) -> Figure:
-    """The figure of a report: its title and settings, then its parts; NothingToDraw where it has none."""
+    """The figure of a report: its title and settings, then its parts. Raises NothingToDraw without parts."""
     parts = islice(parts_of(report, display.show), MOST_PARTS)
     groups = [[block_of(part, display) for part in group] for group in parts]
     if not groups:

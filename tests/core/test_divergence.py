@@ -6,7 +6,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attncli.core.formulas import jensen_shannon
+from attncli.core.summaries import jensen_shannon
 
 # scipy halves what it divides by: of a weight that has no half in float64 it makes an infinite distance.
 amount = st.just(0.0) | st.floats(1e-300, 1e3)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from dense_attention import visible_entries
 
-from attncli.core.tile_sums import ALIGNMENT, KeptKeys
+from attncli.core.tile_sums import ALIGNMENT, HeadMask
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -15,7 +15,7 @@ def test_tiles_cover_the_visible_entries_once(
 ) -> None:
     kept = torch.rand(num_keys, generator=torch.Generator().manual_seed(num_keys)) < 0.8
     seen = visible_entries(num_queries, num_keys, causal=causal, window=window, key_mask=kept)[:, kept]
-    visibility = KeptKeys(kept.nonzero()[:, 0], num_keys, num_queries, causal, window)
+    visibility = HeadMask(kept.nonzero()[:, 0], num_keys, num_queries, causal, window)
     covered = torch.zeros_like(seen)
     for start in range(0, num_queries, 11):
         rows = slice(start, min(start + 11, num_queries))
@@ -29,7 +29,7 @@ def test_tiles_cover_the_visible_entries_once(
 
 
 def test_the_work_of_a_window_does_not_grow_with_the_keys() -> None:
-    visibility = KeptKeys(torch.arange(10**6), 10**6, 10**6, True, 1000)
+    visibility = HeadMask(torch.arange(10**6), 10**6, 10**6, True, 1000)
     interval = visibility.interval(slice(700_000, 700_512))
     computed = sum(keys.stop - keys.start for keys, _ in interval.tiles(2048))
     assert 1000 + 511 <= computed <= 1000 + 512 + 2 * ALIGNMENT

@@ -5,8 +5,8 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from attncli.core.formulas import jensen_shannon, rank_correlation, relative_changes
 from attncli.core.predictions import Predictions, token_losses
+from attncli.core.summaries import jensen_shannon, rank_correlation, relative_changes
 
 
 @pytest.fixture

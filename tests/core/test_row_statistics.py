@@ -12,7 +12,6 @@ from attncli.core.formulas import (
     KEYS_PER_RANK,
     Rows,
     load_formula,
-    moments,
     received_mass,
     softmax_gradient_norm,
     top_keys,
@@ -20,6 +19,7 @@ from attncli.core.formulas import (
 from attncli.core.mechanisms import causal_mask, full_mask
 from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS, ends_of
 from attncli.core.row_tiles import NUM_BUFFERS, Scratch, blocks_of, tiles
+from attncli.core.summaries import moments
 from tests.layers import layer_of
 
 

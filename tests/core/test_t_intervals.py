@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import torch
 
-from attncli.core.formulas import mean_interval, share_interval, t_quantile
+from attncli.core.summaries import mean_interval, share_interval, t_quantile
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 29, 30, 199, 998, 999, 12_345, 99_999])

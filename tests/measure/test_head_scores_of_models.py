@@ -9,7 +9,7 @@ import torch
 from attncli.core.engines import attend
 from attncli.core.formulas import value_norms
 from attncli.core.layer import AttentionLayer, Marks, Wanted
-from attncli.core.row_tiles import Source
+from attncli.core.row_tiles import LayerOrWeights
 from attncli.measure.heads import weighted_by_values, without_first_keys
 from attncli.measure.patterns import head_scores, one_key, wanted_scores
 from tests.eager import captured_layers, eager_weights_of_texts, whole_weights, whole_weights_of_texts
@@ -37,7 +37,7 @@ def places(num_texts: int, num_queries: int, num_keys: int) -> Marks:
 
 
 def scores_of(
-    attention: Source, ids: torch.Tensor | None, marks: Marks, first_key: int = 0
+    attention: LayerOrWeights, ids: torch.Tensor | None, marks: Marks, first_key: int = 0
 ) -> dict[str, torch.Tensor]:
     wanted = wanted_scores(ids, marks, first_key=first_key, asked=True)
     found = [attend(attention, wanted)]

@@ -34,7 +34,7 @@ from attncli.models.loading import open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import (
-    Source,
+    Passage,
     SourcedReading,
     SourcedText,
     chat_text,
@@ -203,7 +203,7 @@ def test_a_text_is_cut_at_the_ends_of_its_parts(split: Any, parts: list[str]) ->
 
 def test_removed_sources_take_the_blanks_before_them_and_leave_other_text() -> None:
     plain = "<a b c / d e>"
-    text = SourcedText(plain, tuple(Source(c, plain.index(c), plain.index(c) + 1) for c in "abcde"))
+    text = SourcedText(plain, tuple(Passage(c, plain.index(c), plain.index(c) + 1) for c in "abcde"))
     assert text.with_only([True] * 5) == text
     for kept, expected in {
         (False, True, True, True, True): "<b c / d e>",

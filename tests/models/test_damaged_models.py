@@ -21,9 +21,10 @@ from transformers import AlbertConfig, AlbertModel
 from attncli.cli import run
 from attncli.errors import UserError
 from attncli.models import child, tokenizer_files
-from attncli.models.folder import check_gguf, check_model_folder
+from attncli.models.folder import check_model_folder
 from attncli.models.loading import load_pretrained
 from attncli.models.tokenizer_files import check_tokenizer
+from attncli.models.weight_headers import check_gguf
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer
 

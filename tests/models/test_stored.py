@@ -19,12 +19,13 @@ from transformers import PreTrainedModel
 
 import attncli
 from attncli.errors import UserError
-from attncli.models import loading, stored
+from attncli.models import loading, number_sources, stored
 from attncli.models.capture import capture, in_step, with_eager_attention
-from attncli.models.folder import TensorInFile, safetensors_tensors
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import load_pretrained
-from attncli.models.stored import InGguf, InSafetensors, Stored, Use, WeightFile, use_of
+from attncli.models.number_sources import InGguf, InSafetensors, WeightFile
+from attncli.models.stored import Stored, Use, use_of
+from attncli.models.weight_headers import TensorInFile, safetensors_tensors
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer, save_writer
 from tests.models.test_damaged_models import save_gguf
@@ -48,7 +49,7 @@ KINDS = {
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every matrix stays in its file, and is read a few rows at a time."""
     monkeypatch.setattr(stored, "SMALL_NUMBERS", 200)
-    monkeypatch.setattr(stored, "CHUNK_NUMBERS", 100)
+    monkeypatch.setattr(number_sources, "CHUNK_NUMBERS", 100)
     monkeypatch.setattr(loading, "READ_FIRST_BYTES", 0)
 
 

@@ -31,7 +31,7 @@ from attncli.runs.packing import Packed
 from attncli.runs.plan import (
     Job,
     PromptFile,
-    Work,
+    WorkLeft,
     estimated_work,
     make_plan,
     num_together,
@@ -54,22 +54,27 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("work", "cores", "free_bytes", "expected"),
     [
-        (Work(20_000, 100.0, GB // 2), 2, 24 * GB, 2),
-        (Work(20_000, 100.0, GB // 2), 16, 240 * GB, 16),
-        (Work(20_000, 9.0, GB // 2), 16, 240 * GB, 4),  # each has as much to do as its start takes
-        (Work(20_000, 3.9, GB // 2), 16, 240 * GB, 0),
-        (Work(20_000, 49.0, 0, 10**8, runs_once=True), 16, 240 * GB, 0),  # torch's threads share one model
-        (Work(20_000, 51.0, 0, 10**8, runs_once=True), 16, 240 * GB, 12),
-        (Work(20_000, 100.0, GB // 2), 1, 24 * GB, 0),
-        (Work(3, 100.0, GB // 2), 16, 240 * GB, 3),
-        (Work(1, 100.0, GB // 2), 16, 240 * GB, 0),
-        (Work(0, 0.0, GB // 2), 16, 240 * GB, 0),
-        (Work(20_000, 100.0, 0, 17 * GB // 10), 16, 24 * GB, 4),  # a third of the memory
-        (Work(20_000, 100.0, 0, 5 * GB), 16, 24 * GB, 0),
-        (Work(20_000, 9.0, 0, 10**8), 16, 24 * GB, 2),  # a model takes longer to load
+        (WorkLeft(20_000, 100.0, GB // 2), 2, 24 * GB, 2),
+        (WorkLeft(20_000, 100.0, GB // 2), 16, 240 * GB, 16),
+        (WorkLeft(20_000, 9.0, GB // 2), 16, 240 * GB, 4),  # each has as much to do as its start takes
+        (WorkLeft(20_000, 3.9, GB // 2), 16, 240 * GB, 0),
+        (
+            WorkLeft(20_000, 49.0, 0, 10**8, runs_once=True),
+            16,
+            240 * GB,
+            0,
+        ),  # torch's threads share one model
+        (WorkLeft(20_000, 51.0, 0, 10**8, runs_once=True), 16, 240 * GB, 12),
+        (WorkLeft(20_000, 100.0, GB // 2), 1, 24 * GB, 0),
+        (WorkLeft(3, 100.0, GB // 2), 16, 240 * GB, 3),
+        (WorkLeft(1, 100.0, GB // 2), 16, 240 * GB, 0),
+        (WorkLeft(0, 0.0, GB // 2), 16, 240 * GB, 0),
+        (WorkLeft(20_000, 100.0, 0, 17 * GB // 10), 16, 24 * GB, 4),  # a third of the memory
+        (WorkLeft(20_000, 100.0, 0, 5 * GB), 16, 24 * GB, 0),
+        (WorkLeft(20_000, 9.0, 0, 10**8), 16, 24 * GB, 2),  # a model takes longer to load
     ],
 )
-def test_as_many_workers_as_help(work: Work, cores: int, free_bytes: int, expected: int) -> None:
+def test_as_many_workers_as_help(work: WorkLeft, cores: int, free_bytes: int, expected: int) -> None:
     assert num_workers(work, cores=cores, free_bytes=free_bytes) == expected
 
 
@@ -144,10 +149,10 @@ def test_signals_without_a_name_are_numbers() -> None:
 
 
 def test_what_is_shown_together_fits_into_memory() -> None:
-    assert num_together(Work(20_000, 20.0, 10**6)) == 256
-    assert num_together(Work(20_000, 2_000.0, 0)) == 20
-    assert num_together(Work(20, 1.0, 10**8)) == 5
-    assert num_together(Work(20, 100.0, 0)) == num_together(Work(1, 0.1, GB)) == 1
+    assert num_together(WorkLeft(20_000, 20.0, 10**6)) == 256
+    assert num_together(WorkLeft(20_000, 2_000.0, 0)) == 20
+    assert num_together(WorkLeft(20, 1.0, 10**8)) == 5
+    assert num_together(WorkLeft(20, 100.0, 0)) == num_together(WorkLeft(1, 0.1, GB)) == 1
 
 
 @pytest.mark.parametrize(("seconds_a_run", "num_started"), [(1e-6, 0), (10.0, 2)])

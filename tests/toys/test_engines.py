@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
-from attncli.core.formulas import LEVELS, extreme_places, merged_moments, moments, quantiles
+from attncli.core.summaries import LEVELS, extreme_places, merged_moments, moments, quantiles
 from attncli.errors import RunError, UserError
 from attncli.report import Report
 from attncli.settings import SPECS

@@ -18,7 +18,7 @@ from attncli.views.overlays import (
     EVERY_QUERY,
     FAINT,
     STRONG,
-    Tile,
+    LookTile,
     grey,
     looks_of,
     overlays_of,
@@ -142,7 +142,7 @@ def test_a_caption_that_is_too_wide_says_all_or_nothing() -> None:
     weights = np.zeros(len(report.tokens))
     weights[3] = 1.0
     (look,) = looks_of(report, "weights")
-    tile = Tile("11:2", replace(look, weights=weights))
+    tile = LookTile("11:2", replace(look, weights=weights))
     assert [tile.caption_in(cells) for cells in (9, 8, 7)] == ["11:2 100%", "11:2 all", "11:2"]
 
 

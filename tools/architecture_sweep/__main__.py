@@ -77,8 +77,8 @@ def sweep(names: list[str], path: Path, *, workers: int, seconds: float) -> None
         while waiting and len(running) < workers:
             running.update([_start(waiting.pop(), seconds)])
         now = time.monotonic()
-        ready = wait(running, timeout=max(0.0, min(one.until for one in running.values()) - now))
-        over = [connection for connection, one in running.items() if one.until <= time.monotonic()]
+        ready = wait(running, timeout=max(0.0, min(job.until for job in running.values()) - now))
+        over = [connection for connection, job in running.items() if job.until <= time.monotonic()]
         for connection in {*ready, *over}:
             assert isinstance(connection, Connection)
             line = _ended(connection, running.pop(connection), seconds)

@@ -41,17 +41,17 @@ class Check:
             self._ask_anyway()
             return self.result.judged()
         self.no_weights = {
-            layer.stack for own in self.truth.values() for layer in own if not layer.is_distribution
+            layer.stack for layers in self.truth.values() for layer in layers if not layer.is_distribution
         }
         self.truth = {
-            text: [layer for layer in own if layer.is_distribution] for text, own in self.truth.items()
+            text: [layer for layer in layers if layer.is_distribution] for text, layers in self.truth.items()
         }
         layers = self.truth[self.texts[1]]
         self.result.local = sum(layer.is_local for layer in layers)
         self.no_weights -= {layer.stack for layer in layers}
         for stack in dict.fromkeys(layer.stack for layer in layers):
-            own = [layer for layer in layers if layer.stack == stack]
-            self.result.stacks[stack] = (len(own), max(layer.weights.shape[0] for layer in own))
+            of_stack = [layer for layer in layers if layer.stack == stack]
+            self.result.stacks[stack] = (len(of_stack), max(layer.weights.shape[0] for layer in of_stack))
         if layers:
             self._compare()
         else:
@@ -95,11 +95,11 @@ class Check:
             self._no_encoder()
             return
         for folder, place, text in zip((self.folder, alias), (0, -1), self.texts, strict=False):
-            own = [layer for layer in self.truth[text] if layer.stack == first]
-            self._multihead(folder, text, own[place])
+            of_stack = [layer for layer in self.truth[text] if layer.stack == first]
+            self._multihead(folder, text, of_stack[place])
         if "cross" in stacks:
             self._cross(self.texts[0])
-        elif own[0].number > 0:
+        elif of_stack[0].number > 0:
             self._default_layer()
         self._orders(first)
 
@@ -115,7 +115,11 @@ class Check:
         if not self._kept(answer, what):
             return
         self.result.how = "eager" if answer.is_dense else "interface"
-        self._maps(what, answer.tensor("weights"), [one for one in self.truth[text] if one.stack == stack])
+        self._maps(
+            what,
+            answer.tensor("weights"),
+            [layer for layer in self.truth[text] if layer.stack == stack],
+        )
         self._rows(what, answer.reports[0]["statistics"]["heads"], self.truth[text])
 
     def _maps(self, what: str, maps: np.ndarray | None, layers: list[Layer]) -> None:
@@ -126,28 +130,31 @@ class Check:
             self.result.wrong.append(f"{what}: layers {_short(numbers)} instead of {_short(expected)}")
             return
         for layer in layers:
-            own = maps[layer.number]
-            self._weights(f"{what}, layer {layer.number}", own[~np.isnan(own).all(axis=(1, 2))], layer)
+            rows = maps[layer.number]
+            self._weights(f"{what}, layer {layer.number}", rows[~np.isnan(rows).all(axis=(1, 2))], layer)
 
-    def _weights(self, what: str, shown: np.ndarray, layer: Layer) -> None:
+    def _weights(self, what: str, weights: np.ndarray, layer: Layer) -> None:
         expected = layer.weights.double().numpy()
-        if shown.shape != expected.shape:
-            self.result.wrong.append(f"{what}: shape {shown.shape} instead of {expected.shape}")
+        if weights.shape != expected.shape:
+            self.result.wrong.append(f"{what}: shape {weights.shape} instead of {expected.shape}")
             return
-        difference = float(np.abs(comparable(self.result.name, shown) - expected).max())
+        difference = float(np.abs(comparable(self.result.name, weights) - expected).max())
         self.result.weights = largest(self.result.weights, difference)
         if not difference <= TOLERANCE:
             self.result.wrong.append(f"{what}: weights off by {difference:.2g}")
 
     def _rows(self, what: str, rows: list[dict[str, Any]], layers: list[Layer]) -> None:
-        shown = Counter((row["kind"], row["layer"], row["head"]) for row in rows)
+        counts_of_rows = Counter((row["kind"], row["layer"], row["head"]) for row in rows)
         heads = [(layer, head) for layer in layers for head in range(len(layer.weights))]
         expected = Counter(
             ("cross" if layer.stack == "cross" else "self", layer.number, head) for layer, head in heads
         )
-        if shown != expected:
-            parts = [_short(sorted({(kind, layer) for kind, layer, _ in each})) for each in (shown, expected)]
-            counts = shown.total(), expected.total()
+        if counts_of_rows != expected:
+            parts = [
+                _short(sorted({(kind, layer) for kind, layer, _ in each}))
+                for each in (counts_of_rows, expected)
+            ]
+            counts = counts_of_rows.total(), expected.total()
             self.result.wrong.append(
                 f"{what}: {counts[0]} heads of {parts[0]} instead of {counts[1]} of {parts[1]}"
             )
@@ -176,13 +183,18 @@ class Check:
         answer = ask(["multihead", "--model", folder, "--layer", str(layer.number), "--sentence", text])
         if not self._kept(answer, what):
             return
-        shown, output = answer.tensor("weights"), answer.tensor("output")
-        assert shown is not None
-        self._weights(what, shown, layer)
+        weights, output = answer.tensor("weights"), answer.tensor("output")
+        assert weights is not None
+        self._weights(what, weights, layer)
         self.result.output_shown |= output is not None
-        candidates = [own for own in layer.outputs if output is not None and own.shape == output.shape]
+        candidates = [
+            candidate for candidate in layer.outputs if output is not None and candidate.shape == output.shape
+        ]
         if output is not None and candidates:
-            differences = [float(np.abs(output - own.numpy()).max() / own.abs().max()) for own in candidates]
+            differences = [
+                float(np.abs(output - candidate.numpy()).max() / candidate.abs().max())
+                for candidate in candidates
+            ]
             self.result.output = largest(self.result.output, min(differences))
             if not min(differences) <= TOLERANCE:
                 self.result.wrong.append(f"{what}: output off by {min(differences):.2g} of its largest")
@@ -193,9 +205,9 @@ class Check:
         command = ["cross", "--model", str(self.folder), "--head", f"{layer.number}:0"]
         answer = ask([*command, "--sentence", text, "--context", text])
         if self._kept(answer, what):
-            shown = answer.tensor("weights")
-            assert shown is not None
-            if not np.abs(shown - layer.weights[0].numpy()).max() <= TOLERANCE:
+            weights = answer.tensor("weights")
+            assert weights is not None
+            if not np.abs(weights - layer.weights[0].numpy()).max() <= TOLERANCE:
                 self.result.wrong.append(f"{what}: weights of another layer or stack")
 
     def _default_layer(self) -> None:
@@ -211,8 +223,8 @@ class Check:
             return
         known = list(self.result.wrong)
         for number, text in enumerate(self.texts):
-            own = [layer for layer in self.truth[text] if layer.stack == stack]
-            self._maps(f"batch, text {number}", answer.tensor("weights", number), own)
+            of_stack = [layer for layer in self.truth[text] if layer.stack == stack]
+            self._maps(f"batch, text {number}", answer.tensor("weights", number), of_stack)
         if known:  # what is wrong alone is wrong together
             self.result.wrong = known
 

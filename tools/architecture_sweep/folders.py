@@ -94,8 +94,8 @@ def head_class(model_type: str) -> Any:
     """
     config = CONFIG_MAPPING[model_type]
     # transformers says that one configuration could have several classes.
-    classes: Any = ((one, one._model_mapping.get(config, None)) for one in HEADS)
-    return next((one for one, model in classes if model is not None and model.config_class is config), None)
+    classes: Any = ((head, head._model_mapping.get(config, None)) for head in HEADS)
+    return next((head for head, model in classes if model is not None and model.config_class is config), None)
 
 
 def _from_config(config: PreTrainedConfig, auto_class: Any) -> PreTrainedModel:

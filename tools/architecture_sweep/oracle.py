@@ -84,8 +84,8 @@ class Calls:
         """Each tensor among the outputs that may be weights of heads, once, in the order of calls."""
         size = (num_tokens, num_tokens)
         parts = [part for calls in self.outputs.values() for call in calls for part in call]
-        found = {id(part): part for part in parts if isinstance(part, Tensor) and part.ndim == 4}
-        return [found[i] for i in self.source if i in found and found[i].shape[2:] == size]
+        candidates = {id(part): part for part in parts if isinstance(part, Tensor) and part.ndim == 4}
+        return [candidates[i] for i in self.source if i in candidates and candidates[i].shape[2:] == size]
 
     def outputs_of(self, name: str, call: int) -> tuple[Tensor, ...]:
         """What an attention module gave, what modules right in it gave, and W_O beside it; one sequence each.
@@ -94,17 +94,17 @@ class Calls:
         """
         names = [name, f"{name.rpartition('.')[0]}.{SIBLING}"]
         names += [each for each in self.outputs if each.rpartition(".")[0] == name]
-        found = [self.outputs[each][call] for each in names if len(self.outputs.get(each, ())) > call]
-        return tuple(parts[0][0] for parts in found if isinstance(parts[0], Tensor) and parts[0].ndim == 3)
+        outputs = [self.outputs[each][call] for each in names if len(self.outputs.get(each, ())) > call]
+        return tuple(parts[0][0] for parts in outputs if isinstance(parts[0], Tensor) and parts[0].ndim == 3)
 
 
 def _numbers(modules: list[str]) -> list[int]:
     """The layer that each module's name tells, where a number in it rises; else their order."""
     for place in range(8):
         numbers = [[int(part) for part in re.findall(r"(?<![A-Za-z0-9])\d+", name)] for name in modules]
-        if any(len(found) <= place for found in numbers):
+        if any(len(counts) <= place for counts in numbers):
             break
-        rising = [found[place] for found in numbers]
+        rising = [counts[place] for counts in numbers]
         if all(a < b for a, b in itertools.pairwise(rising)):
             return rising
     return list(range(len(modules)))
@@ -153,11 +153,11 @@ def run(model: PreTrainedModel, given: Mapping[str, Tensor]) -> tuple[Any, list[
             hooks.enter_context(_watched(module, name, calls))
         with torch.no_grad():
             outputs = model(**given, output_attentions=True)
-    found: list[Layer] = []
+    layers: list[Layer] = []
     for name, values in outputs.items():
         if name.endswith("attentions") and name not in NOT_LAYERS and isinstance(values, tuple | list):
-            found += _stack(STACKS.get(name, "self"), [v for v in values if isinstance(v, Tensor)], calls)
-    return outputs, found or _stack("self", calls.weights(given["input_ids"].shape[1]), calls), calls
+            layers += _stack(STACKS.get(name, "self"), [v for v in values if isinstance(v, Tensor)], calls)
+    return outputs, layers or _stack("self", calls.weights(given["input_ids"].shape[1]), calls), calls
 
 
 def _watched(module: nn.Module, name: str, calls: Calls) -> Any:

@@ -66,8 +66,8 @@ NEW = 3
 
 
 def _own_names(model_type: str) -> Mapping[str, str]:
-    own = (names for start, names in OWN_NAMES.items() if model_type.startswith(start))
-    return NAMES | next(own, {})
+    names_of_kind = (names for start, names in OWN_NAMES.items() if model_type.startswith(start))
+    return NAMES | next(names_of_kind, {})
 
 
 def _tokenizer(model_type: str, config: Any, folder: Path) -> PreTrainedTokenizerFast:
@@ -76,7 +76,7 @@ def _tokenizer(model_type: str, config: Any, folder: Path) -> PreTrainedTokenize
     names, called = _own_names(model_type), dict[int, str]()
     for name, text in names.items():
         numbers = (getattr(config, f"{name}_{end}", None) for end in ("id", "index"))
-        if (number := next((one for one in numbers if isinstance(one, int)), None)) is not None:
+        if (number := next((number for number in numbers if isinstance(number, int)), None)) is not None:
             called[number] = text
     free = iter(number for number in range(VOCABULARY - 25, VOCABULARY) if number not in called)
     called |= {next(free): text for text in MORE}
@@ -118,12 +118,12 @@ def _processor(model_type: str, config: Any, tokenizer: Any) -> Any:
         encoder, _ = CAPTIONERS[model_type]
         return SimpleNamespace(image_processor=processor_of(encoder, config.encoder), tokenizer=tokenizer)
     names: Mapping[str, str] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
-    own = getattr(transformers, names.get(model_type, ""), None)
-    if own is None:
+    known_class = getattr(transformers, names.get(model_type, ""), None)
+    if known_class is None:
         raise NotTestable("transformers has no processor for it")
-    known = signature(own.__init__).parameters
+    known = signature(known_class.__init__).parameters
     parts = ["image_processor", "tokenizer"]
-    kind = type(own.__name__, (own,), {"get_attributes": classmethod(lambda _: parts)})
+    kind = type(known_class.__name__, (known_class,), {"get_attributes": classmethod(lambda _: parts)})
     image_processor = processor_of(model_type, config)
     sizes = {key: value for key, value in _sizes(config, known).items() if value is not None}
     if "image_seq_length" not in known:
@@ -136,7 +136,7 @@ def _processor(model_type: str, config: Any, tokenizer: Any) -> Any:
 def _config(model_type: str, sizes: Sizes) -> Any:
     if model_type not in CAPTIONERS:
         return tiny_config(model_type, sizes)
-    encoder, decoder = (tiny_config(one, sizes) for one in CAPTIONERS[model_type])
+    encoder, decoder = (tiny_config(kind, sizes) for kind in CAPTIONERS[model_type])
     return VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
 
 
@@ -148,7 +148,7 @@ def save_writer(model_type: str, folder: Path) -> Any:
             config = _config(model_type, sizes)
             auto: Any = AutoModelForImageTextToText
             with torch.device("meta"):
-                count = sum(one.numel() for one in auto.from_config(config).parameters())
+                count = sum(parameter.numel() for parameter in auto.from_config(config).parameters())
             if count > MOST_PARAMETERS:
                 raise NotTestable(f"no tiny configuration: {count / 1e6:.0f} million parameters")
             torch.manual_seed(7)
@@ -270,22 +270,22 @@ def check_writing(model_type: str, folder: Path, words: str = "abcab") -> Result
     expected = processor.tokenizer.convert_ids_to_tokens(tokens)
     if written != expected:
         result.wrong.append(f"generate: writes {written} instead of {expected}")
-    shown = answer.tensor("weights")
-    if shown is not None and shown.ndim == 2:
+    weights = answer.tensor("weights")
+    if weights is not None and weights.ndim == 2:
         result.reason = "so many tokens that the mean over the heads alone is kept"
         return result.judged()
-    if shown is not None:  # of layers without attention there are no numbers
-        shown = shown[~np.isnan(shown).all(axis=(1, 2, 3))]
-    if shown is None or shown.shape[:2] != layers[0].shape[:2]:
-        shape = None if shown is None else shown.shape
+    if weights is not None:  # of layers without attention there are no numbers
+        weights = weights[~np.isnan(weights).all(axis=(1, 2, 3))]
+    if weights is None or weights.shape[:2] != layers[0].shape[:2]:
+        shape = None if weights is None else weights.shape
         result.wrong.append(f"generate: weights {shape} instead of {tuple(layers[0].shape)}")
         return result.judged()
     for step, expected_rows in enumerate(layers):
-        own = shown[:, :, step, : expected_rows.shape[-1]]
-        if own.shape != expected_rows.shape:
-            result.wrong.append(f"generate: {own.shape} instead of {tuple(expected_rows.shape)}")
+        rows = weights[:, :, step, : expected_rows.shape[-1]]
+        if rows.shape != expected_rows.shape:
+            result.wrong.append(f"generate: {rows.shape} instead of {tuple(expected_rows.shape)}")
             continue
-        difference = float(np.abs(own - expected_rows.double().numpy()).max())
+        difference = float(np.abs(rows - expected_rows.double().numpy()).max())
         result.weights = max(result.weights or 0.0, difference)
         if not difference <= 1e-4:
             result.wrong.append(f"generate: token {step} is off by {difference:.2g}")

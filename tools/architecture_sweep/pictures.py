@@ -72,8 +72,8 @@ def picture() -> Image.Image:
 
 
 def _image_size(config: Any) -> tuple[int, int]:
-    for one in (config, getattr(config, "vision_config", None)):
-        size = getattr(one, "image_size", None)
+    for each in (config, getattr(config, "vision_config", None)):
+        size = getattr(each, "image_size", None)
         if isinstance(size, int):
             return size, size
         if isinstance(size, list | tuple) and len(size) == 2:
@@ -124,7 +124,7 @@ def save_model(model_type: str, folder: Path) -> PreTrainedModel:
         try:
             config = tiny_config(model_type, sizes)
             with torch.device("meta"):
-                count = sum(one.numel() for one in AUTO_MODEL.from_config(config).parameters())
+                count = sum(parameter.numel() for parameter in AUTO_MODEL.from_config(config).parameters())
             if count > MOST_PARAMETERS:
                 raise NotTestable(f"no tiny configuration: {count / 1e6:.0f} million parameters")
             torch.manual_seed(7)
@@ -169,10 +169,10 @@ def truth(folder: Path, image: Path) -> tuple[list[Tensor], list[str] | None]:
         processor = AUTO_PROCESSOR.from_pretrained(folder, backend="pil")
         part = _part_that_sees(model)
         known = _arguments(part)
-        found = processor(images=[Image.open(image).convert("RGB")], return_tensors="pt")
-        named = dict(found)
+        processed = processor(images=[Image.open(image).convert("RGB")], return_tensors="pt")
+        named = dict(processed)
         if "grid_thw" in known:
-            named |= {"grid_thw": found["image_grid_thw"], "hidden_states": found["pixel_values"]}
+            named |= {"grid_thw": processed["image_grid_thw"], "hidden_states": processed["pixel_values"]}
         given = {name: value for name, value in named.items() if name in known and isinstance(value, Tensor)}
         if hasattr(part.config, "mask_ratio"):  # MAE: every patch, in order
             part.config.mask_ratio = 0.0
@@ -180,13 +180,13 @@ def truth(folder: Path, image: Path) -> tuple[list[Tensor], list[str] | None]:
             given["noise"] = torch.arange(embeddings.patch_embeddings.num_patches).unsqueeze(0) / 1000
         made, outputs = _with_weights_made(part, given)
         weights = outputs.get("attentions") if hasattr(outputs, "get") else None
-        if any(isinstance(one, Tensor) and one.ndim != 4 for one in weights or ()):
+        if any(isinstance(part_weights, Tensor) and part_weights.ndim != 4 for part_weights in weights or ()):
             weights = made  # transformers returns something else there
     except NotTestable:
         raise
     except Exception as error:  # whatever transformers says to a picture
         raise NotTestable(one_line(error)) from None
-    layers = [one for one in weights or () if isinstance(one, Tensor)]
+    layers = [part_weights for part_weights in weights or () if isinstance(part_weights, Tensor)]
     if not layers:
         raise NotTestable("transformers returns no weights")
     return layers, _expected_labels(part.config, given.get("pixel_values"), layers[0].shape[-1])
@@ -196,18 +196,18 @@ def _with_weights_made(part: PreTrainedModel, given: dict[str, Any]) -> tuple[li
     """The weights that its own eager attention function makes, in order, and the outputs."""
     module: Any = sys.modules[type(part).__module__]
     eager = getattr(module, "eager_attention_forward", None)
-    found: list[Tensor] = []
+    kept: list[Tensor] = []
 
     def noted(*arguments: Any, **named: Any) -> Any:
         output, weights = eager(*arguments, **named)  # type: ignore[misc]
-        found.append(weights)
+        kept.append(weights)
         return output, weights
 
     if eager is None:
         return [], part(**given, output_attentions=True)
     module.eager_attention_forward = noted
     try:
-        return found, part(**given, output_attentions=True)
+        return kept, part(**given, output_attentions=True)
     finally:
         module.eager_attention_forward = eager
 
@@ -252,23 +252,23 @@ def check(model_type: str, folder: Path) -> Result:
     if not layers:
         # What it computes was compared with its own eager attention all the same.
         return result.judged()
-    shown = answer.tensor("weights")
-    if shown is None:  # so many tokens that the rows of [CLS], or the mean over all, alone are kept
+    maps = answer.tensor("weights")
+    if maps is None:  # so many tokens that the rows of [CLS], or the mean over all, alone are kept
         looks = answer.tensor("looks")
         assert looks is not None
         has_cls = answer.reports[0]["tokens"][0] == "[CLS]"
-        shown = looks[:, :, None]
-        layers = [one[:, :, :1] if has_cls else one.mean(dim=2, keepdim=True) for one in layers]
+        maps = looks[:, :, None]
+        layers = [layer[:, :, :1] if has_cls else layer.mean(dim=2, keepdim=True) for layer in layers]
     result.stacks["self"] = len(layers), layers[0].shape[1]
-    if len(shown) != len(layers):
-        result.wrong.append(f"heads: {len(shown)} layers instead of {len(layers)}")
+    if len(maps) != len(layers):
+        result.wrong.append(f"heads: {len(maps)} layers instead of {len(layers)}")
         return result.judged()
-    for number, (own, expected) in enumerate(zip(shown, layers, strict=True)):
-        if expected.shape[0] != 1 or own.shape != expected.shape[1:]:
-            shapes = f"{own.shape} instead of {tuple(expected.shape)}"
+    for number, (maps_of_layer, expected) in enumerate(zip(maps, layers, strict=True)):
+        if expected.shape[0] != 1 or maps_of_layer.shape != expected.shape[1:]:
+            shapes = f"{maps_of_layer.shape} instead of {tuple(expected.shape)}"
             result.wrong.append(f"heads: layer {number} has the shape {shapes}")
             continue
-        difference = float(np.abs(own - expected[0].double().numpy()).max())
+        difference = float(np.abs(maps_of_layer - expected[0].double().numpy()).max())
         result.weights = max(result.weights or 0.0, difference)
         if not difference <= TOLERANCE:
             result.wrong.append(f"heads: layer {number} is off by {difference:.2g}")

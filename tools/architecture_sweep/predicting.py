@@ -126,9 +126,9 @@ class Predicting:
         lacks = logits.max(dim=-1).values - logits[range(len(written)), written]
         if (lacks > TOLERANCE * logits.abs().max()).any():
             # By its settings a model may be forced to write others, as an end.
-            own = self._generated(ids, len(written), size).sequences[0, -len(written) :].tolist()
-            if own != written:
-                outcome.wrong.append(f"{what}: tokens {written} instead of {own}")
+            generated = self._generated(ids, len(written), size).sequences[0, -len(written) :].tolist()
+            if generated != written:
+                outcome.wrong.append(f"{what}: tokens {written} instead of {generated}")
 
     def _start(self, model: PreTrainedModel) -> int:
         start = model.generation_config.decoder_start_token_id
@@ -154,28 +154,28 @@ class Predicting:
         """
         steps = self._generated(ids, num_new, size)
         length = ids.shape[1] + num_new - 1
-        found = []
+        last_rows = []
         for place, layer in enumerate(layers):
             rows = torch.zeros(len(layer.weights), length, length)
             for step, attentions in enumerate(steps.attentions):
-                row = [one for one in attentions if one is not None][place][0, :, -1]
+                row = [each for each in attentions if each is not None][place][0, :, -1]
                 query = ids.shape[1] - 1 + step
                 # A cache of a sliding window has dropped the keys before.
                 rows[:, query, query + 1 - row.shape[-1] : query + 1] = row
-            found.append(replace(layer, weights=rows))
-        return found
+            last_rows.append(replace(layer, weights=rows))
+        return last_rows
 
     def _compared_rows(self, what: str, answer: Answer, layers: list[Layer], first: int) -> Outcome:
         outcome = Outcome()
-        shown = answer.tensor("weights")
-        assert shown is not None
-        numbers = [number for number, rows in enumerate(shown) if not np.isnan(rows).all()]
+        weights = answer.tensor("weights")
+        assert weights is not None
+        numbers = [number for number, rows in enumerate(weights) if not np.isnan(rows).all()]
         expected = [layer.number for layer in layers]
         if numbers != expected:
             outcome.wrong.append(f"{what}: layers {numbers} instead of {expected}")
             return outcome
         for layer in layers:
-            rows = shown[layer.number]
+            rows = weights[layer.number]
             rows = comparable(self.name, rows[~np.isnan(rows).all(axis=(1, 2))])
             where = f"{what}, layer {layer.number}: weights"
             outcome.compare(where, rows, layer.weights[:, first:], TOLERANCE)
@@ -204,15 +204,15 @@ class Predicting:
         outputs, layers, calls = self._run(model, given)
         baseline = measured.of(outputs, None)
         if has_head:
-            shown = answer.reports[0]["statistics"]["baseline"]["loss"]
-            outcome.compare("ablate: loss with all heads", shown, baseline["loss"], TOLERANCE)
+            loss = answer.reports[0]["statistics"]["baseline"]["loss"]
+            outcome.compare("ablate: loss with all heads", loss, baseline["loss"], TOLERANCE)
         places = {
             (layer.stack, layer.number, head): (layer, head)
             for layer in layers
             for head in range(len(layer.weights))
         }
-        found = {(STACK_NAMES[row["stack"]], row["layer"], row["head"]): row for row in rows}
-        if found.keys() != places.keys() or len(rows) != len(found):
+        effects = {(STACK_NAMES[row["stack"]], row["layer"], row["head"]): row for row in rows}
+        if effects.keys() != places.keys() or len(rows) != len(effects):
             outcome.wrong.append(f"ablate: {len(rows)} heads instead of {len(places)}")
             return
         for place, (layer, head) in places.items():
@@ -220,7 +220,7 @@ class Predicting:
             for effect, expected in measured.of(without, outputs).items():
                 lost = expected - baseline["loss"] if effect == "loss" else expected
                 what = f"ablate: {effect} without {':'.join(map(str, place))}"
-                outcome.compare(what, found[place][effect], lost, TOLERANCE)
+                outcome.compare(what, effects[place][effect], lost, TOLERANCE)
 
     def _predicted(self, given: dict[str, Tensor], tokens: list[str]) -> tuple[dict[str, Tensor], "Measured"]:
         """What goes in, and which tokens are predicted where."""
@@ -280,23 +280,26 @@ class Predicting:
         signs = torch.tensor([1.0, -1.0][: len(ids)], dtype=torch.float64)
         size = float(logits.abs().max())
 
-        def compare(part: str, shown: Any, expected: Any) -> None:
-            shown, expected = np.asarray(shown, dtype=np.float64), np.asarray(expected, dtype=np.float64)
-            outcome.compare(f"{what}: {part}", shown / size, expected / size, TOLERANCE)
+        def compare(part: str, answered: Any, expected: Any) -> None:
+            answered, expected = (
+                np.asarray(answered, dtype=np.float64),
+                np.asarray(expected, dtype=np.float64),
+            )
+            outcome.compare(f"{what}: {part}", answered / size, expected / size, TOLERANCE)
 
         parts = statistics["parts"]
         logit = float(signs @ logits[ids])
         total = sum(parts[name] for name in ("embedding", "heads", "mlps", "biases"))
-        for name, shown in (("logit", parts["logit"]), ("sum", parts["sum"]), ("sum of the parts", total)):
-            compare(name, shown, logit)
+        for name, number in (("logit", parts["logit"]), ("sum", parts["sum"]), ("sum of the parts", total)):
+            compare(name, number, logit)
         contributions = answer.tensor("contribution")
         assert contributions is not None
         compare("sum of the heads", np.nansum(contributions), parts["heads"])
         direction = _direction(model, calls, logits, ids, signs)
         for layer in layers:
             expected = [float(part @ direction) for part in _of_heads(model, layer, calls)]
-            own = contributions[layer.number]
-            compare(f"heads of layer {layer.number}", own[~np.isnan(own)], expected)
+            of_layer = contributions[layer.number]
+            compare(f"heads of layer {layer.number}", of_layer[~np.isnan(of_layer)], expected)
         layer_number, head = (int(part) for part in answer.reports[0]["spec"]["head"].split(":"))
         keys = statistics["keys"]
         compare("sum over the keys", sum(keys["contribution"]), contributions[layer_number, head])
@@ -320,11 +323,11 @@ class Measured:
             changed, output = _last_vectors(outputs), _last_vectors(whole)
             return {"output_change": float(((changed - output).norm(dim=-1) / output.norm(dim=-1)).mean())}
         predicted = self._log_probabilities(outputs)
-        found = {"loss": float(-predicted[range(len(self.places)), self.targets].mean())}
+        metrics = {"loss": float(-predicted[range(len(self.places)), self.targets].mean())}
         if whole is not None:
             expected = self._log_probabilities(whole)
-            found["kl"] = float((expected.exp() * (expected - predicted)).sum(-1).mean())
-        return found
+            metrics["kl"] = float((expected.exp() * (expected - predicted)).sum(-1).mean())
+        return metrics
 
     def _log_probabilities(self, outputs: Any) -> Tensor:
         logits: Tensor = outputs["logits"][0, self.places].double()

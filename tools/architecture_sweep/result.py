@@ -21,14 +21,14 @@ class Outcome:
     refused: list[str] = field(default_factory=list)
     reason: str = ""
 
-    def compare(self, what: str, shown: Any, expected: Any, tolerance: float) -> None:
+    def compare(self, what: str, answered: Any, expected: Any, tolerance: float) -> None:
         """Note by how much what is shown is off, and that it is wrong beyond the tolerance."""
-        shown, expected = np.asarray(shown, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+        answered, expected = np.asarray(answered, dtype=np.float64), np.asarray(expected, dtype=np.float64)
         self.compared += 1
-        if shown.shape != expected.shape:
-            self.wrong.append(f"{what}: shape {shown.shape} instead of {expected.shape}")
+        if answered.shape != expected.shape:
+            self.wrong.append(f"{what}: shape {answered.shape} instead of {expected.shape}")
             return
-        difference = float((np.abs(shown - expected) / np.maximum(1, np.abs(expected))).max())
+        difference = float((np.abs(answered - expected) / np.maximum(1, np.abs(expected))).max())
         self.difference = largest(self.difference, difference)
         if not difference <= tolerance:
             self.wrong.append(f"{what}: off by {difference:.2g}")

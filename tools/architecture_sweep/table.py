@@ -104,8 +104,8 @@ def _list(by_reason: Mapping[str, list[str]]) -> str:
 
 def _largest(results: Iterable[Result]) -> str:
     kept = list(results)
-    weights = max((one.weights for one in kept if one.weights is not None), default=0.0)
-    outputs = max((one.output for one in kept if one.output is not None), default=0.0)
+    weights = max((outcome.weights for outcome in kept if outcome.weights is not None), default=0.0)
+    outputs = max((outcome.output for outcome in kept if outcome.output is not None), default=0.0)
     return f"weights within {weights:.0e}, outputs within {outputs:.0e} of the largest"
 
 
@@ -118,7 +118,9 @@ def _commands(results: list[Result]) -> str:
     for command in COMMANDS:
         outcomes = [result.commands[command] for result in results]
         counts = Counter(outcome.verdict for outcome in outcomes)
-        worst = max((one.difference for one in outcomes if one.difference is not None), default=0.0)
+        worst = max(
+            (outcome.difference for outcome in outcomes if outcome.difference is not None), default=0.0
+        )
         lines.append(_row(command, counts, worst))
     return "".join(f"{line}\n" for line in lines)
 
@@ -157,9 +159,9 @@ def section(results: list[Result]) -> str:
     for result in results:
         by_verdict[result.verdict].append(result)
     right = by_verdict["right"]
-    counts = ", ".join(f"{len(found)} {verdict}" for verdict, found in sorted(by_verdict.items()))
+    counts = ", ".join(f"{len(outcomes)} {verdict}" for verdict, outcomes in sorted(by_verdict.items()))
     ways = {"interface": "by the interface", "eager": "by eager attention, dense"}
-    by_way = {said: [one.name for one in right if one.how == way] for way, said in ways.items()}
+    by_way = {said: [outcome.name for outcome in right if outcome.how == way] for way, said in ways.items()}
     local = sum(result.local > 0 for result in results)
     text = (
         f"transformers {transformers.__version__}, {len(results)} architectures: {counts}; {local} have "
@@ -168,8 +170,8 @@ def section(results: list[Result]) -> str:
         f"Right ({len(right)}), {_largest(right)}:\n\n{_list(by_way)}"
     )
     for verdict in ("wrong", "partly refused", "refused", "not testable"):
-        if found := by_verdict[verdict]:
-            text += f"\n{verdict.capitalize()} ({len(found)}):\n\n{_list(_by_reason(found))}"
+        if outcomes := by_verdict[verdict]:
+            text += f"\n{verdict.capitalize()} ({len(outcomes)}):\n\n{_list(_by_reason(outcomes))}"
     return text
 
 
@@ -205,15 +207,15 @@ def section_of_pictures(results: list[Result]) -> str:
         by_verdict[result.verdict].append(result)
     right = by_verdict["right"]
     counts = ", ".join(f"{len(by_verdict[verdict])} {verdict}" for verdict in VERDICTS if by_verdict[verdict])
-    worst = max((one.weights for one in right if one.weights is not None), default=0.0)
+    worst = max((outcome.weights for outcome in right if outcome.weights is not None), default=0.0)
     text = (
         f"transformers {transformers.__version__}, {len(results)} architectures: {counts}.\n\n"
         f"Right ({len(right)}), weights within {worst:.0e}:\n\n"
-        + WRAPPED.fill("- " + ", ".join(one.name for one in right))
+        + WRAPPED.fill("- " + ", ".join(outcome.name for outcome in right))
         + "\n"
     )
     for verdict in ("wrong", "refused", "not testable"):
-        said = {one.name: _picture_reason(one) for one in by_verdict[verdict]}
+        said = {outcome.name: _picture_reason(outcome) for outcome in by_verdict[verdict]}
         ordered = dict(sorted(_names(said).items(), key=lambda item: -len(item[1])))
         text += f"\n{verdict.capitalize()} ({len(said)}):\n\n{_list(ordered)}" if said else ""
     return text

@@ -195,31 +195,31 @@ def changes(config: PreTrainedConfig, sizes: Sizes) -> dict[str, Any]:
     """What to set in a configuration of defaults to make it tiny, sub-configurations included."""
     values = {name: value for name, value in vars(config).items() if not name.startswith("_")}
     lengths = _num_layers(values)
-    found: dict[str, Any] = dict(_token_ids(values))
+    changed: dict[str, Any] = dict(_token_ids(values))
     layers = _tiny_layers(values, lengths)
     for name, value in values.items():
         if isinstance(value, PreTrainedConfig):
-            found[name] = {"model_type": value.model_type, **changes(value, sizes)}
+            changed[name] = {"model_type": value.model_type, **changes(value, sizes)}
         elif name in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
-            found[name] = _rope(_with_sections(value) if sizes.rotary_sections else value, HEAD_DIM // 2)
+            changed[name] = _rope(_with_sections(value) if sizes.rotary_sections else value, HEAD_DIM // 2)
         elif name in ("use_sliding_window", "sliding_window") and not value:  # off by default
-            found[name] = True if name.startswith("use") else WINDOW
+            changed[name] = True if name.startswith("use") else WINDOW
         elif name == "layer_types" and value and {*value} == {FULL} and "sliding_window" in values:
-            found[name] = [FULL, SLIDING] * (layers // 2)
+            changed[name] = [FULL, SLIDING] * (layers // 2)
         elif isinstance(value, list | tuple) and len(value) in lengths and len(value) > layers:
-            found[name] = list(islice(cycle(_kinds(value)), layers))
+            changed[name] = list(islice(cycle(_kinds(value)), layers))
         elif re.fullmatch(r".*_(layers|indexes|indices)", name) and isinstance(value, list | tuple) and value:
-            found[name] = list(range(1, layers, 2))[: len(value)]
-        elif isinstance(value, int) and not isinstance(value, bool) and name not in found:
+            changed[name] = list(range(1, layers, 2))[: len(value)]
+        elif isinstance(value, int) and not isinstance(value, bool) and name not in changed:
             if re.fullmatch(LAYERS, name) and "shared" not in name and value > 0:
-                found[name] = min(value, layers)
+                changed[name] = min(value, layers)
                 continue
             rule = next((rule for pattern, rule in RULES if re.fullmatch(pattern, name)), None)
             if rule is not None:
-                found[name] = rule(value, sizes)
+                changed[name] = rule(value, sizes)
         elif value is None and name in ("head_dim", "num_key_value_heads"):
-            found[name] = HEAD_DIM if name == "head_dim" else sizes.kv_heads
-    return found
+            changed[name] = HEAD_DIM if name == "head_dim" else sizes.kv_heads
+    return changed
 
 
 def _merged(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

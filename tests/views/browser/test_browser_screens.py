@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from attncli.report import NamedTensor, Report, Table
 from attncli.views.browser import KEYS, MOVES, Browser, HelpScreen
-from attncli.views.browser_choice import Choice, Grid, grids
+from attncli.views.browser_choice import Choice, MapGrid, grids
 from attncli.views.browser_panels import HeadMap, TokenBars
 from attncli.views.colours import VIRIDIS, colours, levels, palette
 from attncli.views.terminal import cell_lines, character_lines
@@ -199,7 +199,7 @@ def test_whole_heads_stand_among_the_pooled_ones() -> None:
 )
 def test_every_experiment_with_maps_opens(experiment: str, settings: dict[str, object], places: int) -> None:
     report = run(experiment, **settings)
-    found: list[Grid] = grids(report)
+    found: list[MapGrid] = grids(report)
     assert found[0].name == "weights" and found[0].num_places == places
     choice = after(report, *["right"] * 20, *["down"] * 20, "end", "c", "x", "f")
     assert choice.number == places - 1

@@ -1,0 +1,224 @@
+"""Statistics of many numbers: moments, intervals, quantiles, and how much two sets of numbers differ."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import atan2, exp, lgamma, log, log1p, pi, sqrt
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def merged_moments(
+    count: Int[Tensor, "*batch group"],
+    mean: Float[Tensor, "*batch group"],
+    squares: Float[Tensor, "*batch group"],
+    lowest: Float[Tensor, "*batch group"],
+    highest: Float[Tensor, "*batch group"],
+) -> dict[str, Float[Tensor, "*batch"]]:
+    """The moments of all groups together, in float64: squared deviations within and between add up.
+
+    `squares` are the sums of squared deviations from each group's mean. NaN where all groups are empty, the
+    variance below two numbers. Chan, Golub and LeVeque 1979.
+    """
+    if mean.shape[-1] == 1:  # as in most calls, which would take longer to merge than to measure
+        total, center, within, least, most = (
+            numbers.squeeze(-1).double() for numbers in (count, mean, squares, lowest, highest)
+        )
+        is_none = total == 0
+        return {
+            "mean": center.masked_fill(is_none, torch.nan),
+            "variance": (within / (total - 1)).masked_fill(total < 2, torch.nan),
+            "min": least.masked_fill(is_none, torch.nan),
+            "max": most.masked_fill(is_none, torch.nan),
+        }
+    number, center = count.double(), mean.double().nan_to_num()
+    total = number.sum(dim=-1)
+    overall = (number * center).sum(dim=-1) / total
+    between = number * (center - overall.unsqueeze(-1)).square()
+    variance = (squares.double().nan_to_num() + between.nan_to_num()).sum(dim=-1) / (total - 1)
+    seen = number > 0
+    return {
+        "mean": overall,
+        "variance": variance.masked_fill(total < 2, torch.nan),
+        "min": lowest.double().where(seen, torch.inf).amin(dim=-1).masked_fill(total == 0, torch.nan),
+        "max": highest.double().where(seen, -torch.inf).amax(dim=-1).masked_fill(total == 0, torch.nan),
+    }
+
+
+def moments(numbers: Float[Tensor, "..."]) -> dict[str, float]:
+    """Mean, unbiased variance, minimum and maximum of all entries; the variance of one number is NaN."""
+    flat = numbers.double().flatten()
+    variance = flat.var().item() if len(flat) > 1 else float("nan")
+    return {
+        "mean": flat.mean().item(),
+        "variance": variance,
+        "min": flat.min().item(),
+        "max": flat.max().item(),
+    }
+
+
+@dataclass(frozen=True)
+class RunningMoments:
+    """The count of numbers so far in each place, their mean, and the sum of squared deviations from it."""
+
+    count: Int[Tensor, "*place"]
+    mean: Float[Tensor, "*place"]
+    squares: Float[Tensor, "*place"]
+
+    @classmethod
+    def of(cls, numbers: Float[Tensor, "text ..."]) -> "RunningMoments":
+        """The moments of some numbers without their NaN; the mean of no numbers is 0."""
+        numbers = numbers.double()
+        count = (~numbers.isnan()).sum(dim=0)
+        mean = numbers.nansum(dim=0) / count.clamp(min=1)
+        return cls(count, mean, (numbers - mean).square().nansum(dim=0))
+
+    def __add__(self, other: "RunningMoments") -> "RunningMoments":
+        """The moments of both together. Chan, Golub and LeVeque 1979, eq. 2.1."""
+        count = self.count + other.count
+        share = other.count / count.clamp(min=1)
+        apart = other.mean - self.mean
+        squares = self.squares + other.squares + apart.square() * self.count * share
+        return RunningMoments(count, self.mean + apart * share, squares)
+
+
+LEVEL = 0.95
+CLOSE = 1e-13
+"""Newton's steps end where they change a quantile by less than this share of it."""
+
+
+def _central_mass(quantile: float, degrees: int) -> float:
+    """P(|T| < t) for whole degrees of freedom, a finite sum. Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    angle = atan2(quantile, sqrt(degrees))
+    square = degrees / (degrees + quantile**2)
+    is_odd = degrees % 2
+    k = np.arange(1 + is_odd, degrees - 1, 2)
+    terms = np.cumprod(square * k / (k + 1))
+    cosine, sine = sqrt(square), sqrt(1 - square)
+    if not is_odd:
+        return sine * (1 + float(terms.sum()))
+    total = sine * cosine * (1 + float(terms.sum())) if degrees > 1 else 0.0
+    return 2 / pi * (angle + total)
+
+
+def _density(quantile: float, degrees: int) -> float:
+    """The density of Student's t. Abramowitz & Stegun 26.7.1, differentiated."""
+    logs = lgamma((degrees + 1) / 2) - lgamma(degrees / 2) - log(degrees * pi) / 2
+    return exp(logs - (degrees + 1) / 2 * log1p(quantile**2 / degrees))
+
+
+@lru_cache(maxsize=4096)
+def t_quantile(degrees: int, level: float = LEVEL) -> float:
+    """The t with P(|T| < t) = level, for whole degrees of freedom from 1.
+
+    By Newton's method from the normal quantile: the mass is concave in t, so that it comes from below.
+    """
+    quantile = NormalDist().inv_cdf((1 + level) / 2)
+    while True:
+        step = (level - _central_mass(quantile, degrees)) / (2 * _density(quantile, degrees))
+        quantile += step
+        if step <= CLOSE * quantile:
+            return quantile
+
+
+def mean_interval(
+    count: Int[Tensor, "*batch"], mean: Float[Tensor, "*batch"], squares: Float[Tensor, "*batch"]
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """mean -+ t s / sqrt(n), s^2 = squares / (n - 1): the 95 % interval of a mean over n texts.
+
+    Student 1908. `squares` is the sum of squared deviations from the mean. NaN below two texts.
+    """
+    numbers = torch.unique(count)
+    quantiles = [t_quantile(n - 1) if n > 1 else torch.nan for n in numbers.tolist()]
+    quantile = torch.tensor(quantiles, dtype=torch.float64)[torch.searchsorted(numbers, count)]
+    half = quantile * (squares.double() / ((count - 1) * count)).sqrt()
+    return mean - half, mean + half
+
+
+def share_interval(hits: int, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share of `count` words, NaN for 0: Wilson 1927, score interval."""
+    if not count:
+        return float("nan"), float("nan")
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    share, scale = hits / count, 1 + z**2 / count
+    center = (share + z**2 / (2 * count)) / scale
+    half = z / scale * sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    return max(0.0, center - half), min(1.0, center + half)
+
+
+LEVELS = {"min": 0.0, "p05": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
+
+
+def quantiles(numbers: Float[Tensor, "..."]) -> dict[str, float]:
+    """The quantiles at LEVELS, linear between neighbours (Hyndman & Fan 1996, type 7); NaN does not count."""
+    ordered = numbers[~numbers.isnan()].double().sort().values
+    if not len(ordered):
+        return dict.fromkeys(LEVELS, float("nan"))
+    # torch.quantile refuses more than 16 million numbers.
+    places = torch.tensor(list(LEVELS.values()), dtype=torch.float64) * (len(ordered) - 1)
+    below, above = ordered[places.floor().long()], ordered[places.ceil().long()]
+    between = torch.lerp(below, above, (places - places.floor()).to(below.device))
+    return dict(zip(LEVELS, between.tolist(), strict=True))
+
+
+def extreme_places(numbers: Float[Tensor, " n"], count: int) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
+    """Where the lowest and the highest `count` numbers are, the most extreme first; NaN does not count."""
+    places = (~numbers.isnan()).nonzero().flatten()
+    order = places[numbers[places].sort(stable=True).indices]
+    return order[:count], order.flip(0)[:count]
+
+
+def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> Float[Tensor, ""]:
+    """Pearson's correlation of the ranks, equal numbers having the mean of theirs: Spearman 1904.
+
+    NaN where all numbers of one list are equal, as one number alone is.
+    """
+    if len(a) < 2:
+        return torch.tensor(torch.nan, dtype=torch.float64)
+    return torch.corrcoef(torch.stack([_ranks(a), _ranks(b)]))[0, 1]
+
+
+def _ranks(numbers: Float[Tensor, " place"]) -> Float[Tensor, " place"]:
+    """How many numbers are below, and half of those that are equal."""
+    below = numbers.unsqueeze(1) > numbers
+    equal = numbers.unsqueeze(1) == numbers
+    return below.sum(dim=1) + (equal.sum(dim=1).double() - 1) / 2
+
+
+def jensen_shannon(
+    p: Float[Tensor, "*batch query key"], q: Float[Tensor, "*batch query key"]
+) -> Float[Tensor, "*batch query"]:
+    """sqrt((D(p | m) + D(q | m)) / 2) with m = (p + q) / 2 and D(p | m) = sum p ln(p / m): a distance.
+
+    Between 0 and sqrt(ln 2) = 0.8326, natural logarithms. Each row is divided by its sum first; NaN where
+    one adds up to nothing, has a negative weight or no number. Endres and Schindelin 2003,
+    10.1109/TIT.2003.813506.
+    """
+    # The root of what float32 rounds away would be 3e-4.
+    wide = _distribution(p.double()), _distribution(q.double())
+    mean = (wide[0] + wide[1]) / 2
+    divergence = (_divergence(wide[0], mean) + _divergence(wide[1], mean)) / 2
+    # Rounding may leave a little less than nothing between equal rows.
+    return divergence.clamp(min=0).sqrt().to(torch.promote_types(p.dtype, q.dtype))
+
+
+def _distribution(weights: Tensor) -> Tensor:
+    total = weights.sum(dim=-1, keepdim=True)
+    is_one = (total > 0) & total.isfinite() & (weights >= 0).all(dim=-1, keepdim=True)
+    return torch.where(is_one, weights / total, torch.nan)
+
+
+def _divergence(p: Tensor, mean: Tensor) -> Tensor:
+    terms: Tensor = torch.xlogy(p, p / torch.where(mean == 0, 1, mean))
+    return terms.sum(dim=-1)
+
+
+def relative_changes(
+    expected: Float[Tensor, "token dim"], output: Float[Tensor, "token dim"]
+) -> Float[Tensor, " token"]:
+    """||y' - y|| / ||y|| of each token."""
+    changes: Tensor = (output - expected).norm(dim=-1) / expected.norm(dim=-1)
+    return changes

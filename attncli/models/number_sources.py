@@ -1,0 +1,286 @@
+"""Where the numbers of weights come from: tensors in files, read in parts, as other types or processed."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from threading import local
+from weakref import finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.models.weight_headers import TensorInFile
+
+CHUNK_NUMBERS = 2**20
+"""How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
+AHEAD_BYTES = 2**28
+"""How far ahead the system reads a file: more than a disk delivers during the computation on as much."""
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""What the types in the header of a safetensors file are called in torch."""
+
+
+class WeightFile:
+    """A file that is read in parts, for as long as it stays what it was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+        finalize(self, os.close, self._file)
+        self._state = self._now()
+
+    def check_holds(self, begin: int, size: int) -> None:
+        """Raise UserError where a header promises bytes that are not there."""
+        if begin + size > self._state[0]:
+            raise UserError(f"model: {self.path}: is cut off: its header promises {begin + size} bytes")
+
+    def _now(self) -> tuple[int, int]:
+        about = os.fstat(self._file)
+        return about.st_size, about.st_mtime_ns
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """The bytes from an offset on. Raises UserError where the file has changed or cannot be read."""
+        done = 0
+        try:
+            while done < len(buffer):
+                num_read = os.preadv(self._file, [buffer[done:]], offset + done)
+                if not num_read:
+                    break
+                done += num_read
+        except OSError as error:
+            raise UserError(f"model: {self.path}: cannot be read: {error.strerror}") from None
+        if done < len(buffer) or self._now() != self._state:
+            raise UserError(f"model: {self.path}: has changed while it was read: run this again")
+
+    def mapped(self, offset: int, size: int) -> np.ndarray:
+        """The bytes from an offset on, in the pages of the file; writes to them stay in this process.
+
+        Raises UserError where the file has changed.
+        """
+        if self._now() != self._state:
+            raise UserError(f"model: {self.path}: has changed while it was read: run this again")
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            return np.memmap(file, np.uint8, "c", offset, (size,))
+
+    def read_ahead(self, offset: int, size: int) -> None:
+        """Tell the system that these bytes will be needed; without such a call they are read later."""
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self._file, offset, size, os.POSIX_FADV_WILLNEED)
+
+
+class NumberSource:
+    """Where the numbers of a weight come from; can read some rows without the others."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    stored_bytes: int
+    """What all of it takes in its files."""
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """The numbers of some rows: of the first axis."""
+        raise NotImplementedError
+
+    def passing(self, start: int, stop: int) -> Tensor:
+        """As `rows`, in memory that the next call in this thread takes again."""
+        return self.rows(start, stop)
+
+    def whole(self) -> Tensor:
+        """All numbers, in their shape."""
+        raise NotImplementedError
+
+    def mapped(self) -> Tensor | None:
+        """All numbers in the pages of the file; None where it does not hold them as they are."""
+        return None
+
+    def will_be_read(self) -> None:
+        """Called a little before the numbers are wanted."""
+        raise NotImplementedError
+
+
+@dataclass
+class InSafetensors(NumberSource):
+    """A tensor in a safetensors file, which has its numbers row after row."""
+
+    file: WeightFile
+    about: TensorInFile
+
+    def __post_init__(self) -> None:
+        self.shape, self.dtype = torch.Size(self.about.shape), DTYPES[str(self.about.kind)]
+        self.stored_bytes = prod(self.shape) * self.dtype.itemsize
+        self.file.check_holds(self.about.begin, self.stored_bytes)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self._read(torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype), start)
+
+    def passing(self, start: int, stop: int) -> Tensor:
+        return self._read(_memory("read", (stop - start, *self.shape[1:]), self.dtype), start)
+
+    def whole(self) -> Tensor:
+        return self._read(torch.empty(self.shape, dtype=self.dtype))
+
+    def mapped(self) -> Tensor | None:
+        pages = self.file.mapped(self.about.begin, self.stored_bytes)
+        return torch.from_numpy(pages).view(self.dtype).view(self.shape)
+
+    def _read(self, numbers: Tensor, start: int = 0) -> Tensor:
+        begin = self.about.begin + start * prod(self.shape[1:]) * self.dtype.itemsize
+        self.file.read_into(numbers.view(-1).view(torch.uint8).numpy().data, begin)
+        return numbers
+
+    def will_be_read(self) -> None:
+        self.file.read_ahead(self.about.begin, self.stored_bytes)
+
+
+@dataclass
+class InGguf(NumberSource):
+    """A tensor in a GGUF file: blocks of numbers with few bits each, row after row."""
+
+    file: WeightFile
+    about: TensorInFile
+
+    def __post_init__(self) -> None:
+        from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
+
+        self.shape, self.dtype = torch.Size(self.about.shape), torch.float32
+        self._kind = GGMLQuantizationType(int(self.about.kind))
+        self._of_blocks = quant_shape_to_byte_shape(self.about.shape, self._kind)
+        self.stored_bytes = prod(self._of_blocks)
+        self.file.check_holds(self.about.begin, self.stored_bytes)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        # The blocks of a vector stand along its only axis.
+        if len(self.shape) < 2:
+            return self.whole()[start:stop]
+        begin = self.about.begin + start * prod(self._of_blocks[1:])
+        return self._read((stop - start, *self._of_blocks[1:]), begin)
+
+    def whole(self) -> Tensor:
+        if len(self.shape) < 2:
+            return self._read(self._of_blocks, self.about.begin)
+        # So that nothing beside the numbers is whole.
+        numbers = torch.empty(self.shape)
+        for start, stop in chunks(self):
+            numbers[start:stop] = self.rows(start, stop)
+        return numbers
+
+    def _read(self, of_blocks: Sequence[int], begin: int) -> Tensor:
+        from gguf import dequantize
+
+        blocks = np.empty(of_blocks, dtype=np.uint8)
+        self.file.read_into(blocks.reshape(-1).data, begin)
+        return torch.from_numpy(dequantize(blocks, self._kind))
+
+    def will_be_read(self) -> None:
+        self.file.read_ahead(self.about.begin, self.stored_bytes)
+
+
+@dataclass
+class Cast(NumberSource):
+    """The numbers of another source as another type, where the model is computed."""
+
+    source: NumberSource
+    dtype: torch.dtype
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self.shape, self.stored_bytes = self.source.shape, self.source.stored_bytes
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        # As stored to the device, which widens faster than the way there.
+        return self.source.rows(start, stop).to(self.device).to(self.dtype)
+
+    def passing(self, start: int, stop: int) -> Tensor:
+        read = self.source.passing(start, stop)
+        if self.device.type != "cpu":
+            return read.to(self.device).to(self.dtype)
+        return read if read.dtype == self.dtype else _memory("widened", read.shape, self.dtype).copy_(read)
+
+    def whole(self) -> Tensor:
+        if self.shape and self.source.dtype != self.dtype and self.device.type == "cpu":
+            widened = torch.empty(self.shape, dtype=self.dtype)
+            for start, stop in chunks(self):
+                widened[start:stop] = self.source.passing(start, stop)
+            return widened
+        return self.source.whole().to(self.device).to(self.dtype)
+
+    def mapped(self) -> Tensor | None:
+        return self.source.mapped() if self.source.dtype == self.dtype else None
+
+    def will_be_read(self) -> None:
+        self.source.will_be_read()
+
+
+@dataclass
+class Processed(NumberSource):
+    """What transformers makes of tensors of a GGUF file: rows in another order, experts in one tensor."""
+
+    parts: Sequence[tuple[str, NumberSource]]
+    process: Callable[[np.ndarray, str, dict[str, Tensor]], np.ndarray | None]
+    name: str
+    """In the model."""
+    shape: torch.Size
+    dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        self.stored_bytes = sum(part.stored_bytes for _, part in self.parts)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        # Of experts each by itself; rows of a matrix change places.
+        if len(self.shape) < 3:
+            return self.whole()[start:stop]
+        return self._made(lambda part: part.rows(start, stop))
+
+    def whole(self) -> Tensor:
+        return self._made(lambda part: part.whole())
+
+    def _made(self, numbers: Callable[[NumberSource], Tensor]) -> Tensor:
+        made: dict[str, Tensor] = {}
+        for name, part in self.parts:
+            numbers_made = self.process(numbers(part).numpy(), name, made)
+            if numbers_made is not None:
+                return torch.from_numpy(np.ascontiguousarray(numbers_made))
+        return made[self.name]
+
+    def will_be_read(self) -> None:
+        for _, part in self.parts:
+            part.will_be_read()
+
+
+_kept_memory = local()
+
+
+def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory reused for data needed only until the next read: allocating costs more than reading."""
+    size = prod(shape)
+    kept: Tensor | None = getattr(_kept_memory, what, None)
+    if kept is None or size > len(kept):
+        kept = torch.empty(size, dtype=torch.float64)
+        setattr(_kept_memory, what, kept)
+    return kept.view(torch.uint8)[: size * dtype.itemsize].view(dtype).view(*shape)
+
+
+def chunks(source: NumberSource) -> Iterator[tuple[int, int]]:
+    """The rows of a source, some at a time."""
+    row = max(1, prod(source.shape[1:]))
+    at_a_time = max(1, CHUNK_NUMBERS // row)
+    return pairwise([*range(0, source.shape[0], at_a_time), source.shape[0]])

@@ -1,0 +1,109 @@
+"""Tokens by the names that users give them: by position, by text, or as a point of a picture."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from attncli.core.names import position_among, the_one_position, token_positions
+from attncli.errors import UserError, nearest
+from attncli.models.pretrained import ModelText, Pretrained
+
+POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
+"""A point of a picture: how far across and down it lies, as shares of its width and height."""
+MAX_LISTED = 12
+"""Tokens of a text that a message lists."""
+
+
+def checked_position(position: int, num_tokens: int, key: str) -> int:
+    """The position from 0. Raises UserError, at `key`, for one out of range."""
+    try:
+        return position_among(position, num_tokens)
+    except ValueError as error:
+        raise UserError(f"{key}: {error}") from None
+
+
+def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> dict[int, str]:
+    """The positions of the tokens that a user names, in order, and the name that means each.
+
+    Tokens are named by position, by text, as the vocabulary spells them, or as a word of several tokens; see
+    `token_positions`. Names without a token in the text are left out.
+    """
+    names_of: dict[int, str] = {}
+    for name in names:
+        with suppress(ValueError):
+            names_of |= dict.fromkeys(_positions_of(name, text, pretrained), name)
+    return dict(sorted(names_of.items()))
+
+
+def check_tokens_named(
+    names: Iterable[str], texts: Sequence[ModelText], pretrained: Pretrained, *, key: str
+) -> None:
+    """Raise UserError, at `key`, for a name that means no token of any text."""
+    for name in names:
+        positions: list[int] = []
+        reasons: list[str] = []
+        for text in texts:
+            try:
+                positions += _positions_of(name, text, pretrained)
+            except ValueError as error:
+                reasons.append(str(error))
+        if not positions:
+            raise UserError(f"{key}: {reasons[0] if reasons else _missing(name, texts, pretrained)}")
+
+
+def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str) -> int:
+    """The position of the token that a user names. Raises UserError, at `key`, unless it is exactly one."""
+    check_tokens_named([name], [text], pretrained, key=key)
+    try:
+        return the_one_position(name, _positions_of(name, text, pretrained), _occurrences(text, pretrained))
+    except ValueError as error:
+        raise UserError(f"{key}: {error}") from None
+
+
+def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], list[range]]:
+    """The places of a text among the tokens that a model reads."""
+
+    def occurrences(sought: str) -> list[range]:
+        """Every token of that text; else every word of it, whose tokens follow one another."""
+        written = zip(text.tokens, pretrained.written_tokens(text), strict=True)
+        alike = [
+            range(i, i + 1)
+            for i, (token, as_written) in enumerate(written)
+            if sought == token or sought.removeprefix("·") == as_written
+        ]
+        return alike or (list(_pieces(sought, text, pretrained)) if pretrained.own_tokenizer else [])
+
+    return occurrences
+
+
+def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
+    if text.seen is not None and (point := POINT.fullmatch(name)) is not None:
+        token = text.seen.at(float(point[1]), float(point[2]))
+        if token is None:
+            raise ValueError(f"no patch lies there: give shares of the picture, as 0.6,0.4 (got {name:.60})")
+        return (token,)
+
+    return token_positions(name, len(text.ids), _occurrences(text, pretrained))
+
+
+def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[range]:
+    """The places of a word of several tokens, those that overlap as one."""
+    ids: list[int] = text.ids.tolist()
+    unknown = pretrained.tokenizer.unk_token_id
+    words = [pretrained.encoded(word, add_special_tokens=False)["input_ids"] for word in (name, f" {name}")]
+    last = range(0)
+    for start in range(len(ids)):
+        for pieces in words:
+            end = start + len(pieces)
+            if pieces and unknown not in pieces and ids[start:end] == pieces:
+                if last and start >= last.stop:
+                    yield last
+                last = range(last.start if start < last.stop else start, max(last.stop, end))
+    if last:
+        yield last
+
+
+def _missing(name: str, texts: Sequence[ModelText], pretrained: Pretrained) -> str:
+    tokens = dict.fromkeys(token for text in texts for token in pretrained.written_tokens(text))
+    listed = ", ".join([*tokens][:MAX_LISTED]) + (", ..." if len(tokens) > MAX_LISTED else "")
+    return f"no token of the text (got {name:.60}){nearest(name, tokens)}: its tokens are {listed}"

@@ -1,0 +1,311 @@
+"""The headers of safetensors and GGUF files, checked before a reader trusts them. Needs no torch."""
+
+import io
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
+
+from attncli.errors import UserError
+from attncli.files import open_file
+
+LFS = b"version https://git-lfs"
+LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
+MOST_COMMAS = 10_000_000
+"""In a header, whose parts become objects that take far more memory than its text."""
+BITS = re.compile("[0-9]+")
+"""Of a number, in the name of its type: F32, BF16, F8_E4M3; BOOL has 8."""
+
+
+def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    """What a safetensors file of that size says of its tensors, by name, and where their bytes begin.
+
+    Its length (8 bytes, little-endian), then JSON with offsets. Raises EOFError where the file is too
+    short, else ValueError or RecursionError for a damaged one.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= min(size - 8, LARGEST_HEADER):
+        raise EOFError
+    written = file.read(length)
+    if not written.startswith(b"{") or written.count(b",") > MOST_COMMAS:
+        raise ValueError("no object, or one of too many parts")
+    return json.loads(written), 8 + length
+
+
+@dataclass(frozen=True)
+class TensorInFile:
+    """Where a file has the numbers of a tensor: their type (a name, in GGUF a number), shape, first byte."""
+
+    kind: str | int
+    shape: tuple[int, ...]
+    begin: int
+
+
+def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
+    """The tensors of a safetensors file, by its header. Raises UserError for a damaged file."""
+    size = path.stat().st_size
+    try:
+        with open_file(path) as file:
+            if file.read(len(LFS)) == LFS:
+                raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
+            file.seek(0)
+            header, begin = safetensors_header(file, size)
+        tensors, end = tensors_and_end(header, begin)
+    except EOFError:
+        raise UserError(f"model: {path}: is not a safetensors file, or is cut off") from None
+    except OSError as error:
+        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
+    if end != size:
+        raise UserError(f"model: {path}: is cut off: its header promises {end} bytes")
+    return tensors
+
+
+def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, TensorInFile], int]:
+    """The tensors whose bytes begin there, and where the last ends. Raises ValueError for a damaged header.
+
+    As the package safetensors has it, every byte is of one tensor: a file whose tensors share bytes would
+    take far more memory than it is long.
+    """
+    tensors: dict[str, TensorInFile] = {}
+    spans: list[tuple[int, int]] = []
+    for name, entry in header.items():
+        match entry:
+            case _ if name == "__metadata__":
+                continue
+            case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(end)]} if (
+                0 <= start <= end <= LARGEST_FILE
+            ):
+                if not all(type(length) is int and 0 <= length <= LARGEST_FILE for length in shape):
+                    raise ValueError(name)
+                bits = int(bits_in_name[0]) if (bits_in_name := BITS.search(kind)) else 8
+                if prod(shape) * bits != 8 * (end - start):
+                    raise ValueError(name)
+                tensors[name] = TensorInFile(kind, tuple(shape), begin + start)
+                spans.append((start, end))
+            case _:
+                raise ValueError(name)
+    last = 0
+    for start, end in sorted(spans):
+        if start != last:
+            raise ValueError("bytes of two tensors, or of none")
+        last = end
+    return tensors, begin + last
+
+
+BYTES_A_NUMBER = 4
+"""As float32, however few bits a GGUF file has for it."""
+MAGIC = b"GGUF"
+NUMBERS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True))
+TEXT, ARRAY = 8, 9
+"""The types of values in a GGUF header: numbers as `struct` has them, texts, and arrays of any of them."""
+MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
+"""Of a tensor; in all arrays of a header, each of which its reader makes an object; in a file, a bit each."""
+MOST_TENSORS, MOST_VALUES, MOST_TEXT = 1_000_000, 100_000, 2**26
+"""Of a header: tensors, settings, and bytes of all names and texts that are no items of an array."""
+ARCHITECTURE, VOCABULARY = "general.architecture", "tokenizer.ggml.tokens"
+ALIGNMENT, DEFAULT_ALIGNMENT = "general.alignment", 32
+BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
+
+
+def check_gguf(path: Path) -> None:
+    """Raise UserError, in one line, for anything but a GGUF file."""
+    try:
+        with open_file(path) as file:
+            start = file.read(len(MAGIC))
+    except OSError as error:
+        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+    if start != MAGIC:
+        raise UserError(f"model: {path}: is not a GGUF file")
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """What a GGUF file says: its tensors, of how many blocks; settings that are no arrays."""
+
+    tensors: Mapping[str, TensorInFile]
+    num_blocks: int
+    num_tokens: int
+    """Of its vocabulary."""
+    settings: Mapping[str, str | int | float]
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers it holds, however few bits each takes."""
+        return sum(prod(tensor.shape) for tensor in self.tensors.values())
+
+
+def gguf_header(path: Path) -> GgufHeader:
+    """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Raises UserError for a damaged file.
+
+    The gguf package's reader trusts every count and reads beyond the end of the file.
+    """
+    check_gguf(path)
+    about = path.stat()
+    return _gguf_header(path, (about.st_size, about.st_mtime_ns))
+
+
+@lru_cache(maxsize=8)
+def _gguf_header(path: Path, _state: tuple[int, int]) -> GgufHeader:
+    try:
+        size = path.stat().st_size
+        with open_file(path) as file:
+            header = _Header(file, size)
+            tensors, settings = header.read()
+            num_tokens = header.lengths.get(VOCABULARY, 0)
+    except (OSError, ValueError, KeyError, struct.error, RecursionError):
+        raise UserError(f"model: {path}: is not a GGUF file: its header is damaged") from None
+    blocks = {block[1] for name in tensors if (block := BLOCK.search(name))}
+    whole = GgufHeader(tensors, len(blocks), num_tokens, settings)
+    if whole.num_parameters > NUMBERS_PER_BYTE * size:
+        raise UserError(f"model: {path}: is cut off: its header promises {whole.num_parameters} numbers")
+    return whole
+
+
+LONG_ARRAY_BYTES = 2**16
+
+
+@contextmanager
+def gguf_settings(path: Path) -> Iterator[Path]:
+    """A temporary GGUF file with another's metadata and no tensors.
+
+    The reader of the gguf package makes objects of every token of a vocabulary, which takes seconds.
+    """
+    size = path.stat().st_size
+    with TemporaryDirectory() as folder, path.open("rb") as file:
+        short = Path(folder) / path.name
+        with short.open("wb") as made:
+            made.write(_Header(file, size).without_long_arrays())
+            # Its tensors have places and no numbers: a hole, which takes no space.
+            made.truncate(made.tell() + size)
+        yield short
+
+
+class _Header:
+    """A GGUF header as it is read; ValueError, KeyError or struct.error where it is damaged."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size = file, size
+        self._num_items = self._text_bytes = 0
+        self.lengths: dict[str, int] = {}
+        """Of the arrays."""
+        version = int.from_bytes(file.read(8)[4:], "little")
+        self._order = "<" if version & 0xFFFF else ">"
+
+    def read(self) -> tuple[dict[str, TensorInFile], dict[str, str | int | float]]:
+        """The tensors, and the settings that are no arrays."""
+        num_tensors, num_values = self._counts()
+        values = [self._value() for _ in range(num_values)]
+        settings = {name: value for name, value in values if value is not None}
+        tensors = dict(self._tensor() for _ in range(num_tensors))
+        alignment = settings.get(ALIGNMENT, DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError(ALIGNMENT)
+        begin = -(-self._file.tell() // alignment) * alignment
+        return {
+            name: replace(tensor, begin=begin + tensor.begin) for name, tensor in tensors.items()
+        }, settings
+
+    def without_long_arrays(self) -> bytes:
+        """The header with all its tensors and settings, but for arrays of many items: vocabularies, say."""
+        num_tensors, num_values = self._counts()
+        kept: list[bytes] = []
+        for _ in range(num_values):
+            begin = self._file.tell()
+            self._value()
+            length = self._file.tell() - begin
+            if length <= LONG_ARRAY_BYTES:
+                kept.append(self._bytes(begin, length))
+        begin = self._file.tell()
+        for _ in range(num_tensors):
+            self._tensor()
+        tensors = self._bytes(begin, self._file.tell() - begin)
+        return b"".join(
+            [self._bytes(0, 8), struct.pack(f"{self._order}QQ", num_tensors, len(kept)), *kept, tensors]
+        )
+
+    def _bytes(self, begin: int, length: int) -> bytes:
+        after = self._file.tell()
+        self._file.seek(begin)
+        data = self._file.read(length)
+        self._file.seek(max(after, begin + length))
+        return data
+
+    def _counts(self) -> tuple[int, int]:
+        """How many tensors there are, and how many settings."""
+        num_tensors, num_values = self._numbers("QQ")
+        if num_tensors > MOST_TENSORS or num_values > MOST_VALUES:
+            raise ValueError("too many parts")
+        return num_tensors, num_values
+
+    def _numbers(self, form: str) -> tuple[Any, ...]:
+        form = self._order + form
+        return struct.unpack(form, self._file.read(struct.calcsize(form)))
+
+    def _skip(self, length: int) -> None:
+        if length > self._size - self._file.tell():
+            raise ValueError("beyond the end")
+        self._file.seek(length, io.SEEK_CUR)
+
+    def _text(self) -> str:
+        (length,) = self._numbers("Q")
+        self._text_bytes += length
+        if length > self._size - self._file.tell() or self._text_bytes > MOST_TEXT:
+            raise ValueError("beyond the end, or too long")
+        return self._file.read(length).decode()
+
+    def _value(self) -> tuple[str, str | int | float | None]:
+        name, (kind,) = self._text(), self._numbers("I")
+        if kind == TEXT:
+            return name, self._text()
+        if kind == ARRAY:
+            of, count = self._numbers("IQ")
+            self._skip_values(of, count)
+            self.lengths[name] = count
+            return name, None
+        return name, self._numbers(NUMBERS[kind])[0]
+
+    def _skip_values(self, kind: int, count: int) -> None:
+        """Leave out values of one type; those of variable length one by one."""
+        self._num_items += count
+        if self._num_items > MOST_ITEMS:
+            raise ValueError("too many items")
+        if kind == TEXT:
+            for _ in range(count):
+                self._skip(*self._numbers("Q"))
+        elif kind == ARRAY:
+            for _ in range(count):
+                self._skip_values(*self._numbers("IQ"))
+        else:
+            self._skip(count * struct.calcsize(f"<{NUMBERS[kind]}"))
+
+    def _tensor(self) -> tuple[str, TensorInFile]:
+        """Its first byte is counted from the first of all tensors."""
+        name, (num_axes,) = self._text(), self._numbers("I")
+        if num_axes > MOST_AXES:
+            raise ValueError("too many axes")
+        *shape, kind, offset = self._numbers(f"{num_axes}QIQ")
+        return name, TensorInFile(kind, tuple(reversed(shape)), offset)
+
+
+def check_gguf_of_model(path: Path) -> GgufHeader:
+    """The header of a GGUF file. Raises UserError for one that is not of a model, or damaged."""
+    header = gguf_header(path)
+    counts = {key: count for key, count in header.settings.items() if key.endswith(BLOCK_COUNT)}
+    key = f"{header.settings[ARCHITECTURE]}{BLOCK_COUNT}" if ARCHITECTURE in header.settings else ARCHITECTURE
+    # Without it transformers would take the count of another model.
+    if ARCHITECTURE not in header.settings or key not in counts:
+        raise UserError(f"model: {path}: is not a GGUF file of a model: {key:.200} is missing")
+    for key, count in counts.items():
+        if not isinstance(count, int) or count > header.num_blocks:
+            wrong = f"must be at most {header.num_blocks}, the blocks of its tensors (got {count!s:.20})"
+            raise UserError(f"model: {path}: {key:.200} {wrong}")
+    return header

@@ -1,0 +1,120 @@
+"""What settings declare of others: the forms of a command that do not read them, and what they require."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attncli.errors import UserError
+from attncli.settings import SPECS
+from attncli.settings.fields import Form, Given, NotFor, Requires, Spec, build_spec
+from attncli.settings.heads import EXAMPLES, GRID, MAPS_OF_PICTURES, MEASURED_WITH, HeadsSpec
+from attncli.settings.models import MANY_TEXTS, PICTURE, PROBE, RELATIONS
+
+
+def declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
+    return [
+        (key, declared)
+        for key, setting in spec_class.model_fields.items()
+        for declared in setting.metadata
+        if isinstance(declared, NotFor | Requires)
+    ]
+
+
+DECLARED = [(name, *declared) for name, spec_class in SPECS.items() for declared in declared_by(spec_class)]
+
+
+@pytest.mark.parametrize(("experiment", "key", "declared"), DECLARED, ids=str)
+def test_what_is_declared_names_a_setting_and_says_something(
+    experiment: str, key: str, declared: NotFor | Requires
+) -> None:
+    if isinstance(declared, Requires):
+        assert (
+            declared.key != key
+            and {declared.key, *declared.involved} <= SPECS[experiment].model_fields.keys()
+        )
+        return
+    for form in declared.forms:
+        assert declared.reason or form.refusal
+        assert any(form.key in spec_class.model_fields for spec_class in SPECS.values())
+
+
+def lines_of(spec_class: type[Spec], settings: dict[str, Any]) -> list[str]:
+    """The errors of settings that stand in a file, each on the line of its place."""
+    given = {
+        key: Given(value, f"x.yaml:{line}:1") for line, (key, value) in enumerate(settings.items(), start=1)
+    }
+    try:
+        build_spec(spec_class, given)
+    except UserError as error:
+        return list(error.lines)
+    return []
+
+
+VALUES: dict[str, Any] = {
+    **{"words": True, "texts": "texts.txt", "sentence": "a b", "file": "texts.txt", "probe": "repeated"},
+    **{"context": "c", "from": ["a"], "to": ["b"], "skip_sink": 1, "weighted": True, "rollout": True},
+    **{
+        "maps": "cross",
+        "full": ["0:1"],
+        "pattern": "induction",
+        "sort": "entropy",
+        "ascending": True,
+        "top": 2,
+    },
+    **{"table": True, "statistic": "entropy", "head": "0:1", "num_examples": 2, "relations": "trees.conllu"},
+}
+OF_EXAMPLES = {"texts": "texts.txt", "head": "0:1", "num_examples": 2, "sort": "entropy"}
+ASKED: dict[Form, dict[str, Any]] = {
+    PICTURE: {"model": str(HeadsSpec.default_model), "image": "cat.png"},
+    RELATIONS: {"relations": "trees.conllu"},
+    MANY_TEXTS: {"texts": "texts.txt"},
+    PROBE: {"num_tokens": 5},
+    GRID: {"statistic": "entropy"},
+    EXAMPLES: OF_EXAMPLES,
+    MAPS_OF_PICTURES: {"model": str(HeadsSpec.default_model), "image": "pictures.txt", "head": "0:1"},
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("texts.txt", "trees.conllu", "cat.png", "pictures.txt"):
+        (tmp_path / name).write_text("a b\n")
+    monkeypatch.chdir(tmp_path)
+
+
+OF_HEADS = [
+    (key, form, declared.reason or form.refusal)
+    for key, declared in declared_by(HeadsSpec)
+    if isinstance(declared, NotFor)
+    for form in declared.forms
+]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("key", "form", "message"), OF_HEADS, ids=str)
+def test_a_form_refuses_each_setting_that_it_does_not_read(key: str, form: Form, message: str) -> None:
+    settings = {**ASKED[form], key: VALUES[key]}
+    line = f"x.yaml:{[*settings].index(key) + 1}:1: {key}: {message.replace('`', '')}"
+    assert line in lines_of(HeadsSpec, settings)
+    assert lines_of(HeadsSpec, ASKED[form]) == []
+
+
+@pytest.mark.usefixtures("files")
+def test_errors_come_in_the_order_of_the_settings() -> None:
+    given = {"num_examples": 2, "top": 2, "weighted": True, "words": True, "relations": "trees.conllu"}
+    lines = lines_of(HeadsSpec, given)
+    places = [[*HeadsSpec.model_fields].index(line.split(": ")[1]) for line in lines]
+    assert len(lines) == 6 and places == sorted(places)
+
+
+@pytest.mark.parametrize("name", MEASURED_WITH)
+def test_a_statistic_that_is_not_measured_says_what_it_requires(name: str) -> None:
+    (line,) = lines_of(HeadsSpec, {"sentence": "a b", "statistic": name})
+    assert line.startswith(f"x.yaml:2:1: statistic: {name} needs {MEASURED_WITH[name].key}")
+
+
+@pytest.mark.usefixtures("files")
+def test_a_pattern_that_pictures_do_not_have_is_said_once() -> None:
+    lines = lines_of(HeadsSpec, {**ASKED[PICTURE], "pattern": "induction"})
+    assert lines == ["x.yaml:3:1: pattern: induction is of texts, not of pictures"]
