@@ -19,7 +19,7 @@ import numpy as np
 
 from attncli.errors import NoSuchName, UserError
 from attncli.records.tabled import SmallTable
-from attncli.records.values import Cell, NamedTensor, Numbers, Statistic, Table, Tensors
+from attncli.records.values import NamedTensor, Numbers, Statistic, Table, Tensors
 
 R = TypeVar("R", bound="Record")
 INTERVAL = ("_low", "_high")
@@ -106,7 +106,7 @@ def column(
     return ColumnKind(name, unit, is_kept, is_needed, has_interval, of)
 
 
-class Record(Mapping[str, Cell | list[Cell]]):
+class Record(Mapping[str, object]):
     """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
