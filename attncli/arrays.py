@@ -1,12 +1,16 @@
-"""Files from elsewhere: text, and arrays (.npy, .npz, .safetensors), of which nothing can run code."""
+"""Files from elsewhere: text, and arrays (.npy, .npz, .safetensors), of which nothing can run code.
 
+Weights from another tool are such arrays, and their tokens such texts.
+"""
+
+import json
 import math
 import struct
 import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -18,6 +22,7 @@ from attncli.errors import UserError, nearest
 from attncli.files import STDIN, TEXT_BYTES, check_file, read_whole
 from attncli.models.weight_headers import safetensors_header, tensors_and_end
 from attncli.plain_text import binary_kind
+from attncli.records.values import NamedTensor
 
 
 def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
@@ -227,3 +232,66 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
                 text = header.get(METADATA, {}).get(REPORT)
                 return text if isinstance(text, str) else None
     return None
+
+
+LARGEST = 1e200
+"""Beyond it, differences and sums of numbers overflow."""
+# The axes of an array, by their number.
+AXES_OF_ARRAYS = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
+# Peak memory, measured: one layer's statistics in float64, and an atlas of all weights.
+BYTES_PER_WEIGHT, BYTES_SHOWN = 80, 90
+
+
+def checked_weights(
+    array: np.ndarray,
+    name: str,
+    tokens: Sequence[str] | None,
+    context_tokens: Sequence[str] | None,
+    *,
+    most_bytes: int | None = None,
+) -> NamedTensor:
+    """The array with named axes; UserError where it cannot be attention, or has another number of tokens."""
+    sizes = " × ".join(map(str, array.shape))
+    if array.ndim not in AXES_OF_ARRAYS:
+        wanted = " or ".join(f"({', '.join(axes)})" for axes in AXES_OF_ARRAYS.values())
+        raise UserError(f"{name}: must have the axes {wanted} (got {sizes or 'a single number'})")
+    if array.size == 0:
+        raise UserError(f"{name}: is empty ({sizes})")
+    if not np.isfinite(array).any():
+        raise UserError(f"{name}: holds no number ({sizes}, all NaN or infinite)")
+    if (np.abs(array, where=np.isfinite(array), out=np.zeros_like(array)) > np.float64(LARGEST)).any():
+        raise UserError(f"{name}: holds a number beyond {LARGEST:g}")
+    num_queries, num_keys = array.shape[-2:]
+    if tokens is not None and len(tokens) != num_queries:
+        raise UserError(f"--tokens: must be {num_queries}, one for each query (got {len(tokens)})")
+    if context_tokens is not None and len(context_tokens) != num_keys:
+        raise UserError(f"--context-tokens: must be {num_keys}, one for each key (got {len(context_tokens)})")
+    if tokens is not None and context_tokens is None and num_keys != num_queries:
+        raise UserError(f"--context-tokens: is needed: {name} has {num_queries} queries and {num_keys} keys")
+    layer = array[0] if array.ndim == 4 else array
+    refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.size * BYTES_SHOWN, most_bytes)
+    return NamedTensor(AXES_OF_ARRAYS[array.ndim], array)
+
+
+def read_tokens(file: str) -> tuple[str, ...]:
+    """The tokens of a file, one per line or as a JSON list, unchanged (an empty line is an empty token)."""
+    text, name = read_text(file)
+    listed = _json_list(text)
+    if listed is not None:
+        return listed
+    if file.lower().endswith(".json"):
+        raise UserError(f"{name}: must be a JSON list of texts")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    if not lines:
+        raise UserError(f"{name}: is empty: it holds no token")
+    return tuple(line.removesuffix("\r") for line in lines)
+
+
+def _json_list(text: str) -> tuple[str, ...] | None:
+    """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_list = isinstance(found, list) and all(isinstance(token, str) for token in found)
+    return tuple(found) if is_list and found else None

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attncli import __version__
-from attncli.core.runtime import package_with_damaged_metadata, tile_pass_in_use
+from attncli.core.runtime import load_place, package_with_damaged_metadata, tile_pass_in_use
 from attncli.errors import (
     DONE,
     FAILED,
@@ -36,7 +36,7 @@ from attncli.errors import (
     out_of_memory,
 )
 from attncli.plain_text import forget_notes, note, plain_text
-from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS, load
+from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS
 from attncli.signals import end_as_by_default, end_quietly
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
@@ -347,7 +347,9 @@ def _command(name: str) -> Any:
     row = COMMANDS[name]
     if name in EXPERIMENTS and name not in SPECS:  # it has been said why
         raise typer.Exit(FAILED)
-    return _typer_command(load(f"attncli.commands.{row.module}", "command")(name, row.summary))
+    module, _, function = row.module.partition(":")
+    command = load_place(f"attncli.commands.{module}:{function or 'command'}")(name, row.summary)
+    return _typer_command(command)
 
 
 def _with_present_names(words: list[str]) -> list[str]:
@@ -433,7 +435,9 @@ def _root(
 ) -> None:
     if context.invoked_subcommand is None:
         check_place(needs_torch=True)
-        load("attncli.commands.lesson", "show_first_look")()
+        from attncli.commands.lesson import show_first_look
+
+        show_first_look()
 
 
 def build_app() -> Any:

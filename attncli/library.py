@@ -11,14 +11,11 @@ each argument that does not fit.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from attncli.arguments import (
     Budgets,
@@ -63,13 +60,6 @@ from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
-from attncli.measure.patterns import (
-    HeadRow,
-    interval_rows,
-    patterns_of_text,
-    summary_patterns,
-    with_equal_names,
-)
 from attncli.measure.predicted import predicted_pair, predicted_reading
 from attncli.measure.prompt_cache import policy_costs, windows
 from attncli.measure.prompts import read_prompt
@@ -105,7 +95,7 @@ from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
-from attncli.records.tabled import Tabled
+from attncli.records.surveys import HeadSurvey
 from attncli.records.writings import WrittenText
 
 
@@ -219,30 +209,6 @@ def _num_bytes(layer: CapturedLayer) -> int:
     return attention.weights.nbytes
 
 
-@dataclass(frozen=True, repr=False)
-class HeadSurvey(Tabled):
-    """What each head does: `heads` has one row per head, with its pattern and every statistic.
-
-    Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
-    means, and `intervals` has one row per head and statistic, with the ends of its 95 % interval (Student's
-    t) and the number of texts. `patterns` has one row per pattern with the number of heads that show it,
-    `strongest` the heads that show each most. `rollout` is how attention adds up over the layers. Of a
-    picture `looks` are the weights of each head from the `queries`, else from [CLS], else the mean over all,
-    and `look_rollout` is their row of the rollout.
-    """
-
-    heads: list[HeadRow]
-    patterns: list[dict[str, Any]]
-    strongest: list[dict[str, Any]]
-    num_texts: int
-    num_tokens: int
-    intervals: list[dict[str, Any]] = field(default_factory=list)
-    rollout: Float[Tensor, "query key"] | None = None
-    notes: tuple[str, ...] = ()
-    looks: Float[np.ndarray, "layer head key"] | None = None
-    look_rollout: Float[Tensor, " key"] | None = None
-
-
 @checked
 def survey(
     model: Model,
@@ -277,19 +243,17 @@ def survey(
             keys=tuple(token_names(keys)),
         )
         check_reading(reading, pretrained, options, ("queries", "keys"))
-        found = surveyed(pretrained, [reading], options, ablate=head_names(ablate))
-        (of_text,) = found.texts
-    patterns = patterns_of_text(of_text.rows, of_text.stacks, of_text.key_of)
-    return HeadSurvey(
-        of_text.rows,
-        patterns.patterns,
-        patterns.strongest,
-        num_texts=1,
-        num_tokens=len(reading.text.ids),
-        rollout=found.rollout[0] if rollout else None,
-        looks=found.looks[0].by_layer() if found.looks else None,
-        look_rollout=found.looks[0].rolled() if found.looks else None,
-        notes=(*found.way.notes(), *reading.left_out_notes()),
+        run = surveyed(pretrained, [reading], options, ablate=head_names(ablate))
+        (of_text,) = run.texts
+    looks = run.looks[0] if run.looks else None
+    look_rollout = None if looks is None else looks.rolled()
+    return replace(
+        of_text.survey(),
+        tokens_of_text=len(reading.text.ids),
+        rollout=run.rollout[0].numpy(force=True) if rollout else None,
+        looks=None if looks is None else looks.by_layer(),
+        look_rollout=None if look_rollout is None else look_rollout.numpy(force=True),
+        notes=(*run.way.notes(), *reading.left_out_notes()),
     )
 
 
@@ -345,17 +309,8 @@ def survey_texts(
     )
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
         totals, notes = head_totals(pretrained, many, options, ablate=head_names(ablate))
-    heads = totals.heads()
-    patterns = summary_patterns(heads, totals.stacks)
-    return HeadSurvey(
-        with_equal_names([head.row() for head in heads]),
-        patterns.patterns,
-        patterns.strongest,
-        totals.num_texts,
-        many.num_tokens,
-        list(interval_rows(heads, totals.stacks)),
-        notes=(*many.notes(), *notes),
-    )
+    result, _ = totals.survey()
+    return replace(result, notes=(*many.notes(), *notes))
 
 
 @checked

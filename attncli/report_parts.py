@@ -20,7 +20,6 @@ from attncli.core.summaries import extreme_places, quantiles
 from attncli.records.columns import Result
 from attncli.records.kinds import kind_of
 from attncli.report import NamedTensor, Picture, PictureMaps, Report, Row, Statistic, Table, Tensors
-from attncli.settings import load
 from attncli.settings.fields import ExplainRowSpec, Spec
 from attncli.settings.models import ModelSpec
 from attncli.settings.text import Texts, explained_token
@@ -75,8 +74,8 @@ def build_report(
         pictures=pictures,
         picture_maps=picture_maps,
     )
-    explanation = spec.explanation()
-    return replace(report, steps=load(explanation, "steps")(spec, report)) if explanation else report
+    steps = spec.page().steps if spec.is_explained() else None
+    return report if steps is None else replace(report, steps=steps(spec, report))
 
 
 SHIPPED_NOTE = (

@@ -1,4 +1,4 @@
-"""Saved reports, as JSON or as arrays with the rest as JSON beside them; weights from another tool."""
+"""Saved reports, as JSON or as arrays with the rest as JSON beside them."""
 
 import binascii
 import json
@@ -6,11 +6,11 @@ import re
 import reprlib
 import sys
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from types import NoneType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import (
@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from attncli import __version__
 from attncli.arguments import expectation
-from attncli.arrays import NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
+from attncli.arrays import LARGEST, NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
 from attncli.records.kinds import kind_named, known_kind
 from attncli.report import (
@@ -126,8 +126,6 @@ def _place_of(text: str, name: str, position: int) -> str:
     return f"{name}:{line}:{position - text.rfind(chr(10), 0, position)}"
 
 
-LARGEST = 1e200
-"""Beyond it, differences and sums of numbers overflow."""
 # The axis that each group of tensors runs along, and the axis of the weights that it lacks.
 GROUPS = {"rows": ("query", "key"), "keys": ("key", "query"), "key_parts": ("key", "query")}
 
@@ -288,67 +286,6 @@ def _check_ranks(rows: Tensors, num_keys: int) -> None:
         raise ValueError(f"statistics.rows.top_keys: names a key beyond the {num_keys} keys")
 
 
-# The axes of an array, by their number.
-AXES_OF_ARRAYS = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
-# Peak memory, measured: one layer's statistics in float64, and an atlas of all weights.
-BYTES_PER_WEIGHT, BYTES_SHOWN = 80, 90
-
-
-def checked_weights(
-    array: np.ndarray,
-    name: str,
-    tokens: Sequence[str] | None,
-    context_tokens: Sequence[str] | None,
-    *,
-    most_bytes: int | None = None,
-) -> NamedTensor:
-    """The array with named axes; UserError where it cannot be attention, or has another number of tokens."""
-    sizes = " × ".join(map(str, array.shape))
-    if array.ndim not in AXES_OF_ARRAYS:
-        wanted = " or ".join(f"({', '.join(axes)})" for axes in AXES_OF_ARRAYS.values())
-        raise UserError(f"{name}: must have the axes {wanted} (got {sizes or 'a single number'})")
-    if array.size == 0:
-        raise UserError(f"{name}: is empty ({sizes})")
-    if not np.isfinite(array).any():
-        raise UserError(f"{name}: holds no number ({sizes}, all NaN or infinite)")
-    if (np.abs(array, where=np.isfinite(array), out=np.zeros_like(array)) > np.float64(LARGEST)).any():
-        raise UserError(f"{name}: holds a number beyond {LARGEST:g}")
-    num_queries, num_keys = array.shape[-2:]
-    if tokens is not None and len(tokens) != num_queries:
-        raise UserError(f"--tokens: must be {num_queries}, one for each query (got {len(tokens)})")
-    if context_tokens is not None and len(context_tokens) != num_keys:
-        raise UserError(f"--context-tokens: must be {num_keys}, one for each key (got {len(context_tokens)})")
-    if tokens is not None and context_tokens is None and num_keys != num_queries:
-        raise UserError(f"--context-tokens: is needed: {name} has {num_queries} queries and {num_keys} keys")
-    layer = array[0] if array.ndim == 4 else array
-    refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.size * BYTES_SHOWN, most_bytes)
-    return NamedTensor(AXES_OF_ARRAYS[array.ndim], array)
-
-
-def read_tokens(file: str) -> tuple[str, ...]:
-    """The tokens of a file, one per line or as a JSON list, unchanged (an empty line is an empty token)."""
-    text, name = read_text(file)
-    listed = _json_list(text)
-    if listed is not None:
-        return listed
-    if file.lower().endswith(".json"):
-        raise UserError(f"{name}: must be a JSON list of texts")
-    lines = text.removesuffix("\n").split("\n") if text else []
-    if not lines:
-        raise UserError(f"{name}: is empty: it holds no token")
-    return tuple(line.removesuffix("\r") for line in lines)
-
-
-def _json_list(text: str) -> tuple[str, ...] | None:
-    """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    is_list = isinstance(found, list) and all(isinstance(token, str) for token in found)
-    return tuple(found) if is_list and found else None
-
-
 LONGEST_NAME = 100
 MOST_PLACES = 4096  # layers, or heads: a survey becomes a grid of them
 
@@ -496,8 +433,24 @@ class SavedPictureMaps(PictureMaps):
     rows: tuple[SavedPictureRow, ...]
 
 
-# Of older reports of these the first note says what they are about.
-ABOUT_FIRST = ("heads", "ablate", "why", "generate", "diff", "pitfalls")
+class FormerNotes(NamedTuple):
+    """What the first notes of a report said, where it had no other place for that (0.1.0).
+
+    The first one is what it is about; the second one may explain it, and does where it has `examples`.
+    """
+
+    has_explanation: bool = False
+    has_text: bool = False
+
+
+FORMER_NOTES = {
+    "heads": FormerNotes(),
+    "ablate": FormerNotes(),
+    "why": FormerNotes(has_explanation=True),
+    "generate": FormerNotes(has_text=True),
+    "diff": FormerNotes(),
+    "pitfalls": FormerNotes(),
+}
 
 
 @checked(frozen=True, kw_only=True, config=EXACT)
@@ -535,15 +488,16 @@ class SavedReport(Report):
 
         Older reports have these among their notes alone.
         """
-        if self.about or self.experiment not in ABOUT_FIRST:
+        former = FORMER_NOTES.get(self.experiment)
+        if self.about or former is None:
             return {}
         about, second = [*self.notes[:2], "", ""][:2]
-        explains = self.experiment == "why" or "examples" in self.statistics
+        explains = former.has_explanation or "examples" in self.statistics
         written = (note.removeprefix(WRITTEN) for note in self.notes if note.startswith(WRITTEN))
         return {
             "about": about,
             "how_to_read": second if explains else "",
-            "written": next(written, None) if self.experiment == "generate" else None,
+            "written": next(written, None) if former.has_text else None,
         }
 
 

@@ -4,9 +4,9 @@ A leaf that imports next to nothing: of a command line it is the first that is i
 """
 
 import os
+import signal
 import sys
 
-signal = __import__("_signal")  # what `signal` is made of, without enumerations, which take time
 ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 
 

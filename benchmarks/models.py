@@ -28,7 +28,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from attncli.core.engines import attend
 from attncli.core.layer import Computed, Marks, Wanted
-from attncli.core.runtime import SWITCH, tile_pass
+from attncli.core.runtime import SWITCH, library
 from attncli.measure.patterns import head_scores, wanted_scores
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
@@ -193,7 +193,7 @@ def compare(name: str, model: PreTrainedModel, num_tokens: int, rounds: int) -> 
 def by_pass(pass_: str, model: PreTrainedModel, ids: Tensor) -> float:
     """Wall time of one run of ours, with the compiled passes or with torch's."""
     os.environ[SWITCH] = "1" if pass_ == "compiled" else "0"
-    tile_pass.cache_clear()
+    library.cache_clear()
     return seconds("attn", model, ids)
 
 

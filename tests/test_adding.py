@@ -83,7 +83,7 @@ def put(addition: Addition, root: Path) -> None:
             and ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
             == addition.row_of
         )
-        assert isinstance(table, ast.Dict) and table.end_lineno is not None, "a literal dict"
+        assert isinstance(table, ast.Dict | ast.Tuple) and table.end_lineno is not None, "a literal table"
         lines.insert(table.lineno if addition.is_first else table.end_lineno - 1, addition.code)
     path.write_text("".join(lines))
 
@@ -142,6 +142,7 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "circuit": {"sentence": "a b a b"},
     "circuit of weights": {"weights": True},
     "generate": {"sentence": "a b a b"},
+    "heads": {"sentence": "a b a b"},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
     "heads of examples": ["heads", *TEXTS_OF_HEAD],
     "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},
@@ -187,7 +188,7 @@ def test_the_page_names_these_files_and_no_others() -> None:
     files = {
         "A statistic of a row": {"attncli/core/nearby_mass.py", "attncli/core/names.py"},
         "An experiment": {"attncli/commands/similarity.py", "attncli/settings/__init__.py"},
-        "A column of a result": {"attncli/records/logits.py"},
+        "A column of a result": {"attncli/records/logits.py", "attncli/views/logit_screens.py"},
         "Something measured of a pair of heads": {
             "attncli/records/pairs.py",
             "attncli/records/kinds.py",
@@ -351,6 +352,9 @@ def test_a_column_of_a_result_is_in_every_form(package: Package, tmp_path: Path)
     page = tmp_path / "page.html"
     package.attn("why", text, "-o", str(page))
     assert f'"{COLUMN}"' in page.read_text()
+    for screen in (package.attn("why", text), package.attn("why", text, "--format", "md")):
+        assert re.search(rf"head\W+{COLUMN}\W+(pattern\W+)?on average", screen), "behind the heads"
+        assert all(f"{size:.2f}" in screen for size in sizes[:6])
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text(f"experiment: why\nsentence: {text}\n")
     package.attn("batch", str(config), "-o", str(store), "--workers", "1", "--expect", f"{COLUMN} >= 0")

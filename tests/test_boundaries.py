@@ -1,4 +1,4 @@
-"""The arrows between the rooms, from the source's own import statements."""
+"""The arrows between the rooms, from the import statements of the source and the modules its tables name."""
 
 import ast
 from collections import Counter
@@ -27,7 +27,7 @@ ARROWS = {
     "core": set(),
     "report_parts": {"settings", "core", "records", "report"},
     "saved": {"arrays", "settings", *LEAVES},
-    "arrays": {"core", "errors", "files", "models", "plain_text"},
+    "arrays": {"core", "errors", "files", "models", "plain_text", "records"},
     "plain_text": set(),
     "records": {"core", "errors", "plain_text"},
     "arguments": {"core", "errors"},
@@ -36,6 +36,13 @@ ARROWS = {
     "signals": set(),
     "report": {"errors", "records"},
 }
+# How many of these there are at most: numbers that only fall.
+MOST_KEYS = 250
+MOST_NAMES_COMPARED = 17
+MOST_NAMES_TWICE = 18
+MOST_LONG_FILES, MOST_LONG_FUNCTIONS = 4, 3
+MOST_VAGUE_NAMES = 232
+
 LIBRARY = ("core", "models", "measure", "library")
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
@@ -56,6 +63,30 @@ def imported_modules(path: Path) -> set[str]:
     return modules
 
 
+TABLES = {
+    "__init__.py": "attncli.",
+    "cli.py": "attncli.commands.",
+    "core/names.py": "",
+    "settings/__init__.py": "attncli.",
+    "views/__init__.py": "attncli.views.",
+}
+"""The files whose tables name what is imported when it is asked for, and what the names begin with."""
+TABLE_ARROWS = {"settings": {"commands"}}
+"""The one table of experiments names their pages, which run them."""
+LOADERS = {"import_module", "__import__", "load_place"}
+
+
+def modules_named(path: Path) -> set[str]:
+    """The modules of ours that texts of a file name, whole or as its table does."""
+    prefixes = {"", TABLES.get(path.relative_to(PACKAGE).as_posix(), "")}
+    texts = {
+        node.value.partition(":")[0]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {prefix + text for prefix in prefixes for text in texts} & {*MODULES}
+
+
 def modules_needed(path: Path) -> set[str]:
     """Those of the statements of a file, in functions too, but for what type checkers alone import."""
     tree = ast.parse(path.read_text())
@@ -74,6 +105,9 @@ def modules_needed(path: Path) -> set[str]:
 NAMES = {f"attncli.core.{name}" for name in ("names", "process", "runtime")}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
+}
 
 
 @cache
@@ -92,6 +126,26 @@ def test_rooms_import_along_the_arrows() -> None:
         if room not in ("__init__", "__main__"):
             ours = {name.split(".")[1] for name in modules if name.startswith("attncli.")}
             assert ours - {"__version__"} <= ARROWS[room] | {room}, path
+
+
+def test_tables_name_modules_along_the_arrows() -> None:
+    for path in SOURCES:
+        room = room_of(path)
+        if room not in ("__init__", "__main__"):
+            ours = {name.split(".")[1] for name in modules_named(path) if "." in name}
+            assert ours <= ARROWS[room] | TABLE_ARROWS.get(room, set()) | {room}, path
+
+
+def test_only_tables_import_by_a_text() -> None:
+    files, imports_by_text = set(), 0
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOADERS:
+                files.add(path.relative_to(PACKAGE).as_posix())
+                imports_by_text += "import" in ast.unparse(node.func)
+    # The formulas are those that core/names.py names; what a plugin names is imported where they are read.
+    assert files <= {*TABLES} - {"core/names.py"} | {"core/formulas.py", "core/runtime.py"}
+    assert imports_by_text == 1
 
 
 def test_the_library_knows_neither_settings_nor_words_for_people() -> None:
@@ -140,18 +194,14 @@ def test_a_room_has_two_files_and_a_name_that_says_what_it_holds() -> None:
 
 
 def test_no_two_files_import_each_other() -> None:
-    names = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in SOURCES
-    }
     before = {
         name: {
-            imported if imported in names else imported.rpartition(".")[0]
+            imported if imported in MODULES else imported.rpartition(".")[0]
             for imported in modules_needed(path)
             if imported.startswith("attncli.")
         }
         - {name}
-        for name, path in names.items()
+        for name, path in MODULES.items()
     }
     while free := [name for name, needed in before.items() if not needed & before.keys()]:
         for name in free:
@@ -171,6 +221,7 @@ SUBJECTS = {
     "relations",
     "results",
     "sources",
+    "surveys",
     "why",
     "writing",
 }
@@ -179,3 +230,118 @@ SUBJECTS = {
 def test_a_base_name_is_one_subject_s() -> None:
     counts = Counter(path.stem for path in SOURCES if path.stem != "__init__")
     assert {name for name, count in counts.items() if count > 1} <= SUBJECTS, "two subjects, or a new one"
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in SOURCES}
+
+
+def in_rooms(*rooms: str) -> list[tuple[Path, ast.AST]]:
+    return [
+        (path, node) for path, tree in trees().items() if room_of(path) in rooms for node in ast.walk(tree)
+    ]
+
+
+def places(nodes: list[tuple[Path, ast.AST]]) -> list[str]:
+    """Where they are, for the message of a test."""
+    return [f"{path.relative_to(PACKAGE)}:{node.lineno}" for path, node in nodes]  # type: ignore[attr-defined]
+
+
+@cache
+def constants() -> frozenset[str]:
+    """The names in capitals that stand for a text, in whatever file."""
+    return frozenset(
+        target.id
+        for tree in trees().values()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.Tuple)
+        for target in ast.walk(ast.Tuple([*node.targets]))
+        if isinstance(target, ast.Name) and target.id.isupper()
+        if any(
+            isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(node.value)
+        )
+    )
+
+
+def is_text(node: ast.AST) -> bool:
+    """Whether it is a text, or a name in capitals that stands for one."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str)
+    return getattr(node, "attr", getattr(node, "id", "")) in constants()
+
+
+def test_views_and_commands_read_rows_by_their_attributes() -> None:
+    """A key in brackets is for what has no class: settings, and reports of other tools."""
+    nodes = in_rooms("views", "commands")
+    keys = [(path, node) for path, node in nodes if isinstance(node, ast.Subscript) and is_text(node.slice)]
+    calls = [(path, node) for path, node in nodes if isinstance(node, ast.Call) and len(node.args) > 1]
+    gets = [(path, node) for path, node in calls if ast.unparse(node.func) == "getattr"]
+    assert len(keys) + len(gets) <= MOST_KEYS, places([*keys, *gets])
+
+
+def experiments() -> set[str]:
+    """The names of experiments, and of other commands whose reports have a name."""
+    named = {
+        node.value.value
+        for _, node in in_rooms("commands", "settings")
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        if any(isinstance(target, ast.Name) and target.id == "experiment" for target in node.targets)
+    }
+    return {*map(str, named), "diff", "results", "show", "watch"}
+
+
+def test_no_room_but_commands_compares_with_the_name_of_an_experiment() -> None:
+    """What differs by experiment is declared where the experiment is, or its result."""
+    names = experiments()
+    assert {"self", "heads", "why"} < names
+
+    def is_name(node: ast.AST) -> bool:
+        parts = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+        return any(isinstance(part, ast.Constant) and part.value in names for part in parts)
+
+    compared = [
+        (path, node)
+        for path, node in in_rooms("views", "runs", "saved", "report", "report_parts")
+        if (isinstance(node, ast.Compare) and any(map(is_name, (node.left, *node.comparators))))
+        or (isinstance(node, ast.MatchValue) and is_name(node.value))
+    ]
+    assert len(compared) <= MOST_NAMES_COMPARED, places(compared)
+
+
+def test_a_class_has_its_name_alone() -> None:
+    files: dict[str, set[str]] = {}
+    for path, tree in trees().items():
+        for node in tree.body:
+            names = [node.name] if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                names = [node.targets[0].id]
+            for name in names:
+                if name[:1].isupper() and not name.isupper():
+                    files.setdefault(name, set()).add(str(path.relative_to(PACKAGE)))
+    twice = {name: paths for name, paths in files.items() if len(paths) > 1}
+    assert len(twice) <= MOST_NAMES_TWICE, twice
+
+
+def test_a_file_has_700_lines_at_most_and_a_function_60() -> None:
+    long = {str(path): count for path in SOURCES if (count := len(path.read_text().splitlines())) > 700}
+    assert len(long) <= MOST_LONG_FILES, long
+    functions = {
+        f"{path.relative_to(PACKAGE)}:{node.name}": node.end_lineno - node.lineno + 1
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None
+    }
+    long_functions = {name: count for name, count in functions.items() if count > 60}
+    assert len(long_functions) <= MOST_LONG_FUNCTIONS, long_functions
+
+
+def test_variables_are_called_after_what_they_hold() -> None:
+    vague = [
+        (path, node)
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        if node.id in ("found", "own", "one", "shown")
+    ]
+    assert len(vague) <= MOST_VAGUE_NAMES, places(vague)

@@ -68,7 +68,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the two packages, as one of site-packages."""
     site = tmp_path_factory.mktemp("site")
     code = {Path(one.file).stem: one.code for one in additions() if one.row_of is None}
-    similarity = code["similarity"].replace("attncli.commands.similarity", "attn_similarity")
+    similarity = code["similarity"]
     engine = "from attncli.core.engines import Engine\n\nEXACT = Engine(attend, suits)\n"
     install(site, "attn_nearby", {"attn_nearby": code["nearby_mass"], "attn_nearby_tsv": code["tsv"]}, NEARBY)
     modules = {"attn_similarity": similarity, "attn_similarity_exact": f"{code['exact']}\n{engine}"}
@@ -169,6 +169,22 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
     exact = np.array(report("engine")["tensors"]["weights"]["values"])
     assert np.abs(exact - expected).max() < 1e-14, "in float64, which no other engine takes for float32"
     assert "similarity" in ended["schema"].out
+
+
+def test_a_spec_of_a_plugin_may_name_the_module_of_its_run(tmp_path: Path) -> None:
+    """As all did before there was a PAGE."""
+    (code,) = (one.code for one in additions() if one.file.endswith("similarity.py"))
+    former = code.replace("PAGE = SampledPage(run=run)\n", "").replace(
+        '    experiment = "similarity"\n', '    experiment, module = "similarity", "attn_former"\n'
+    )
+    install(
+        tmp_path,
+        "attn_former",
+        {"attn_former": former},
+        {"experiments": {"similarity": "attn_former:SimilaritySpec"}},
+    )
+    (ended,) = attn([["similarity", "a b c", "--format", "json"]], tmp_path, tmp_path)
+    assert ended.code == 0 and "similarity" in json.loads(ended.out)["tensors"]
 
 
 def test_a_broken_one_is_a_line_each_and_the_rest_works(site: Path, tmp_path: Path) -> None:

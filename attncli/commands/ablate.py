@@ -21,6 +21,7 @@ from attncli.settings.fields import (
     contradiction,
 )
 from attncli.settings.models import PROBE, ImageSpec, SurveyTextSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ HeadNamesOrAll = Annotated[
 class AblateSpec(SurveyTextSpec, ImageSpec):
     experiment = "ablate"
     title = "What is lost without each head"
-    module = "attncli.commands.ablate"
-    model_module = module
     needs_head = True
     examples = (
         "attn ablate",
@@ -414,3 +413,6 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
     if pretrained.predicts == "masked":
         return f"The loss, in nats per token, is on {places} masked at random."
     return f"The loss, in nats per token, is on {places}, each predicted from those before it."
+
+
+PAGE = ModelPage(read=read, report=report, report_many=report_many)

@@ -21,6 +21,7 @@ from attncli.settings.attention import (
     PositionSpec,
     SelfSpec,
 )
+from attncli.settings.pages import SampledPage
 from attncli.settings.text import Texts, TextSpec, explained_token
 from attncli.toys.attention import (
     MAX_LOOP_CELLS,
@@ -351,3 +352,8 @@ def run_cross(spec: CrossSpec, texts: Texts, draws: Draws) -> Report:
     tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
     note = "Cross-attention takes keys and values from another source: here columns are the context's tokens."
     return build_report(spec, texts, tensors, attention.statistics, [note, *attention.notes])
+
+
+SELF = SampledPage(run=run_self, steps=steps)
+MULTIHEAD = SampledPage(run=run_multihead, steps=steps)
+CROSS = SampledPage(run=run_cross, steps=steps)

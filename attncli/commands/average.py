@@ -18,14 +18,13 @@ from attncli.settings.fields import (
     contradiction,
     in_group,
 )
+from attncli.settings.pages import SampledPage
 from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec, explained_token
 
 
 class AverageSpec(TextSpec, ExplainRowSpec):
     experiment = "average"
     title = "Averages over tokens"
-    module = "attncli.commands.average"
-    explained_by = "attncli.commands.average"
     examples = (
         'attn average "the cat walks on the street" --embed-dim 2',
         "attn average --num-tokens 8 --batch-size 4 --embed-dim 2 --seed 1337",
@@ -131,3 +130,6 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
         "output": named(found.output, "query", "dim"),
     }
     return build_report(spec, texts, tensors, statistics, notes)
+
+
+PAGE = SampledPage(run=run, steps=steps)

@@ -183,12 +183,12 @@ class OpenModel:
 def opened_model(spec: "HeadsSpec", texts: Texts) -> tuple[OpenModel, Report]:
     """The model with what predicts tokens, where it has that, and what its heads do on the text."""
     from attncli.models.folder import quiet_transformers
-    from attncli.runs.runner import check_before_reading, import_experiment, model_of
+    from attncli.runs.runner import check_before_reading, model_of, page_of
 
     check_before_reading(spec)
     with progress_line() as progress:
         progress.begin(first_words([spec.model_source()]))
-        import_experiment(spec)
+        page_of(spec)
         quiet_transformers()  # its messages would write over the screen
         model = OpenModel(spec, model_of(spec, progress, with_head=True))
         return model, model.survey(texts)

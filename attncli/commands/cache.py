@@ -11,6 +11,7 @@ from attncli.core.names import CACHE_POLICIES
 from attncli.plain_text import counted
 from attncli.settings.fields import Contradictions, Count, Everyday, Form, NotFor, Size, contradiction
 from attncli.settings.models import SurveyTextSpec, split_names
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ POLICIES = Form(
 class CacheSpec(SurveyTextSpec):
     experiment = "cache"
     title = "What a smaller cache loses"
-    module = "attncli.commands.cache"
-    model_module = module
     needs_head = True
     group = "Cache"
     examples = (
@@ -295,3 +294,6 @@ def _of_policies(
         f"{result.judged:,} after it.",
         how_to_read="The prompt is read once; what follows sees of it what a policy keeps, and itself.",
     )
+
+
+PAGE = ModelPage(read=read, report=report)

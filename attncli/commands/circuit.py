@@ -12,6 +12,7 @@ from attncli.plain_text import counted
 from attncli.report import Report
 from attncli.settings.fields import Contradictions, Everyday, contradiction
 from attncli.settings.models import SurveyTextSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ class CircuitSpec(SurveyTextSpec):
     experiment = "circuit"
     title = "Which heads feed which"
     main_table = "edges"
-    module = "attncli.commands.circuit"
-    model_module = module
     needs_head = True
     examples = (
         "attn circuit",
@@ -157,3 +156,6 @@ def _report_weights(
     spec = spec.model_copy(update={"probe": None, "num_tokens": None})
     about = f"{pretrained.name}: which heads can feed which, from weights alone."
     return build_report(spec, Texts(), {}, result, notes, about=about, how_to_read=WEIGHTS_NOTE)
+
+
+PAGE = ModelPage(read=read, report=report, report_many=report_many)

@@ -29,6 +29,7 @@ from attncli.settings.fields import (
     with_maps,
 )
 from attncli.settings.models import ModelSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 
 if TYPE_CHECKING:
@@ -278,8 +279,6 @@ class TwoTextsSpec(ModelSpec):
     """Two texts that one model reads."""
 
     experiment = "diff"
-    module = "attncli.commands.diff"
-    model_module = module
     examples = ()
     needs_head = True
 
@@ -288,6 +287,9 @@ class TwoTextsSpec(ModelSpec):
 
     def text_sources(self) -> tuple[TextSource, ...]:
         return TextSource("a", self.a), TextSource("b", self.b)
+
+    def page(self) -> ModelPage:
+        return ModelPage(read=read, report=report)
 
 
 def read(

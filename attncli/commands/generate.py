@@ -22,6 +22,7 @@ from attncli.settings.fields import (
 )
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import HeadNumber, ImageSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import IN_FILE, Text, TextPath, Texts, text_or_file
 
 if TYPE_CHECKING:
@@ -121,8 +122,6 @@ class GenerateSpec(PromptSpec):
     experiment = "generate"
     title = "Attention while a model writes"
     main_table = "heads"
-    module = "attncli.commands.generate"
-    model_module = module
     default_model = HeadsSpec.default_model
     drawn_maps = "heads"
     needs_head = True
@@ -358,3 +357,6 @@ def _notes(
     else:
         notes += settings_notes(pretrained.whole.generation_config)
     return [*notes, *result.notes]
+
+
+PAGE = ModelPage(read=read, report=report)

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,17 +18,12 @@ from attncli.commands.surveys import (
     about_heads,
     notes_of,
     of_pattern,
-    pattern_tables,
-    ranked_parts,
+    ranked,
     report_of_totals,
     sinks_of,
 )
-from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST
 from attncli.measure.heads import (
-    HIGH_NORM,
-    HeadMaps,
     HeadOptions,
-    RestOfText,
     Surveyed,
     SurveyedLayers,
     check_reading,
@@ -36,45 +32,39 @@ from attncli.measure.heads import (
     stacks_of,
     surveyed,
 )
-from attncli.measure.looks import MEAN, ROLLOUT, FirstLooks, PictureLooks
-from attncli.measure.patterns import (
-    HeadRow,
-    Stack,
-    patterns_of_text,
-    rows_behind_patterns,
-    rows_by_stack,
-)
+from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import Pretrained, Reading, part_that_reads, part_that_sees, reader_of
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
+from attncli.records.columns import Records
+from attncli.records.surveys import NAMING, HeadSurvey, PatchNorm, PatchNorms, SurveyedHead, TokenNamed
 from attncli.report import (
     NamedTensor,
-    Numbers,
     Picture,
     PictureMaps,
     PictureRow,
     Report,
-    Statistic,
-    Table,
     whole_head_name,
 )
 from attncli.report_parts import build_report, named, versions
 from attncli.runs.report_values import (
     LayerOfHeads,
+    StacksOfText,
     ValueTable,
     survey_values,
 )
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
 
 
 def options_of(spec: HeadsSpec) -> HeadOptions:
     """What the settings ask of each head."""
-    sought = spec.sought()
+    queries, keys = spec.sought().values()
     return HeadOptions(
         skip_sink=spec.skip_sink,
         words=spec.words,
@@ -83,8 +73,8 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
         rest=spec.names_rest(),
         maps=spec.maps,
         full=tuple(spec.full),
-        queries=tuple(sought["from"]),
-        keys=tuple(sought["to"]),
+        queries=tuple(queries),
+        keys=tuple(keys),
         looks=spec.image is not None,
     )
 
@@ -107,11 +97,14 @@ def report_each(
     progress: Callable[[float], None] | None,
 ) -> list[Report]:
     """The survey of each of some texts of equal counts."""
-    specs = [with_kind_of_maps(one, readings[0]) for one in specs]
-    spec = specs[0]
+    specs = [with_kind_of_maps(spec, readings[0]) for spec in specs]
+    first = specs[0]
     pretrained = reader_of(pretrained, readings[0])
-    found = surveyed(pretrained, readings, options_of(spec), ablate=spec.ablate, progress=progress)
-    return [report_of_text(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
+    run = surveyed(pretrained, readings, options_of(first), ablate=first.ablate, progress=progress)
+    return [
+        report_of_text(spec, reading, run, text, pretrained)
+        for text, (spec, reading) in enumerate(zip(specs, readings, strict=True))
+    ]
 
 
 def values_each(
@@ -119,43 +112,36 @@ def values_each(
 ) -> tuple[ValueTable | None, Mapping[str, str]]:
     """The values of the reports of some texts of equal counts, and what they were made with.
 
-    None of a picture, and where the settings choose heads or ask for more than statistics.
+    None of a picture, where the settings choose heads or ask for more than statistics, and where a column is
+    computed from rows.
     """
     spec, pretrained = specs[0], reader_of(pretrained, readings[0])
     chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
     asks_for_more = spec.rollout or spec.full or spec.maps not in ("auto", "self", "none")
+    asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
     if chooses or asks_for_more or spec.probe or spec.image is not None or readings[0].seen is not None:
         return None, {}
     options = replace(options_of(spec), maps="none")
     survey = surveyed(pretrained, readings, options, ablate=spec.ablate).survey
     heads = _layers_of_heads(survey.found)
-    first_keys = [torch.from_numpy(one.values[..., one.names.index("sink_mass")]) for one in heads]
-    others: list[dict[str, Numbers | Table]] = []
+    first_keys = [torch.from_numpy(each.values[..., each.names.index("sink_mass")]) for each in heads]
+    texts = []
     for text in range(len(readings)):
-        stacks = list(stacks_of(survey.found, text).values())
-        others.append(
-            {
-                "patterns": Table(rows_behind_patterns(stacks)),
-                "pattern_rows": Table(rows_by_stack(stacks)),
-                "model": sinks_of(torch.cat([mass[text] for mass in first_keys])),
-            }
-        )
-        if survey.rest is not None:
-            counts = _counts_of_rest([*stacks_of(survey.rest, text).values()])
-            others[text][f"{WITHOUT_FIRST}_rows"] = counts
-    named = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
-    rest = [] if survey.rest is None else _layers_of_heads(survey.rest, named)
-    return survey_values(heads, rest, others), versions()
+        rest_stacks = {} if survey.rest is None else stacks_of(survey.rest, text)
+        sinks = sinks_of(torch.cat([mass[text] for mass in first_keys]))
+        texts.append(StacksOfText([*stacks_of(survey.found, text).values()], [*rest_stacks.values()], sinks))
+    rest = [] if survey.rest is None else _layers_of_heads(survey.rest, NAMING)
+    return survey_values(heads, rest, texts), versions()
 
 
-def _layers_of_heads(found: SurveyedLayers, named: Collection[str] | None = None) -> list[LayerOfHeads]:
+def _layers_of_heads(surveyed: SurveyedLayers, named: Collection[str] | None = None) -> list[LayerOfHeads]:
     """The statistics of each layer, or those that are named, as numbers."""
     layers = []
-    for layer, numbers in zip(found.layers, head_numbers(found), strict=True):
+    for layer, numbers in zip(surveyed.layers, head_numbers(surveyed), strict=True):
         kept = [place for place, name in enumerate(numbers.names) if named is None or name in named]
         values = numbers.values.double().numpy(force=True)[..., kept]
         names = tuple(numbers.names[place] for place in kept)
-        layers.append(LayerOfHeads(layer.where["stack"], layer.where["layer"], names, values))
+        layers.append(LayerOfHeads(layer.place.stack, layer.place.layer, names, values))
     return layers
 
 
@@ -193,7 +179,8 @@ def _report_pictures(
     looks = None
     if spec.statistic is None:
         is_ranked = bool(spec.sort or spec.top or spec.pattern)
-        looks = FirstLooks(spec.sought()["from"], spec.heads_shown(), keeps_all=is_ranked)
+        queries, _ = spec.sought().values()
+        looks = FirstLooks(queries, spec.heads_shown(), keeps_all=is_ranked)
 
     def read_one(line: TextLine) -> Reading:
         assert line.image is not None
@@ -213,7 +200,7 @@ def _report_pictures(
 
 
 def _picture_maps(
-    spec: HeadsSpec, heads: Table, looks: FirstLooks | None, num_pictures: int
+    spec: HeadsSpec, heads: Records[SurveyedHead], looks: FirstLooks | None, num_pictures: int
 ) -> PictureMaps | None:
     """The maps of the same heads over each of the first pictures; None where none was kept.
 
@@ -228,8 +215,8 @@ def _picture_maps(
         chosen, about = named, f"{'head' if len(named) == 1 else 'heads'} {', '.join(named)}"
     elif looks.keeps_all:
         stacks = ("self", "encoder") if pictures[0].reading.context is None else ("cross",)
-        ranked = [f"{row['layer']}:{row['head']}" for row in heads if row["stack"] in stacks]
-        chosen = [name for name in ranked if name in kept][:MOST_HEADS_SHOWN]
+        ranked_names = [f"{head.layer}:{head.head}" for head in heads if head.stack in stacks]
+        chosen = [name for name in ranked_names if name in kept][:MOST_HEADS_SHOWN]
         about = f"the first {counted(len(chosen), 'head')}" if len(chosen) > 1 else "the first head"
         about += f" by {'least ' if spec.ascending else ''}{spec.sort}" if spec.sort else ""
     else:
@@ -263,126 +250,103 @@ def _read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Readi
     return read(spec, Texts(text=line.text), pretrained, torch.Generator())
 
 
-def _rest_tables(rest: RestOfText | None) -> dict[str, Table]:
-    """What `rest_pattern` is named by, and how many rows of the text that comes from."""
-    if rest is None:
-        return {}
-    counts = _counts_of_rest([*rest.stacks.values()])
-    return {WITHOUT_FIRST: Table(rest.rows), f"{WITHOUT_FIRST}_rows": counts}
-
-
-def _counts_of_rest(stacks: Sequence[Stack]) -> Table:
-    measured = dict.fromkeys(name for stack in stacks for name in stack.num_rows)
-    return Table(
-        {"stack": stack.name, STARTS_SPECIAL: stack.starts_special, **measured, **stack.num_rows}
-        for stack in stacks
-    )
-
-
 def report_of_text(
-    spec: HeadsSpec, whole: Reading, surveyed: Surveyed, text: int, pretrained: Pretrained
+    spec: HeadsSpec, whole: Reading, run: Surveyed, text: int, pretrained: Pretrained
 ) -> Report:
     """The report of one of the texts that were surveyed together."""
-    reading, found = whole.in_words(), surveyed.texts[text]
-    patterns = patterns_of_text(found.rows, found.stacks, found.key_of)
-    tables = (
-        pattern_tables(patterns)
-        | _rest_tables(found.rest)
-        | {"named_tokens": _named_tokens(spec, reading, pretrained)}
-    )
-    rows, none = of_pattern(spec, found.rows, found.rows, {stack.name: stack for stack in found.stacks})
-    statistics, tensors = ranked_parts(spec, rows, tables)
-    if surveyed.rollout:
-        tensors["rollout"] = named(surveyed.rollout[text], "query", "key")
+    reading, of_text = whole.in_words(), run.texts[text]
+    named_tokens = _named_tokens(spec, reading, pretrained)
+    survey = replace(of_text.survey(), named_tokens=named_tokens)
+    numbers = {name: survey.heads.column(name) for name in NAMING if name in survey.heads.cells}
+    survey, none = of_pattern(spec, survey, numbers, {stack.name: stack for stack in of_text.stacks})
+    survey, tensors = ranked(spec, survey)
+    if run.rollout:
+        tensors |= {"rollout": named(run.rollout[text], "query", "key")}
     spelling = None if spec.words else pretrained.token_spelling
     tokens, context = reading.text.tokens, () if reading.context is None else reading.context.tokens
-    if surveyed.looks:
-        looks = surveyed.looks[text]
-        tensors["looks"] = NamedTensor(("layer", "head", "key"), looks.by_layer())
-        tensors["mean_look"] = NamedTensor(("layer", "key"), looks.mean_by_layer())
+    if run.looks:
+        looks = run.looks[text]
+        tensors |= {
+            "looks": NamedTensor(("layer", "head", "key"), looks.by_layer()),
+            "mean_look": NamedTensor(("layer", "key"), looks.mean_by_layer()),
+        }
         if (rolled := looks.rolled()) is not None:
-            tensors["rollout"] = named(rolled, "key")
+            tensors |= {"rollout": named(rolled, "key")}
         names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
         spec = spec.model_copy(update={"from": names})
-        statistics |= _norm_statistics(surveyed, reading, text)
+        survey = _with_norms(survey, run, reading, text)
     pictures = pictures_of(reading)
-    if surveyed.maps:
-        maps = surveyed.maps[text]
+    if run.maps:
+        maps = run.maps[text]
         tensors |= _map_tensors(maps)
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
         if pictures and reading.context is not None and spec.maps != "cross":
-            of_encoder = tuple(replace(one, axis="tokens") for one in pictures)
+            of_encoder = tuple(replace(picture, axis="tokens") for picture in pictures)
             pictures = () if maps.query.seen is None else of_encoder
-            tensors = {name: one for name, one in tensors.items() if name not in ("looks", "mean_look")}
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in ("looks", "mean_look")}
     count = counted(len(whole.text.ids), "token")
     if spec.words:
         count += f" of {counted(len(reading.text.ids), 'word')}"
     notes = [
         *notes_of(spec),
         *none,
-        *surveyed.way.notes(),
+        *run.way.notes(),
         *whole.left_out_notes(),
         *ablated_notes(spec.ablate),
     ]
     read = Texts(tokens, context, token_spelling=spelling)
-    about = about_heads(pretrained.name, len(found.rows), count)
-    unseen = _unseen(spec, tables["named_tokens"], found.rows)
+    about = about_heads(pretrained.name, len(of_text.heads), count)
+    unseen = _unseen(spec, named_tokens, of_text.heads)
     return build_report(
-        spec, read, tensors, statistics, notes, about=about, how_to_read=unseen, pictures=pictures
+        spec, read, tensors, survey, notes, about=about, how_to_read=unseen, pictures=pictures
     )
 
 
 def pictures_of(reading: Reading) -> tuple[Picture, ...]:
     """The pictures of a reading, as a report has them."""
-    is_context = reading.text.seen is None
-    return tuple(
-        Picture(
-            one.name, one.size, one.crop, one.png, one.boxes, "context_tokens" if is_context else "tokens"
-        )
-        for one in (() if reading.seen is None else reading.seen.pictures)
-    )
+    axis: Literal["tokens", "context_tokens"] = "context_tokens" if reading.text.seen is None else "tokens"
+    seen = () if reading.seen is None else reading.seen.pictures
+    return tuple(Picture(each.name, each.size, each.crop, each.png, each.boxes, axis) for each in seen)
 
 
-def _norm_statistics(surveyed: Surveyed, reading: Reading, text: int) -> dict[str, Statistic]:
-    """The median norm of the patches that the last block gives, and the patches far above it."""
-    norms = surveyed.norms
+def _with_norms(survey: HeadSurvey, run: Surveyed, reading: Reading, text: int) -> HeadSurvey:
+    """The survey with the median norm of the patches that the last block gives, and those far above it."""
+    norms = run.norms
     medians, are_high = (None, None) if norms is None else (norms.medians(), norms.are_high())
     if norms is None or norms.norms is None or medians is None or are_high is None:
-        return {}
+        return survey
     places = are_high[text].nonzero()[:, 0].tolist()
-    numbers: dict[str, Statistic] = {
-        "norms": Numbers(median_norm=float(medians[text]), high_norm=HIGH_NORM, num_high=len(places))
-    }
-    rows = Table(
-        {"position": place, "token": reading.text.tokens[place], "norm": float(norms.norms[text, place])}
-        for place in places
+    return replace(
+        survey,
+        norms=PatchNorms.single(median_norm=float(medians[text]), high_norm=HIGH_NORM, num_high=len(places)),
+        high_norm_patches=PatchNorm.table(
+            position=places,
+            token=[reading.text.tokens[place] for place in places],
+            norm=norms.norms[text, places].tolist(),
+        ),
     )
-    return numbers | ({"high_norm_patches": rows} if rows else {})
 
 
-def _unseen(spec: HeadsSpec, named_tokens: Table, rows: Sequence[HeadRow]) -> str:
+def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[SurveyedHead]) -> str:
     """A sentence where no head has any weight from what was named to what stands behind it; else nothing."""
-    places = {
-        key: [int(str(row["position"])) for row in named_tokens if row["setting"] == key]
-        for key in spec.sought()
-    }
-    is_behind = places["from"] and places["to"] and max(places["from"]) < min(places["to"])
-    if not is_behind or any(row["from_to_weight"] for row in rows):
+    queries, keys = (
+        [token.position for token in named_tokens if token.setting == setting] for setting in spec.sought()
+    )
+    is_behind = queries and keys and max(queries) < min(keys)
+    if not is_behind or heads.column("from_to_weight").any():
         return ""
-    names = spec.sought()
-    flags = " ".join(
-        f"--{key} {name}" for key, other in (("from", "to"), ("to", "from")) for name in names[other]
-    )
+    from_names, to_names = spec.sought().values()
+    flags = [*(f"--from {name}" for name in to_names), *(f"--to {name}" for name in from_names)]
     return (
-        f"Every weight is 0: {', '.join(names['from'])} stands before {', '.join(names['to'])}, and this "
-        f"model never looks ahead. The other way round: {flags}."
+        f"Every weight is 0: {', '.join(from_names)} stands before {', '.join(to_names)}, and this "
+        f"model never looks ahead. The other way round: {' '.join(flags)}."
     )
 
 
-def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> Table:
+def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> Records[TokenNamed]:
     """The tokens that `from` and `to` mean, each with its position and the name that means it."""
     texts = {"sentence": reading.text} | ({} if reading.context is None else {"context": reading.context})
-    return Table(
+    return TokenNamed.rows(
         {"setting": key, "name": name, "text": which, "position": position, "token": text.tokens[position]}
         for key, names in spec.sought().items()
         for which, text in texts.items()
@@ -393,8 +357,11 @@ def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> 
 def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
     """The maps of all heads, and the whole weights of those that were asked for."""
     axes = ("query", "key") if maps.is_whole else ("query_block", "key_block")
-    every = {name: NamedTensor(("layer", "head", *axes), found) for name, found in maps.by_layer().items()}
+    every = {name: NamedTensor(("layer", "head", *axes), kept) for name, kept in maps.by_layer().items()}
     return every | {
         whole_head_name(*place): NamedTensor(("query", "key"), weights)
         for place, weights in maps.in_full().items()
     }
+
+
+PAGE = ModelPage(read=read, report_each=report_each, report_many=report_many, values_each=values_each)

@@ -29,8 +29,9 @@ from attncli.commands.pager import walk
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError
 from attncli.saved import read_reports
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.layout import Screen
 from attncli.views.sections import Grid, Paragraph
-from attncli.views.tables import Screen, sections
+from attncli.views.tables import sections
 
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode

@@ -36,6 +36,7 @@ from attncli.report import NamedTensor, Numbers, Report, Statistic, Step
 from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, explained_token
 
 AttentionOfModel = SelfOfModelSpec | MultiheadOfModelSpec | CrossOfModelSpec
@@ -305,3 +306,6 @@ def _score_rule(layer: AttentionLayer, head: int) -> Numbers:
     """How a head's scores are computed from query · key, for readers who check them."""
     sink = None if layer.rules.sink is None else layer.rules.sink[0, head].item()
     return Numbers(scale=layer.scale, softcap=layer.rules.softcap, sink=sink)
+
+
+PAGE = ModelPage(read=read, report_each=report_each, steps=steps)

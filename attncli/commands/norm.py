@@ -14,6 +14,7 @@ from attncli.settings.fields import (
     contradiction,
     in_group,
 )
+from attncli.settings.pages import SampledPage
 from attncli.settings.text import Texts
 
 OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",), "rms": ("rms_norm",)}
@@ -23,8 +24,6 @@ OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",),
 class NormSpec(ExplainSpec):
     experiment = "norm"
     title = "Normalisation"
-    module = "attncli.commands.norm"
-    explained_by = "attncli.commands.norm"
     examples = (
         "attn norm --batch-size 32 --num-features 100",
         "attn norm --kind layer --explain",
@@ -121,3 +120,6 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
     statistics = {name: _first_feature_and_example(output) for name, output in outputs.items()}
     statistics["agreement_with_torch"] = Numbers(found.differences)
     return build_report(spec, texts, tensors, statistics, notes)
+
+
+PAGE = SampledPage(run=run, steps=steps)

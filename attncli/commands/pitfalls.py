@@ -6,6 +6,7 @@ from pydantic import Field
 
 from attncli.report import Numbers, Report, Row, Statistic, Table, pair_names
 from attncli.settings.fields import BYTES_PER_WEIGHT, Contradictions, Everyday, Size, contradiction, in_group
+from attncli.settings.pages import SampledPage
 from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec
 
 
@@ -80,7 +81,6 @@ else:
 class PitfallsSpec(TextSpec):
     experiment = "pitfalls"
     title = "A classic mistake"
-    module = "attncli.commands.pitfalls"
     examples = (
         "attn pitfalls",
         "attn pitfalls softmax-twice --num-tokens 8",
@@ -173,3 +173,6 @@ def _line(name: str, both: Any) -> Row:
         "right": both.right[metric],
         "mistake": PITFALLS[name].summary,
     }
+
+
+PAGE = SampledPage(run=run)

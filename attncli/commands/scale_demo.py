@@ -17,6 +17,7 @@ from attncli.settings.fields import (
     Size,
     in_group,
 )
+from attncli.settings.pages import SampledPage
 from attncli.settings.text import Texts
 
 
@@ -36,8 +37,6 @@ class ScaleDemoSpec(ExplainSpec):
     experiment = "scale-demo"
     title = "Why scores are scaled"
     main_table = "variance"
-    module = "attncli.commands.scale_demo"
-    explained_by = "attncli.commands.scale_demo"
     examples = (
         "attn scale-demo",
         "attn scale-demo --head-dim 16",
@@ -150,3 +149,6 @@ def run(spec: ScaleDemoSpec, texts: Texts, draws: Any) -> Report:
         "gradient_norm is the Frobenius norm of the softmax Jacobian: it vanishes as the row saturates.",
     ]
     return build_report(spec, texts, tensors, statistics, notes)
+
+
+PAGE = SampledPage(run=run, steps=steps)

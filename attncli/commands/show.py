@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attncli.arrays import is_array_file, read_array
+from attncli.arrays import checked_weights, is_array_file, read_array, read_tokens
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, option, refuse_given
 from attncli.commands.output import Destination
 from attncli.errors import UserError, available_bytes
 from attncli.files import STDIN
-from attncli.saved import SavedReports, checked_weights, read_array_report, read_reports, read_tokens
+from attncli.saved import SavedReports, read_array_report, read_reports
 from attncli.views import SUFFIXES
 
 EXAMPLES = (

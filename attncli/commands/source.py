@@ -30,6 +30,7 @@ from attncli.settings.fields import (
 )
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, text_or_file
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ class SourceSpec(ModelSpec):
     experiment = "source"
     title = "Where an answer came from"
     main_table = "sources"
-    module = model_module = "attncli.commands.source"
     default_model = HeadsSpec.default_model
     needs_head = True
     group = "Input"
@@ -421,3 +421,6 @@ def keep_heads(spec: SourceSpec, result: "RetrievingHeads") -> Path | None:
     finally:
         part.unlink(missing_ok=True)
     return place
+
+
+PAGE = ModelPage(read=read, report=report, check_texts=check_texts)

@@ -4,7 +4,7 @@ Nothing here reads a model: a batch, whose workers did, shows its survey without
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,18 @@ import torch
 from pydantic_core import PydanticSerializationError
 
 from attncli.core.formulas import sink_rate
-from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST
+from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.errors import UserError
-from attncli.measure.patterns import (
-    HeadPatterns,
-    HeadRow,
-    HeadTotals,
-    Stack,
-    interval_rows,
-    shows_pattern,
-    summary_patterns,
-    with_equal_names,
-)
+from attncli.measure.patterns import HeadTotals, LayerPlace, NumbersByName, heads_with
 from attncli.plain_text import counted
-from attncli.report import NamedTensor, Numbers, PictureMaps, Report, Statistic, Table
+from attncli.records.columns import Records
+from attncli.records.surveys import HeadSurvey, SinkRate, Stack, SurveyedHead
+from attncli.records.values import NamedTensor
+from attncli.report import PictureMaps, Report
 from attncli.report_parts import WORDS_NOTE, build_report, shipped_notes
 from attncli.runs.connection import Damaged
 from attncli.runs.reading import Reader, differing_settings
-from attncli.runs.report_values import ROWS, Columns, stack_and_name
+from attncli.runs.stored_columns import SurveyColumn, survey_columns_of
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import Texts
 
@@ -51,80 +45,67 @@ def report_of_totals(
     totals: HeadTotals,
     name: str,
     notes: Sequence[str],
-    picture_maps: Callable[[Table], PictureMaps | None] = lambda heads: None,
+    picture_maps: Callable[[Records[SurveyedHead]], PictureMaps | None] = lambda heads: None,
 ) -> Report:
     """The report of a survey of many texts; of pictures with the maps of the heads that are listed."""
-    heads = totals.heads()
-    rows = with_equal_names([head.row() for head in heads])
-    patterns = summary_patterns(heads, totals.stacks)
-    rows, none = of_pattern(spec, rows, [head.where | head.lower for head in heads], totals.stacks)
-    intervals = {"intervals": Table(interval_rows(heads, totals.stacks))}
-    statistics, tensors = ranked_parts(spec, rows, pattern_tables(patterns) | intervals)
-    statistics["texts"] = Numbers(num_texts=totals.num_texts, num_tokens=totals.num_tokens)
+    survey, lower = totals.survey()
+    num_heads = len(survey.heads)
+    survey, none = of_pattern(spec, survey, lower, totals.stacks)
+    survey, tensors = ranked(spec, survey)
     kind = "picture" if spec.image is not None else "text"
     read = counted(totals.num_texts, kind)
     if totals.num_tokens is not None:
         read += f" of {counted(totals.num_tokens, 'token')}"
     all_notes = [*notes_of(spec), INTERVALS_NOTE.format(kind=kind), *none, *notes]
-    ranked = statistics.get("heads")
-    shown = ranked if isinstance(ranked, Table) else Table()
     return build_report(
         spec,
         Texts(),
         tensors,
-        statistics,
+        survey,
         all_notes,
-        about=about_heads(name, len(heads), read),
-        picture_maps=picture_maps(shown),
+        about=about_heads(name, num_heads, read),
+        picture_maps=picture_maps(survey.heads),
     )
 
 
 def of_pattern(
-    spec: HeadsSpec, rows: list[HeadRow], numbers: Sequence[HeadRow], stacks: Mapping[str, Stack]
-) -> tuple[list[HeadRow], list[str]]:
+    spec: HeadsSpec, survey: HeadSurvey, numbers: NumbersByName, stacks: Mapping[str, Stack]
+) -> tuple[HeadSurvey, list[str]]:
     """The heads of the pattern that is asked for, by the numbers that name them; a note where none has it."""
     if spec.pattern is None:
-        return rows, []
-    having = [
-        row
-        for row, number in zip(rows, numbers, strict=True)
-        if shows_pattern(number, stacks[row["stack"]], spec.pattern)
-    ]
+        return survey, []
+    heads = survey.heads.taken(
+        heads_with(spec.pattern, survey.heads.column("stack").tolist(), numbers, stacks)
+    )
     statistic, threshold, *_ = HEAD_PATTERNS[spec.pattern]
     measured = (stack for stack in stacks.values() if spec.pattern in stack.patterns())
     few = not any(stack.has_enough_rows(statistic) for stack in measured)
     why = "too few rows of the text have it to tell" if few else f"none is above {threshold}"
-    return having, [] if having else [f"No head of this pattern, {spec.pattern}: {why}."]
+    notes = [] if heads else [f"No head of this pattern, {spec.pattern}: {why}."]
+    return replace(survey, heads=heads), notes
 
 
-def ranked_parts(
-    spec: HeadsSpec, rows: list[HeadRow], tables: Mapping[str, Table]
-) -> tuple[dict[str, Statistic], dict[str, NamedTensor]]:
-    """The heads, the tables about them and the sinks; of one statistic a grid instead."""
-    sinks = sinks_of(torch.tensor([row["sink_mass"] for row in rows]))
+def ranked(spec: HeadsSpec, survey: HeadSurvey) -> tuple[HeadSurvey, dict[str, NamedTensor]]:
+    """The survey with its heads in the order that is asked for, and the sinks; of one statistic a grid."""
+    heads = survey.heads
+    first_key = heads.column("sink_mass") if heads else np.empty(0)
+    survey = replace(survey, model=sinks_of(torch.from_numpy(first_key)))
     if spec.statistic is not None:
-        grids = Table(rows).grids(spec.statistic)
-        return {"model": sinks}, {f"{spec.statistic} {stack}".strip(): grid for stack, grid in grids.items()}
-    key, sign = spec.sort, 1 if spec.ascending else -1
-    if key is not None:
-        rows = sorted(rows, key=lambda row: sign * row[key] if row[key] == row[key] else inf)
-    some = {name: table for name, table in tables.items() if table}
-    return {"heads": Table(rows[: spec.top]), **some, "model": sinks}, {}
+        grids = heads.grids(spec.statistic)
+        return HeadSurvey(model=survey.model, texts=survey.texts), {
+            f"{spec.statistic} {stack}".strip(): grid for stack, grid in grids.items()
+        }
+    if spec.sort is not None:
+        numbers = heads.column(spec.sort)
+        order = np.argsort(numbers if spec.ascending else -numbers, kind="stable")
+        heads = heads.taken(order.tolist())
+    return replace(survey, heads=heads[: spec.top]), {}
 
 
-def sinks_of(first_key: torch.Tensor) -> Numbers:
+def sinks_of(first_key: torch.Tensor) -> SinkRate:
     """The share of heads whose mean weight on the first key is above the threshold."""
     rate = sink_rate(first_key.float(), SINK_THRESHOLD)
-    return Numbers(sink_rate=rate, sink_threshold=SINK_THRESHOLD)
-
-
-def pattern_tables(found: HeadPatterns) -> dict[str, Table]:
-    """What the heads do, by pattern, and how many rows of the text every pattern has."""
-    return {
-        "patterns": Table(found.patterns),
-        "strongest": Table(found.strongest),
-        "pattern_rows": Table(found.counts),
-    }
+    return SinkRate.single(sink_rate=rate, sink_threshold=SINK_THRESHOLD)
 
 
 def ablated_notes(heads: Sequence[str]) -> list[str]:
@@ -160,7 +141,7 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()
-        if settings["experiment"] == "heads" and not any(map(settings.get, ("texts", "relations")))
+        if settings.get("experiment") == "heads" and not any(map(settings.get, ("texts", "relations")))
     }
     if not surveys:
         raise UserError(
@@ -190,37 +171,33 @@ def _totals(reader: Reader, settings: int) -> HeadTotals:
     for runs in reader.done():
         kept = [place for place, run in enumerate(runs.runs) if run.settings == settings]
         if kept:
-            _add(totals, runs.columns, runs.values[kept])
-            if any(WITHOUT_FIRST in column.statistic for column in runs.columns):
-                _add(rest, runs.columns, runs.values[kept], of_rest=True)
+            columns = survey_columns_of(runs.columns)
+            _add(totals, columns.of_all, runs.values[kept])
+            if columns.of_rest:
+                _add(rest, columns.of_rest, runs.values[kept])
     # A store of before (0.2.0) does not have it, and one that was continued has it of some texts.
     totals.rest = rest if rest.num_texts == totals.num_texts else None
     return totals
 
 
-def _add(totals: HeadTotals, columns: Columns, values: np.ndarray, *, of_rest: bool = False) -> None:
-    """Add runs with the same columns (run, column), each of which is a text; or what is kept of the rest."""
+def _add(totals: HeadTotals, columns: Sequence[SurveyColumn], values: np.ndarray) -> None:
+    """Add runs with the same columns (run, column), each of which is a text."""
     totals.num_texts += len(values)
     known: set[str] = set()
     layers: dict[tuple[int, str], dict[int, dict[str, int]]] = {}
-    for place, (statistic, layer, head, *_) in enumerate(columns):
-        stack, name = stack_and_name(statistic)
-        if of_rest:
-            first, _, name = name.partition(".")
-            if first != WITHOUT_FIRST:
-                continue
-        if layer is not None and head is not None and "." not in name:
-            layers.setdefault((layer, stack), {}).setdefault(head, {})[name] = place
-        elif name == STARTS_SPECIAL:
+    for (stack, statistic, _, counts_rows), place, layer, head in columns:
+        if layer is not None and head is not None:
+            layers.setdefault((layer, stack), {}).setdefault(head, {})[statistic] = place
+        elif statistic == STARTS_SPECIAL:
             known.add(stack)
             totals.add_rows(stack, {}, starts_special=bool(values[:, place].all()))
-        elif (counted := name.removesuffix(ROWS)) != name and "." not in counted:
-            totals.add_rows(stack, {counted: int(values[:, place].sum())})
+        elif counts_rows:
+            totals.add_rows(stack, {statistic: int(values[:, place].sum())})
     for (layer, stack), heads in layers.items():
-        where = {"layer": layer, "kind": "cross" if stack == "cross" else "self", "stack": stack}
         (names, *_), places = heads.values(), np.array([list(head.values()) for head in heads.values()])
         of_layer = values[:, places]
-        totals.add(where, tuple(names), torch.from_numpy(of_layer))
+        kind = "cross" if stack == "cross" else "self"
+        totals.add(LayerPlace(layer, kind, stack), tuple(names), torch.from_numpy(of_layer))
         if stack not in known:
             totals.add_rows(stack, {}, starts_special=_starts_special_before(tuple(names), of_layer))
 

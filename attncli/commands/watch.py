@@ -43,9 +43,10 @@ from attncli.models.folder import id_and_revision
 from attncli.plain_text import counted, plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Statistic, Table
 from attncli.runs.reading import Reader, reading
-from attncli.runs.report_values import Columns, Condition, Expectations, parse_conditions
+from attncli.runs.report_values import Condition, Expectations, parse_conditions
 from attncli.runs.store import Store, open_store
 from attncli.runs.store_files import create_file, is_driven
+from attncli.runs.stored_columns import StoredColumns
 from attncli.views import load_view
 
 if TYPE_CHECKING:
@@ -560,7 +561,7 @@ class StoreOfOthers(UserError):
     """A store that the steps of these checkpoints cannot be added to."""
 
 
-def _heads_of(columns: Columns) -> frozenset[tuple[int | None, int | None]]:
+def _heads_of(columns: StoredColumns) -> frozenset[tuple[int | None, int | None]]:
     return frozenset((column.layer, column.head) for column in columns)
 
 
@@ -638,7 +639,7 @@ class _Checkpoints:
                 others = f"checkpoints in {run_of(model)}" if is_checkpoint else "the steps of attncli.Watch"
                 raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
 
-    def _check_heads(self, columns: Columns) -> None:
+    def _check_heads(self, columns: StoredColumns) -> None:
         """UserError for a checkpoint of another model."""
         heads = _heads_of(columns)
         if self.heads is not None and heads != self.heads:

@@ -24,6 +24,7 @@ from attncli.settings.fields import (
     contradiction,
 )
 from attncli.settings.models import SurveyTextSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
 
 LOGIT_OF_HEAD = Form(
@@ -86,8 +87,6 @@ else:
 class WhySpec(QueryAndKeySpec):
     experiment = "why"
     title = "What each head adds to a logit"
-    module = "attncli.commands.why"
-    model_module = module
     needs_head = True
     examples = (
         "attn why",
@@ -242,3 +241,6 @@ SCORE_NOTE = (
     "The score, beyond that of an average key that the query sees, is a sum over what each part wrote there; "
     "behind each part stands the weight as it would be without it."
 )
+
+
+PAGE = ModelPage(read=read, report=report)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attncli.core.names import PLUGGED, ends_of
-from attncli.core.runtime import imported_or_told
+from attncli.core.runtime import imported_or_told, load_place
 
 
 class RestOfSoftmax(NamedTuple):
@@ -164,8 +163,7 @@ def load_formula(place: str) -> Callable[..., Any]:
     for plugin in PLUGGED.values():
         if plugin.place == place:
             return imported_or_told(plugin) or no_number
-    module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
+    function: Callable[..., Any] = load_place(place)
     return function
 
 

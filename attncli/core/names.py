@@ -25,18 +25,24 @@ class RowStatistic(NamedTuple):
     """Whether it is about what the softmax was given, which weights from elsewhere do not tell."""
     is_peak: bool = False
     """Whether the number of a head is the largest of its rows, not their mean."""
+    unit: str = ""
+    """What its numbers are, where that is not weight."""
 
 
 # In the order in which reports name them.
 ROW_STATISTICS = {
-    "entropy": RowStatistic("attncli.core.formulas:entropy", running=True),
+    "entropy": RowStatistic("attncli.core.formulas:entropy", running=True, unit="nats"),
     "normalized_entropy": RowStatistic("attncli.core.formulas:normalized_entropy", running=True),
     "max_weight": RowStatistic("attncli.core.formulas:max_weight", signed=True, running=True),
     "sink_mass": RowStatistic("attncli.core.formulas:sink_mass", signed=True, running=True),
-    "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True),
-    "participation": RowStatistic("attncli.core.formulas:participation", running=True),
-    "local_mass": RowStatistic("attncli.core.formulas:local_mass", positional=True, running=True),
-    "max_score": RowStatistic("attncli.core.formulas:max_score", running=True, of_scores=True, is_peak=True),
+    "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True, unit="tokens"),
+    "participation": RowStatistic("attncli.core.formulas:participation", running=True, unit="keys"),
+    "local_mass": RowStatistic(
+        "attncli.core.formulas:local_mass", positional=True, running=True, unit="weight"
+    ),
+    "max_score": RowStatistic(
+        "attncli.core.formulas:max_score", running=True, of_scores=True, is_peak=True, unit="score"
+    ),
 }
 OF_WEIGHTS = tuple(name for name, statistic in ROW_STATISTICS.items() if not statistic.of_scores)
 """Those that weights from elsewhere have, too."""
@@ -155,54 +161,46 @@ HEAD_PATTERNS = {
 }
 
 
-OF_CACHE = "attncli.measure.cache_policies:"
-
-
 class CachePolicy(NamedTuple):
     """Which keys of a prompt stay in a cache: those of the highest scores, as many as the counts say.
 
-    No policy looks at what comes after the prompt.
+    No policy looks at what comes after the prompt. What computes them is in measure/cache_policies.py.
     """
 
-    scores: str
     keeps: str
     paper: str
-    counts: str = OF_CACHE + "even_counts"
 
 
 CACHE_POLICIES = {
-    "window": CachePolicy(OF_CACHE + "by_position", "the last keys", "Beltagy et al. 2020 (2004.05150)"),
-    "sinks": CachePolicy(
-        OF_CACHE + "by_ends", "the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"
-    ),
+    "window": CachePolicy("the last keys", "Beltagy et al. 2020 (2004.05150)"),
+    "sinks": CachePolicy("the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"),
     "h2o": CachePolicy(
-        OF_CACHE + "by_received_weight",
         "keys with most weight, mean over the queries that see them",
         "Zhang et al. 2023 (2306.14048)",
     ),
     "tova": CachePolicy(
-        OF_CACHE + "by_last_query", "keys with most weight from the last token, all heads alike",
+        "keys with most weight from the last token, all heads alike",
         "Oren et al. 2024 (2401.06104)",
     ),
     "snapkv": CachePolicy(
-        OF_CACHE + "by_last_queries", "keys with most weight from the last 64 tokens, smoothed over five",
+        "keys with most weight from the last 64 tokens, smoothed over five",
         "Li et al. 2024 (2404.14469)",
     ),
     "pyramidkv": CachePolicy(
-        OF_CACHE + "by_last_queries", "as snapkv, more in lower layers", "Cai et al. 2024 (2406.02069)",
-        OF_CACHE + "pyramid_counts",
+        "as snapkv, more in lower layers",
+        "Cai et al. 2024 (2406.02069)",
     ),
-    "knorm": CachePolicy(OF_CACHE + "by_key_norm", "the shortest keys", "Devoto et al. 2024 (2406.11430)"),
+    "knorm": CachePolicy("the shortest keys", "Devoto et al. 2024 (2406.11430)"),
     "expected": CachePolicy(
-        OF_CACHE + "by_expected_weight", "keys with most weight from queries to come, as a Gaussian has them",
+        "keys with most weight from queries to come, as a Gaussian has them",
         "Devoto et al. 2025 (2510.00636)",
     ),
-    "random": CachePolicy(OF_CACHE + "by_chance", "any keys", "a baseline"),
+    "random": CachePolicy("any keys", "a baseline"),
     "heads": CachePolicy(
-        OF_CACHE + "by_ends", "all keys of the heads whose output changes most, of others the ends",
-        "Xiao et al. 2024 (2410.10819)", OF_CACHE + "head_counts",
+        "all keys of the heads whose output changes most, of others the ends",
+        "Xiao et al. 2024 (2410.10819)",
     ),
-}  # fmt: skip
+}
 """In the order in which reports name them."""
 
 
@@ -237,6 +235,11 @@ class NamedHead(NamedTuple):
     stack: str
     layer: int
     head: int
+
+
+def stack_label(stack: str) -> str:
+    """The name of a stack of layers, where a model has several: nothing for the only one."""
+    return "" if stack == "self" else stack
 
 
 def head_range(num_heads: Mapping[int, int], stack: str = "") -> str:

@@ -49,7 +49,8 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
 
     def run_all() -> None:
         try:
-            with torch_threads(1), torch.no_grad(), torch.inference_mode(is_inference):
+            # In this order: inference_mode(False) turns gradients on.
+            with torch_threads(1), torch.inference_mode(is_inference), torch.no_grad():
                 while run_next():
                     pass
         except BaseException:  # whatever ends one thread: the others begin no other job

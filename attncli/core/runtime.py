@@ -1,7 +1,7 @@
-"""What attn finds where it runs: the compiled pass over tiles, torch's threads, plugins of other packages.
+"""What attn finds where it runs: compiled loops, torch's threads, plugins of other packages.
 
-A leaf without torch. The library of the pass is built when attn is installed, where a compiler exists
-(hatch_build.py); its name has the digest of its source, so that only the matching version is loaded.
+A leaf without torch. The libraries of the C sources are built when attn is installed, where a compiler exists
+(hatch_build.py); their names have the digests of their sources, so that only matching versions are loaded.
 
 A plugin is an entry point, named by the metadata of its package and imported when it is used. A package
 names it in its pyproject.toml, as `similarity = "attn_similarity:SimilaritySpec"` below
@@ -24,28 +24,34 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from math import isnan, nan
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SOURCE = Path(__file__).with_name("tile_pass.c")
+TILE_PASS, FEW_ROWS = (Path(__file__).with_name(name) for name in ("tile_pass.c", "few_rows.c"))
 SWITCH = "ATTN_COMPILED"
 """The environment variable that, set to 0, leaves everything to torch."""
 
 
-def library_name() -> str:
+def library_name(source: Path) -> str:
     """What the library of this source is called."""
-    return f"tile_pass-{sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"
+    return f"{source.stem}-{sha256(source.read_bytes()).hexdigest()[:12]}.so"
 
 
 @cache
-def tile_pass() -> ctypes.CDLL | None:
-    """The library; None where it was not built, does not load, or is switched off."""
+def library(source: Path) -> ctypes.CDLL | None:
+    """The library of a source; None where it was not built, does not load, or is switched off."""
     if os.environ.get(SWITCH) == "0":
         return None
     try:
-        return ctypes.CDLL(str(SOURCE.with_name(library_name())))
+        return ctypes.CDLL(str(source.with_name(library_name(source))))
     except OSError:
         return None
+
+
+def tile_pass() -> ctypes.CDLL | None:
+    """The library of the pass over tiles; None where torch computes it."""
+    return library(TILE_PASS)
 
 
 def tile_pass_in_use() -> str:
@@ -313,18 +319,20 @@ def added(group: str, known: set[str]) -> dict[str, Plugin]:
     return by_name
 
 
+def load_place(place: str) -> Any:
+    """What stands at `module:name`, as a table or a plugin names it, imported now."""
+    module, _, name = place.partition(":")
+    return attrgetter(name)(import_module(module))
+
+
 @cache
 def imported(plugin: Plugin) -> Any:
     """Import what a plugin names. Raises BrokenPlugin, with the reason in one line, where that fails."""
-    module, _, name = plugin.place.partition(":")
     try:
-        target = import_module(module)
-        for part in name.split("."):
-            target = getattr(target, part)
+        return load_place(plugin.place)
     except Exception as error:  # other people's code may fail in any way
         why = ascii(f"{type(error).__name__}: {error}")[1:-1]
         raise BrokenPlugin(f"plugin {plugin} cannot be imported: {why}") from error
-    return target
 
 
 @cache

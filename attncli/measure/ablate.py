@@ -21,8 +21,8 @@ from attncli.measure.heads import (
     WHERE_IT_LOOKS,
     Survey,
     compare_distances,
-    found_texts,
     looked_at,
+    surveyed_texts,
 )
 from attncli.measure.predicted import Predicted
 from attncli.measure.removal import (
@@ -42,7 +42,7 @@ from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import CLS, Pretrained
 from attncli.records.columns import Records
 from attncli.records.effects import Approximation, BaselineNumbers, Effects, HeadEffect, HeadEffects
-from attncli.records.values import Cell
+from attncli.records.surveys import LookedAtKey
 
 KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30
 """Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
@@ -175,7 +175,7 @@ class Ablation:
         self.chosen: list[int] = []
         self.removed: list[list[HeadPlace]] = []
         self.patterns: list[Counter[str]] = []
-        self.looks: Sequence[Mapping[str, Cell]] = []
+        self.looks: Records[LookedAtKey] = LookedAtKey.rows([])
         self.effects: list[list[EffectNumbers]] = []
         self.baselines: list[EffectNumbers] = []
         self.back_effects: list[list[EffectNumbers]] = []
@@ -241,14 +241,14 @@ class Ablation:
         if is_back:
             return survey, run, given
         compare_distances(survey)
-        rows = found_texts(survey)[0].rows
+        heads = surveyed_texts(survey)[0].heads
         if not self.heads:
-            self.heads = [ModelHead(*(row[name] for name in ModelHead._fields)) for row in rows]
+            self.heads = [ModelHead(*(row[name] for name in ModelHead._fields)) for row in heads]
             self._choose(list(_places(survey)))
         if self.method == "swap":
             self._choose_tokens(reading)
-        for row, counter in zip(rows, self.patterns, strict=True):
-            counter[row["pattern"]] += 1
+        for head, counter in zip(heads, self.patterns, strict=True):
+            counter[head.pattern] += 1
         return survey, run, given
 
     def _effects(
@@ -354,7 +354,7 @@ class Ablation:
         """The effects of each chosen head over the texts."""
         return _over_texts([of_text[: len(self.chosen)] for of_text in self.effects])
 
-    def _row(self, index: int) -> dict[str, Cell]:
+    def _row(self, index: int) -> dict[str, object]:
         """Where a head is, and the pattern that it shows in most texts."""
         ((pattern, _),) = self.patterns[index].most_common(1)
         return {**self.heads[index]._asdict(), "pattern": pattern}
@@ -364,7 +364,7 @@ class Ablation:
     ) -> Records[HeadEffect]:
         """One for each head, and for each token where these are swapped one by one."""
         alone = len(self.removed) - self.jointly
-        rows: list[dict[str, Cell]] = []
+        rows: list[dict[str, object]] = []
         per_head = alone // len(self.chosen)
         texts = self.pretrained.written_tokens(self.readings[0].text) if self.each_token else []
         for place, numbers in enumerate(_over_texts([of_text[:alone] for of_text in effects])):
@@ -383,7 +383,7 @@ class Ablation:
         exact: dict[int, Mapping[str, float | None]] = dict(zip(self.chosen, self._exact(), strict=True))
         nothing = dict.fromkeys(exact[self.chosen[0]])
         approximate = self._mean_gradients().tolist() if self.gradients else []
-        rows: list[dict[str, Cell]] = []
+        rows: list[dict[str, object]] = []
         for index in range(len(self.heads)) if approximate else self.chosen:
             row = self._row(index)
             row |= exact.get(index, nothing)
@@ -502,8 +502,8 @@ def ablated(
 def _places(survey: Survey) -> Iterator[HeadPlace]:
     """Each head in the order of a survey's rows."""
     for call, layer in enumerate(survey.found.layers):
-        assert layer.found.sums is not None
-        for head in range(layer.found.sums.shape[1]):
+        assert layer.computed.sums is not None
+        for head in range(layer.computed.sums.shape[1]):
             yield HeadPlace(call, head)
 
 

@@ -249,3 +249,23 @@ def head_counts(read: Read, budget: float) -> list[list[int]]:
             counts[number][head] += more
             room -= more
     return counts
+
+
+SCORES: dict[str, Callable[[PromptLayer], CacheScores]] = {
+    "window": by_position,
+    "sinks": by_ends,
+    "h2o": by_received_weight,
+    "tova": by_last_query,
+    "snapkv": by_last_queries,
+    "pyramidkv": by_last_queries,
+    "knorm": by_key_norm,
+    "expected": by_expected_weight,
+    "random": by_chance,
+    "heads": by_ends,
+}
+"""What each of CACHE_POLICIES ranks the keys by."""
+COUNTS: dict[str, Callable[[Read, float], list[list[int]]]] = {
+    "pyramidkv": pyramid_counts,
+    "heads": head_counts,
+}
+"""How many keys stay, of those that keep other than even counts."""

@@ -302,9 +302,9 @@ def heads_with_pattern(pretrained: Pretrained, readings: Sequence[Reading], patt
     """The heads, as 18:6, that a survey names so on most of the texts."""
     counts: dict[str, int] = {}
     for reading in readings:
-        for row in surveyed(pretrained, [reading], NOTHING_MORE).texts[0].rows:
-            name = f"{row['layer']}:{row['head']}"
-            counts[name] = counts.get(name, 0) + (row["pattern"] == pattern)
+        for head in surveyed(pretrained, [reading], NOTHING_MORE).texts[0].heads:
+            name = f"{head.layer}:{head.head}"
+            counts[name] = counts.get(name, 0) + (head.pattern == pattern)
     return [name for name, count in counts.items() if 2 * count > len(readings)]
 
 

@@ -1,6 +1,5 @@
 """What is measured of a model's heads while it runs, a layer at a time, and what was found about each."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -15,32 +14,33 @@ from torch import Tensor, nn
 from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
 from attncli.core.layer import (
-    MAP_SIZE,
     AttentionLayer,
     Computed,
     Marks,
     Wanted,
     merge_heads,
 )
-from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, LOOKED_AT, head_range
+from attncli.core.names import HEAD_PATTERNS, LOOKED_AT
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights, side_by_side
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.looks import FirstLooks, HeadLooks, by_layer
+from attncli.measure.looks import FirstLooks, HeadLooks, HeadMaps, LastNorms
 from attncli.measure.patterns import (
-    MIN_ROWS,
-    HeadRow,
     HeadTotals,
-    Stack,
+    LayerPlace,
+    NumbersByName,
+    RestOfText,
+    SurveyedText,
     head_scores,
+    head_table,
+    joined_numbers,
     one_key,
-    pattern_of,
+    patterns_by_stack,
     rows_of_patterns,
     wanted_scores,
-    with_equal_names,
     without_first_key,
 )
 from attncli.measure.removal import AblatedHeads
-from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
+from attncli.models.architectures import matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (
@@ -53,6 +53,14 @@ from attncli.models.pretrained import (
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts
 from attncli.models.token_names import check_tokens_named, positions_named
+from attncli.records.columns import Records
+from attncli.records.surveys import (
+    MIN_ROWS,
+    NAMING,
+    LookedAtKey,
+    RestOfHead,
+    Stack,
+)
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
@@ -152,7 +160,7 @@ class MarkedTexts:
     def __init__(self, options: HeadOptions, whole: Sequence[Reading], pretrained: Pretrained) -> None:
         self.options = options
         self.whole = whole
-        self.readings = [one.in_words() for one in whole]
+        self.readings = [reading.in_words() for reading in whole]
         self.pretrained = pretrained
         self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
 
@@ -163,7 +171,7 @@ class MarkedTexts:
 
     def wanted(self, layer: CapturedLayer) -> Wanted:
         """What the statistics of the heads of a layer need."""
-        ids = [texts_of_stack(one, layer.stack_name)[0].ids for one in self.readings]
+        ids = [texts_of_stack(reading, layer.stack_name)[0].ids for reading in self.readings]
         query, key = texts_of_stack(self.readings[0], layer.stack_name)
         places = None if query is not key or query.seen is None else query.seen.places
         return wanted_scores(
@@ -176,7 +184,7 @@ class MarkedTexts:
         )
 
     def _marks(self, stack: str) -> Marks:
-        texts = [texts_of_stack(one, stack) for one in self.readings]
+        texts = [texts_of_stack(reading, stack) for reading in self.readings]
         marks = torch.zeros(3, len(texts), max(len(text.ids) for text in texts[0]), dtype=torch.bool)
         for number, (query, key) in enumerate(texts):
             marks[0, number, : len(key.ids)] = torch.isin(key.ids, self.special)
@@ -192,130 +200,11 @@ class MarkedTexts:
         return Marks(*marks.to(self.pretrained.device))
 
 
-BYTES_PER_KEPT_WEIGHT = 16
-WHOLE_PICTURE = 400
-"""Tokens of a picture up to which all weights are kept: 257 are those of 224 x 224 pixels."""
-
-
-class HeadMaps:
-    """Takes the layers as the model hands them over, and keeps the maps of those of the chosen stack.
-
-    Every head's weights where neither text has more than `whole_tokens`; else `pooled_mean` and `pooled_max`
-    of every head, and the whole weights of the heads asked for.
-    """
-
-    def __init__(self, options: HeadOptions, reading: Reading) -> None:
-        self.options = options
-        self.query, self.key = texts_of_stack(reading, options.maps)
-        num_queries, num_keys = len(self.query.ids), len(self.key.ids)
-        # Blocks of neighbouring tokens are none of a picture: of many patches only heads in full are kept.
-        self.is_picture = reading.seen is not None
-        most = WHOLE_PICTURE if self.is_picture else options.whole_tokens
-        self.is_whole = max(num_queries, num_keys) <= most
-        self.num_heads: dict[int, int] = {}
-        self.asked = [tuple(map(int, name.split(":"))) for name in options.full]
-        self.maps: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
-        self.full: dict[tuple[int, ...], Tensor] = {}
-        size = len(self.asked) * num_queries * num_keys * BYTES_PER_KEPT_WEIGHT
-        refuse_bytes("heads", size, "fewer heads in full, or fewer tokens")
-
-    def wanted(self, layer: CapturedLayer, wanted: Wanted) -> Wanted:
-        """The same with what is to be kept of this layer."""
-        if not self._is_asked_for(layer):
-            return wanted
-        if self.is_whole:
-            return replace(wanted, weights=True)
-        pooled = None if self.is_picture else MAP_SIZE
-        return replace(wanted, pooled=pooled, kept_heads=self._heads_in_full(layer))
-
-    def take(self, layer: CapturedLayer, found: Computed, text: int) -> None:
-        """Keep what is asked for of one layer, of one text."""
-        if not self._is_asked_for(layer):
-            return
-        self.num_heads[layer.layer] = layer.attention.shape[1]
-        pooled = () if self.is_picture else ("pooled_mean", "pooled_max")
-        for name in ("weights",) if self.is_whole else pooled:
-            self.maps[name][layer.layer] = getattr(found, name)[text].float().cpu()
-        if found.kept_weights is not None:
-            for head, weights in zip(self._heads_in_full(layer), found.kept_weights[text], strict=True):
-                self.full[layer.layer, head] = weights.float().cpu()
-
-    def _heads_in_full(self, layer: CapturedLayer) -> tuple[int, ...]:
-        num_heads = layer.attention.shape[1]
-        return tuple(head for number, head in self.asked if number == layer.layer and head < num_heads)
-
-    def _is_asked_for(self, layer: CapturedLayer) -> bool:
-        return self.options.maps == ("encoder" if layer.stack == "encoder" else layer.kind)
-
-    def by_layer(self) -> dict[str, Float[np.ndarray, "layer head query key"]]:
-        """The maps by their names, NaN where a layer has no attention or fewer heads.
-
-        UserError for a head in `full` that the model does not have.
-        """
-        self._check_heads()
-        return {name: by_layer(layers) for name, layers in self.maps.items()}
-
-    def in_full(self) -> dict[tuple[int, ...], Float[np.ndarray, "query key"]]:
-        """The whole weights of the heads that were asked for, by layer and head."""
-        return {place: self.full[place].numpy() for place in self.asked if place in self.full}
-
-    def _check_heads(self) -> None:
-        if not self.num_heads:
-            raise UserError(f"maps: the model has no {self.options.maps}-attention")
-        for layer, head in self.asked:
-            if head >= self.num_heads.get(layer, 0):
-                raise UserError(f"full: {head_range(self.num_heads)} (got {layer}:{head})")
-
-
-HIGH_NORM = 3.0
-"""Times the median norm of patches: those of DINOv2-g are below 100 but for outliers above 150 (Darcet et al.
-2023, 2309.16588, section 2.1)."""
-
-
-class LastNorms:
-    """The lengths of the vectors that the last block gives, before a norm: of a few patches of large models
-    these are several times as long as of the others, and heads park weight there (Darcet et al. 2023).
-    """
-
-    def __init__(self, readings: Sequence[Reading], pretrained: Pretrained, hooks: ExitStack) -> None:
-        self.readings = readings
-        self.norms: Float[Tensor, "text token"] | None = None
-        self.count = len(readings[0].text.ids)
-        for name, module in pretrained.model.named_modules():
-            if BLOCK.fullmatch(name):
-                hooks.enter_context(module.register_forward_hook(of_this_run(self._take)))
-
-    def _take(self, _module: nn.Module, _inputs: object, output: object) -> None:
-        vectors = output[0] if isinstance(output, tuple) else output
-        size = len(self.readings), self.count
-        if isinstance(vectors, Tensor) and vectors.ndim == 3 and vectors.shape[:2] == size:
-            self.norms = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32).cpu()
-
-    def medians(self) -> Float[Tensor, " text"] | None:
-        """The median over the patches of each text; None where no block gave vectors of the tokens."""
-        if self.norms is None:
-            return None
-        of_patches = [
-            norms[~reading.seen.special].median()
-            for norms, reading in zip(self.norms, self.readings, strict=True)
-            if reading.seen is not None
-        ]
-        return torch.stack(of_patches)
-
-    def are_high(self) -> Bool[Tensor, "text token"] | None:
-        """The patches whose vectors are longer than HIGH_NORM times the median."""
-        medians = self.medians()
-        if self.norms is None or medians is None:
-            return None
-        special = torch.stack([one.seen.special for one in self.readings if one.seen is not None])
-        return (self.norms > HIGH_NORM * medians.unsqueeze(1)) & ~special
-
-
 class SurveyedLayer(NamedTuple):
     """The place of a layer, what was computed for its heads, and the norms of their values if asked for."""
 
-    where: dict[str, Any]
-    found: Computed
+    place: LayerPlace
+    computed: Computed
     norms: Float[Tensor, "text head"] | None
 
 
@@ -331,20 +220,20 @@ class SurveyedLayers:
     wanted: dict[str, Wanted] = field(default_factory=dict)
     norms: LastNorms | None = None
 
-    def keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
+    def keep(self, layer: CapturedLayer, computed: Computed, norms: Tensor | None) -> None:
         """Keep what the statistics of the heads of a layer need."""
-        where = {"layer": layer.layer, "module": layer.module, "kind": layer.kind, "stack": layer.stack_name}
+        place = LayerPlace(layer.layer, layer.kind, layer.stack_name, layer.module)
         kept = Computed(
-            found.rows,
-            found.sums,
-            visible=found.visible,
-            received_mass=found.received_mass,
-            pattern_mass=found.pattern_mass,
-            nothing_left=found.nothing_left,
-            top_keys=found.top_keys,
-            top_weights=found.top_weights,
+            computed.rows,
+            computed.sums,
+            visible=computed.visible,
+            received_mass=computed.received_mass,
+            pattern_mass=computed.pattern_mass,
+            nothing_left=computed.nothing_left,
+            top_keys=computed.top_keys,
+            top_weights=computed.top_weights,
         )
-        self.layers.append(SurveyedLayer(where, kept, norms))
+        self.layers.append(SurveyedLayer(place, kept, norms))
 
 
 class Survey:
@@ -373,7 +262,10 @@ class Survey:
         self.rolled: list[Tensor] = []
         self.maps: list[HeadMaps] = []
         if options.maps != "none":
-            self.maps = [HeadMaps(options, reading) for reading in self.texts.readings]
+            self.maps = [
+                HeadMaps(options.maps, options.full, options.whole_tokens, reading)
+                for reading in self.texts.readings
+            ]
         self.looks: list[HeadLooks] = []
         if options.looks:
             self.looks = [
@@ -411,10 +303,10 @@ class Survey:
             size = attentions[0].shape[1]
             heads = (slice(start, start + size) for start in range(0, size * len(layers), size))
             computed = [together] if len(layers) == 1 else [together.of_heads(some) for some in heads]
-        for layer, attention, found in zip(layers, attentions, computed, strict=True):
-            self._keep(layer, found, norms)
+        for layer, attention, of_layer in zip(layers, attentions, computed, strict=True):
+            self._keep(layer, of_layer, norms)
             for looks in self.looks:
-                looks.take(layer, attention, found)
+                looks.take(layer, attention, of_layer)
         if self.progress is not None:
             num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
             num_layers = num_stacks * self.pretrained.num_layers
@@ -471,9 +363,9 @@ class Survey:
         _, values = attention.expanded()
         norms = torch.stack([value_norms(value, of_heads) for value in values]).to(values.dtype)
         normed = replace(attention, key=attention.expanded()[0], value=norms.unsqueeze(-1))
-        found = attend(normed, Wanted(output=True))
-        assert found.output is not None
-        totals = found.output[..., 0].double().sum(dim=-1) / found.seeing.sum(dim=-1, keepdim=True)
+        weighted = attend(normed, Wanted(output=True))
+        assert weighted.output is not None
+        totals = weighted.output[..., 0].double().sum(dim=-1) / weighted.seeing.sum(dim=-1, keepdim=True)
         return weighted_by_values(attention, norms), totals
 
     def _compare_with_model(self, projection: nn.Module, module: str, attention: LayerOrWeights) -> None:
@@ -503,30 +395,6 @@ def _is_near(ours: Tensor, theirs: Tensor) -> bool:
     return bool((ours - theirs).abs().max() <= rounding * theirs.abs().max())
 
 
-class RestOfText(NamedTuple):
-    """What names the patterns of the heads of one text without its first key, and the rows behind it."""
-
-    rows: list[HeadRow]
-    stacks: dict[str, Stack]
-
-    def patterns(self) -> list[str]:
-        """The pattern of each head, in the order of the rows."""
-        return [pattern_of(row, self.stacks[row["stack"]]) for row in self.rows]
-
-
-class SurveyedText(NamedTuple):
-    """The heads of one text, the rows behind their patterns, and each head's key with the most weight."""
-
-    rows: list[HeadRow]
-    stacks: list[Stack]
-    one_keys: dict[tuple[str, int, int], int]
-    rest: RestOfText | None
-
-    def key_of(self, row: HeadRow) -> int:
-        """The position of the key with the most weight of a head."""
-        return self.one_keys[row["stack"], row["layer"], row["head"]]
-
-
 class HeadNumbers(NamedTuple):
     """The statistics of the heads of a layer, and the key with the most weight of each."""
 
@@ -537,13 +405,13 @@ class HeadNumbers(NamedTuple):
 
 def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
     """Every statistic of every layer; those of layers of the same stack and shapes are computed together."""
-    alike: dict[tuple[Any, ...], list[int]] = {}
+    alike: dict[tuple[str, torch.Size], list[int]] = {}
     for number, layer in enumerate(survey.layers):
-        assert layer.found.sums is not None
-        alike.setdefault((layer.where["stack"], layer.found.sums.shape), []).append(number)
+        assert layer.computed.sums is not None
+        alike.setdefault((layer.place.stack, layer.computed.sums.shape), []).append(number)
     by_layer: dict[int, HeadNumbers] = {}
     for (stack, _), places in alike.items():
-        computed = [survey.layers[place].found for place in places]
+        computed = [survey.layers[place].computed for place in places]
         mass, keys = one_key(computed, survey.wanted[stack])
         scores = head_scores(computed, survey.wanted[stack]) | {"one_key_mass": mass}
         if survey.norms is not None:
@@ -558,11 +426,11 @@ def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
 
 def _high_norm_mass(layers: Sequence[Computed], norms: LastNorms) -> Float[Tensor, "layer text head"]:
     """mean_i sum_j p_ij over the patches j with a high norm; NaN where no norms are known."""
-    received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
+    received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
     are_high = norms.are_high()
     if are_high is None:
         return torch.full_like(received[..., 0], torch.nan)
-    num_rows = torch.stack([found.seeing.sum(dim=-1) for found in layers])
+    num_rows = torch.stack([layer.seeing.sum(dim=-1) for layer in layers])
     on_high = received * are_high.to(received).unsqueeze(1)
     return on_high.sum(dim=-1) / num_rows.unsqueeze(-1)
 
@@ -571,12 +439,13 @@ def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
     """For each stack the rows of a text that each statistic is a mean of; its layers see the same rows."""
     stacks: dict[str, Stack] = {}
     for layer in survey.layers:
-        name, wanted = layer.where["stack"], survey.wanted[layer.where["stack"]]
+        name, computed = layer.place.stack, layer.computed
+        wanted = survey.wanted[name]
         if name not in stacks:
-            assert wanted.patterns is not None and layer.found.visible is not None
-            counts = rows_of_patterns(layer.found, wanted)[text].tolist()
-            num_rows = dict.fromkeys(("sink_mass", "one_key_mass"), int(layer.found.seeing[text].sum()))
-            num_rows["normalized_entropy"] = int((layer.found.visible[text] > 1).sum())
+            assert wanted.patterns is not None and computed.visible is not None
+            counts = rows_of_patterns(computed, wanted)[text].tolist()
+            num_rows = dict.fromkeys(("sink_mass", "one_key_mass"), int(computed.seeing[text].sum()))
+            num_rows["normalized_entropy"] = int((computed.visible[text] > 1).sum())
             num_rows |= dict(zip(wanted.patterns.names, counts, strict=True))
             stacks[name] = Stack(name, num_rows, bool(wanted.patterns.marks.special[text, 0]))
     return stacks
@@ -596,9 +465,9 @@ def compare_distances(survey: Survey, ablate: Sequence[str] = ()) -> None:
     readings = survey.texts.whole
     if any((reading.repeat or 0) < MIN_ROWS for reading in readings):
         return
-    found = [survey.found] if survey.rest is None else [survey.found, survey.rest]
-    numbers = [one for each in found for one in head_numbers(each)]
-    if any(bool(_has_pattern(one, name).any()) for one in numbers for name in OF_COPIES):
+    layers = [survey.found] if survey.rest is None else [survey.found, survey.rest]
+    numbers = [of_layer for each in layers for of_layer in head_numbers(each)]
+    if any(bool(_has_pattern(of_layer, name).any()) for of_layer in numbers for name in OF_COPIES):
         kept = survey.options
         options = HeadOptions(skip_sink=kept.skip_sink, weighted=kept.weighted, rest=kept.rest)
         shorter = [shorter_probe(reading) for reading in readings]
@@ -610,97 +479,105 @@ def _has_pattern(numbers: HeadNumbers, name: str) -> Bool[Tensor, "text head"]:
     return numbers.values[..., numbers.names.index(pattern.statistic)] > pattern.threshold
 
 
-def at_any_distance(found: SurveyedLayers, shorter: SurveyedLayers | None) -> list[HeadNumbers]:
+def at_any_distance(surveyed: SurveyedLayers, shorter: SurveyedLayers | None) -> list[HeadNumbers]:
     """The statistics of every layer; those of copies are the shorter probe's for heads that it gives no such
     pattern.
     """
-    numbers = head_numbers(found)
+    numbers = head_numbers(surveyed)
     if shorter is None:
         return numbers
     judged = []
-    for one, other in zip(numbers, head_numbers(shorter), strict=True):
-        values = one.values.clone()
+    for longer, other in zip(numbers, head_numbers(shorter), strict=True):
+        values = longer.values.clone()
         for name in OF_COPIES:
-            at, there = (each.names.index(HEAD_PATTERNS[name].statistic) for each in (one, other))
-            is_of_distance = _has_pattern(one, name) & ~_has_pattern(other, name)
+            at, there = (each.names.index(HEAD_PATTERNS[name].statistic) for each in (longer, other))
+            is_of_distance = _has_pattern(longer, name) & ~_has_pattern(other, name)
             values[..., at] = values[..., at].where(~is_of_distance, other.values[..., there].to(values))
-        judged.append(one._replace(values=values))
+        judged.append(longer._replace(values=values))
     return judged
 
 
-def found_texts(survey: Survey) -> list[SurveyedText]:
-    """What was found on each text: a row for each head, in the order of the layers, and what they do."""
-    layers = survey.found.layers
+def _layers(surveyed: SurveyedLayers, numbers: Sequence[HeadNumbers]) -> list[tuple[LayerPlace, int]]:
+    """Where each layer is, and how many heads it has."""
+    return [
+        (layer.place, of_layer.values.shape[1])
+        for layer, of_layer in zip(surveyed.layers, numbers, strict=True)
+    ]
+
+
+def _numbers_of_texts(numbers: Sequence[HeadNumbers]) -> Iterator[NumbersByName]:
+    """The statistics of all heads, text by text."""
+    of_layers = [(layer.names, layer.values.double().numpy(force=True)) for layer in numbers]
+    for text in range(len(of_layers[0][1])):
+        yield joined_numbers([(names, values[text]) for names, values in of_layers])
+
+
+def surveyed_texts(survey: Survey) -> list[SurveyedText]:
+    """The heads of each text, in the order of the layers, and what they do."""
     shorter = survey.shorter
-    of_heads = at_any_distance(survey.found, None if shorter is None else shorter.found)
-    numbers = [(one.names, one.values.tolist(), one.keys.tolist()) for one in of_heads]
-    rests = [] if survey.rest is None else list(rest_of_texts(survey))
+    numbers = at_any_distance(survey.found, None if shorter is None else shorter.found)
+    layers = _layers(survey.found, numbers)
+    of_heads = [place.stack for place, count in layers for _ in range(count)]
+    keys = torch.cat([of_layer.keys for of_layer in numbers], dim=1).numpy(force=True)
+    rests = None if survey.rest is None else [*rest_of_texts(survey)]
     texts = []
-    for text in range(survey.num_texts):
+    for text, by_name in enumerate(_numbers_of_texts(numbers)):
         stacks = stacks_of(survey.found, text)
-        rest = rests[text] if rests else None
-        of_rest = [] if rest is None else rest.patterns()
-        rows: list[HeadRow] = []
-        one_keys: dict[tuple[str, int, int], int] = {}
-        for (where, *_), (names, values, keys) in zip(layers, numbers, strict=True):
-            stack = stacks[where["stack"]]
-            for head, (of_head, key) in enumerate(zip(values[text], keys[text], strict=True)):
-                by_name = dict(zip(names, of_head, strict=True))
-                named: dict[str, str | None] = {"pattern": pattern_of(by_name, stack)}
-                if rest is not None:
-                    is_first = named["pattern"] == FIRST_TOKEN
-                    named["rest_pattern"] = of_rest[len(rows)] if is_first else None
-                rows.append({**where, "head": head, **named, **by_name})
-                one_keys[stack.name, where["layer"], head] = key
-        texts.append(SurveyedText(with_equal_names(rows), list(stacks.values()), one_keys, rest))
+        rest = None if rests is None else rests[text]
+        patterns = patterns_by_stack(of_heads, by_name, stacks)
+        heads = head_table(layers, patterns, None if rest is None else rest.patterns(), by_name)
+        texts.append(SurveyedText(heads, [*stacks.values()], keys[text], rest))
     return texts
 
 
-def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> list[dict[str, Any]]:
+def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> Records[LookedAtKey]:
     """The key with the most weight of each head, in the order of the rows, at the query that is asked for.
 
-    `query` and `key` are positions, `key_weight` the weight; None where no query is asked for, and in an
-    encoder whose decoder has the queries. The survey's options have `first_keys`.
+    None where no query is asked for, and in an encoder whose decoder has the queries. The survey's options
+    have `first_keys`.
     """
     reading = survey.texts.readings[text]
     asked = iter(queries)
-    found: list[dict[str, Any]] = []
-    for where, computed, _ in survey.found.layers:
+    looks: list[tuple[int, str, int, str, float] | None] = []
+    for place, computed, _ in survey.found.layers:
         assert computed.top_keys is not None and computed.top_weights is not None
-        of_query, of_key = texts_of_stack(reading, where["stack"])
+        of_query, of_key = texts_of_stack(reading, place.stack)
         for keys, weights in zip(computed.top_keys[text], computed.top_weights[text], strict=True):
             query = next(asked)
             key = -1 if query is None or of_query is not reading.text else int(keys[query, 0])
-            row = dict.fromkeys(LOOKED_AT)
-            if query is not None and key >= 0:
-                tokens = {"query_token": of_query.tokens[query], "key_token": of_key.tokens[key]}
-                row |= {"query": query, "key": key, "key_weight": float(weights[query, 0]), **tokens}
-            found.append(row)
-    return found
+            if query is None or key < 0:
+                looks.append(None)
+            else:
+                tokens = of_query.tokens[query], of_key.tokens[key]
+                looks.append((query, tokens[0], key, tokens[1], float(weights[query, 0])))
+    return LookedAtKey.table(
+        **{
+            name: [None if look is None else look[number] for look in looks]
+            for number, name in enumerate(LOOKED_AT)
+        }
+    )
 
 
 def rest_of_texts(survey: Survey) -> Iterator[RestOfText]:
     """What names the patterns of the heads of each text without its first key, in the order of the layers."""
     assert survey.rest is not None
-    found, shorter = survey.rest, None if survey.shorter is None else survey.shorter.rest
-    named = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
-    of_heads = at_any_distance(found, shorter)
-    numbers = [(one.names, one.values.tolist()) for one in of_heads]
-    for text in range(survey.num_texts):
-        rows = [
-            {"stack": where["stack"], "layer": where["layer"], "head": head}
-            | {name: number for name, number in zip(names, of_head, strict=True) if name in named}
-            for (where, *_), (names, values) in zip(found.layers, numbers, strict=True)
-            for head, of_head in enumerate(values[text])
-        ]
-        yield RestOfText(rows, stacks_of(found, text))
+    numbers = at_any_distance(survey.rest, None if survey.shorter is None else survey.shorter.rest)
+    of_heads = [(place, head) for place, count in _layers(survey.rest, numbers) for head in range(count)]
+    for text, by_name in enumerate(_numbers_of_texts(numbers)):
+        heads = RestOfHead.table(
+            stack=[place.stack for place, _ in of_heads],
+            layer=np.array([place.layer for place, _ in of_heads]),
+            head=np.array([head for _, head in of_heads]),
+            **{name: values for name, values in by_name.items() if name in NAMING},
+        )
+        yield RestOfText(heads, stacks_of(survey.rest, text))
 
 
-def _add_layers(totals: HeadTotals, found: SurveyedLayers, num_texts: int) -> None:
-    for layer, numbers in zip(found.layers, head_numbers(found), strict=True):
-        totals.add(layer.where, numbers.names, numbers.values.cpu())
+def _add_layers(totals: HeadTotals, surveyed: SurveyedLayers, num_texts: int) -> None:
+    for layer, numbers in zip(surveyed.layers, head_numbers(surveyed), strict=True):
+        totals.add(layer.place, numbers.names, numbers.values.cpu())
     for text in range(num_texts):
-        for name, stack in stacks_of(found, text).items():
+        for name, stack in stacks_of(surveyed, text).items():
             totals.add_rows(name, stack.num_rows, starts_special=stack.starts_special)
 
 
@@ -714,7 +591,7 @@ class Surveyed:
     @cached_property
     def texts(self) -> list[SurveyedText]:
         """The heads of each text."""
-        return found_texts(self.survey)
+        return surveyed_texts(self.survey)
 
     def add_to(self, totals: HeadTotals) -> None:
         """Add these texts to totals over many."""
@@ -794,10 +671,10 @@ def head_totals(
             of_batch = replace(options, looks=has_looks)
             readings = [reading for _, reading in batch]
             runs.append(partial(surveyed, pretrained, readings, of_batch, ablate=ablate))
-        for batch, found in zip(batches, in_step(pretrained.model, runs), strict=True):
-            notes |= dict.fromkeys(found.way.notes())
-            found.add_to(totals)
-            for (text, reading), of_text in zip(batch, found.looks, strict=False):
+        for batch, run in zip(batches, in_step(pretrained.model, runs), strict=True):
+            notes |= dict.fromkeys(run.way.notes())
+            run.add_to(totals)
+            for (text, reading), of_text in zip(batch, run.looks, strict=False):
                 assert looks is not None, "nothing else asks for them"
                 looks.take(text, reading, of_text)
     totals.num_tokens = many.num_tokens

@@ -1,21 +1,25 @@
 """Where heads look from some tokens: of one text, and of the first pictures of many."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 
 from attncli.core.engines import attend
-from attncli.core.layer import Computed, Visibility, Wanted
+from attncli.core.layer import MAP_SIZE, Computed, Visibility, Wanted
 from attncli.core.names import head_range
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 from attncli.errors import UserError, refuse_bytes
+from attncli.models.architectures import BLOCK
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import CLS, Corners, ModelText, Pretrained, Reading
+from attncli.models.pretrained import CLS, Corners, ModelText, Pretrained, Reading, texts_of_stack
+from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import TextLine
 from attncli.models.token_names import positions_named
 
@@ -103,27 +107,147 @@ def rows_at(attention: LayerOrWeights, queries: Sequence[int], text: int) -> Flo
     if isinstance(attention, GivenWeights):
         return attention.weights[text][:, [*queries]]
     places = torch.tensor([*queries], device=attention.query.device)
-    own, seen = slice(text, text + 1), attention.visibility.of_texts(slice(text, text + 1))
+    this = slice(text, text + 1)
+    seen = attention.visibility.of_texts(this)
     rules = attention.rules
     if rules.bias is not None:
-        bias = rules.bias[own] if len(rules.bias) > 1 else rules.bias
+        bias = rules.bias[this] if len(rules.bias) > 1 else rules.bias
         rules = replace(rules, bias=bias[:, :, places] if bias.shape[2] > 1 else bias)
     if rules.sink is not None and len(rules.sink) > 1:
-        rules = replace(rules, sink=rules.sink[own])
+        rules = replace(rules, sink=rules.sink[this])
     visibility = Visibility(
         len(queries), seen.num_keys, rule=lambda some, keys: seen.block(places[some], keys)
     )
     few = replace(
         attention,
-        query=attention.query[own][:, :, places],
-        key=attention.key[own],
-        value=attention.value[own],
+        query=attention.query[this][:, :, places],
+        key=attention.key[this],
+        value=attention.value[this],
         visibility=visibility,
         rules=rules,
     )
     weights = attend(few, Wanted(weights=True)).weights
     assert weights is not None
     return weights[0]
+
+
+BYTES_PER_KEPT_WEIGHT = 16
+WHOLE_PICTURE = 400
+"""Tokens of a picture up to which all weights are kept: 257 are those of 224 x 224 pixels."""
+
+
+class HeadMaps:
+    """Takes the layers as the model hands them over, and keeps the maps of those of the chosen kind.
+
+    Every head's weights where neither text has more than `whole_tokens`; else `pooled_mean` and `pooled_max`
+    of every head, and the whole weights of the heads in `full`, as 24:4.
+    """
+
+    def __init__(self, kind: str, full: Sequence[str], whole_tokens: int, reading: Reading) -> None:
+        self.kind = kind
+        self.query, self.key = texts_of_stack(reading, kind)
+        num_queries, num_keys = len(self.query.ids), len(self.key.ids)
+        # Blocks of neighbouring tokens are none of a picture: of many patches only heads in full are kept.
+        self.is_picture = reading.seen is not None
+        most = WHOLE_PICTURE if self.is_picture else whole_tokens
+        self.is_whole = max(num_queries, num_keys) <= most
+        self.num_heads: dict[int, int] = {}
+        self.asked = [tuple(map(int, name.split(":"))) for name in full]
+        self.maps: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
+        self.full: dict[tuple[int, ...], Tensor] = {}
+        size = len(self.asked) * num_queries * num_keys * BYTES_PER_KEPT_WEIGHT
+        refuse_bytes("heads", size, "fewer heads in full, or fewer tokens")
+
+    def wanted(self, layer: CapturedLayer, wanted: Wanted) -> Wanted:
+        """The same with what is to be kept of this layer."""
+        if not self._is_asked_for(layer):
+            return wanted
+        if self.is_whole:
+            return replace(wanted, weights=True)
+        pooled = None if self.is_picture else MAP_SIZE
+        return replace(wanted, pooled=pooled, kept_heads=self._heads_in_full(layer))
+
+    def take(self, layer: CapturedLayer, computed: Computed, text: int) -> None:
+        """Keep what is asked for of one layer, of one text."""
+        if not self._is_asked_for(layer):
+            return
+        self.num_heads[layer.layer] = layer.attention.shape[1]
+        pooled = () if self.is_picture else ("pooled_mean", "pooled_max")
+        for name in ("weights",) if self.is_whole else pooled:
+            self.maps[name][layer.layer] = getattr(computed, name)[text].float().cpu()
+        if computed.kept_weights is not None:
+            for head, weights in zip(self._heads_in_full(layer), computed.kept_weights[text], strict=True):
+                self.full[layer.layer, head] = weights.float().cpu()
+
+    def _heads_in_full(self, layer: CapturedLayer) -> tuple[int, ...]:
+        num_heads = layer.attention.shape[1]
+        return tuple(head for number, head in self.asked if number == layer.layer and head < num_heads)
+
+    def _is_asked_for(self, layer: CapturedLayer) -> bool:
+        return self.kind == ("encoder" if layer.stack == "encoder" else layer.kind)
+
+    def by_layer(self) -> dict[str, Float[np.ndarray, "layer head query key"]]:
+        """The maps by their names, NaN where a layer has no attention or fewer heads.
+
+        UserError for a head in `full` that the model does not have.
+        """
+        self._check_heads()
+        return {name: by_layer(layers) for name, layers in self.maps.items()}
+
+    def in_full(self) -> dict[tuple[int, ...], Float[np.ndarray, "query key"]]:
+        """The whole weights of the heads that were asked for, by layer and head."""
+        return {place: self.full[place].numpy() for place in self.asked if place in self.full}
+
+    def _check_heads(self) -> None:
+        if not self.num_heads:
+            raise UserError(f"maps: the model has no {self.kind}-attention")
+        for layer, head in self.asked:
+            if head >= self.num_heads.get(layer, 0):
+                raise UserError(f"full: {head_range(self.num_heads)} (got {layer}:{head})")
+
+
+HIGH_NORM = 3.0
+"""Times the median norm of patches: those of DINOv2-g are below 100 but for outliers above 150 (Darcet et al.
+2023, 2309.16588, section 2.1)."""
+
+
+class LastNorms:
+    """The lengths of the vectors that the last block gives, before a norm: of a few patches of large models
+    these are several times as long as of the others, and heads park weight there (Darcet et al. 2023).
+    """
+
+    def __init__(self, readings: Sequence[Reading], pretrained: Pretrained, hooks: ExitStack) -> None:
+        self.readings = readings
+        self.norms: Float[Tensor, "text token"] | None = None
+        self.count = len(readings[0].text.ids)
+        for name, module in pretrained.model.named_modules():
+            if BLOCK.fullmatch(name):
+                hooks.enter_context(module.register_forward_hook(of_this_run(self._take)))
+
+    def _take(self, _module: nn.Module, _inputs: object, output: object) -> None:
+        vectors = output[0] if isinstance(output, tuple) else output
+        size = len(self.readings), self.count
+        if isinstance(vectors, Tensor) and vectors.ndim == 3 and vectors.shape[:2] == size:
+            self.norms = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32).cpu()
+
+    def medians(self) -> Float[Tensor, " text"] | None:
+        """The median over the patches of each text; None where no block gave vectors of the tokens."""
+        if self.norms is None:
+            return None
+        of_patches = [
+            norms[~reading.seen.special].median()
+            for norms, reading in zip(self.norms, self.readings, strict=True)
+            if reading.seen is not None
+        ]
+        return torch.stack(of_patches)
+
+    def are_high(self) -> Bool[Tensor, "text token"] | None:
+        """The patches whose vectors are longer than HIGH_NORM times the median."""
+        medians = self.medians()
+        if self.norms is None or medians is None:
+            return None
+        special = torch.stack([reading.seen.special for reading in self.readings if reading.seen is not None])
+        return (self.norms > HIGH_NORM * medians.unsqueeze(1)) & ~special
 
 
 MOST_PICTURES = 24
@@ -225,8 +349,8 @@ def _are_near(boxes: Sequence[Corners | None], others: Sequence[Corners | None])
     if len(boxes) != len(others):
         return False
     return all(
-        one == other
-        if one is None or other is None
-        else max(abs(a - b) for a, b in zip(one, other, strict=True)) < NEAR
-        for one, other in zip(boxes, others, strict=True)
+        box == other
+        if box is None or other is None
+        else max(abs(a - b) for a, b in zip(box, other, strict=True)) < NEAR
+        for box, other in zip(boxes, others, strict=True)
     )

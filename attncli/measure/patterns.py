@@ -1,13 +1,14 @@
 """What each head does, in a word: how much weight falls on each pattern, on one text and over many."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attncli.core.formulas import Plane
@@ -19,12 +20,24 @@ from attncli.core.names import (
     OF_PICTURES,
     PATTERNS,
     ROW_STATISTICS,
-    STARTS_SPECIAL,
     UNNAMED,
     WITH_SHARE,
-    HeadPattern,
 )
 from attncli.core.summaries import RunningMoments, mean_interval
+from attncli.records.columns import Records
+from attncli.records.surveys import (
+    NAMING,
+    NOT_FIRST,
+    HeadsOfPattern,
+    HeadSurvey,
+    RestOfHead,
+    RowsOfStack,
+    Stack,
+    StatisticInterval,
+    StrongestHead,
+    SurveyedHead,
+    TextCount,
+)
 
 
 def wanted_scores(
@@ -61,9 +74,8 @@ def wanted_scores(
 def without_first_key(wanted: Wanted) -> Wanted:
     """What names heads, of the same rows without their first key."""
     assert wanted.patterns is not None
-    named = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
-    names = tuple(name for name in wanted.patterns.names if name in named)
-    rows = tuple(name for name in wanted.rows if name in named)
+    names = tuple(name for name in wanted.patterns.names if name in NAMING)
+    rows = tuple(name for name in wanted.rows if name in NAMING)
     patterns = replace(wanted.patterns, names=names, first_key=1)
     return Wanted(rows=rows, patterns=patterns, received_mass=True, plane=wanted.plane)
 
@@ -98,14 +110,14 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     patterns = wanted.patterns
     assert patterns is not None
     sums, mass = (
-        torch.stack([getattr(found, name) for found in layers]) for name in ("sums", "pattern_mass")
+        torch.stack([getattr(layer, name) for layer in layers]) for name in ("sums", "pattern_mass")
     )
     nothing = torch.full_like(sums[..., 0], torch.nan)
     scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
-        name: _of_head(name, torch.stack([found.rows[name] for found in layers])) for name in wanted.rows
+        name: _of_head(name, torch.stack([layer.rows[name] for layer in layers])) for name in wanted.rows
     }
     scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
-    by_rows = (mass / _stacked([_rows_of_heads(found, wanted) for found in layers])).unbind(dim=-1)
+    by_rows = (mass / _stacked([_rows_of_heads(layer, wanted) for layer in layers])).unbind(dim=-1)
     by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
@@ -146,8 +158,8 @@ def one_key(
     there is none.
     """
     assert wanted.patterns is not None
-    received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
-    num_rows = _stacked([_seeing_rows(found) for found in layers])
+    received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
+    num_rows = _stacked([_seeing_rows(layer) for layer in layers])
     candidates = ~wanted.patterns.marks.special[:, : received.shape[-1]]
     candidates[:, 0] = False
     means = (received / num_rows.unsqueeze(-1)).masked_fill(~candidates.unsqueeze(1), -1.0)
@@ -155,114 +167,118 @@ def one_key(
     return mass.masked_fill(mass < 0, torch.nan), key.masked_fill(mass < 0, -1)
 
 
-MIN_ROWS = 5
-"""Rows that a pattern must have to name a head: a mean over fewer says little."""
 NUM_STRONGEST = 3
 DECIMALS = 5
-NOT_FIRST = "special_mass - sink_mass"
-"""The statistic behind special tokens where the first one is special: that has a pattern of its own."""
 
-HeadRow = dict[str, Any]
-"""The place of a head, and its statistics by name."""
+NumbersByName = Mapping[str, Float[np.ndarray, " head"]]
+"""The statistics of some heads by name, NaN for no number."""
 
 
-class Stack(NamedTuple):
-    """How many rows each statistic of a stack is a mean of, and whether its first key is special."""
-
-    name: str
-    num_rows: Mapping[str, int]
-    starts_special: bool
-
-    def patterns(self) -> dict[str, HeadPattern]:
-        """The patterns that there is a statistic for: in cross-attention positions do not compare."""
-        return {name: one for name, one in HEAD_PATTERNS.items() if one.statistic in self.num_rows}
-
-    def has_enough_rows(self, statistic: str) -> bool:
-        """Whether a statistic may name a head."""
-        return self.num_rows[statistic] >= MIN_ROWS
-
-    def value(self, head: HeadRow, statistic: str) -> float:
-        """The statistic; for special tokens without the first, which has a pattern of its own."""
-        if (name := self.name_of(statistic)) in head:
-            return float(head[name])
-        return float(head[statistic] - head["sink_mass"])
-
-    def name_of(self, statistic: str) -> str:
-        """What `value` is a number of."""
-        return NOT_FIRST if statistic == "special_mass" and self.starts_special else statistic
+def naming_numbers(numbers: NumbersByName, stack: Stack, statistic: str) -> Float[np.ndarray, " head"]:
+    """What a pattern is named by: special tokens without the first, which has a pattern of its own."""
+    if (name := stack.name_of(statistic)) in numbers:
+        return numbers[name]
+    return numbers[statistic] - numbers["sink_mass"]
 
 
-def pattern_of(head: HeadRow, stack: Stack) -> str:
+def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[np.ndarray, " head"]:
+    """Which heads are above the threshold of a pattern that has enough rows."""
+    pattern = HEAD_PATTERNS[name]
+    if name not in stack.patterns() or not stack.has_enough_rows(pattern.statistic):
+        return np.zeros(len(next(iter(numbers.values()))), dtype=bool)
+    return naming_numbers(numbers, stack, pattern.statistic) > pattern.threshold
+
+
+def pattern_names(numbers: NumbersByName, stack: Stack) -> list[str]:
     """Of the patterns above their thresholds the one of the highest precedence, then of the largest value."""
-    ranks = {
-        name: (pattern.precedence, value)
-        for name, pattern in stack.patterns().items()
-        if stack.has_enough_rows(pattern.statistic)
-        and (value := stack.value(head, pattern.statistic)) > pattern.threshold
-    }
-    return max(ranks, key=lambda name: ranks[name], default=UNNAMED)
-
-
-def shows_pattern(head: HeadRow, stack: Stack, name: str) -> bool:
-    """Whether a head is above the threshold of a pattern that has enough rows."""
-    if (pattern := stack.patterns().get(name)) is None:
-        return False
-    value = stack.value(head, pattern.statistic)
-    return stack.has_enough_rows(pattern.statistic) and value > pattern.threshold
-
-
-def rows_behind_patterns(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
-    """From how many rows the statistic of each pattern comes."""
-    return [
-        {"stack": stack.name, "statistic": stack.name_of(statistic), "rows": stack.num_rows[statistic]}
-        for stack in stacks
-        for statistic, *_ in stack.patterns().values()
-    ]
-
-
-def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[dict[str, Any]]:
-    """For each pattern how many heads are above its threshold; None where it has too few rows."""
-    rows: list[dict[str, Any]] = []
-    for name, (statistic, threshold, *_) in stack.patterns().items():
-        above = sum(stack.value(head, statistic) > threshold for head in heads)
-        rows.append(
-            {
-                "stack": stack.name,
-                "pattern": name,
-                "statistic": stack.name_of(statistic),
-                "threshold": threshold,
-                "rows": stack.num_rows[statistic],
-                "heads": above if stack.has_enough_rows(statistic) else None,
-            }
+    num_heads = len(next(iter(numbers.values())))
+    names = [UNNAMED] * num_heads
+    precedence, largest = np.full(num_heads, -1), np.full(num_heads, -np.inf)
+    for name, pattern in stack.patterns().items():
+        values = naming_numbers(numbers, stack, pattern.statistic)
+        goes_before = (pattern.precedence > precedence) | (
+            (pattern.precedence == precedence) & (values > largest)
         )
-    unnamed = {"statistic": "", "threshold": None, "rows": None}
-    of_none = sum(head["pattern"] == UNNAMED for head in heads)
-    return [*rows, {"stack": stack.name, "pattern": UNNAMED, **unnamed, "heads": of_none}]
+        takes = shows_pattern(numbers, stack, name) & goes_before
+        precedence[takes], largest[takes] = pattern.precedence, values[takes]
+        for head in np.flatnonzero(takes).tolist():
+            names[head] = name
+    return names
 
 
-def strongest_rows(
-    heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadRow], int | None]
-) -> Iterator[dict[str, Any]]:
-    """The heads with the largest numbers of each pattern with enough rows; ties in their order.
+def heads_with(
+    pattern: str, of_heads: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
+) -> list[int]:
+    """The places of the heads that show a pattern, by the rows of their stacks; `of_heads` are these."""
+    shown_at: list[int] = []
+    for stack in stacks.values():
+        places = places_of_stack(of_heads, stack)
+        if len(places):
+            shown_at += places[shows_pattern(numbers_at(numbers, places), stack, pattern)].tolist()
+    return sorted(shown_at)
 
-    `key` is the position of the one key for all.
+
+def patterns_by_stack(
+    of_heads: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
+) -> list[str]:
+    """The pattern of each head, by the rows of its stack."""
+    names = [UNNAMED] * len(of_heads)
+    for stack in stacks.values():
+        places = places_of_stack(of_heads, stack)
+        for place, name in zip(places, pattern_names(numbers_at(numbers, places), stack), strict=True):
+            names[place] = name
+    return names
+
+
+def heads_of_patterns(
+    numbers: NumbersByName, names: Sequence[str], stack: Stack, texts: Mapping[str, int] | None = None
+) -> Records[HeadsOfPattern]:
+    """For each pattern how many heads are above its threshold; None where it has too few rows.
+
+    `names` are the patterns of the heads, `texts` in how many texts each statistic was measured.
     """
-    for name, (statistic, *_) in stack.patterns().items():
-        if not stack.has_enough_rows(statistic):
+    patterns = stack.patterns()
+    statistics = [pattern.statistic for pattern in patterns.values()]
+    above = [
+        int((naming_numbers(numbers, stack, pattern.statistic) > pattern.threshold).sum())
+        if stack.has_enough_rows(pattern.statistic)
+        else None
+        for pattern in patterns.values()
+    ]
+    measured_by = [stack.name_of(statistic) for statistic in statistics]
+    of_texts = {} if texts is None else {"texts": [*(texts.get(name, 0) for name in measured_by), None]}
+    return HeadsOfPattern.table(
+        stack=[stack.name] * (len(patterns) + 1),
+        pattern=[*patterns, UNNAMED],
+        statistic=[*measured_by, ""],
+        threshold=[*(pattern.threshold for pattern in patterns.values()), None],
+        rows=[*(stack.num_rows[statistic] for statistic in statistics), None],
+        heads=[*above, names.count(UNNAMED)],
+        **of_texts,
+    )
+
+
+class RankedHead(NamedTuple):
+    """One of the strongest heads of a pattern: its place among the heads of its stack."""
+
+    pattern: str
+    statistic: str
+    rank: int
+    place: int
+    value: float
+
+
+def strongest_heads(numbers: NumbersByName, stack: Stack) -> Iterator[RankedHead]:
+    """The heads with the largest numbers of each pattern with enough rows; ties in their order."""
+    for name, pattern in stack.patterns().items():
+        if not stack.has_enough_rows(pattern.statistic):
             continue
-        ranked = sorted(heads, key=lambda head: -_rounded(stack.value(head, statistic)))[:NUM_STRONGEST]
-        for rank, head in enumerate(ranked):
-            value = stack.value(head, statistic)
-            if _rounded(value) > 0:
-                yield {
-                    "stack": stack.name,
-                    "pattern": name,
-                    "rank": rank,
-                    "layer": head["layer"],
-                    "head": head["head"],
-                    "value": value,
-                    "key": key_of(head) if statistic == "one_key_mass" else None,
-                }
+        values = naming_numbers(numbers, stack, pattern.statistic).tolist()
+        rounded = [_rounded(value) for value in values]
+        ranked = sorted(range(len(values)), key=lambda place: -rounded[place])[:NUM_STRONGEST]
+        for rank, place in enumerate(ranked):
+            if rounded[place] > 0:
+                yield RankedHead(name, pattern.statistic, rank, place, values[place])
 
 
 def _rounded(value: float) -> float:
@@ -270,81 +286,217 @@ def _rounded(value: float) -> float:
     return round(value, DECIMALS) if value == value else -1.0
 
 
-def with_equal_names(rows: Sequence[HeadRow]) -> list[HeadRow]:
-    """The rows, with NaN for what is measured of other stacks alone, as of words or of a picture."""
-    nothing = {name: nan for row in rows for name in row}
-    return [nothing | row for row in rows]
+def rows_by_stack(stacks: Sequence[Stack], names: Sequence[str] = tuple(PATTERNS)) -> Records[RowsOfStack]:
+    """For each stack whether texts begin with a special token, and how many rows each of these names has."""
+    known = {name for stack in stacks for name in stack.num_rows}
+    return RowsOfStack.table(
+        stack=[stack.name for stack in stacks],
+        starts_special=[stack.starts_special for stack in stacks],
+        **{name: [stack.num_rows.get(name) for stack in stacks] for name in names if name in known},
+    )
 
 
 class HeadPatterns(NamedTuple):
-    """What heads do, as rows of plain values: one row per pattern, per strongest head, and per stack.
+    """What heads do: one row per pattern, per strongest head, and per stack."""
 
-    `counts` has how many rows of the texts each pattern of a stack has a key in.
-    """
-
-    patterns: list[dict[str, Any]]
-    strongest: list[dict[str, Any]]
-    counts: list[dict[str, Any]]
+    patterns: Records[HeadsOfPattern]
+    strongest: Records[StrongestHead]
+    pattern_rows: Records[RowsOfStack]
 
 
-def rows_by_stack(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
-    """For each stack whether texts begin with a special token, and how many rows its patterns have."""
-    known = {name for stack in stacks for name in stack.num_rows}
-    return [
-        {
-            "stack": stack.name,
-            STARTS_SPECIAL: stack.starts_special,
-            **{name: stack.num_rows.get(name) for name in PATTERNS if name in known},
-        }
-        for stack in stacks
-    ]
+def places_of_stack(of_heads: Sequence[str], stack: Stack) -> Int[np.ndarray, " place"]:
+    """The places of the heads of a stack, by the stack of each head."""
+    return np.array([place for place, name in enumerate(of_heads) if name == stack.name], dtype=int)
+
+
+def numbers_at(
+    numbers: NumbersByName, places: Int[np.ndarray, " place"]
+) -> Mapping[str, Float[np.ndarray, " place"]]:
+    """The statistics of some of the heads."""
+    return {name: values[places] for name, values in numbers.items()}
+
+
+def numbers_of(heads: Records[SurveyedHead] | Records[RestOfHead]) -> NumbersByName:
+    """The statistics that heads are named by."""
+    return {name: heads.column(name) for name in NAMING if name in heads.cells}
 
 
 def patterns_of_text(
-    heads: Sequence[HeadRow], stacks: Sequence[Stack], key_of: Callable[[HeadRow], int]
+    heads: Records[SurveyedHead], stacks: Sequence[Stack], keys: Int[np.ndarray, " head"]
 ) -> HeadPatterns:
-    """What the heads do on one text."""
-    patterns: list[dict[str, Any]] = []
-    strongest: list[dict[str, Any]] = []
+    """What the heads do on one text; `keys` are the positions of the key with most weight of each."""
+    patterns: list[Records[HeadsOfPattern]] = []
+    strongest: list[Records[StrongestHead]] = []
     for stack in stacks:
-        own = [head for head in heads if head["stack"] == stack.name]
-        patterns += pattern_rows(own, stack)
-        strongest += strongest_rows(own, stack, key_of)
-    return HeadPatterns(patterns, strongest, rows_by_stack(stacks))
+        places = places_of_stack(heads.column("stack").tolist(), stack)
+        numbers = numbers_at(numbers_of(heads), places)
+        names = [heads.cells["pattern"][place] for place in places]
+        patterns.append(heads_of_patterns(numbers, names, stack))
+        ranked = list(strongest_heads(numbers, stack))
+        looked_at = [
+            int(keys[places[head.place]]) if head.statistic == "one_key_mass" else None for head in ranked
+        ]
+        strongest.append(_strongest_table(heads, places, stack, ranked, key=looked_at))
+    return HeadPatterns(
+        HeadsOfPattern.joined(patterns), StrongestHead.joined(strongest), rows_by_stack(stacks)
+    )
 
 
-Where = Mapping[str, Any]
-"""Layer, kind and stack, and the module where it is known."""
+def _strongest_table(
+    heads: Records[SurveyedHead],
+    places: Int[np.ndarray, " place"],
+    stack: Stack,
+    ranked: Sequence[RankedHead],
+    **more: Sequence[int | None] | Sequence[float],
+) -> Records[StrongestHead]:
+    at = [places[head.place] for head in ranked]
+    return StrongestHead.table(
+        stack=[stack.name] * len(ranked),
+        pattern=[head.pattern for head in ranked],
+        rank=[head.rank for head in ranked],
+        layer=[int(heads.cells["layer"][place]) for place in at],
+        head=[int(heads.cells["head"][place]) for place in at],
+        value=[head.value for head in ranked],
+        **more,
+    )
+
+
+class LayerPlace(NamedTuple):
+    """Where a layer is; its module where that is known."""
+
+    layer: int
+    kind: str
+    stack: str
+    module: str | None = None
+
+
+def head_table(
+    layers: Sequence[tuple[LayerPlace, int]],
+    patterns: Sequence[str],
+    rest_patterns: Sequence[str] | None,
+    numbers: NumbersByName,
+) -> Records[SurveyedHead]:
+    """One row per head, in the order of the layers, each with its number of heads.
+
+    `rest_patterns` are those of the rest of each head's weight; only heads that look at the first token have
+    one.
+    """
+    of_heads = [place for place, count in layers for _ in range(count)]
+    modules = [place.module for place in of_heads if place.module is not None]
+    rest = None
+    if rest_patterns is not None:
+        rest = [
+            beside if pattern == FIRST_TOKEN else None
+            for pattern, beside in zip(patterns, rest_patterns, strict=True)
+        ]
+    return SurveyedHead.table(
+        layer=np.array([place.layer for place in of_heads], dtype=int),
+        **({"module": modules} if modules else {}),
+        kind=[place.kind for place in of_heads],
+        stack=[place.stack for place in of_heads],
+        head=np.array([head for _, count in layers for head in range(count)], dtype=int),
+        pattern=patterns,
+        **({} if rest is None else {"rest_pattern": rest}),
+        **numbers,
+    )
+
+
+def joined_numbers(
+    layers: Sequence[tuple[Sequence[str], np.ndarray]],
+) -> NumbersByName:
+    """The statistics of the heads of all layers by name, from those of each layer (head, statistic).
+
+    NaN for what is measured of other layers alone.
+    """
+    names = tuple(dict.fromkeys(name for of_layer, _ in layers for name in of_layer))
+    joined = np.full((sum(len(values) for _, values in layers), len(names)), np.nan)
+    place = {name: number for number, name in enumerate(names)}
+    start = 0
+    for of_layer, values in layers:
+        joined[start : start + len(values), [place[name] for name in of_layer]] = values
+        start += len(values)
+    return dict(zip(names, joined.T, strict=True))
+
+
+class RestOfText(NamedTuple):
+    """What names the patterns of the heads of one text without its first key, and the rows behind it."""
+
+    heads: Records[RestOfHead]
+    stacks: dict[str, Stack]
+
+    def patterns(self) -> list[str]:
+        """The pattern of each head, in the order of the rows."""
+        return patterns_by_stack(self.heads.column("stack").tolist(), numbers_of(self.heads), self.stacks)
+
+
+class SurveyedText(NamedTuple):
+    """The heads of one text, the rows behind their patterns, and each head's key with the most weight."""
+
+    heads: Records[SurveyedHead]
+    stacks: list[Stack]
+    keys: Int[np.ndarray, " head"]
+    rest: RestOfText | None
+
+    def survey(self) -> HeadSurvey:
+        """The heads, and what they do."""
+        patterns = patterns_of_text(self.heads, self.stacks, self.keys)
+        survey = HeadSurvey(heads=self.heads, **patterns._asdict())
+        if self.rest is None:
+            return survey
+        return replace(
+            survey,
+            without_first=self.rest.heads,
+            without_first_rows=counts_of_rest([*self.rest.stacks.values()]),
+        )
+
+
+def counts_of_rest(stacks: Sequence[Stack]) -> Records[RowsOfStack]:
+    """How many rows each statistic has where the first key is left out."""
+    return rows_by_stack(stacks, [*dict.fromkeys(name for stack in stacks for name in stack.num_rows)])
 
 
 class LayerTotals(NamedTuple):
     """The statistics of the heads of a layer over texts: moments by head and statistic."""
 
-    where: Where
+    place: LayerPlace
     names: tuple[str, ...]
     moments: RunningMoments
 
 
-class SurveyedHead(NamedTuple):
-    """A head, named by the lower ends of its intervals, with its statistics over texts.
+@dataclass(frozen=True)
+class SummedHeads:
+    """The statistics of the heads of each layer over texts, in the order of the layers (head, statistic).
 
-    By name the means, the two ends of the intervals, and how many texts have them.
+    `mean`, `lower` and `upper` are NaN for what no text, or a single one, has; `texts` is how many have it.
     """
 
-    where: HeadRow
-    mean: dict[str, float]
-    lower: dict[str, float]
-    upper: dict[str, float]
-    texts: dict[str, int]
+    layers: Sequence[LayerTotals]
+    mean: Sequence[Float[np.ndarray, "_ _"]]
+    lower: Sequence[Float[np.ndarray, "_ _"]]
+    upper: Sequence[Float[np.ndarray, "_ _"]]
+    texts: Sequence[Int[np.ndarray, "_ _"]]
 
-    @property
-    def is_first(self) -> bool:
-        """Whether it looks at the first token."""
-        return bool(self.where["pattern"] == FIRST_TOKEN)
+    @classmethod
+    def of(cls, layers: Sequence[LayerTotals]) -> "SummedHeads":
+        """The means and their 95 % intervals."""
+        moments = [layer.moments for layer in layers]
+        ends = [mean_interval(each.count, each.mean, each.squares) for each in moments]
+        return cls(
+            layers,
+            [each.mean.where(each.count > 0, float("nan")).numpy() for each in moments],
+            [lower.numpy() for lower, _ in ends],
+            [upper.numpy() for _, upper in ends],
+            [each.count.numpy() for each in moments],
+        )
 
-    def row(self) -> HeadRow:
-        """The head with its means."""
-        return {**self.where, **{name: mean for name, mean in self.mean.items() if name != NOT_FIRST}}
+    def numbers(self, of_layers: Sequence[np.ndarray]) -> NumbersByName:
+        """The means, or one of the others, by the names of the statistics."""
+        names = (layer.names for layer in self.layers)
+        return joined_numbers([*zip(names, of_layers, strict=True)])
+
+    def stacks(self) -> list[str]:
+        """The stack of each head."""
+        return [layer.place.stack for layer in self.layers for _ in range(len(layer.moments.mean))]
 
 
 @dataclass
@@ -353,7 +505,7 @@ class HeadTotals:
 
     num_texts: int = 0
     num_tokens: int | None = None
-    layers: dict[tuple[Any, ...], LayerTotals] = field(default_factory=dict)
+    layers: dict[tuple[LayerPlace, int], LayerTotals] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
     rest: "HeadTotals | None" = None
     """The same without the first keys, where that is known."""
@@ -365,64 +517,90 @@ class HeadTotals:
         total.update(num_rows)
         self.stacks[stack] = Stack(stack, total, known.starts_special and starts_special)
 
-    def add(self, where: Where, names: Sequence[str], values: Float[Tensor, "text head statistic"]) -> None:
+    def add(
+        self, place: LayerPlace, names: Sequence[str], values: Float[Tensor, "text head statistic"]
+    ) -> None:
         """The statistics of one layer on some texts."""
         if "special_mass" in names:
             not_first = values[..., names.index("special_mass")] - values[..., names.index("sink_mass")]
             names = (*names, NOT_FIRST)
             values = torch.cat([values, not_first.unsqueeze(-1)], dim=-1)
-        key = (*where.values(), values.shape[1])
+        key = place, values.shape[1]
         moments = RunningMoments.of(values)
         if key in self.layers:
             moments = self.layers[key].moments + moments
-        self.layers[key] = LayerTotals(where, tuple(names), moments)
+        self.layers[key] = LayerTotals(place, tuple(names), moments)
 
-    def heads(self) -> list[SurveyedHead]:
-        """Every head in the order of the layers; NaN for what no text, or a single one, has."""
-        heads = [head for layer in self.layers.values() for head in self._heads(layer)]
-        if self.rest is None:
-            return heads
-        return [
-            head._replace(
-                where=head.where | {"rest_pattern": rest.where["pattern"] if head.is_first else None}
+    def survey(self) -> tuple[HeadSurvey, NumbersByName]:
+        """What heads do over the texts, and the numbers that name them: the lower ends of the intervals."""
+        summed = SummedHeads.of([*self.layers.values()])
+        mean, lower, upper, texts = map(
+            summed.numbers, (summed.mean, summed.lower, summed.upper, summed.texts)
+        )
+        names = patterns_by_stack(summed.stacks(), lower, self.stacks)
+        rest_names = None
+        if self.rest is not None:
+            rest = SummedHeads.of([*self.rest.layers.values()])
+            rest_names = patterns_by_stack(rest.stacks(), rest.numbers(rest.lower), self.rest.stacks)
+        numbers = {name: values for name, values in mean.items() if name != NOT_FIRST}
+        heads = head_table([*self.layers], names, rest_names, numbers)
+        patterns: list[Records[HeadsOfPattern]] = []
+        strongest: list[Records[StrongestHead]] = []
+        for stack in self.stacks.values():
+            places = places_of_stack(summed.stacks(), stack)
+            counts = {
+                name: int(np.nan_to_num(of_heads[places]).max(initial=0)) for name, of_heads in texts.items()
+            }
+            of_stack = [names[place] for place in places]
+            patterns.append(heads_of_patterns(numbers_at(lower, places), of_stack, stack, counts))
+            ranked = [*strongest_heads(numbers_at(mean, places), stack)]
+            ends = {
+                end: [float(of_end[stack.name_of(head.statistic)][places[head.place]]) for head in ranked]
+                for end, of_end in (("lower", lower), ("upper", upper))
+            }
+            nothing: list[int | None] = [None] * len(ranked)
+            strongest.append(_strongest_table(heads, places, stack, ranked, key=nothing, **ends))
+        survey = HeadSurvey(
+            heads=heads,
+            patterns=HeadsOfPattern.joined(patterns),
+            strongest=StrongestHead.joined(strongest),
+            pattern_rows=rows_by_stack([*self.stacks.values()]),
+            intervals=self._intervals(summed),
+            texts=TextCount.single(num_texts=self.num_texts, num_tokens=self.num_tokens),
+        )
+        return survey, lower
+
+    def _intervals(self, summed: SummedHeads) -> Records[StatisticInterval]:
+        """One row per head and statistic."""
+        parts: list[Records[StatisticInterval]] = []
+        for layer, *numbers in zip(
+            summed.layers, summed.mean, summed.lower, summed.upper, summed.texts, strict=True
+        ):
+            place = layer.place
+            is_used = [name != NOT_FIRST or self.stacks[place.stack].starts_special for name in layer.names]
+            names = [name for name, used in zip(layer.names, is_used, strict=True) if used]
+            mean, lower, upper, texts = (values[:, is_used].ravel() for values in numbers)
+            num_heads = len(mean) // len(names)
+            parts.append(
+                StatisticInterval.table(
+                    stack=[place.stack] * len(mean),
+                    layer=np.full(len(mean), place.layer),
+                    head=np.repeat(np.arange(num_heads), len(names)),
+                    statistic=names * num_heads,
+                    mean=mean,
+                    lower=lower,
+                    upper=upper,
+                    texts=texts,
+                )
             )
-            for head, rest in zip(heads, self.rest.heads(), strict=True)
-        ]
-
-    def _heads(self, layer: LayerTotals) -> Iterator[SurveyedHead]:
-        moments, stack = layer.moments, self.stacks[layer.where["stack"]]
-        ends = mean_interval(moments.count, moments.mean, moments.squares)
-        means = moments.mean.where(moments.count > 0, float("nan"))
-        tables = [tensor.tolist() for tensor in (means, *ends, moments.count)]
-        for head, numbers in enumerate(zip(*tables, strict=True)):
-            mean, lower, upper, texts = (dict(zip(layer.names, row, strict=True)) for row in numbers)
-            where = {**layer.where, "head": head, "pattern": pattern_of(lower, stack)}
-            yield SurveyedHead(where, mean, lower, upper, texts)
+        return StatisticInterval.joined(parts)
 
 
-def summary_patterns(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> HeadPatterns:
-    """What heads do over the texts, by pattern, each strongest head with its interval."""
-    patterns: list[dict[str, Any]] = []
-    strongest: list[dict[str, Any]] = []
-    for name, stack in stacks.items():
-        own = [head for head in heads if head.where["stack"] == name]
-        for row in pattern_rows([head.where | head.lower for head in own], stack):
-            texts = (head.texts.get(str(row["statistic"]), 0) for head in own)
-            patterns.append({**row, "texts": max(texts, default=0) if row["statistic"] else None})
-        by_place = {(head.where["layer"], head.where["head"]): head for head in own}
-        for row in strongest_rows([head.where | head.mean for head in own], stack, lambda _: None):
-            head = by_place[row["layer"], row["head"]]
-            statistic = stack.name_of(stack.patterns()[str(row["pattern"])].statistic)
-            strongest.append({**row, "lower": head.lower[statistic], "upper": head.upper[statistic]})
-    return HeadPatterns(patterns, strongest, rows_by_stack(list(stacks.values())))
+HeadRow = dict[str, Any]
+"""The place of a head, and its statistics by name."""
 
 
-def interval_rows(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> Iterator[dict[str, Any]]:
-    """One row per head and statistic: its mean over the texts and the ends of its 95 % interval."""
-    for head in heads:
-        where = {name: head.where[name] for name in ("stack", "layer", "head")}
-        unused = "" if stacks[where["stack"]].starts_special else NOT_FIRST
-        for name, mean in head.mean.items():
-            if name != unused:
-                ends = {"lower": head.lower[name], "upper": head.upper[name]}
-                yield {**where, "statistic": name, "mean": mean, **ends, "texts": head.texts[name]}
+def with_equal_names(rows: Sequence[HeadRow]) -> list[HeadRow]:
+    """The rows, with NaN for what is measured of other stacks alone, as of words or of a picture."""
+    nothing = {name: nan for row in rows for name in row}
+    return [nothing | row for row in rows]

@@ -15,14 +15,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attncli.core.engines import FusedAttention
-from attncli.core.formulas import load_formula
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.names import CACHE_POLICIES, ends_of
 from attncli.core.process import SharedChange
 from attncli.core.progress import Stage, Work
 from attncli.errors import UserError
 from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_by, tell_of_layer
-from attncli.measure.cache_policies import CacheScores, PromptLayer, Read, Rotation
+from attncli.measure.cache_policies import (
+    COUNTS,
+    SCORES,
+    CacheScores,
+    PromptLayer,
+    Read,
+    Rotation,
+    even_counts,
+)
 from attncli.measure.removal import Forward, Removed
 from attncli.measure.removal_runs import FirstTokens, RemovalRuns, work_of_run
 from attncli.models.layers import CapturedLayer
@@ -195,7 +202,7 @@ class PromptCache:
     ) -> None:
         self.start, self.name = start, pretrained.name
         self._work, self._reading_cost = work or Work(), _reading_cost(pretrained, reading, policies)
-        self.rules = {name: load_formula(CACHE_POLICIES[name].scores) for name in policies}
+        self.rules = {name: SCORES[name] for name in policies}
         self.scores: list[dict[str, CacheScores]] = []
         self.held: list[Bool[Tensor, " key"]] = []
         self.needs: list[Tensor] = []
@@ -308,7 +315,7 @@ class PromptCache:
     def kept(self, policy: str, budget: float) -> list[KeptOfHeads]:
         """The keys of each head of each layer that stay, in their order, of those that the layer holds."""
         sizes = [int(held.sum()) for held in self.held]
-        counts = load_formula(CACHE_POLICIES[policy].counts)(Read(sizes, self.needs), budget)
+        counts = COUNTS.get(policy, even_counts)(Read(sizes, self.needs), budget)
         return [
             [_largest(scores[policy][head], held, count) for head, count in enumerate(of_layer)]
             for scores, held, of_layer in zip(self.scores, self.held, counts, strict=True)

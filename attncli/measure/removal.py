@@ -164,7 +164,7 @@ def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) 
 
 
 @runtime_checkable
-class HeadInStack(Protocol):
+class PlacedHead(Protocol):
     """A head of a layer, in one of the stacks of a model."""
 
     @property
@@ -177,7 +177,7 @@ class HeadInStack(Protocol):
     def head(self) -> int: ...
 
 
-def index_of_head(heads: Sequence[HeadInStack], name: str, key: str, pretrained: Pretrained) -> int:
+def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: Pretrained) -> int:
     """The place of a named head among these; UserError, at `key`, for one that the model does not have."""
     stack, layer, head = named_head(name)
     stacks = list(dict.fromkeys(place.stack for place in heads))

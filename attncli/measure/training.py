@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
-from attncli.measure.patterns import NOT_FIRST, HeadRow, Stack
+from attncli.measure.patterns import HeadRow
+from attncli.records.surveys import NOT_FIRST, Stack
 
 PATTERN_NAMES = (*HEAD_PATTERNS, UNNAMED)
 

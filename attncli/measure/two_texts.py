@@ -1,7 +1,6 @@
 """Two texts read by one model: which heads look elsewhere, and what comes next instead."""
 
 from contextlib import ExitStack
-from math import isnan
 from typing import Any, NamedTuple
 
 import torch
@@ -11,25 +10,28 @@ from torch import Tensor
 from attncli.core.summaries import jensen_shannon
 from attncli.errors import refuse_bytes
 from attncli.measure.differences import NAMING, align
-from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
-from attncli.measure.patterns import HeadRow
+from attncli.measure.heads import NOTHING_MORE, Survey, surveyed_texts
 from attncli.measure.removal import ModelHead
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack
 from attncli.records.changes import HeadChange, TextDifferences, TokenChange
 from attncli.records.columns import Records
+from attncli.records.surveys import SurveyedHead
 
 BYTES_PER_WEIGHT = 60
 """Of the heads of a layer, of both texts: their rows in float64, spread over the tokens of both."""
 BYTES_PER_LOGIT = 8
+
+Cells = dict[str, str | int | float | None]
+"""What is told of a head, by the columns of HeadChange."""
 
 
 class TextRun(NamedTuple):
     """A model's run on a text: its layers, the row of each head, and what it predicts."""
 
     layers: list[CapturedLayer]
-    heads: list[HeadRow]
+    heads: Records[SurveyedHead]
     probabilities: Float[Tensor, " vocabulary"] | None
     notes: list[str]
 
@@ -42,18 +44,17 @@ def text_differences(
     _refuse_what_does_not_fit(pretrained, a, b)
     run_a, run_b = _run(pretrained, a), _run(pretrained, b)
     sides: dict[str, tuple[Side, Side]] = {}
-    changed: list[HeadRow] = []
+    changed: list[Cells] = []
     for layer_a, layer_b in zip(run_a.layers, run_b.layers, strict=True):
         stack = layer_a.stack_name
         if stack not in sides:
             sides[stack] = _sides(texts_of_stack(a, stack), texts_of_stack(b, stack))
         changed += _changed_rows((layer_a, layer_b), sides[stack])
-    heads = [_head(*rows) for rows in zip(run_a.heads, run_b.heads, changed, strict=True)]
-    is_aligned = any(row["mean_jensen_shannon"] is not None for row in heads)
+    heads = HeadChange.rows(map(_head, run_a.heads, run_b.heads, changed))
+    is_aligned = any(head.mean_jensen_shannon is not None for head in heads)
     change = "mean_jensen_shannon" if is_aligned else "difference"
-    ranked = sorted(heads, key=lambda row: -abs(row[change] or 0.0))
     return TextDifferences(
-        heads=HeadChange.rows(ranked),
+        heads=heads.sorted(lambda head: -abs(head[change] or 0.0)),
         predictions=_predictions(pretrained, run_a, run_b, num_predictions),
         alignment=align(a.text.tokens, b.text.tokens),
         notes=tuple(dict.fromkeys((*run_a.notes, *run_b.notes))),
@@ -87,7 +88,7 @@ def _run(pretrained: Pretrained, reading: Reading) -> TextRun:
     if place is not None:
         probabilities = outputs[-1]["logits"][0, place].double().softmax(dim=-1).cpu()
     return TextRun(
-        layers, found_texts(survey)[0].rows, probabilities, [*way.notes(), *reading.left_out_notes()]
+        layers, surveyed_texts(survey)[0].heads, probabilities, [*way.notes(), *reading.left_out_notes()]
     )
 
 
@@ -124,14 +125,14 @@ def _sides(a: tuple[ModelText, ModelText], b: tuple[ModelText, ModelText]) -> tu
     return side_a, side_b
 
 
-def _changed_rows(layers: tuple[CapturedLayer, CapturedLayer], sides: tuple[Side, Side]) -> list[HeadRow]:
+def _changed_rows(layers: tuple[CapturedLayer, CapturedLayer], sides: tuple[Side, Side]) -> list[Cells]:
     """For each head of a layer how far its rows moved, and the keys of the row that moved furthest."""
     weights = [layer.weights()[0].double().cpu() for layer in layers]
     distances = jensen_shannon(*map(_spread, weights, sides))
-    rows: list[HeadRow] = []
+    rows: list[Cells] = []
     for head, of_rows in enumerate(distances):
         queries = [len(side.queries) - 1 for side in sides]
-        row: HeadRow = {"mean_jensen_shannon": None, "max_jensen_shannon": None}
+        row: Cells = {"mean_jensen_shannon": None, "max_jensen_shannon": None}
         if not of_rows.isnan().all():
             most = of_rows.nan_to_num(-1.0).argmax()
             row = {
@@ -154,15 +155,15 @@ def _spread(weights: Float[Tensor, "head query key"], side: Side) -> Float[Tenso
     return spread.masked_fill(side.keys < 0, 0.0)
 
 
-def _head(a: HeadRow, b: HeadRow, changed: HeadRow) -> HeadRow:
+def _head(a: SurveyedHead, b: SurveyedHead, changed: Cells) -> Cells:
     """A head with how far its rows moved, and the statistic that changed most."""
-    differences = {name: b[name] - a[name] for name in NAMING if name in a and name in b}
-    known = {name: difference for name, difference in differences.items() if not isnan(difference)}
+    measured = [name for name in NAMING if a.get(name) is not None and b.get(name) is not None]
+    known: dict[str, float] = {name: b[name] - a[name] for name in measured}
     statistic = max(sorted(known), key=lambda name: abs(known[name]))
     return {
         **{name: a[name] for name in ModelHead._fields},
-        "pattern_a": a["pattern"],
-        "pattern_b": b["pattern"],
+        "pattern_a": a.pattern,
+        "pattern_b": b.pattern,
         **changed,
         **{"statistic": statistic, "a": a[statistic], "b": b[statistic], "difference": known[statistic]},
     }

@@ -19,7 +19,7 @@ from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.measure.answers import AnswerTokens, one_token_each
 from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
-from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, found_texts, looked_at
+from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
 from attncli.measure.removal import ModelHead, index_of_head
 from attncli.models.architectures import BLOCK, list_of_block, output_projection, projection_of_heads
@@ -381,8 +381,8 @@ def _head_logits(survey: Survey, contributions: Sequence[float], num_tokens: int
     looks = looked_at(survey, 0, [num_tokens - 1] * len(contributions))
     compare_distances(survey)
     return HeadLogit.rows(
-        {name: row[name] for name in (*ModelHead._fields, "pattern")} | {"contribution": number, **looks_at}
-        for row, number, looks_at in zip(found_texts(survey)[0].rows, contributions, looks, strict=True)
+        {name: head[name] for name in (*ModelHead._fields, "pattern")} | {"contribution": number, **looks_at}
+        for head, number, looks_at in zip(surveyed_texts(survey)[0].heads, contributions, looks, strict=True)
     )
 
 

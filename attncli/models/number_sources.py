@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attncli.core.few_rows import HALVES
 from attncli.errors import UserError
 from attncli.models.weight_headers import TensorInFile
 
@@ -95,6 +96,8 @@ class NumberSource:
     dtype: torch.dtype
     stored_bytes: int
     """What all of it takes in its files."""
+    is_read_by_threads = False
+    """Whether threads may read different rows at the same time."""
 
     def rows(self, start: int, stop: int) -> Tensor:
         """The numbers of some rows: of the first axis."""
@@ -103,6 +106,10 @@ class NumberSource:
     def passing(self, start: int, stop: int) -> Tensor:
         """As `rows`, in memory that the next call in this thread takes again."""
         return self.rows(start, stop)
+
+    def narrow(self) -> "NumberSource | None":
+        """The source of the same numbers in half precision, which float32 holds exactly; None for others."""
+        return None
 
     def whole(self) -> Tensor:
         """All numbers, in their shape."""
@@ -123,6 +130,7 @@ class InSafetensors(NumberSource):
 
     file: WeightFile
     about: TensorInFile
+    is_read_by_threads = True
 
     def __post_init__(self) -> None:
         self.shape, self.dtype = torch.Size(self.about.shape), DTYPES[str(self.about.kind)]
@@ -137,6 +145,9 @@ class InSafetensors(NumberSource):
 
     def whole(self) -> Tensor:
         return self._read(torch.empty(self.shape, dtype=self.dtype))
+
+    def narrow(self) -> NumberSource | None:
+        return self if self.dtype in HALVES else None
 
     def mapped(self) -> Tensor | None:
         pages = self.file.mapped(self.about.begin, self.stored_bytes)
@@ -157,6 +168,7 @@ class InGguf(NumberSource):
 
     file: WeightFile
     about: TensorInFile
+    is_read_by_threads = True
 
     def __post_init__(self) -> None:
         from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
@@ -204,6 +216,7 @@ class Cast(NumberSource):
 
     def __post_init__(self) -> None:
         self.shape, self.stored_bytes = self.source.shape, self.source.stored_bytes
+        self.is_read_by_threads = self.source.is_read_by_threads and self.device.type == "cpu"
 
     def rows(self, start: int, stop: int) -> Tensor:
         # As stored to the device, which widens faster than the way there.
@@ -222,6 +235,9 @@ class Cast(NumberSource):
                 widened[start:stop] = self.source.passing(start, stop)
             return widened
         return self.source.whole().to(self.device).to(self.dtype)
+
+    def narrow(self) -> NumberSource | None:
+        return self.source.narrow()
 
     def mapped(self) -> Tensor | None:
         return self.source.mapped() if self.source.dtype == self.dtype else None

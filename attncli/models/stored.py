@@ -5,9 +5,11 @@ Of a file no more than its header is read before: what a model needs is known fr
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from math import prod
 from pathlib import Path
@@ -19,6 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from attncli.core.few_rows import MOST_ROWS, write_products
+from attncli.core.row_tiles import run_jobs
 from attncli.core.runtime import torch_threads
 from attncli.models.folder import weight_files
 from attncli.models.number_sources import (
@@ -39,6 +43,8 @@ SMALL_NUMBERS = 2**18
 """A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
 FEW_ROWS = 32
 """Vectors that a weight meets, up to which torch's threads wait for each other more than they work."""
+JOBS_OF_A_THREAD = 4
+"""Parts of a weight per thread from which on no thread waits long for another's last; fewer are torch's."""
 TRIED_BYTES = 2**26
 """How much is read to tell how long all of it takes."""
 
@@ -114,13 +120,18 @@ class Use:
         self._order, self._places = order, {id(weight): place for place, weight in enumerate(order)}
 
     def one_run(self) -> tuple[int, float]:
-        """The bytes that a run of the model reads, and about how many seconds that takes, by a part of it."""
+        """The bytes that a run reads, and the seconds of one vector, estimated from a part of the weights."""
         total = sum(weight.source.stored_bytes for weight in self._order)
         read, begun = 0, time.monotonic()
         for weight in self._order:
-            for start, stop in chunks(weight.source):
-                weight.source.passing(start, stop)
-            read += weight.source.stored_bytes
+            source = weight.source
+            if len(source.shape) == 2:
+                row = torch.zeros(1, source.shape[1], dtype=source.dtype, device=self.device)
+                _multiplied_in_parts(row, source, None)
+            else:
+                for start, stop in chunks(source):
+                    source.passing(start, stop)
+            read += source.stored_bytes
             if read >= TRIED_BYTES:
                 break
         return total, (time.monotonic() - begun) * total / max(1, read)
@@ -202,10 +213,14 @@ class Stored(Tensor):
         mapped = self.source.mapped() if self.use.maps and self.use.device.type == "cpu" else None
         return self.source.whole() if mapped is None else mapped
 
-    def parts(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Its rows, some at a time: from where to where, and their numbers."""
+    def keep_if_wanted(self) -> None:
+        """Called before its numbers are used: reads them now where they are to stay."""
         if self.numbers is None and self.use.begin(self):
             self.numbers = self._kept()
+
+    def parts(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Its rows, some at a time: from where to where, and their numbers."""
+        self.keep_if_wanted()
         if self.numbers is not None:
             yield 0, self.shape[0], self.numbers
             return
@@ -361,15 +376,50 @@ class _Linear(torch.autograd.Function):
 
 
 def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
-    """x W^T + b, a few rows of W at a time: each number is rounded once, as of a weight in memory."""
-    output = x.new_empty(*x.shape[:-1], weight.shape[0])
-    flat, flat_output = x.reshape(-1, x.shape[-1]), output.view(-1, weight.shape[0])
+    """x W^T + b, a few rows of W at a time: each number is rounded once, as of a weight in memory.
+
+    Of a large weight a thread reads, widens and multiplies some rows while another does so with the next.
+    """
+    weight.keep_if_wanted()
+    if weight.numbers is not None:
+        return functional.linear(x, weight.numbers, bias)
+    return _multiplied_in_parts(x, weight.source, bias)
+
+
+def _multiplied_in_parts(x: Tensor, source: NumberSource, bias: Tensor | None) -> Tensor:
+    output = x.new_empty(*x.shape[:-1], source.shape[0])
+    flat, flat_output = x.reshape(-1, x.shape[-1]), output.view(-1, source.shape[0])
+    narrow = source.narrow() if len(flat) <= MOST_ROWS and type(x) is Tensor else None
+    if x.dtype == torch.float32 and x.device.type == "cpu" and narrow is not None:
+        multiply = partial(_few_rows_multiplied, flat.contiguous(), narrow, bias, flat_output)
+    else:
+        multiply = partial(_rows_multiplied, flat, source, bias, flat_output)
+    jobs = [partial(multiply, start, stop) for start, stop in chunks(source)]
+    num_threads = torch.get_num_threads()
+    if source.is_read_by_threads and len(jobs) >= JOBS_OF_A_THREAD * num_threads:
+        with torch_threads(1):
+            deque(run_jobs(jobs, num_threads), maxlen=0)
+        return output
     with torch_threads(1) if len(flat) <= FEW_ROWS else nullcontext():
-        for start, stop, rows in weight.parts():
-            # Not into a slice (out=), for whose strides another kernel adds up in another order.
-            of_rows = None if bias is None else bias[start:stop]
-            flat_output[:, start:stop] = functional.linear(flat, rows, of_rows)
+        for job in jobs:
+            job()
     return output
+
+
+def _rows_multiplied(
+    x: Tensor, source: NumberSource, bias: Tensor | None, output: Tensor, start: int, stop: int
+) -> None:
+    # Not into a slice (out=), for whose strides another kernel adds up in another order.
+    of_rows = None if bias is None else bias[start:stop]
+    output[:, start:stop] = functional.linear(x, source.passing(start, stop), of_rows)
+
+
+def _few_rows_multiplied(
+    x: Tensor, source: NumberSource, bias: Tensor | None, output: Tensor, start: int, stop: int
+) -> None:
+    write_products(x, source.passing(start, stop), output, start)
+    if bias is not None:
+        output[:, start:stop] += bias[start:stop]
 
 
 def _linear(input: Any, weight: Any, bias: Tensor | None = None) -> Tensor | None:

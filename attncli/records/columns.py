@@ -19,7 +19,7 @@ import numpy as np
 
 from attncli.errors import NoSuchName, UserError
 from attncli.records.tabled import SmallTable
-from attncli.records.values import NamedTensor, Numbers, Statistic, Table, Tensors
+from attncli.records.values import Cell, NamedTensor, Numbers, Statistic, Table, Tensors
 
 R = TypeVar("R", bound="Record")
 INTERVAL = ("_low", "_high")
@@ -106,15 +106,20 @@ def column(
     return ColumnKind(name, unit, is_kept, is_needed, has_interval, of)
 
 
-class Record(Mapping[str, object]):
+class Record(Mapping[str, Cell | list[Cell]]):
     """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
     others: ClassVar[ColumnKind | None] = None
     """The kind of columns that the data name, as relations are: `class Row(Record, others=float)`."""
 
-    def __init_subclass__(cls, numbers: Iterable[str] = (), others: Any = None) -> None:
-        """`numbers` are the names of further columns of numbers, which a table lists; a row may lack them."""
+    def __init_subclass__(
+        cls, numbers: Iterable[str] = (), units: Mapping[str, str] | None = None, others: Any = None
+    ) -> None:
+        """`numbers` are the names of further columns of numbers, which a table lists; a row may lack them.
+
+        `units` are those of some of them.
+        """
         if others is not None:
             cls.others = column().named("others", others)
         declared_here: dict[str, ColumnKind] = {}
@@ -127,7 +132,9 @@ class Record(Mapping[str, object]):
                 ends = (column(is_needed=False).named(f"{named.name}{end}", annotation) for end in INTERVAL)
                 declared_here |= {end.name: end for end in ends}
         for name in numbers:
-            declared_here[name] = column(is_needed=False).named(name, float | None)
+            declared_here[name] = column(unit=(units or {}).get(name, ""), is_needed=False).named(
+                name, float | None
+            )
             if not hasattr(cls, name):  # a statistic of another package may be called as what rows have
                 setattr(cls, name, declared_here[name])
         cls.columns = {**cls.columns, **declared_here}
@@ -158,6 +165,11 @@ class Record(Mapping[str, object]):
         return cls.columns.get(name, cls.others)
 
     @classmethod
+    def has_computed_columns(cls) -> bool:
+        """Whether a column is computed from the other cells of a row."""
+        return any(declared.of is not None for declared in cls.columns.values())
+
+    @classmethod
     def table(cls, **cells: Cells) -> "Records[Self]":
         """Rows from their columns, each a list or an array; TypeError for what the class does not declare."""
         return Records(cls, cells)
@@ -167,6 +179,21 @@ class Record(Mapping[str, object]):
         """Rows from mappings with the same names; TypeError for what the class does not declare."""
         listed = [*rows]
         return Records(cls, {name: [row[name] for row in listed] for name in (listed or [cls.columns])[0]})
+
+    @classmethod
+    def joined(cls, tables: Iterable["Records[Self]"]) -> "Records[Self]":
+        """The rows of several tables, one after the other; None where one lacks a column of another."""
+        parts = [*tables]
+        names = dict.fromkeys(name for part in parts for name in part.cells)
+        cells: dict[str, Cells] = {}
+        for name in names:
+            of_parts = [part.cells.get(name, [None] * len(part)) for part in parts]
+            arrays = [kept for kept in of_parts if isinstance(kept, np.ndarray)]
+            if len(arrays) == len(of_parts):
+                cells[name] = np.concatenate(arrays)
+            else:
+                cells[name] = [cell for kept in of_parts for cell in kept]
+        return cls.table(**cells) if cells else cls.rows([])
 
     @classmethod
     def single(cls, **cells: object) -> Self:
@@ -344,10 +371,12 @@ def group(
 ) -> Any:
     """The declaration of a field of a result that stands among a report's statistics; see `StatisticGroup`.
 
-    By default it has the field's name.
+    By default it has the field's name. What may be empty, or is not needed, need not be given.
     """
     metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty)}
-    return field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
+    if is_needed and not may_be_empty:
+        return field(metadata=metadata)
+    return field(default=None, metadata=metadata)
 
 
 def number(name: str, *, unit: str = "") -> Any:
@@ -358,6 +387,12 @@ def number(name: str, *, unit: str = "") -> Any:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """What a question found: tables and single numbers; other fields are not in a saved report."""
+
+    def __post_init__(self) -> None:
+        for place in self.groups():
+            (first, *_) = place.fields
+            if place.may_be_empty and place.kind is not None and getattr(self, first) is None:
+                object.__setattr__(self, first, place.kind.rows([]))
 
     @classmethod
     @cache
@@ -395,9 +430,7 @@ class Result:
         for place in cls.groups():
             if place.name in statistics:
                 values |= place.read(statistics[place.name])
-            elif place.may_be_empty and place.kind is not None:
-                values[place.fields[0]] = place.kind.rows([])
-            elif place.is_needed:
+            elif place.is_needed and not place.may_be_empty:
                 raise TypeError(f"{cls.__name__} needs {place.name}")
         return cls(**values)
 
@@ -406,6 +439,11 @@ class Result:
         """Whether all that it needs is among the names of a report's statistics."""
         needed = {place.name for place in cls.groups() if place.is_needed and not place.may_be_empty}
         return needed <= {*names}
+
+    @classmethod
+    def num_needed(cls) -> int:
+        """How many parts a report has to have."""
+        return sum(place.is_needed and not place.may_be_empty for place in cls.groups())
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -11,10 +11,13 @@ from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
+from attncli.records.surveys import HeadSurvey
+from attncli.records.values import is_table_of_heads
 from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
+    "heads": HeadSurvey,
     "diff of texts": TextDifferences,
     "generate": WrittenText,
     "cache": LimitedHeads,
@@ -44,9 +47,13 @@ def known_kind(name: str) -> str:
 
 
 def kind_named(experiment: str, names: Iterable[str]) -> str:
-    """The kind of an experiment whose report does not name one, by the names of its statistics; else none."""
+    """The kind of an experiment whose report does not name one, by the names of its statistics; else none.
+
+    Of several that fit it is the one that needs most of them.
+    """
     given = {*names}
-    return next((name for name, kind in kinds_of(experiment).items() if kind.fits(given)), "")
+    fitting = {name: kind for name, kind in kinds_of(experiment).items() if kind.fits(given)}
+    return max(fitting, key=lambda name: fitting[name].num_needed(), default="")
 
 
 def kinds_of(experiment: str) -> dict[str, type[Result]]:
@@ -60,7 +67,7 @@ def units_of_heads() -> dict[str, str]:
         name: column.unit
         for kind in KINDS.values()
         for group in kind.groups()
-        if group.name == "heads" and group.kind is not None
+        if is_table_of_heads(group.name) and group.kind is not None
         for name, column in group.kind.columns.items()
         if column.unit
     }

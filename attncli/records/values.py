@@ -19,6 +19,14 @@ PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""
 
 
+def is_table_of_heads(group: str) -> bool:
+    """Whether the table of that name has one row per head.
+
+    A store names its numbers by their columns alone, and places them by layer and head.
+    """
+    return group == "heads"
+
+
 @dataclass(frozen=True)
 class NamedTensor:
     """Numbers with a name for each axis.

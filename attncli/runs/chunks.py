@@ -13,8 +13,9 @@ from attncli.errors import UserError
 from attncli.report import Report
 from attncli.runs.packing import Packed, packed
 from attncli.runs.plan import TEXT_KEYS, Chain, Item, Job
-from attncli.runs.report_values import Columns, value_tables
+from attncli.runs.report_values import value_tables
 from attncli.runs.runner import Outcome, Values, alone_in_buckets, load_model, run_items, values_in_buckets
+from attncli.runs.stored_columns import StoredColumns
 
 DONE, FAILED = "done", "failed"
 
@@ -85,7 +86,7 @@ class ChunkResult:
     worker could not.
     """
 
-    values: dict[int, tuple[Columns, Packed]] = field(default_factory=dict)
+    values: dict[int, tuple[StoredColumns, Packed]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     weights: dict[int, np.ndarray] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)

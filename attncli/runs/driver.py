@@ -27,8 +27,9 @@ from attncli.errors import RunError, is_about_memory, out_of_memory
 from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, UnfinishedJob, run_chunk
 from attncli.runs.parts import Merge, Merged, merge_parts
 from attncli.runs.plan import Job, Plan, RunKeys
-from attncli.runs.report_values import Columns, Expectations
+from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
+from attncli.runs.stored_columns import StoredColumns
 
 MAX_ATTEMPTS_ALONE = 3
 """A worker may die for other reasons than its run: memory taken by a neighbour, a machine switched off."""
@@ -469,7 +470,7 @@ class Driver:
                     self._check(run.job.name(run.item), columns, self.store.numbers(columns, kept[number]))
         self._show_progress()
 
-    def _check(self, name: str, columns: Columns, values: np.ndarray) -> None:
+    def _check(self, name: str, columns: StoredColumns, values: np.ndarray) -> None:
         if broken := self.expectations.broken(columns, values):
             self.broken += 1
             self.on_errors(name, broken)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from attncli.runs.chunks import ChunkResult, ChunkRunner
 from attncli.runs.packing import ENCODINGS, Packed, RunNumbers, inflated, unpacked
-from attncli.runs.report_values import Columns
+from attncli.runs.stored_columns import StoredColumns
 
 
 class Figures(Protocol):
@@ -22,14 +22,14 @@ class Figures(Protocol):
     def keep(self, result: ChunkResult) -> dict[int, Packed]:
         """What the table `runs` has of the values of each run, by its number in the chunk."""
 
-    def checked(self, columns: Columns, encoding: object, figures: object) -> Packed | None:
+    def checked(self, columns: StoredColumns, encoding: object, figures: object) -> Packed | None:
         """What the table has of a run, as `numbers` takes it; None where it is damaged."""
 
     def itemsize(self, run: Packed) -> int:
         """The bytes of a number of the run."""
 
     def numbers(
-        self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
+        self, columns: StoredColumns, runs: Sequence[Packed], statistics: Collection[str] | None = None
     ) -> RunNumbers:
         """The numbers of runs that are `checked`, all or those of some statistics."""
 
@@ -48,7 +48,7 @@ class Blobs:
         """As they come."""
         return {number: packed for number, (_, packed) in result.values.items()}
 
-    def checked(self, columns: Columns, encoding: object, figures: object) -> Packed | None:
+    def checked(self, columns: StoredColumns, encoding: object, figures: object) -> Packed | None:
         """Decompressed."""
         data = inflated(encoding, figures, len(columns))
         return None if data is None else Packed(encoding, data)
@@ -58,7 +58,7 @@ class Blobs:
         return ENCODINGS[run.encoding].dtype.itemsize
 
     def numbers(
-        self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
+        self, columns: StoredColumns, runs: Sequence[Packed], statistics: Collection[str] | None = None
     ) -> RunNumbers:
         """All columns exist anyway."""
         return RunNumbers(columns, unpacked(columns, runs), {})

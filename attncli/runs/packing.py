@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.runs.report_values import Columns
+from attncli.runs.stored_columns import StoredColumns
 
 
 class Encoding(NamedTuple):
@@ -47,13 +47,13 @@ class Packed(NamedTuple):
 class RunNumbers(NamedTuple):
     """Float64 numbers (run, column) of runs with these columns; by its row, the damaged part of a run."""
 
-    columns: Columns
+    columns: StoredColumns
     values: np.ndarray
     damaged: Mapping[int, str]
 
 
 @lru_cache(maxsize=64)
-def by_statistic(columns: Columns) -> tuple[np.ndarray, np.ndarray]:
+def by_statistic(columns: StoredColumns) -> tuple[np.ndarray, np.ndarray]:
     """The places of the columns, those of a statistic together, and where each column is among these."""
     first: dict[str, int] = {}
     ranks = [first.setdefault(column.statistic, len(first)) for column in columns]
@@ -82,7 +82,7 @@ def rounded(values: np.ndarray) -> np.ndarray:
     return single[0].astype(np.float64) if _survives(values[None], single)[0] else values
 
 
-def packed(columns: Columns, values: np.ndarray, *, compress: bool = True) -> list[Packed]:
+def packed(columns: StoredColumns, values: np.ndarray, *, compress: bool = True) -> list[Packed]:
     """Each row of float64 numbers (run, column) for the store, compressed where that pays, if at all.
 
     They are float32 unless a number of the row would lose more than its rounding: one beyond its range or
@@ -100,7 +100,7 @@ def packed(columns: Columns, values: np.ndarray, *, compress: bool = True) -> li
     return [row for row in packed_rows if row is not None]
 
 
-def _packed(columns: Columns, numbers: np.ndarray, *, compress: bool) -> list[Packed]:
+def _packed(columns: StoredColumns, numbers: np.ndarray, *, compress: bool) -> list[Packed]:
     count, num_columns = numbers.shape
     number = NUMBERS[Encoding(numbers.dtype, False)]
     if num_columns < FEWEST_COMPRESSED or not compress:
@@ -136,7 +136,7 @@ def inflated(number: object, data: object, num_columns: int) -> bytes | None:
     return data if len(data) == size else None
 
 
-def unpacked(columns: Columns, runs: Sequence[Packed]) -> np.ndarray:
+def unpacked(columns: StoredColumns, runs: Sequence[Packed]) -> np.ndarray:
     """The float64 numbers (run, column) of runs whose data is `inflated` already."""
     rows: dict[object, list[int]] = {}
     for row, run in enumerate(runs):
@@ -156,7 +156,7 @@ def unpacked(columns: Columns, runs: Sequence[Packed]) -> np.ndarray:
     return values
 
 
-def numbers_of(columns: Columns, encoding: object, data: object) -> np.ndarray | None:
+def numbers_of(columns: StoredColumns, encoding: object, data: object) -> np.ndarray | None:
     """The float64 numbers (column,) of one run; None for damaged data."""
     plain = inflated(encoding, data, len(columns))
     return None if plain is None else unpacked(columns, [Packed(encoding, plain)])[0]

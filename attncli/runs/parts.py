@@ -28,7 +28,7 @@ from attncli.errors import RunError, UserError, WriteError, reason_of
 from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, PartFile, Run
 from attncli.runs.packing import DOUBLE, ENCODINGS, SINGLE, Packed, RunNumbers, unpacked
 from attncli.runs.plan import settings_as_json
-from attncli.runs.report_values import Column, Columns
+from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
 PART = re.compile(r"attn-\d{9,}-[0-9a-f]{12}\.parquet")
 UNFINISHED = ".unfinished"
@@ -96,7 +96,7 @@ def write_part(chunk: Chunk, *, compute: ChunkRunner, lock: Path, token: str) ->
     return replace(result, values=places, part=part)
 
 
-def _place(result: ChunkResult, number: int, row: int) -> tuple[Columns, Packed]:
+def _place(result: ChunkResult, number: int, row: int) -> tuple[StoredColumns, Packed]:
     columns, numbers = result.values[number]
     return columns, Packed(_encoding(numbers), PLACE.pack(0, row))
 
@@ -106,9 +106,9 @@ def _encoding(run: Packed) -> object:
     return next(number for number, of_part in ENCODINGS_IN_PARTS.items() if of_part == dtype)
 
 
-def _by_columns(result: ChunkResult) -> list[tuple[Columns, list[int]]]:
+def _by_columns(result: ChunkResult) -> list[tuple[StoredColumns, list[int]]]:
     """The runs with the same columns, which are one object where they are equal: to hash them takes long."""
-    groups: dict[int, tuple[Columns, list[int]]] = {}
+    groups: dict[int, tuple[StoredColumns, list[int]]] = {}
     for number in sorted(result.values):
         columns, _ = result.values[number]
         groups.setdefault(id(columns), (columns, []))[1].append(number)
@@ -191,22 +191,22 @@ def _about(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _columns_as_json(columns: Columns) -> str:
+def _columns_as_json(columns: StoredColumns) -> str:
     """The columns, field by field, so that zstd finds them alike: a survey has thousands."""
     names = list(dict.fromkeys(column.statistic for column in columns))
     fields: dict[str, Any] = {"names": names, "statistic": [names.index(c.statistic) for c in columns]}
-    for place in Column._fields[1:]:
+    for place in StoredColumn._fields[1:]:
         if any(getattr(column, place) is not None for column in columns):
             fields[place] = [getattr(column, place) for column in columns]
     return json.dumps(fields)
 
 
-def _columns_from_json(text: str) -> Columns:
+def _columns_from_json(text: str) -> StoredColumns:
     """Raise ValueError or LookupError, TypeError for what `_columns_as_json` did not write."""
     fields = json.loads(text)
     names, numbers = fields["names"], fields["statistic"]
-    places = [fields.get(place, [None] * len(numbers)) for place in Column._fields[1:]]
-    return tuple(Column(names[number], *about) for number, *about in zip(numbers, *places, strict=True))
+    places = [fields.get(place, [None] * len(numbers)) for place in StoredColumn._fields[1:]]
+    return tuple(StoredColumn(names[number], *about) for number, *about in zip(numbers, *places, strict=True))
 
 
 def _name_of(statistic: str) -> str:
@@ -214,7 +214,7 @@ def _name_of(statistic: str) -> str:
     return f"statistic {statistic}" if statistic in ABOUT else statistic
 
 
-def _lists(shapes: Sequence[tuple[Columns, np.ndarray]], num_rows: int) -> dict[str, Any]:
+def _lists(shapes: Sequence[tuple[StoredColumns, np.ndarray]], num_rows: int) -> dict[str, Any]:
     """A list per statistic and run, null where a run lacks the statistic; float32 where that is exact."""
     import pyarrow
 
@@ -246,7 +246,7 @@ def _narrowed(values: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _places(columns: Columns) -> dict[str, list[int]]:
+def _places(columns: StoredColumns) -> dict[str, list[int]]:
     """Of each statistic the places of its columns."""
     places: dict[str, list[int]] = {}
     for place, column in enumerate(columns):
@@ -341,7 +341,7 @@ class Parts:
             for run, (_, (encoding, place)) in result.values.items()
         }
 
-    def checked(self, columns: Columns, encoding: object, figures: object) -> Packed | None:
+    def checked(self, columns: StoredColumns, encoding: object, figures: object) -> Packed | None:
         """The same, if it can be a place in a part."""
         if not isinstance(figures, bytes) or len(figures) != PLACE.size or encoding not in ENCODINGS_IN_PARTS:
             return None
@@ -352,7 +352,7 @@ class Parts:
         return int(ENCODINGS_IN_PARTS[run.encoding].itemsize)
 
     def numbers(
-        self, columns: Columns, runs: Sequence[Packed], statistics: Collection[str] | None = None
+        self, columns: StoredColumns, runs: Sequence[Packed], statistics: Collection[str] | None = None
     ) -> RunNumbers:
         """Of some statistics, nothing else is read."""
         if statistics is not None:
@@ -401,7 +401,7 @@ class Parts:
         values: np.ndarray,
         rows: np.ndarray,
         places: np.ndarray,
-        columns: Columns,
+        columns: StoredColumns,
         lists: dict[str, Lists],
     ) -> bool:
         """Copy the numbers of a part into these rows; returns whether all of them exist."""
@@ -472,7 +472,7 @@ class RunOfPart(NamedTuple):
     """A run as a part has it: what it is (ABOUT), and its columns."""
 
     about: Mapping[str, Any]
-    columns: Columns
+    columns: StoredColumns
 
 
 def runs_of_part(path: Path) -> list[RunOfPart] | None:
@@ -497,7 +497,7 @@ def _num_bytes(lists: Mapping[str, Lists]) -> int:
 
 
 @lru_cache(maxsize=64)
-def _with_statistics(columns: Columns, statistics: frozenset[str]) -> Columns:
+def _with_statistics(columns: StoredColumns, statistics: frozenset[str]) -> StoredColumns:
     return tuple(column for column in columns if column.statistic in statistics)
 
 

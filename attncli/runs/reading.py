@@ -15,9 +15,9 @@ from attncli.runs.connection import Damaged, opened_to_read
 from attncli.runs.figures import Figures
 from attncli.runs.packing import Packed
 from attncli.runs.parts import refuse_without_pyarrow
-from attncli.runs.report_values import Columns
 from attncli.runs.store import IS_STEP, columns_of, figures_of, is_number, kept_of
 from attncli.runs.store_files import check_header
+from attncli.runs.stored_columns import StoredColumns
 
 RUNS_AT_ONCE, BYTES_AT_ONCE = 1000, 64 * 2**20
 RUNS_A_QUERY = 10_000
@@ -29,7 +29,7 @@ def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[s
     every = list(several)
     keys = sorted({key for settings in every for key in settings})
     values = {key: list(dict.fromkeys(str(settings.get(key)) for settings in every)) for key in keys}
-    return {key: found for key, found in values.items() if len(found) > 1}
+    return {key: of_key for key, of_key in values.items() if len(of_key) > 1}
 
 
 class RunInfo(NamedTuple):
@@ -44,7 +44,7 @@ class RunInfo(NamedTuple):
 class Runs(NamedTuple):
     """Neighbouring runs with the same columns, and their values (run, column)."""
 
-    columns: Columns
+    columns: StoredColumns
     runs: list[RunInfo]
     values: np.ndarray
 
@@ -55,7 +55,7 @@ class Step(NamedTuple):
     step: int
     settings: int
     sentence: str | None
-    columns: Columns
+    columns: StoredColumns
     values: np.ndarray
 
 
@@ -70,10 +70,10 @@ class FailedRun(NamedTuple):
 def _stored_object(text: Any) -> dict[str, Any] | None:
     """A JSON object as the store has it; None for anything else."""
     try:
-        found = json.loads(text)
+        stored = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and all(map(_is_setting, found.values())) else None
+    return stored if isinstance(stored, dict) and all(map(_is_setting, stored.values())) else None
 
 
 def _is_setting(value: Any) -> bool:
@@ -110,7 +110,7 @@ class Reader:
         has_runs = connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()
         if not self.settings and (self.damaged or has_runs):
             raise Damaged("the settings of its runs are damaged")
-        self._columns: dict[int, Columns | None] = {}
+        self._columns: dict[int, StoredColumns | None] = {}
 
     def counts(self) -> dict[str, int]:
         """How many runs are done, and how many failed, without those that were read and are damaged."""
@@ -149,10 +149,10 @@ class Reader:
         used = f"SELECT environment FROM runs WHERE true{self._chosen}"
         query = f"SELECT versions FROM environments WHERE environment IN ({used}) ORDER BY environment"
         stored = [_stored_object(text) for (text,) in self._connection.execute(query)]
-        found = [versions for versions in stored if versions is not None]
-        if len(found) < len(stored):
+        environments = [versions for versions in stored if versions is not None]
+        if len(environments) < len(stored):
             self.damaged[None] = "the versions that computed its runs are damaged"
-        return found
+        return environments
 
     def statistics(self) -> list[str]:
         """The names of all statistics, in the order in which they were stored first."""
@@ -164,8 +164,8 @@ class Reader:
         """Whether a chosen run has a statistic of each head of a model."""
         shapes = f"SELECT shape FROM runs WHERE status = 'done'{self._chosen}"
         query = f"SELECT EXISTS (SELECT 1 FROM columns WHERE layer IS NOT NULL AND shape IN ({shapes}))"
-        (found,) = self._connection.execute(query).fetchone()
-        return bool(found)
+        (has_layers,) = self._connection.execute(query).fetchone()
+        return bool(has_layers)
 
     def failed(self) -> Iterator[FailedRun]:
         """The failed runs in order."""
@@ -198,8 +198,9 @@ class Reader:
 
     def has_steps(self) -> bool:
         """Whether the runs are steps of a training run."""
-        (found,) = self._connection.execute(f"SELECT EXISTS (SELECT 1 FROM runs WHERE {IS_STEP})").fetchone()
-        return bool(found)
+        query = f"SELECT EXISTS (SELECT 1 FROM runs WHERE {IS_STEP})"
+        (has_steps,) = self._connection.execute(query).fetchone()
+        return bool(has_steps)
 
     def steps(self) -> Iterator[Step]:
         """The steps of a training run, in their order, each on each of its texts."""
@@ -227,7 +228,7 @@ class Reader:
         stored = self._connection.execute(query)
         return [(self.settings[number], text) for number, text in stored if number in self.settings]
 
-    def _columns_of(self, shape: int) -> Columns | None:
+    def _columns_of(self, shape: int) -> StoredColumns | None:
         """None where they are damaged."""
         if shape not in self._columns:
             try:

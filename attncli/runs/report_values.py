@@ -13,56 +13,43 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from attncli.core.names import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST, source_number
+from attncli.core.names import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, source_number
 from attncli.errors import UserError, nearest
 from attncli.records.columns import Records, Result
 from attncli.records.kinds import KINDS
-from attncli.report import PLACES, NamedTensor, Numbers, Report, Statistic, Table, Tensors
+from attncli.records.surveys import (
+    NAMING,
+    HeadsOfPattern,
+    HeadSurvey,
+    RestOfHead,
+    RowsOfStack,
+    SinkRate,
+    Stack,
+    SurveyedHead,
+)
+from attncli.records.values import is_table_of_heads
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
+from attncli.runs.stored_columns import StoredColumn, StoredColumns, SurveyNumber, stack_and_name
 from attncli.settings.fields import SUMMARIES, Spec, in_group
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
 """What `attn results` reports on the values of a group."""
 
-Part = TypeVar("Part")
+Member = TypeVar("Member")
 
 
-class Column(NamedTuple):
-    """What one value is; `token` is the query of a row statistic, or the key of received_mass."""
-
-    statistic: str
-    layer: int | None = None
-    head: int | None = None
-    batch: int | None = None
-    token: int | None = None
-
-
-STACKS = {"encoder": "encoder.self.", "decoder": "decoder.self.", "cross": "decoder.cross."}
-"""What the names of a head's statistics begin with in a model of several stacks; in others it is nothing."""
-ROWS = ".rows"
-"""What the name of a statistic ends with where its value is the number of rows that the statistic is from."""
-
-
-def stack_and_name(statistic: str) -> tuple[str, str]:
-    """The stack of a statistic in a survey, and its name there; `self` in a model of one stack."""
-    for stack, prefix in STACKS.items():
-        if statistic.startswith(prefix):
-            return stack, statistic.removeprefix(prefix)
-    return "self", statistic
-
-
-Columns = tuple[Column, ...]
-Shape = tuple[Any, ...]
+ColumnsShape = tuple[Any, ...]
 """One of the functions below and its arguments, from which the columns of some values follow."""
 
 
-def one_column(name: str, layer: int | None, head: int | None) -> Iterator[Column]:
+def one_column(name: str, layer: int | None, head: int | None) -> Iterator[StoredColumn]:
     """The column of a single number."""
-    yield Column(name, layer, head)
+    yield StoredColumn(name, layer, head)
 
 
-def grid_columns(name: str, num_layers: int, num_heads: int) -> Iterator[Column]:
+def grid_columns(name: str, num_layers: int, num_heads: int) -> Iterator[StoredColumn]:
     """One for each layer and head, layer by layer."""
-    return (Column(name, *place) for place in product(range(num_layers), range(num_heads)))
+    return (StoredColumn(name, *place) for place in product(range(num_layers), range(num_heads)))
 
 
 def row_columns(
@@ -72,48 +59,50 @@ def row_columns(
     num_heads: int | None,
     num_batches: int | None,
     num_tokens: int,
-) -> Iterator[Column]:
+) -> Iterator[StoredColumn]:
     """The summaries of each head, then its `num_tokens` rows, 0 where rows are not kept."""
     heads = [head] if num_heads is None else range(num_heads)
     batches = [None] if num_batches is None else range(num_batches)
     for place, how in product(heads, SUMMARIES):
-        yield Column(f"{name}.{how}", layer, place)
+        yield StoredColumn(f"{name}.{how}", layer, place)
     for row in product(heads, batches, range(num_tokens)):
-        yield Column(name, layer, *row)
+        yield StoredColumn(name, layer, *row)
 
 
-def survey_columns(heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]) -> Iterator[Column]:
+def survey_columns(heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]) -> Iterator[StoredColumn]:
     """Head by head; each has its layer, head, the prefix of its names, and the names."""
     for layer, head, prefix, names in heads:
-        yield from (Column(prefix + name, layer, head) for name in names)
+        yield from (StoredColumn(prefix + name, layer, head) for name in names)
 
 
-class ColumnsOfShapes(tuple[Column, ...]):
+class ColumnsOfShapes(tuple[StoredColumn, ...]):
     """Columns that go to another process as the shapes they come of: of a survey there are thousands."""
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[ColumnsShape, ...]
 
-    def __reduce__(self) -> tuple[Callable[..., Columns], tuple[tuple[Shape, ...]]]:
+    def __reduce__(self) -> tuple[Callable[..., StoredColumns], tuple[tuple[ColumnsShape, ...]]]:
         return columns_of_shapes, (self.shapes,)
 
 
 @lru_cache(maxsize=256)
-def columns_of_shapes(shapes: tuple[Shape, ...]) -> Columns:
+def columns_of_shapes(shapes: tuple[ColumnsShape, ...]) -> StoredColumns:
     """The columns of a report; reports with equal shapes share the same tuple object."""
     columns = ColumnsOfShapes(column for columns, *about in shapes for column in columns(*about))
     columns.shapes = shapes
     return columns
 
 
-class OwnPart(Mapping[str, Part]):
+class OwnPart(Mapping[str, Member]):
     """The part of one text in the tensors or statistics of several, taken when it is asked for."""
 
     __slots__ = ("place", "take", "whole")
 
-    def __init__(self, whole: Mapping[str, Part], place: int, take: Callable[[Part, int], Part]) -> None:
+    def __init__(
+        self, whole: Mapping[str, Member], place: int, take: Callable[[Member, int], Member]
+    ) -> None:
         self.whole, self.place, self.take = whole, place, take
 
-    def __getitem__(self, name: str) -> Part:
+    def __getitem__(self, name: str) -> Member:
         return self.take(self.whole[name], self.place)
 
     def __iter__(self) -> Iterator[str]:
@@ -137,7 +126,7 @@ LOOKED_AT = ("query", "key", "key_weight")
 class ValueTable(NamedTuple):
     """The values of the reports at these places, one row per report in float64; NaN for a missing number."""
 
-    columns: Columns
+    columns: StoredColumns
     places: list[int]
     values: np.ndarray
 
@@ -161,13 +150,13 @@ def value_tables(reports: Sequence[Report], *, rows: bool = False) -> list[Value
     return tables
 
 
-def values_of(report: Report, *, rows: bool = False) -> tuple[Columns, np.ndarray]:
+def values_of(report: Report, *, rows: bool = False) -> tuple[StoredColumns, np.ndarray]:
     """The columns of a report, and its value in each."""
     ((columns, _, values),) = value_tables([report], rows=rows)
     return columns, values[0]
 
 
-Leaf = tuple[Shape, np.ndarray]
+Leaf = tuple[ColumnsShape, np.ndarray]
 """What the columns of some values follow from, and the values (report, column)."""
 
 
@@ -180,20 +169,16 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
         statistics, tensors = statistics.whole, tensors.whole
     # A layer or head may also be a word, which is not a place.
     place = [index if isinstance(index, int) else None for index in map(first.spec.get, PLACES)]
-    stacks = _stacks_of(statistics)
+    if isinstance(first.result, HeadSurvey):
+        yield from _leaves_of_survey(first.result, len(reports))
+        statistics = {}
     kind = KINDS.get(first.kind)
     left_out = {*LEFT_OUT, *(group.name for group in (kind.groups() if kind else ()) if not group.is_kept)}
-    for group, found in statistics.items():
-        if group in ("heads", WITHOUT_FIRST) and isinstance(found, Table):
-            yield _survey(found, stacks, len(reports), "" if group == "heads" else f"{group}.")
-        elif group == f"{WITHOUT_FIRST}_rows" and isinstance(found, Table):
-            yield from _rows_of_rest(found, stacks, len(reports))
-        elif group == "pattern_rows" and isinstance(found, Table):
-            yield from _stacks(found, stacks, len(reports))
-        elif group == "patterns" and isinstance(found, Table):
-            yield from _rows_of_patterns(found, stacks, len(reports))
-        elif isinstance(found, Tensors):
-            for name, tensor in found.items():
+    for group, statistic in statistics.items():
+        if is_table_of_heads(group) and isinstance(statistic, Table):
+            yield _heads_of_table(statistic, len(reports))
+        elif isinstance(statistic, Tensors):
+            for name, tensor in statistic.items():
                 axes, values = _of_members(tensor, members)
                 if not axes:
                     yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
@@ -202,11 +187,12 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
                 ):  # the table of heads has those means
                     yield _row_leaf(name, axes, values, place, rows)
         elif group not in left_out:
-            for name, number in _single_numbers(group, found):
+            for name, number in _single_numbers(group, statistic):
                 yield (one_column, name, *place), np.full((len(reports), 1), number, dtype=np.float64)
     for name, tensor in tensors.items():
         axes, values = _of_members(tensor, members)
-        if axes == PLACES and "heads" not in statistics:  # otherwise the table of heads has the same numbers
+        # Otherwise the table of heads has the same numbers.
+        if axes == PLACES and not any(map(is_table_of_heads, first.statistics)):
             yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
 
 
@@ -257,64 +243,96 @@ def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[
     )
 
 
-def _rows_of_patterns(patterns: Table, of_heads: Iterable[str], num_reports: int) -> Iterator[Leaf]:
-    """From how many rows of the text the statistic of each pattern comes."""
-    prefixes = _prefixes(of_heads)
-    for row in patterns:
-        if row["statistic"]:
-            name = str(row["statistic"]).partition(" ")[0]
-            shape = (one_column, f"{prefixes[str(row['stack'])]}{name}{ROWS}", None, None)
-            yield shape, np.full((num_reports, 1), row["rows"], dtype=np.float64)
+def _one_number(statistic: SurveyNumber, number: float, has_stacks: bool, num_reports: int = 1) -> Leaf:
+    shape = (one_column, statistic.name(has_stacks=has_stacks), None, None)
+    return shape, np.full((num_reports, 1), number, dtype=np.float64)
 
 
-def _stacks(stacks: Table, of_heads: Iterable[str], num_reports: int) -> Iterator[Leaf]:
-    """For each stack 1 where the text begins with a special token, else 0; and the rows that a statistic
-    comes from that names no head.
+def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
+    """From how many rows of the text the statistic of each pattern comes; for each stack 1 where the text
+    begins with a special token, else 0; and the rows that a statistic comes from that names no head.
     """
-    prefixes = _prefixes(of_heads)
-    naming = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
-    for row in stacks:
-        numbers = {f"{name}{ROWS}": row.get(name) for name in PATTERNS if name not in naming}
-        for name, number in {STARTS_SPECIAL: row[STARTS_SPECIAL], **numbers}.items():
-            if number is not None:
-                shape = (one_column, f"{prefixes[str(row['stack'])]}{name}", None, None)
-                yield shape, np.full((num_reports, 1), number, dtype=np.float64)
+    for stack in stacks:
+        for pattern in stack.patterns().values():
+            count = stack.num_rows[pattern.statistic]
+            yield SurveyNumber(stack.name, pattern.statistic, counts_rows=True), count
+    for stack in stacks:
+        yield SurveyNumber(stack.name, STARTS_SPECIAL), stack.starts_special
+        for name in PATTERNS:
+            if name in stack.num_rows and name not in NAMING:
+                yield SurveyNumber(stack.name, name, counts_rows=True), stack.num_rows[name]
 
 
-def _rows_of_rest(stacks: Table, of_heads: Iterable[str], num_reports: int) -> Iterator[Leaf]:
+def _row_counts_of_rest(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
     """The same where the first key is left out, of each statistic that names a pattern."""
-    prefixes = _prefixes(of_heads)
-    for row in stacks:
-        for name, number in row.items():
-            if name != "stack" and number is not None:
-                full_name = f"{WITHOUT_FIRST}.{name}{'' if name == STARTS_SPECIAL else ROWS}"
-                shape = (one_column, f"{prefixes[str(row['stack'])]}{full_name}", None, None)
-                yield shape, np.full((num_reports, 1), number, dtype=np.float64)
+    names = dict.fromkeys(name for stack in stacks for name in stack.num_rows)
+    for stack in stacks:
+        yield SurveyNumber(stack.name, STARTS_SPECIAL, is_of_rest=True), stack.starts_special
+        for name in names:
+            if name in stack.num_rows:
+                counted = SurveyNumber(stack.name, name, is_of_rest=True, counts_rows=True)
+                yield counted, stack.num_rows[name]
 
 
-def _prefixes(stacks: Iterable[str]) -> dict[str, str]:
-    """What the names of each stack begin with."""
-    names = {*stacks}
-    return {stack: STACKS[stack] if len(names) > 1 else "" for stack in names}
+def _stacks_of_rows(
+    rows: Records[RowsOfStack], patterns: Records[HeadsOfPattern] | None = None
+) -> list[Stack]:
+    """How many rows the statistics of each stack are means of, as a report has it."""
+    stacks = []
+    for row in rows:
+        names = [name for name in rows.cells if name not in ("stack", STARTS_SPECIAL)]
+        num_rows = {name: row[name] for name in names if row[name] is not None}
+        for pattern in patterns or ():
+            if pattern.stack == row.stack and pattern.num_rows is not None:
+                num_rows[HEAD_PATTERNS[pattern.pattern].statistic] = pattern.num_rows
+        stacks.append(Stack(row.stack, num_rows, row.starts_special))
+    return stacks
 
 
-def _stacks_of(statistics: Mapping[str, Statistic]) -> set[str]:
-    """Those of a survey: of the heads that it lists, and of those that were left out (`--top`)."""
-    tables = [statistics[name] for name in ("heads", "pattern_rows") if name in statistics]
-    return {
-        str(row["stack"]) for table in tables if isinstance(table, Table) for row in table if "stack" in row
-    }
+def _leaves_of_survey(survey: HeadSurvey, num_reports: int) -> Iterator[Leaf]:
+    """The numbers of a survey: of each head, of the rest of its weights, of each stack, of all heads."""
+    stacks = {*survey.heads.cells["stack"], *survey.pattern_rows.cells["stack"]}
+    has_stacks = len(stacks) > 1
+    if survey.patterns:
+        yield _numbers_of_heads(survey.heads, has_stacks, num_reports)
+    counts = [*_row_counts(_stacks_of_rows(survey.pattern_rows, survey.patterns))]
+    for statistic, number in counts:
+        yield _one_number(statistic, number, has_stacks, num_reports)
+    if survey.without_first:
+        yield _numbers_of_heads(survey.without_first, has_stacks, num_reports)
+        for statistic, number in _row_counts_of_rest(_stacks_of_rows(survey.without_first_rows)):
+            yield _one_number(statistic, number, has_stacks, num_reports)
+    numbers = {"model": survey.model, "texts": survey.texts, "norms": survey.norms}
+    tables: dict[str, Numbers | Table] = {name: Numbers(of_all or {}) for name, of_all in numbers.items()}
+    for name, table in (tables | {"high_norm_patches": survey.high_norm_patches}).items():
+        for full_name, number in _single_numbers(name, table):
+            yield (one_column, full_name, None, None), np.full((num_reports, 1), number, dtype=np.float64)
 
 
-def _survey(heads: Table, stacks: Iterable[str], num_reports: int, before: str) -> Leaf:
-    """The values of a survey of heads, with that before the names of the statistics."""
-    prefixes = {stack: f"{prefix}{before}" for stack, prefix in _prefixes(stacks).items()}
+def _numbers_of_heads(
+    heads: Records[SurveyedHead] | Records[RestOfHead], has_stacks: bool, num_reports: int
+) -> Leaf:
+    """Every statistic of every head."""
+    names = tuple(name for name in heads.kept_names() if name not in PLACES)
+    is_of_rest = heads.kind is RestOfHead
+    shape = tuple(
+        (head.layer, head.head, SurveyNumber(head.stack, "", is_of_rest).name(has_stacks=has_stacks), names)
+        for head in heads
+    )
+    numbers = np.stack([heads.column(name) for name in names], axis=-1).reshape(1, -1)
+    return (survey_columns, shape), numbers.repeat(num_reports, axis=0)
+
+
+def _heads_of_table(heads: Table, num_reports: int) -> Leaf:
+    """The values of a table of heads that is no survey."""
     shape: list[Any] = []
     numbers: list[Any] = []
     kept = [name for name in heads.kept_names() if name not in PLACES] if isinstance(heads, Records) else None
+    stacks = {str(row["stack"]) for row in heads if "stack" in row}
     for row in heads:
         names = _names_of_numbers(tuple(row), tuple(map(type, row.values()))) if kept is None else tuple(kept)
-        shape.append((row["layer"], row["head"], prefixes[str(row["stack"])], names))
+        prefix = SurveyNumber(str(row["stack"]), "").name(has_stacks=len(stacks) > 1)
+        shape.append((row["layer"], row["head"], prefix, names))
         numbers += [row[name] for name in names]
     return (survey_columns, tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64)
 
@@ -328,60 +346,51 @@ class LayerOfHeads(NamedTuple):
     values: np.ndarray
 
 
+class StacksOfText(NamedTuple):
+    """What is known of the stacks of a model on a text, and of all of its heads there."""
+
+    stacks: Sequence[Stack]
+    rest: Sequence[Stack]
+    sinks: SinkRate
+
+
 def survey_values(
-    heads: Sequence[LayerOfHeads],
-    rest: Sequence[LayerOfHeads],
-    others: Sequence[Mapping[str, Numbers | Table]],
+    heads: Sequence[LayerOfHeads], rest: Sequence[LayerOfHeads], texts: Sequence[StacksOfText]
 ) -> ValueTable:
-    """The values of the surveys of some texts, as of their reports: of the heads, of the rest beside the
-    first key, and of each text the `others` of its statistics, of these heads.
+    """The values of the surveys of some texts, as of their reports: of the heads, and of the rest beside the
+    first key.
     """
-    of_heads = {layer.stack for layer in heads}
+    has_stacks = len({layer.stack for layer in heads}) > 1
     names = tuple(dict.fromkeys(name for layer in heads for name in layer.names))
-    shapes: list[Shape] = []
-    columns: list[np.ndarray] = []
+    shapes: list[ColumnsShape] = []
+    values: list[np.ndarray] = []
 
-    def add(leaves: Sequence[Sequence[Leaf]]) -> None:
-        shapes.extend(shape for shape, _ in leaves[0])
-        columns.append(np.array([[float(number[0, 0]) for _, number in of_text] for of_text in leaves]))
+    def add_counts(counts: Sequence[Sequence[tuple[SurveyNumber, float]]]) -> None:
+        of_first = (statistic for statistic, _ in counts[0])
+        shapes.extend((one_column, each.name(has_stacks=has_stacks), None, None) for each in of_first)
+        values.append(np.array([[number for _, number in of_text] for of_text in counts], dtype=np.float64))
 
-    def add_survey(layers: Sequence[LayerOfHeads], before: str) -> None:
-        prefixes = {stack: f"{prefix}{before}" for stack, prefix in _prefixes(of_heads).items()}
+    def add_heads(layers: Sequence[LayerOfHeads], *, is_of_rest: bool) -> None:
+        prefixes = {
+            layer.stack: SurveyNumber(layer.stack, "", is_of_rest).name(has_stacks=has_stacks)
+            for layer in layers
+        }
         places = [(layer, head) for layer in layers for head in range(layer.values.shape[1])]
         shape = [(layer.layer, head, prefixes[layer.stack], layer.names) for layer, head in places]
         shapes.append((survey_columns, tuple(shape)))
-        columns.extend(layer.values.reshape(len(others), -1) for layer in layers)
+        values.extend(layer.values.reshape(len(texts), -1) for layer in layers)
 
-    add_survey([_with_names(layer, names) for layer in heads], "")
-    add(
-        [
-            [
-                *_rows_of_patterns(_table(tables, "patterns"), of_heads, 1),
-                *_stacks(_table(tables, "pattern_rows"), of_heads, 1),
-            ]
-            for tables in others
-        ]
-    )
+    add_heads([_with_names(layer, names) for layer in heads], is_of_rest=False)
+    add_counts([[*_row_counts(text.stacks)] for text in texts])
     if rest:
-        add_survey(rest, f"{WITHOUT_FIRST}.")
-        add([[*_rows_of_rest(_table(tables, f"{WITHOUT_FIRST}_rows"), of_heads, 1)] for tables in others])
-    add([_leaves_of_numbers("model", tables["model"]) for tables in others])
-    values = np.concatenate(columns, axis=1)
-    values[~np.isfinite(values)] = np.nan
-    return ValueTable(columns_of_shapes(tuple(shapes)), [*range(len(others))], values)
-
-
-def _table(tables: Mapping[str, Numbers | Table], name: str) -> Table:
-    table = tables[name]
-    assert isinstance(table, Table)
-    return table
-
-
-def _leaves_of_numbers(group: str, numbers: Numbers | Table) -> list[Leaf]:
-    return [
-        ((one_column, name, None, None), np.full((1, 1), number, dtype=np.float64))
-        for name, number in _single_numbers(group, numbers)
-    ]
+        add_heads(rest, is_of_rest=True)
+        add_counts([[*_row_counts_of_rest(text.rest)] for text in texts])
+    of_model = [[*_single_numbers("model", Numbers(text.sinks))] for text in texts]
+    shapes += [(one_column, name, None, None) for name, _ in of_model[0]]
+    values.append(np.array([[number for _, number in of_text] for of_text in of_model], dtype=np.float64))
+    numbers = np.concatenate(values, axis=1)
+    numbers[~np.isfinite(numbers)] = np.nan
+    return ValueTable(columns_of_shapes(tuple(shapes)), [*range(len(texts))], numbers)
 
 
 def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
@@ -431,21 +440,21 @@ class Condition(NamedTuple):
     def __str__(self) -> str:
         return f"{self.name} {self.operator} {self.text}"
 
-    def holds(self, found: Any) -> Any:
+    def holds(self, value: Any) -> Any:
         """Whether it holds for a value, or for each number of an array; never for a missing number."""
         compare = OPERATORS[self.operator]
-        if self.number is not None and not isinstance(found, str):
-            if found is None or isinstance(found, bool):
+        if self.number is not None and not isinstance(value, str):
+            if value is None or isinstance(value, bool):
                 return False
-            if isinstance(found, np.ndarray):
+            if isinstance(value, np.ndarray):
                 # Stores round to float32: what is written as 0.1 is still equal to 0.1.
-                found = np.where(found == _nearest_single(self.number), self.number, found)
+                value = np.where(value == _nearest_single(self.number), self.number, value)
             # NaN != x is true in floating point; here a missing number satisfies nothing.
-            return compare(found, self.number) & (found == found)
+            return compare(value, self.number) & (value == value)
         if self.operator not in FOR_TEXTS:
             return False
         # YAML reads True as true, and so does this.
-        return compare(_text(found), self.text.lower() if isinstance(found, bool) else self.text)
+        return compare(_text(value), self.text.lower() if isinstance(value, bool) else self.text)
 
 
 def _nearest_single(number: float) -> float:
@@ -463,11 +472,11 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _where(column: Column) -> str:
+def _where(column: StoredColumn) -> str:
     """` in 5:1`, a head of a model; ` in head 4 in token 2` of one layer; nothing for a single number."""
     is_head = column.layer is not None and column.head is not None
     head = f" in {column.layer}:{column.head}" if is_head else ""
-    indices = [(axis, getattr(column, axis)) for axis in Column._fields[3 if is_head else 1 :]]
+    indices = [(axis, getattr(column, axis)) for axis in StoredColumn._fields[3 if is_head else 1 :]]
     return head + "".join(f" in {axis} {index}" for axis, index in indices if index is not None)
 
 
@@ -540,7 +549,7 @@ def kept_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str]
         names += [f"{column.name}.N" for column in columns if column.is_list]
         if group.axes:
             rows += names
-        elif group.name == "heads" and not group.is_single:
+        elif is_table_of_heads(group.name) and not group.is_single:
             singles += [name for name in names if name not in PLACES]
         else:
             singles += in_group(group.name if group.is_single else f"{group.name}.N", *names)
@@ -593,9 +602,9 @@ class Expectations:
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
         self.conditions = conditions
-        self._places: dict[Columns, dict[Condition, list[int]]] = {}
+        self._places: dict[StoredColumns, dict[Condition, list[int]]] = {}
 
-    def broken(self, columns: Columns, values: np.ndarray) -> list[str]:
+    def broken(self, columns: StoredColumns, values: np.ndarray) -> list[str]:
         """A line for each expectation that does not hold, with the worst number and where that is:
         `expected entropy < 2: got 2.3 in 5:1 (and in 3 more)`.
         """
@@ -606,11 +615,11 @@ class Expectations:
             }
         lines = []
         for condition, places in self._places[columns].items():
-            found = values[places]
-            wrong = np.flatnonzero(~np.asarray(condition.holds(found), dtype=bool))
+            numbers = values[places]
+            wrong = np.flatnonzero(~np.asarray(condition.holds(numbers), dtype=bool))
             if len(wrong):
-                worst = wrong[int(_excess(condition, found[wrong]).argmax())]
-                column, value = columns[places[worst]], float(found[worst])
+                worst = wrong[int(_excess(condition, numbers[wrong]).argmax())]
+                column, value = columns[places[worst]], float(numbers[worst])
                 where = _where(column)
                 more = f" (and in {len(wrong) - 1} more)" if len(wrong) > 1 else ""
                 number = "no number" if np.isnan(value) else repr(value)

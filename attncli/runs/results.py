@@ -13,7 +13,8 @@ import numpy as np
 from attncli.errors import UserError, nearest
 from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
 from attncli.runs.reading import FailedRun, Reader, RunInfo, Runs, differing_settings
-from attncli.runs.report_values import GROUP_SUMMARY, Column, Condition, listed
+from attncli.runs.report_values import GROUP_SUMMARY, Condition, listed
+from attncli.runs.stored_columns import StoredColumn
 from attncli.settings import SPECS
 
 RUN_NAMES = ("id", "run", "plan")
@@ -108,7 +109,7 @@ class Summary:
             return None
         return {*self.statistics, *(condition.name for condition in self.where)}
 
-    def _of_column(self, column: Column) -> Group:
+    def _of_column(self, column: StoredColumn) -> Group:
         """The statistic, and layer and head if groups are by these."""
         return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from itertools import islice
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -20,9 +18,11 @@ from attncli.models.text_files import in_batches
 from attncli.models.weight_headers import check_gguf
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
 from attncli.runs.plan import Chain, Item, Job
-from attncli.runs.report_values import Columns, OwnPart
+from attncli.runs.report_values import OwnPart
+from attncli.runs.stored_columns import StoredColumns
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec
+from attncli.settings.pages import ModelPage, Page, SampledPage
 from attncli.settings.text import Texts, find_vectors, read_texts, read_tokens, uses_vector_file, with_vectors
 
 if TYPE_CHECKING:
@@ -32,35 +32,35 @@ if TYPE_CHECKING:
     from attncli.toys.attention import Draws, Progress
 
 
-def modules_of(spec: Spec) -> tuple[str, ...]:
-    """The modules that run an experiment: the first has `run` or, for a model, `read` and `report`."""
-    if isinstance(spec, ModelSpec) and spec.model_source() is not None:
-        return spec.model_module, "attncli.models.loading"
-    return (spec.module.partition(":")[0],)
+def import_what_runs(spec: Spec) -> Page:
+    """What runs an experiment; it imports torch and, for a model, what loads it."""
+    import torch  # noqa: F401
+
+    if spec.model_source() is not None:
+        import attncli.models.loading  # noqa: F401
+    return spec.page()
 
 
-def import_experiment(spec: Spec) -> ModuleType:
-    """The module that runs an experiment; it imports torch.
+def page_of(spec: Spec) -> Page:
+    """What runs an experiment, imported the first time.
 
     Garbage collection is off meanwhile, and skips what was imported: it would traverse a million objects that
     live as long as the process, during the import and at exit, which takes a third of a short run.
     """
-    names = modules_of(spec)
-    if not sys.modules.keys() >= {*names}:
-        gc.disable()
-        for name in names:
-            import_module(name)
-        gc.freeze()
-        gc.enable()
-    return sys.modules[names[0]]
+    if ("torch" if spec.model_source() is None else "attncli.models.loading") in sys.modules:
+        return spec.page()
+    gc.disable()
+    page = import_what_runs(spec)
+    gc.freeze()
+    gc.enable()
+    return page
 
 
-def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Draws"], Report]:
-    """The function that runs an experiment on sampled weights; it imports torch."""
-    run: Callable[[Spec, Texts, Draws], Report] = getattr(
-        import_experiment(spec), spec.module.partition(":")[2] or "run"
-    )
-    return run
+def model_page_of(spec: ModelSpec) -> ModelPage:
+    """What asks a model; see `page_of`."""
+    page = page_of(spec)
+    assert isinstance(page, ModelPage), f"{spec.experiment} is not about a model"
+    return page
 
 
 def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
@@ -156,12 +156,11 @@ def _run_on_model(
     """The report of one experiment on a model."""
     from attncli.models.capture import showing_blocks
 
-    module = import_experiment(spec)
-    report: Report
+    page = model_page_of(spec)
     if not spec.reads_many_texts():
-        reading = module.read(spec, texts, pretrained, generator)
+        reading = page.read(spec, texts, pretrained, generator)
         with nullcontext() if progress is None else showing_blocks(pretrained.model, progress.of_layers):
-            (report,) = reports_of_texts(module, [spec], [reading], pretrained, progress)
+            (report,) = page.reports([spec], [reading], pretrained, progress)
         return report
     with _threads_for(pretrained) as adapt:
 
@@ -170,8 +169,8 @@ def _run_on_model(
             if progress is not None:
                 progress(done)
 
-        report = module.report_many(spec, pretrained, on_progress)
-    return report
+        assert page.report_many is not None, f"{spec.experiment} reads one text"
+        return page.report_many(spec, pretrained, on_progress)
 
 
 @contextmanager
@@ -187,20 +186,6 @@ def _threads_for(pretrained: "Pretrained") -> Iterator[Callable[[], None]]:
 
 def _nothing() -> None:
     """Where the number of threads stays."""
-
-
-def reports_of_texts(
-    module: ModuleType,
-    specs: Sequence[Any],
-    readings: Sequence[Any],
-    pretrained: "Pretrained",
-    progress: "Progress | None",
-) -> list[Report]:
-    """The reports of texts: all at once, where the module has `report_each`, else one after the other."""
-    if hasattr(module, "report_each"):
-        return list(module.report_each(specs, readings, pretrained, progress))
-    pairs = zip(specs, readings, strict=True)
-    return [module.report(spec, reading, pretrained, progress) for spec, reading in pairs]
 
 
 def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
@@ -237,27 +222,29 @@ class Session:
     def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
         """The report of an experiment whose texts have been read."""
         refuse_what_does_not_fit(spec, *texts.counts())
-        module = import_experiment(spec)
+        page = page_of(spec)
         from torch import Generator
 
         if reseed or self._generator is None:
             self._generator, self._seed = Generator().manual_seed(spec.seed), spec.seed
         # Without reseed, the report names the seed that the generator started from.
         spec = spec.model_copy(update={"seed": self._seed})
-        if isinstance(spec, ModelSpec) and spec.model_source() is not None:
+        if isinstance(page, ModelPage):
             from attncli.models.loading import in_use
 
+            assert isinstance(spec, ModelSpec), f"{spec.experiment} names no model"
             _check_names(spec, texts)
-            if hasattr(module, "check_texts"):
-                module.check_texts(spec, texts)
+            if page.check_texts is not None:
+                page.check_texts(spec, texts)
             with in_use(model_of(spec, self._progress)) as pretrained:
                 return _run_on_model(spec, texts, pretrained, self._generator, self._progress)
         from attncli.toys.attention import Draws
 
+        assert isinstance(page, SampledPage), f"{spec.experiment} is about a model"
         self._draws = self._draws or Draws(self._generator, self._progress)
         self._draws.generator = self._generator
         with without_autocast():
-            return load_experiment(spec)(spec, texts, self._draws)
+            return page.run(spec, texts, self._draws)
 
 
 MAX_TOGETHER = 32
@@ -271,7 +258,7 @@ OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", "image")
 class Values:
     """The values of a report of which nothing else is kept, and what it was made with."""
 
-    columns: Columns
+    columns: StoredColumns
     numbers: np.ndarray
     environment: Mapping[str, str]
 
@@ -292,9 +279,8 @@ def load_model(spec: Spec) -> None:
     """Import what an experiment needs, and load its model. Whatever is wrong is told where it runs."""
 
     def load(spec: Spec) -> None:
-        import_experiment(spec)
-        if isinstance(spec, ModelSpec) and spec.model_source() is not None:
-            model_of(spec)
+        if isinstance(page_of(spec), ModelPage):
+            model_of(cast(ModelSpec, spec))
 
     _or_error(load, spec)
 
@@ -346,68 +332,95 @@ def _run_group(
             yield {**outcomes}
 
 
+@dataclass(frozen=True)
+class _TextsOnModel:
+    """Texts that one model reads, by their places, and what is kept of each: its report, or its values."""
+
+    specs: Mapping[int, ModelSpec]
+    texts: Mapping[int, Texts]
+    page: ModelPage
+    gives_values: bool
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether one run of the model is all that a batch needs.
+
+        What runs the model many times replaces parts of it meanwhile, which are not for other runs, and
+        follows the idle cores by itself.
+        """
+        return self.page.report_each is not None
+
+    def read(self, pretrained: "Pretrained", place: int) -> "Reading":
+        """The text at a place as the model reads it, on its own generator."""
+        from torch import Generator
+
+        generator = Generator().manual_seed(self.specs[place].seed)
+        reading: Reading = self.page.read(self.specs[place], self.texts[place], pretrained, generator)
+        return reading
+
+    def run(self, readings: Mapping[int, "Reading"], loaded: "Pretrained") -> Sequence[Report | Values]:
+        """What is kept of readings that run together."""
+        specs, read = [self.specs[place] for place in readings], [*readings.values()]
+        if self.gives_values:
+            assert self.page.values_each is not None, "asked before"
+            table, environment = self.page.values_each(specs, read, loaded)
+            if table is not None:
+                return [Values(table.columns, numbers, environment) for numbers in table.values]
+        return self.page.reports(specs, read, loaded, None)
+
+    def outcomes(self, batch: Batch, loaded: "Pretrained") -> Sequence[Outcome | Values]:
+        """The same, or errors: running each alone shows which of the texts is to blame."""
+        outcomes = _or_error(self.run, dict(batch), loaded)
+        if isinstance(outcomes, UserError):
+            return [_or_error(lambda text: self.run(dict([text]), loaded)[0], text) for text in batch]
+        return outcomes
+
+
 def _run_models(
     specs: Mapping[int, Spec], texts: Mapping[int, Texts], *, has_reports: bool
 ) -> Iterator[dict[int, Outcome | Values]]:
     """The outcomes of texts on one model: each the numbers that it has alone, within 1e-5 of their size."""
-    first = cast(ModelSpec, specs[next(iter(texts))])
-    module = import_experiment(first)
-    from torch import Generator
-
-    from attncli.models.at_once import LONGEST, MOST_WORKS, can_run_at_once, run_at_once
-    from attncli.models.capture import in_step, together
-    from attncli.models.loading import in_use
-
+    of_model = cast(Mapping[int, ModelSpec], specs)
+    first = of_model[next(iter(texts))]
+    page = model_page_of(first)
     pretrained = _or_error(model_of, first)
     if isinstance(pretrained, UserError):
         yield dict.fromkeys(texts, pretrained)
         return
+    gives_values = not has_reports and page.values_each is not None
+    yield from _run_together(_TextsOnModel(of_model, texts, page, gives_values), pretrained)
 
-    def read(place: int) -> "Reading":
-        generator = Generator().manual_seed(specs[place].seed)
-        reading: Reading = module.read(specs[place], texts[place], pretrained, generator)
-        return reading
 
-    gives_values = not has_reports and hasattr(module, "values_each")
-
-    def run(some: Mapping[int, "Reading"], loaded: "Pretrained") -> Sequence[Report | Values]:
-        own, readings = [specs[place] for place in some], [*some.values()]
-        if gives_values:
-            table, environment = module.values_each(own, readings, loaded)
-            if table is not None:
-                return [Values(table.columns, numbers, environment) for numbers in table.values]
-        return reports_of_texts(module, own, readings, loaded, None)
-
-    def outcomes_of(batch: Batch, loaded: "Pretrained") -> Sequence[Outcome | Values]:
-        found = _or_error(run, dict(batch), loaded)
-        if isinstance(found, UserError):  # running each alone shows which of them is to blame
-            return [_or_error(lambda one: run(dict([one]), loaded)[0], one) for one in batch]
-        return found
+def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dict[int, Outcome | Values]]:
+    """The outcomes of texts, batch by batch, as many at a time as the model and the cores take."""
+    from attncli.models.at_once import LONGEST, MOST_WORKS, can_run_at_once, run_at_once
+    from attncli.models.capture import in_step, together
+    from attncli.models.loading import in_use
 
     refused: dict[int, Outcome | Values] = {}
-    # What runs the model many times replaces parts of it meanwhile, which are not for other runs, and follows
-    # the idle cores by itself.
-    runs_once = hasattr(module, "report_each")
-    batches = in_batches(texts, read, refused.__setitem__)
-    with in_use(pretrained), _threads_for(pretrained) if runs_once else nullcontext(_nothing) as adapt:
+    batches = in_batches(runs.texts, partial(runs.read, pretrained), refused.__setitem__)
+    with in_use(pretrained), _threads_for(pretrained) if runs.runs_once else nullcontext(_nothing) as adapt:
         # Of a report every matrix may be kept: several batches of them take too much memory.
-        at_once = gives_values and runs_once and can_run_at_once(pretrained)
+        at_once = runs.gives_values and runs.runs_once and can_run_at_once(pretrained)
         for some in _some(batches, MOST_WORKS) if at_once else together(pretrained.model, batches):
-            works = [partial(outcomes_of, batch) for batch in some]
+            works = [partial(runs.outcomes, batch) for batch in some]
             adapt()
             each_run: Iterator[Sequence[Outcome | Values]]
             if at_once and max(max(reading.counts) for batch in some for _, reading in batch) <= LONGEST:
                 each_run = run_at_once(pretrained, works)
             else:
-                runs = [partial(work, pretrained) for work in works]
-                each_run = (one() for one in runs)
-                if runs_once:
-                    each_run = iter(in_step(pretrained.model, runs, adapt))
+                calls = [partial(work, pretrained) for work in works]
+                each_run = iter(in_step(pretrained.model, calls, adapt)) if runs.runs_once else _called(calls)
             for batch, outcomes in zip(some, each_run, strict=True):
                 yield refused | dict(zip(dict(batch), outcomes, strict=True))
                 refused.clear()
     if refused:
         yield refused
+
+
+def _called(calls: Iterable[Callable[[], Part]]) -> Iterator[Part]:
+    """What each gives, called as it is asked for."""
+    return (call() for call in calls)
 
 
 def _some(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
@@ -479,11 +492,12 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
         return [_run_alone(specs[0], texts[0])]
     try:
         refuse_what_does_not_fit(specs[0], *texts[0].counts())
-        run = load_experiment(specs[0])
+        page = page_of(specs[0])
         from attncli.toys.attention import DrawsTogether
 
+        assert isinstance(page, SampledPage), "a model runs texts otherwise"
         draws = DrawsTogether([spec.seed for spec in specs])
-        together = run(specs[0], texts[0]._replace(others=tuple(texts[1:])), draws)
+        together = page.run(specs[0], texts[0]._replace(others=tuple(texts[1:])), draws)
     except UserError:  # running each alone shows which of them is to blame
         return [_run_alone(spec, text) for spec, text in zip(specs, texts, strict=True)]
     return list(_split(together, specs, texts))

@@ -23,9 +23,9 @@ from attncli.runs.figures import Blobs, Figures
 from attncli.runs.packing import Packed
 from attncli.runs.parts import PLACE, Merge, Merged, Parts, refuse_without_pyarrow, runs_of_part
 from attncli.runs.plan import Item, Plan, RunKeys, settings_as_json
-from attncli.runs.report_values import Column, Columns
 from attncli.runs.schema import SCHEMA_VERSION, migrate, version_of
 from attncli.runs.store_files import check_header, create_file, driving, is_new_folder, remove
+from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
 ENDING = "-weights"
 
@@ -145,8 +145,8 @@ class Store:
         self._connection, self._figures = connection, figures
         # By identity; the item is kept so that its id is not reused.
         self._settings: dict[int, tuple[Item, int]] = {}
-        self._shapes: dict[Columns, int] = {}
-        self._columns: dict[int, Columns] = {}
+        self._shapes: dict[StoredColumns, int] = {}
+        self._columns: dict[int, StoredColumns] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._weights = WeightFiles(path)
 
@@ -188,7 +188,7 @@ class Store:
             places |= {key: (place, bool(is_done)) for key, place, is_done in rows}
         return places
 
-    def values(self, key: bytes) -> tuple[Columns, np.ndarray]:
+    def values(self, key: bytes) -> tuple[StoredColumns, np.ndarray]:
         """The columns and values of a run that is done."""
         query = "SELECT run, shape, encoding, figures FROM runs WHERE key = ?"
         run, shape, encoding, figures = self._connection.execute(query, (key,)).fetchone()
@@ -200,13 +200,13 @@ class Store:
             raise Damaged(f"run {run}: its statistics are damaged")
         return columns, self._checked_numbers(columns, packed)
 
-    def numbers(self, columns: Columns, packed: Packed) -> np.ndarray:
+    def numbers(self, columns: StoredColumns, packed: Packed) -> np.ndarray:
         """The numbers of a run that was written now, as `write` gives it."""
         checked = self._figures.checked(columns, *packed)
         assert checked is not None, "its worker packed them"
         return self._checked_numbers(columns, checked)
 
-    def _checked_numbers(self, columns: Columns, packed: Packed) -> np.ndarray:
+    def _checked_numbers(self, columns: StoredColumns, packed: Packed) -> np.ndarray:
         _, values, damaged = self._figures.numbers(columns, [packed])
         if damaged:
             raise Damaged(f"{damaged[0]} is damaged")
@@ -231,7 +231,7 @@ class Store:
             query = f"DELETE FROM runs WHERE {IS_STEP} AND CAST(id AS INTEGER) BETWEEN ? AND ?"
             self._connection.execute(query, (first, sys.maxsize if last is None else last))
 
-    def replace_values(self, key: bytes, columns: Columns, values: Packed) -> None:
+    def replace_values(self, key: bytes, columns: StoredColumns, values: Packed) -> None:
         """Give a run that is done other values: one transaction."""
         with self._connection:
             self._connection.execute("BEGIN EXCLUSIVE")
@@ -360,7 +360,7 @@ class Store:
             (self._numbers[row],) = number
         return self._numbers[row]
 
-    def _shape(self, columns: Columns) -> int:
+    def _shape(self, columns: StoredColumns) -> int:
         if not self._shapes:
             for (shape,) in self._connection.execute("SELECT DISTINCT shape FROM columns").fetchall():
                 if not is_number(shape):
@@ -368,7 +368,7 @@ class Store:
                 self._shapes[columns_of(self._connection, shape)] = shape
         if columns not in self._shapes:
             shape = self._shapes[columns] = max(self._shapes.values(), default=0) + 1
-            marks = ", ".join("?" * (2 + len(Column._fields)))
+            marks = ", ".join("?" * (2 + len(StoredColumn._fields)))
             rows = ((shape, position, *column) for position, column in enumerate(columns))
             self._connection.executemany(f"INSERT INTO columns VALUES ({marks})", rows)
         return self._shapes[columns]
@@ -417,7 +417,7 @@ def is_number(value: object, most: int = MOST_NUMBER) -> bool:
     return type(value) is int and 0 <= value <= most
 
 
-def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
+def columns_of(connection: sqlite3.Connection, shape: object) -> StoredColumns:
     """The columns of a shape, in order. Raises Damaged where they are not as they were written."""
     query = (
         "SELECT position, statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
@@ -427,7 +427,7 @@ def columns_of(connection: sqlite3.Connection, shape: object) -> Columns:
         is_place = [number is None or is_number(number, MOST_PLACE) for number in places]
         if position != place or not isinstance(statistic, str) or not all(is_place):
             raise Damaged(f"column {place} of shape {shape} is damaged")
-        columns.append(Column(statistic, *places))
+        columns.append(StoredColumn(statistic, *places))
     num_layers, num_heads = (
         1 + max((getattr(column, name) or 0 for column in columns), default=0) for name in ("layer", "head")
     )

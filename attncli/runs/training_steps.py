@@ -10,33 +10,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
-from attncli.measure.patterns import Stack
 from attncli.measure.training import SUMMARIES, HeadsOverSteps, count_name, step_rows
+from attncli.records.surveys import Stack
 from attncli.report import Report
 from attncli.report_parts import versions
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.packing import Packed, packed, rounded
 from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
 from attncli.runs.reading import Reader, Step
-from attncli.runs.report_values import (
-    ROWS,
-    Column,
-    Columns,
-    Condition,
-    Expectations,
-    parse_conditions,
-    refuse_unknown,
-    stack_and_name,
-    values_of,
-)
+from attncli.runs.report_values import Condition, Expectations, parse_conditions, refuse_unknown, values_of
 from attncli.runs.store import STEP, Store
+from attncli.runs.stored_columns import StoredColumn, StoredColumns, survey_columns_of, survey_number
 from attncli.settings.heads import HeadsSpec
 
-LOSS = Column("loss")
+LOSS = StoredColumn("loss")
 
 
 @lru_cache(maxsize=64)
-def _with_loss(columns: Columns) -> Columns:
+def _with_loss(columns: StoredColumns) -> StoredColumns:
     """The same tuple for the same columns: their shape is then looked up quickly."""
     return (*columns, LOSS)
 
@@ -47,7 +38,7 @@ class MeasuredStep(NamedTuple):
     step: int
     spec: HeadsSpec
     key: bytes
-    columns: Columns
+    columns: StoredColumns
     values: np.ndarray
 
 
@@ -107,7 +98,7 @@ OF_A_STEP = ("step", *SUMMARIES, *map(count_name, HEAD_PATTERNS))
 
 
 def broken_expectations(
-    expectations: Expectations, step: int, columns: Columns, values: np.ndarray
+    expectations: Expectations, step: int, columns: StoredColumns, values: np.ndarray
 ) -> list[str]:
     """A line for each condition that does not hold: `step 300: expected max_score < 100: got 132.4 ...`."""
     if any(condition.name in OF_A_STEP for condition in expectations.conditions):
@@ -120,8 +111,8 @@ def broken_expectations(
 
 
 @lru_cache(maxsize=64)
-def _with_row(columns: Columns, names: tuple[str, ...]) -> Columns:
-    return (*columns, *map(Column, names))
+def _with_row(columns: StoredColumns, names: tuple[str, ...]) -> StoredColumns:
+    return (*columns, *map(StoredColumn, names))
 
 
 def broken_at(expectations: Expectations, measured: Sequence[MeasuredStep]) -> list[str]:
@@ -141,18 +132,15 @@ class _Places(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _places_of(columns: Columns) -> _Places:
-    found: dict[str, dict[str, list[tuple[int, int, int]]]] = {}
-    single: dict[str, int] = {}
-    for place, (statistic, layer, head, *_) in enumerate(columns):
-        stack, name = stack_and_name(statistic)
-        if layer is None or head is None:
-            single[statistic] = place
-        elif "." not in name:
-            found.setdefault(stack, {}).setdefault(name, []).append((place, layer, head))
+def _places_of(columns: StoredColumns) -> _Places:
+    by_stack: dict[str, dict[str, list[tuple[int, int, int]]]] = {}
+    single = {column.statistic: place for place, column in enumerate(columns) if column.head is None}
+    for (stack, statistic, *_), place, layer, head in survey_columns_of(columns).of_all:
+        if layer is not None and head is not None:
+            by_stack.setdefault(stack, {}).setdefault(statistic, []).append((place, layer, head))
     heads = {
         stack: {name: tuple(np.array(places).T) for name, places in names.items()}
-        for stack, names in found.items()
+        for stack, names in by_stack.items()
     }
     return _Places(heads, single)
 
@@ -209,12 +197,14 @@ class StoredSteps:
         found = []
         for stack, grids in self.grids.items():
             num_rows, starts_special = {}, False
-            for statistic, number in last.items():
-                of_stack, name = stack_and_name(statistic)
-                if of_stack == stack and name == STARTS_SPECIAL:
-                    starts_special = bool(number)
-                elif of_stack == stack and name.endswith(ROWS):
-                    num_rows[name.removesuffix(ROWS)] = int(number)
+            for name, value in last.items():
+                number = survey_number(name)
+                if number is None or number.stack != stack or number.is_of_rest:
+                    continue
+                if number.statistic == STARTS_SPECIAL:
+                    starts_special = bool(value)
+                elif number.counts_rows:
+                    num_rows[number.statistic] = int(value)
             names = [*(name for name in MAIN_STATISTICS if name in grids), *grids]
             whole = {name: np.stack(grids[name]) for name in names if len(grids[name]) == len(self.steps)}
             found.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))

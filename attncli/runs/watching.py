@@ -24,7 +24,7 @@ from attncli.models.pretrained import read_text
 from attncli.report import Report
 from attncli.runs.reading import Step, reading
 from attncli.runs.report_values import Expectations
-from attncli.runs.runner import import_experiment
+from attncli.runs.runner import model_page_of
 from attncli.runs.store import Store, open_store
 from attncli.runs.store_files import check_header
 from attncli.runs.training_steps import (
@@ -101,10 +101,10 @@ class Watch:
             self._expectations = Expectations(parse_expectations(conditions(expect), self._specs, "expect"))
             # All that is tried once for a model is tried now, so that nothing is left to fail as it trains.
             with borrowed(str(self._specs[0].model), self._model, tokenizer) as self._pretrained:
-                self._module = import_experiment(self._specs[0])
+                self._page = model_page_of(self._specs[0])
                 first, *others = self._specs
                 self._readings = [
-                    self._module.read(first, Texts(), self._pretrained, _generator(first)),
+                    self._page.read(first, Texts(), self._pretrained, _generator(first)),
                     *(read_text(self._pretrained, str(spec.sentence), truncate=None) for spec in others),
                 ]
                 self._reports()
@@ -249,8 +249,8 @@ class Watch:
             self._warn("numbers", f"step {measured.step}: {count} no number (NaN), {lost[0]} the first")
 
     def _reports(self) -> list[Report]:
-        found = zip(self._specs, self._readings, strict=True)
-        return [self._module.report_each([spec], [read], self._pretrained, None)[0] for spec, read in found]
+        pairs = zip(self._specs, self._readings, strict=True)
+        return [self._page.reports([spec], [read], self._pretrained, None)[0] for spec, read in pairs]
 
     def _measured(self, step: int, loss: float | None) -> list[MeasuredStep] | None:
         """What is measured now; None, with a warning, where that is not possible any more."""

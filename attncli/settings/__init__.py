@@ -1,36 +1,61 @@
 """The settings of each experiment: what may be asked, and reading it with errors that point to the place."""
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from attncli.core.runtime import Plugin, added, imported_or_told
+from attncli.core.runtime import Plugin, added, imported_or_told, load_place
 
 if TYPE_CHECKING:
     from attncli.settings.fields import Spec
+    from attncli.settings.pages import Page
 
 
 class Experiment(NamedTuple):
-    """A row of `attn --help`, which imports no pydantic; the place of the Spec, which says the rest."""
+    """A row of `attn --help`, which imports no pydantic; the place of the Spec, which says the rest.
+
+    What runs it is PAGE beside the Spec, or what `page` names, and `model_page` where a model is given.
+    """
 
     summary: str
     spec: str
     group: str = "See"
     plugin: Plugin | None = None
+    page: str = ""
+    model_page: str = ""
 
 
 EXPERIMENTS = {
     "average": Experiment(
         "Average each token with its past, in three ways", "commands.average:AverageSpec", "Learn"
     ),
-    "self": Experiment("Self-attention of one sentence, with one head", "settings.attention:SelfSettings"),
-    "multihead": Experiment("Multi-head attention of one sentence", "settings.attention:MultiheadSettings"),
-    "cross": Experiment("Cross-attention from a sentence to a context", "settings.attention:CrossSettings"),
+    "self": Experiment(
+        "Self-attention of one sentence, with one head",
+        "settings.attention:SelfSettings",
+        page="commands.attention:SELF",
+        model_page="commands.model_attention:PAGE",
+    ),
+    "multihead": Experiment(
+        "Multi-head attention of one sentence",
+        "settings.attention:MultiheadSettings",
+        page="commands.attention:MULTIHEAD",
+        model_page="commands.model_attention:PAGE",
+    ),
+    "cross": Experiment(
+        "Cross-attention from a sentence to a context",
+        "settings.attention:CrossSettings",
+        page="commands.attention:CROSS",
+        model_page="commands.model_attention:PAGE",
+    ),
     "scale-demo": Experiment(
         "Why scores are scaled: variance and sharpness", "commands.scale_demo:ScaleDemoSpec", "Learn"
     ),
     "norm": Experiment("Batch, layer and RMS normalisation", "commands.norm:NormSpec", "Learn"),
-    "heads": Experiment("What each head of a pretrained model does", "settings.heads:HeadsSpec", "Models"),
+    "heads": Experiment(
+        "What each head of a pretrained model does",
+        "settings.heads:HeadsSpec",
+        "Models",
+        page="commands.heads:PAGE",
+    ),
     "generate": Experiment("Where a model looks while it writes", "commands.generate:GenerateSpec", "Models"),
     "ablate": Experiment(
         "What is lost without each head (swap: activation patching)", "commands.ablate:AblateSpec", "Models"
@@ -63,10 +88,17 @@ EXPERIMENTS |= {
 }
 
 
-def load(place: str, default: str) -> Any:
-    """What stands at `module:name`, imported now; `default` where the place names a module alone."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name or default)
+def page_of(experiment: str, module: str, *, is_of_model: bool) -> "Page":
+    """What runs an experiment, imported now; of a plugin the `run` of its module, where that is named."""
+    row = EXPERIMENTS[experiment]
+    if module:
+        from attncli.settings.pages import SampledPage
+
+        name, _, function = module.partition(":")
+        return SampledPage(run=load_place(f"{name}:{function or 'run'}"))
+    place = (row.model_page if is_of_model else "") or row.page or f"{row.spec.partition(':')[0]}:PAGE"
+    page: Page = load_place(place if row.plugin else f"attncli.{place}")
+    return page
 
 
 class Specs(Mapping[str, "type[Spec]"]):
@@ -76,7 +108,7 @@ class Specs(Mapping[str, "type[Spec]"]):
         row = EXPERIMENTS[experiment]
         if row.plugin is not None and imported_or_told(row.plugin) is None:
             raise KeyError(experiment)
-        spec_class: type[Spec] = load(row.spec if row.plugin else f"attncli.{row.spec}", "")
+        spec_class: type[Spec] = load_place(row.spec if row.plugin else f"attncli.{row.spec}")
         return spec_class
 
     def __iter__(self) -> Iterator[str]:

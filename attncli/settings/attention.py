@@ -194,7 +194,6 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
     """How query, key and value are sampled and combined; its `model` is None."""
 
     group = "Projections"
-    explained_by = "attncli.commands.attention"
 
     projection: Annotated[
         Literal["linear", "uniform", "none"], Everyday("of query, key, value: linear, uniform, none")
@@ -368,7 +367,6 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
 class SelfSpec(PositionSpec, AttentionSpec):
     experiment = "self"
     title = "Self-attention"
-    module = "attncli.commands.attention:run_self"
     examples = (
         'attn self "the cat walks on the street"',
         "attn self --num-tokens 8 --embed-dim 32 --head-dim 16 --causal",
@@ -402,7 +400,6 @@ class HeadCounts(Spec):
 class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     experiment = "multihead"
     title = "Multi-head attention"
-    module = "attncli.commands.attention:run_multihead"
     group = "Projections"
     explained_keys = frozenset({"token", "head"})
     shows_all_heads = True
@@ -490,7 +487,6 @@ class ContextSpec(SentenceSpec):
 class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
     experiment = "cross"
     title = "Cross-attention"
-    module = "attncli.commands.attention:run_cross"
     examples = (
         'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',
         "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
@@ -552,8 +548,6 @@ class HeadSpec(LayerSpec):
 
 class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
     """Attention in a layer of a model, with its tokens, vectors and projections."""
-
-    explained_by = model_module = "attncli.commands.model_attention"
 
     def names_of_tokens(self) -> dict[str, str]:
         return {} if self.token is None else {"token": str(self.token)}

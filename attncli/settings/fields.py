@@ -8,7 +8,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import combinations
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 from pydantic import (
     BaseModel,
@@ -28,6 +39,9 @@ from attncli.arguments import Size as Size
 from attncli.core.names import POSITION
 from attncli.errors import UserError, hints_for_first_lines, nearest
 from attncli.plain_text import note
+
+if TYPE_CHECKING:
+    from attncli.settings.pages import Page
 
 BYTES_PER_WEIGHT = 80
 BYTES_PER_VECTOR_ENTRY = 80
@@ -230,8 +244,8 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     experiment: ClassVar[str]
-    # The module of the experiment; its run(spec, texts, session) gives the Report.
-    module: ClassVar[str]
+    # The module whose run(spec, texts, draws) gives the Report, of a plugin that has no PAGE beside its Spec.
+    module: ClassVar[str] = ""
     # Command lines for help.
     examples: ClassVar[tuple[str, ...]]
     # Settings that a report leaves out while they have their defaults, those of base classes included.
@@ -366,9 +380,15 @@ class Spec(BaseModel):
         """Whether it reads many texts, which run together; its report is about all of them."""
         return False
 
-    def explanation(self) -> str | None:
-        """The module whose steps(spec, report) explains the computation; None where not asked to."""
-        return None
+    def is_explained(self) -> bool:
+        """Whether its report has the steps of the computation."""
+        return False
+
+    def page(self) -> "Page":
+        """What runs it, imported now."""
+        from attncli.settings import page_of
+
+        return page_of(self.experiment, self.module, is_of_model=self.model_source() is not None)
 
     def result_kind(self) -> str:
         """The kind of its result, by the name in records/kinds.py, whose columns say which numbers it has."""
@@ -417,15 +437,14 @@ class ExplainSpec(Spec):
     """Whether the computation is explained."""
 
     group = "Output"
-    explained_by: ClassVar[str]
 
     explain: Annotated[bool, Everyday("explain the computation step by step")] = Field(
         False,
         description="explain the computation in steps, each with its why, its formula, shapes and numbers",
     )
 
-    def explanation(self) -> str | None:
-        return self.explained_by if self.explain else None
+    def is_explained(self) -> bool:
+        return self.explain
 
 
 class ExplainRowSpec(ExplainSpec):

@@ -17,6 +17,7 @@ from attncli.core.names import (
     WITHOUT_FIRST,
     named_head,
 )
+from attncli.records.surveys import SurveyedHead
 from attncli.settings.fields import (
     Contradictions,
     Count,
@@ -136,8 +137,6 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     title = "What each head looks at"
     surveys_pictures = True
     drawn_maps = "auto"
-    module = "attncli.commands.heads"
-    model_module = module
     examples = (
         "attn heads",
         'attn heads --model ./my-model --sentence "the cat sat because it was tired" --from it --to cat',
@@ -307,7 +306,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             comparing = {name for name, known in ROW_STATISTICS.items() if known.positional} | {*PATTERNS}
             asked |= dict.fromkeys(comparing - {*OF_PICTURES}, False)
             asked |= {f"{name}_mul": asked.get(name, True) for name in WITH_SHARE}
-        return tuple(name for name in HEAD_STATISTICS if asked.get(name, True))
+        kept = (name for name, column in SurveyedHead.columns.items() if column.is_in_stores)
+        return tuple(name for name in kept if asked.get(name, True))
 
     def names_one_head(self) -> bool:
         """Whether it names one head, and not those whose maps are drawn over many pictures."""

@@ -99,11 +99,6 @@ class ModelSpec(ModelNameSpec):
     off_keys = frozenset({"truncate", "dtype", "load"})
     # What is used without `model`: a folder that ships, or nothing.
     default_model: ClassVar[str | None] = None
-    # What runs with a model: read(spec, texts, pretrained, generator) gives a Reading; report(spec, reading,
-    # pretrained, progress) its report, or report_each(specs, readings, pretrained, progress) those of some
-    # readings of equal counts, whose settings differ in the texts; report_many(spec, pretrained, progress)
-    # one of many texts, where it reads them.
-    model_module: ClassVar[str]
     # Whether the model is loaded with the head that predicts tokens, where it has one.
     needs_head: ClassVar[bool] = False
     # Whether one run of the model gives all of a text's report: such texts run together.

@@ -5,11 +5,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from logging import ERROR, getLogger
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from attncli.core.runtime import BrokenPlugin, Plugin, added, imported
+from attncli.core.runtime import BrokenPlugin, Plugin, added, imported, load_place
 from attncli.errors import RunError
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def load_view(name: str) -> Write:
     write: Write
     if (plugin := VIEWS[name].plugin) is None:
         with _any_backend() if VIEWS[name].extra == PLOT else nullcontext():
-            write = getattr(import_module(f"{__name__}.{module}"), function or "write")
+            write = load_place(f"{__name__}.{module}:{function or 'write'}")
     else:
         write = _of_plugin(plugin)
     if VIEWS[name].spells_tokens:

@@ -422,7 +422,7 @@ def _effect(name: str, number: float) -> str:
 
 def browse(choice: Choice, *, colors: str, model: BrowsedModel | None = None) -> int:
     """Show the browser until the user leaves it; return its exit code."""
-    os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOR_SYSTEMS[colors]  # textual reads it when it is imported
+    os.environ.update(TEXTUAL_COLOR_SYSTEM=COLOR_SYSTEMS[colors])  # textual reads it when it is imported
 
     gc.freeze()  # What was imported and read stays until the end; only later objects are collected.
     gc.enable()

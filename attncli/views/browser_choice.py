@@ -8,10 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from attncli.core.names import HEAD_PATTERNS
+from attncli.core.names import HEAD_PATTERNS, stack_label
 from attncli.report import PLACES, Picture, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
+from attncli.views.head_screens import head_letter, is_mostly_first, place_of
 from attncli.views.matrices import (
     ATTENTION_AXES,
     Matrix,
@@ -21,7 +22,6 @@ from attncli.views.matrices import (
     tokens_of,
     whole_heads,
 )
-from attncli.views.model_screens import head_letter, is_mostly_first
 from attncli.views.overlays import Look, chosen_queries
 from attncli.views.texts import LabelledAxis, labelled_axes
 
@@ -111,15 +111,15 @@ class MapGrid:
         place = self.place(number)
         if self.axes != PLACES:
             return ", ".join(place_names(zip(self.axes, place, strict=True)))
-        stack = str(self.heads[place].get("stack", "self")) if place in self.heads else "self"
-        return ":".join([*([] if stack == "self" else [stack]), *map(str, place)])
+        stack = stack_label(str(self.heads[place].get("stack", ""))) if place in self.heads else ""
+        return ":".join(filter(None, [stack, *map(str, place)]))
 
     @cached_property
     def heads(self) -> dict[MapPlace, Row]:
         """The survey's rows of these heads, by place; empty for other reports."""
         if self.axes != PLACES:
             return {}
-        return {tuple(int(str(row[name])) for name in PLACES): row for row in _survey_rows(self.report)}
+        return {place_of(row): row for row in _survey_rows(self.report)}
 
     @cached_property
     def letters(self) -> dict[MapPlace, str]:

@@ -17,12 +17,14 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from attncli.plain_text import plain_text
-from attncli.report import PLACES, Row
+from attncli.records.columns import Records
+from attncli.records.surveys import HeadsOfPattern, HeadSurvey, StrongestHead
+from attncli.report import PLACES
 from attncli.views.browser_choice import Choice
 from attncli.views.colours import Palette, Shading, levels, palette, picture_palette, shading
+from attncli.views.head_screens import pattern_letter
 from attncli.views.heatmap import ticks
-from attncli.views.matrices import block_maximum
-from attncli.views.model_screens import pattern_letter
+from attncli.views.matrices import block_maximum, head_name
 from attncli.views.overlays import fitted_size, painted, shaded, token_at
 from attncli.views.terminal import SHAPES, cell_texts, character_lines, half_blocks
 from attncli.views.texts import bar, fixed, scalar, shortened
@@ -537,14 +539,15 @@ class PatternsPanel(Panel):
         """The columns."""
         return f"{'pattern':<20}heads  strongest (layer:head)"
 
-    def _rows(self) -> list[tuple[Row, list[Row]]]:
-        grid = self.choice.grid
+    def _rows(self) -> list[tuple[HeadsOfPattern, Records[StrongestHead]]]:
+        grid, survey = self.choice.grid, self.choice.grid.report.result
+        if not isinstance(survey, HeadSurvey) or not grid.letters:
+            return []
         stacks = {row.get("stack", "self") for row in grid.heads.values()}
-        strongest = [row for row in grid.report.table("strongest") if row["stack"] in stacks]
         return [
-            (row, [head for head in strongest if head["pattern"] == row["pattern"]])
-            for row in grid.report.table("patterns")
-            if row["stack"] in stacks and grid.letters
+            (row, survey.strongest_of(row.stack, row.pattern))
+            for row in survey.patterns
+            if row.stack in stacks
         ]
 
     def num_lines(self) -> int:
@@ -554,9 +557,9 @@ class PatternsPanel(Panel):
     def line(self, number: int, width: int) -> list[Segment]:
         """Letter, pattern, number of heads, the strongest heads."""
         row, strongest = self._rows()[number]
-        name = f"{pattern_letter(row['pattern'])} {plain_text(str(row['pattern']))}"
-        heads = (f"{head['layer']}:{head['head']} {fixed(head['value'], 2)}" for head in strongest)
-        count = fixed(row["heads"], 0)
+        name = f"{pattern_letter(row.pattern)} {plain_text(row.pattern)}"
+        heads = (f"{head_name(head)} {fixed(head.value, 2)}" for head in strongest)
+        count = fixed(row.heads, 0)
         return [Segment(fitted(f"{name:<20}{count:>5}  {'  '.join(heads)}", width))]
 
     def clicked(self, line: int, x: int) -> bool:
@@ -565,7 +568,7 @@ class PatternsPanel(Panel):
         places = {place: number for number, place in enumerate(np.ndindex(self.choice.grid.shape))}
         if not strongest:
             return False
-        self.choice.choose_head(places[int(str(strongest[0]["layer"])), int(str(strongest[0]["head"]))])
+        self.choice.choose_head(places[strongest[0].layer, strongest[0].head])
         return True
 
 

@@ -1,25 +1,29 @@
 """The first screens of `cache`: what heads that keep few keys lose, and what policies lose."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from attncli.errors import readable_bytes
 from attncli.plain_text import plain_text
-from attncli.records.caches import HeadNeed, LimitedHeads, LostTogether, PolicyCost, PolicyCosts
+from attncli.records.caches import HeadNeed, LimitedHeads, LostTogether, PolicyCost, PolicyCosts, need_in
 from attncli.records.columns import Records
-from attncli.report import PLACES, Report
+from attncli.report import Report
 from attncli.views import Display
-from attncli.views.model_screens import head_names, looked_at_columns, some_of, tenths
-from attncli.views.sections import (
-    Column,
-    Elastic,
-    Grid,
-    Paragraph,
-    ScreenParts,
-    Section,
-    text_line,
-    title_line,
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadGrids,
+    HeadLabel,
+    LookedAtCells,
+    NumberCells,
+    Ranked,
+    ReadLine,
+    Sentences,
+    Special,
+    SpecialCells,
+    TitleLine,
 )
+from attncli.views.model_screens import some_of
+from attncli.views.sections import Column, Elastic, Grid, ScreenParts, Section
 from attncli.views.texts import fixed
 
 MOST_LIMITED, LEAST_LIMITED = 10, 3
@@ -32,29 +36,12 @@ MEANS = {
 }
 
 
-def limited_heads_screen(report: Report, display: Display) -> ScreenParts:
-    """What was read, and what is lost by each head alone, and by shares of them together."""
+def _whole_cache(report: Report, display: Display) -> Iterator[str]:
+    """What is lost with the whole cache, its size, and what a limited head keeps."""
     result = report.result_of(LimitedHeads)
-    yield title_line(report, display)
-    yield text_line(report, display)
-    baseline, count = result.baseline, len(result.heads)
-    losses = _whole_losses(baseline.loss, baseline.needle, display.precision)
+    losses = _whole_losses(result.baseline.loss, result.baseline.needle, display.precision)
     kept = f"limited: the first {result.sink} and last {result.window} keys"
-    yield Paragraph(f"{losses}, {readable_bytes(baseline.bytes)}; {kept}", "")
-    usual = min(MOST_LIMITED, count)
-    yield Elastic(
-        lambda most: [_needed(result.heads[:most], count, result.need, display)],
-        usual,
-        min(LEAST_LIMITED, usual),
-        count,
-        rank=1,
-    )
-    for name, tensor in report.tensors.items():
-        if tensor.axes == PLACES:
-            yield tenths(name, tensor, result.need, display)
-    yield _together(result.curve, display)
-    if result.at_budget is not None:
-        yield _whole(result, result.at_budget, display)
+    yield f"{losses}, {readable_bytes(result.baseline.bytes)}; {kept}"
 
 
 def _whole_losses(loss: float | None, needle: float | None, precision: int) -> str:
@@ -62,18 +49,22 @@ def _whole_losses(loss: float | None, needle: float | None, precision: int) -> s
     return f"with the whole cache: loss {fixed(loss, precision)}{of_needle}"
 
 
-def _needed(heads: Records[HeadNeed], count: int, need: str, display: Display) -> Grid:
-    """The heads that need most, the weight on the keys that each would keep, and what it would forget."""
-    names = [need, *(name for name in (*LOST, "worst") if name in heads.cells and name != need)]
-    lost = [
-        Column(("", name), [_lost(name, head[name], display.precision) for head in heads]) for name in names
+def _need(report: Report) -> str:
+    return report.result_of(LimitedHeads).need
+
+
+def _losses(report: Report, rows: Records[HeadNeed], display: Display) -> list[Column]:
+    """What is lost without the keys that a head would forget, the one that heads are sorted by first."""
+    need = need_in(rows)
+    names = [need, *(name for name in (*LOST, "worst") if name in rows.cells and name != need)]
+    return [
+        Column(("", name), [_lost(name, head[name], display.precision) for head in rows]) for name in names
     ]
-    kept = Column(("weight", "kept"), [fixed(head.kept_weight, display.precision) for head in heads])
-    columns = [*lost, kept, *looked_at_columns(heads, display, "forgets")]
-    title = (
-        f"{some_of(len(heads), count, 'key/value head')}, largest {need} first; kl: how far predictions move"
-    )
-    return Grid(title, head_names(heads), columns).first_group(display.width)
+
+
+def _title(report: Report, rows: Records[HeadNeed], total: int) -> str:
+    heads = some_of(len(rows), total, "key/value head")
+    return f"{heads}, largest {need_in(rows)} first; kl: how far predictions move"
 
 
 def _lost(name: str, value: object, precision: int) -> str:
@@ -81,11 +72,12 @@ def _lost(name: str, value: object, precision: int) -> str:
     return f"+{number}" if name in SIGNED and isinstance(value, float) and value > 0 else number
 
 
-def _together(curve: Records[LostTogether], display: Display) -> Grid:
+def _together(report: Report, display: Display) -> ScreenParts:
     """The curve, a column for each share of the heads; of every second one where not all fit."""
+    curve = report.result_of(LimitedHeads).curve
     grids = [_curve(curve[::-step][::-1], display) for step in (1, 2, 4)]
     fitting = (grid for grid in grids if len(grid.first_group(display.width).columns) == len(grid.columns))
-    return next(fitting, grids[-1])
+    yield next(fitting, grids[-1])
 
 
 def _curve(curve: Records[LostTogether], display: Display) -> Grid:
@@ -101,22 +93,54 @@ def _curve(curve: Records[LostTogether], display: Display) -> Grid:
     return Grid(title, Column(("", "heads"), ["cache", *names]), columns)
 
 
-def _whole(result: LimitedHeads, at_budget: LostTogether, display: Display) -> Paragraph:
+def _at_budget(report: Report, display: Display) -> Iterator[str]:
     """What the budget costs, and the heads that keep everything."""
+    result = report.result_of(LimitedHeads)
+    if (at_budget := result.at_budget) is None:
+        return
     lost = ", ".join(
         f"{name} {_lost(name, at_budget[name], display.precision)}" for name in LOST if name in at_budget
     )
     names = ", ".join(head.name for head in result.full or ()) or "no head"
-    return Paragraph(f"{at_budget.cache:.0%} of the cache: {lost}. Whole: {names}", "line")
+    yield f"{at_budget.cache:.0%} of the cache: {lost}. Whole: {names}"
 
 
-def policies_screen(report: Report, display: Display) -> ScreenParts:
-    """What was read, and what is lost by policy and budget."""
+LIMITED_SCREEN = FirstScreen(
+    LimitedHeads,
+    (
+        TitleLine(said=()),
+        ReadLine(),
+        Sentences(_whole_cache),
+        Ranked(
+            "heads",
+            (
+                SpecialCells(_losses),
+                NumberCells("kept_weight", ("weight", "kept")),
+                LookedAtCells("forgets"),
+            ),
+            title=_title,
+            label=HeadLabel(has_stacks=False),
+            usual=MOST_LIMITED,
+            least=LEAST_LIMITED,
+            rank=1,
+            is_cut=True,
+        ),
+        HeadGrids(_need),
+        Special(_together),
+        Sentences(_at_budget, "line"),
+    ),
+)
+"""What was read, and what is lost by each head alone, and by shares of them together."""
+
+
+def _whole_prompt(report: Report, display: Display) -> Iterator[str]:
+    baseline = report.result_of(PolicyCosts).baseline
+    yield _whole_losses(baseline.loss, baseline.needle, display.precision)
+
+
+def _policies(report: Report, display: Display) -> ScreenParts:
+    """A table for each loss, the least telling of them where there is room."""
     result = report.result_of(PolicyCosts)
-    yield title_line(report, display)
-    yield text_line(report, display)
-    baseline = result.baseline
-    yield Paragraph(_whole_losses(baseline.loss, baseline.needle, display.precision), "")
     policies = list(dict.fromkeys(row.policy for row in result.policies))
     most = len(policies)
     names = [name for name in ("needle", "kl", "loss") if name in result.policies.cells]
@@ -147,3 +171,9 @@ def _by_budget(costs: Records[PolicyCost], policies: Sequence[str], name: str, d
     return Grid(title, Column(("", "policy"), [*map(plain_text, policies)], left=True), columns).first_group(
         display.width
     )
+
+
+POLICIES_SCREEN = FirstScreen(
+    PolicyCosts, (TitleLine(said=()), ReadLine(), Sentences(_whole_prompt), Special(_policies))
+)
+"""What was read, and what is lost by policy and budget."""

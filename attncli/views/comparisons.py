@@ -15,8 +15,9 @@ from attncli.records.changes import HeadChange, TextDifferences, TokenChange
 from attncli.records.columns import Records
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.head_screens import head_letters, pattern_letter
 from attncli.views.matrices import head_name, matrices_of, pictured, place_names
-from attncli.views.model_screens import head_letters, pattern_letter, token_cell
+from attncli.views.model_screens import token_cell
 from attncli.views.screens import LEAST_ROWS, MatrixPart, screen_parts
 from attncli.views.sections import (
     GAP,

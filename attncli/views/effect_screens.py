@@ -1,7 +1,6 @@
 """The first screen of `ablate`: what is lost without each head."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from rich.cells import cell_len
 
@@ -10,31 +9,23 @@ from attncli.plain_text import plain_text
 from attncli.records.columns import Records
 from attncli.records.effects import BaselineNumbers, HeadEffect, HeadEffects
 from attncli.report import Report
-from attncli.views import Display
-from attncli.views.model_screens import (
-    LEAST_ROWS,
-    NATS,
-    effect_named,
-    head_names,
-    looked_at_columns,
-    nats,
-    patterns_on_average,
-    some_of,
-    tenths,
+from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadGrids,
+    LookedAtCells,
+    Notes,
+    PatternCells,
+    Ranked,
+    ReadLine,
+    Sentences,
+    SpecialCells,
+    TitleLine,
+    lines_of,
 )
-from attncli.views.sections import (
-    Column,
-    Elastic,
-    Grid,
-    Paragraph,
-    ScreenParts,
-    notes_in,
-    one_line,
-    split_header,
-    text_line,
-    title_line,
-)
-from attncli.views.texts import fixed
+from attncli.views.model_screens import NATS, effect_named, looked_at_columns, nats, some_of
+from attncli.views.sections import Column, split_header
+from attncli.views.texts import fixed, shortened
 
 MOST_LINES, FEWEST_HEADS = 30, 4
 HIGHEST_GRID = 13
@@ -45,44 +36,41 @@ A header with names of two words has a second line.
 """
 
 
-def ablate_screen(report: Report, display: Display) -> ScreenParts:
-    """The model, what it read and how well it did; the heads in order; a grid; what was removed."""
-    result = report.result_of(HeadEffects)
-    width, heads, sort = display.width or 0, result.heads, str(report.spec.get("sort"))
-    yield title_line(report, display)
-    yield text_line(report, display)
+def _sort(report: Report) -> str:
+    return str(report.spec["sort"])
+
+
+def _is_whole(report: Report) -> bool:
+    """Whether all heads were measured, as a grid of them shows."""
+    return not report.spec.get("heads") or bool(report.spec.get("approximate"))
+
+
+def _other_prompt(report: Report, display: Display) -> Iterator[str]:
     if other := report.spec.get("other"):
-        yield one_line(f"other: {' '.join(str(other).split())}", display)
-    num_heads = len(report.spec.get("heads") or ())
-    summary = list(_summary(result, num_heads, display.precision))
-    yield from (Paragraph(line, "") for line in summary)
-    is_whole = not report.spec.get("heads") or bool(report.spec.get("approximate"))
-    grids = report.tensors.items() if is_whole else ()
-    drawings = [tenths(name, tensor, sort, display) for name, tensor in grids]
-    height = sum(drawing.most + 2 for drawing in drawings)
-    if height > HIGHEST_GRID:
-        drawings, height = [replace(drawing, usual=0) for drawing in drawings], 0
-    notes = [plain_text(note) for note in report.notes]
+        yield shortened(plain_text(f"other: {' '.join(str(other).split())}"), display.width)
+
+
+def _heads_below(report: Report, display: Display) -> int:
+    """How many heads there is room for beside the grids, the summary and the notes."""
+    heads = report.result_of(HeadEffects).heads
+    drawings = GRIDS.drawings(report, display)
     has_second_header = bool(looked_at_columns(heads, display)) or any(
-        effect_header[0] for effect_header in map(_effect_header, _effects(heads, sort))
+        effect_header[0] for effect_header in map(_effect_header, _effects(heads, _sort(report)))
     )
-    taken = OTHER_LINES + has_second_header + height
-    taken += sum(-(-cell_len(line) // width) for line in (*summary, *notes))
-    top = report.spec.get("top")
-    usual = min(top or max(FEWEST_HEADS, MOST_LINES - taken), len(heads))
-    yield Elastic(
-        lambda count: [_ranked(heads[:count], len(heads), sort, display)],
-        usual,
-        min(LEAST_ROWS, usual),
-        min(top or len(heads), len(heads)),
-        rank=1,
-    )
-    yield from drawings
-    yield notes_in(notes, display, apart=True)
+    taken = OTHER_LINES + has_second_header + (lines_of(drawings) if any(d.usual for d in drawings) else 0)
+    lines = (*_summary(report, display), *map(plain_text, report.notes))
+    taken += sum(-(-cell_len(line) // (display.width or TEXT_WIDTH)) for line in lines)
+    return report.spec.get("top") or max(FEWEST_HEADS, MOST_LINES - taken)
 
 
-def _summary(result: HeadEffects, num_heads: int, precision: int) -> Iterator[str]:
+def _most_heads(report: Report, display: Display) -> int:
+    return report.spec.get("top") or len(report.result_of(HeadEffects).heads)
+
+
+def _summary(report: Report, display: Display) -> Iterator[str]:
     """What was measured with all heads, and without several at once."""
+    result, precision = report.result_of(HeadEffects), display.precision
+    num_heads = len(report.spec.get("heads") or ())
     if result.baseline:
         yield f"with all heads: {_numbers(result.baseline, precision)}"
     if result.joint:
@@ -111,33 +99,25 @@ def _effect_of(name: str) -> str:
     return name.removesuffix("_low").removesuffix("_high")
 
 
-def _ranked(rows: Records[HeadEffect], count: int, sort: str, display: Display) -> Grid:
-    """The first heads: what each looks at, and its effects, starting with the one they are sorted by."""
-    has_stacks = len({row.stack for row in rows}) > 1
-    label = head_names(rows)
-    if has_stacks:
-        names = [f"{row.stack} {name}" for row, name in zip(rows, label.cells, strict=True)]
-        label = Column(label.header, names)
-    columns = [
+def _at_token(report: Report, rows: Records[HeadEffect], display: Display) -> list[Column]:
+    """The token at which a head was replaced, where each was at one."""
+    if "token_text" not in rows.cells:
+        return []
+    return [Column(("at", "token"), [f"{row.token} {plain_text(row.token_text)}" for row in rows], left=True)]
+
+
+def _lost(report: Report, rows: Records[HeadEffect], display: Display) -> list[Column]:
+    """The effects, starting with the one that heads are sorted by."""
+    return [
         Column(_effect_header(name), [_number(name, row[name], display.precision) for row in rows])
-        for name in _effects(rows, sort)
+        for name in _effects(rows, _sort(report))
     ]
-    order = "lowest" if effect_named(sort).falls else "largest"
-    at_tokens = [
-        Column(
-            ("at", "token"),
-            [f"{row.token} {plain_text(row.token_text)}" for row in rows],
-            left=True,
-        )
-        for row in rows[:1]
-        if "token_text" in row
-    ]
-    title = f"{some_of(len(rows), count, 'swap' if at_tokens else 'head')}, {order} {sort} first"
-    looks_at = looked_at_columns(rows, display)
-    # Where every head is missed at one token, that is what the screen is about.
-    first, last = (looks_at, []) if len(looks_at) == 1 else ([], looks_at)
-    columns = [*at_tokens, patterns_on_average(rows), *first, *columns, *last]
-    return Grid(title, label, columns).first_group(display.width)
+
+
+def _title(report: Report, rows: Records[HeadEffect], total: int) -> str:
+    order = "lowest" if effect_named(_sort(report)).falls else "largest"
+    what = "swap" if "token_text" in rows.cells else "head"
+    return f"{some_of(len(rows), total, what)}, {order} {_sort(report)} first"
 
 
 def _effect_header(name: str) -> tuple[str, str]:
@@ -149,3 +129,35 @@ def _effects(rows: Records[HeadEffect], sort: str) -> list[str]:
     """The effects that were measured, starting with the one that the heads are sorted by."""
     effects = [name for name in rows.cells if _effect_of(name) in EFFECTS]
     return sorted(effects, key=lambda name: not name.startswith(sort))
+
+
+GRIDS = HeadGrids(_sort, highest=HIGHEST_GRID, shows=_is_whole)
+SCREEN = FirstScreen(
+    HeadEffects,
+    (
+        TitleLine(),
+        ReadLine(),
+        Sentences(_other_prompt),
+        Sentences(_summary),
+        Ranked(
+            "heads",
+            # Where every head is missed at one token, that is what the screen is about.
+            (
+                SpecialCells(_at_token),
+                PatternCells(),
+                LookedAtCells(of=(1,)),
+                SpecialCells(_lost),
+                LookedAtCells(of=(2,)),
+            ),
+            title=_title,
+            usual=_heads_below,
+            most=_most_heads,
+            rank=1,
+            is_cut=True,
+            settings={"sort": str},
+        ),
+        GRIDS,
+        Notes(apart=True),
+    ),
+)
+"""The model, what it read and how well it did; the heads in order; a grid; what was removed."""

@@ -11,8 +11,9 @@ from attncli.records.columns import Records
 from attncli.records.examples import ExampleToken, HeadExample, HeadExamples
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special, TitleLine
 from attncli.views.model_screens import half_width
-from attncli.views.sections import Drawing, Elastic, Paragraph, ScreenParts, Section, notes_in, title_line
+from attncli.views.sections import Drawing, Elastic, Paragraph, ScreenParts, Section
 from attncli.views.texts import fixed, shortened
 
 DECIMALS = 2
@@ -24,17 +25,24 @@ MOST_BESIDE = 8
 LEGEND = "value, text (its id or line): «query» and [key weight] of what it looks at most, the rest left out."
 
 
-def examples_screen(report: Report, display: Display) -> ScreenParts:
-    """What the head does on average; then some of its strongest, weakest and typical rows."""
-    result = report.result_of(HeadExamples)
-    yield title_line(report, display)
-    statistic = plain_text(str(report.spec.get("sort")))
+def _on_average(report: Report, display: Display) -> Iterator[str]:
+    """What the head does on average."""
+    result, statistic = report.result_of(HeadExamples), plain_text(str(report.spec.get("sort")))
     mean = f"{fixed(result.mean, DECIMALS)} {half_width(result.mean, result.upper)}".rstrip()
-    median = fixed(result.median, DECIMALS)
-    yield Paragraph(f"{statistic} {mean}, median of the rows {median}", "line")
+    yield f"{statistic} {mean}, median of the rows {fixed(result.median, DECIMALS)}"
+
+
+def _each_kind(report: Report, display: Display) -> ScreenParts:
+    """Some of its strongest, weakest and typical rows."""
+    result = report.result_of(HeadExamples)
     most = max((example.rank for example in result.rows), default=0) + 1
     yield Elastic(partial(_examples, result, display), MOST_EACH, 1, most)
-    yield notes_in([LEGEND, report.how_to_read, *report.notes], display)
+
+
+def _notes(report: Report) -> Iterator[str]:
+    yield LEGEND
+    yield report.how_to_read
+    yield from report.notes
 
 
 def _examples(result: HeadExamples, display: Display, most: int) -> Iterator[Section]:
@@ -80,3 +88,10 @@ def _marked(example: HeadExample, tokens: Records[ExampleToken], beside: int) ->
         elif not parts or parts[-1] != "…":
             parts.append("…")
     return " ".join(parts)
+
+
+EXAMPLES_SCREEN = FirstScreen(
+    HeadExamples,
+    (TitleLine(said=()), Sentences(_on_average, "line"), Special(_each_kind), Notes(_notes)),
+)
+"""What the head does on average; then some of its strongest, weakest and typical rows."""

@@ -8,6 +8,7 @@ from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display, NothingToDraw
+from attncli.views.first_screen import FirstScreen, Notes, ReadLine, Sentences, Special, TitleLine
 from attncli.views.model_screens import half_width
 from attncli.views.sections import (
     Column,
@@ -17,9 +18,6 @@ from attncli.views.sections import (
     Paragraph,
     ScreenParts,
     Section,
-    notes_in,
-    text_line,
-    title_line,
 )
 from attncli.views.texts import fixed, title, wrap_cells
 
@@ -118,30 +116,6 @@ FEW = 6
 """Heads named in a line."""
 
 
-def circuit_screen(report: Report, display: Display) -> ScreenParts:
-    """The strongest edges in letters, then as numbers; the heads that add most to the logits."""
-    edges = head_edges(report.result_of(HeadEdges))
-    yield title_line(report, display)
-    yield text_line(report, display)
-    yield from _strongest(edges, display, _share_columns)
-    if of_logits := [edge for edge in edges if edge.end == LOGITS][:FEW]:
-        names = (f"{edge.start} {fixed(edge.share, display.precision)}" for edge in of_logits)
-        yield Paragraph(f"into the logits, share: {', '.join(names)}", "line")
-    yield notes_in([report.how_to_read, *report.notes], display, apart=True)
-
-
-def weights_screen(report: Report, display: Display) -> ScreenParts:
-    """The highest compositions in letters, then as numbers; the heads that copy most."""
-    result = report.result_of(Compositions)
-    yield title_line(report, display)
-    yield from _strongest(head_edges(result), display, _composition_columns)
-    scored = result.copying.where(lambda head: head.score is not None)
-    if copying := scored.sorted(lambda head: -(head.score or 0.0))[:FEW]:
-        names = (f"{head.name} {fixed(head.score, display.precision)}" for head in copying)
-        yield Paragraph(f"heads that copy most: {', '.join(names)}", "line")
-    yield notes_in([report.how_to_read, *report.notes], display, apart=True)
-
-
 ColumnsOfEdges = Callable[[Sequence[Edge], int], list[Column]]
 
 
@@ -192,6 +166,58 @@ def _share_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
 
 def _composition_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
     return [Column(("", "composition"), [fixed(edge.share, precision) for edge in edges])]
+
+
+def _shares(report: Report, display: Display) -> ScreenParts:
+    yield from _strongest(head_edges(report.result), display, _share_columns)
+
+
+def _into_logits(report: Report, display: Display) -> Iterator[str]:
+    """The heads that add most to the logits."""
+    edges = [edge for edge in head_edges(report.result) if edge.end == LOGITS][:FEW]
+    if edges:
+        names = (f"{edge.start} {fixed(edge.share, display.precision)}" for edge in edges)
+        yield f"into the logits, share: {', '.join(names)}"
+
+
+def _compositions(report: Report, display: Display) -> ScreenParts:
+    yield from _strongest(head_edges(report.result), display, _composition_columns)
+
+
+def _copying(report: Report, display: Display) -> Iterator[str]:
+    """The heads that copy most."""
+    scored = report.result_of(Compositions).copying.where(lambda head: head.score is not None)
+    if copying := scored.sorted(lambda head: -(head.score or 0.0))[:FEW]:
+        names = (f"{head.name} {fixed(head.score, display.precision)}" for head in copying)
+        yield f"heads that copy most: {', '.join(names)}"
+
+
+def _notes(report: Report) -> Iterator[str]:
+    yield report.how_to_read
+    yield from report.notes
+
+
+CIRCUIT_SCREEN = FirstScreen(
+    HeadEdges,
+    (
+        TitleLine(said=()),
+        ReadLine(),
+        Special(_shares),
+        Sentences(_into_logits, "line"),
+        Notes(_notes, apart=True),
+    ),
+)
+"""The strongest edges in letters, then as numbers; the heads that add most to the logits."""
+COMPOSITIONS_SCREEN = FirstScreen(
+    Compositions,
+    (
+        TitleLine(said=()),
+        Special(_compositions),
+        Sentences(_copying, "line"),
+        Notes(_notes, apart=True),
+    ),
+)
+"""The highest compositions in letters, then as numbers; the heads that copy most."""
 
 
 class Graph(NamedTuple):

@@ -167,12 +167,8 @@ def is_weights(name: str, axes: tuple[str, ...]) -> bool:
 
 # What the numbers of a tensor are, where its name does not say it.
 UNITS = {
-    **dict.fromkeys(("entropy", "loss", "kl", "jensen_shannon", "worst", "needle"), "nats"),
+    **dict.fromkeys(("loss", "kl", "jensen_shannon", "worst", "needle"), "nats"),
     **units_of_heads(),
-    "distance": "tokens",
-    "participation": "keys",
-    "local_mass": "weight",
-    "max_score": "score",
     "difference": "weight of B minus A",
 }
 

@@ -125,8 +125,8 @@ def chosen_queries(report: Report, picture: Picture) -> list[int]:
 
     Empty where the report names no token, which means the mean of all. A comparison uses A's tokens.
     """
-    spec = report.spec.get("a") if report.experiment == "diff" else report.spec
-    asked = spec.get("from") if isinstance(spec, Mapping) else None
+    of_a = report.spec.get("a")  # of two texts they are texts
+    asked = (of_a if isinstance(of_a, Mapping) else report.spec).get("from")
     names = asked if isinstance(asked, list | tuple) else [asked] if asked else []
     places = (_token_named(str(name), report, picture) for name in names)
     return [place for place in places if place is not None]

@@ -436,7 +436,7 @@ class TensorTables:
 
     def _of_rows(self) -> str | None:
         """The tensor whose rows the statistics are of: not a mean over heads that each have their own."""
-        name = "difference" if self.report.experiment == "diff" else "weights"
+        name = "difference" if "difference" in self.report.tensors else "weights"
         whole = self.report.tensors.get(name)
         if whole is None or not self.rows:
             return None

@@ -12,10 +12,10 @@ from attncli.records.sources import (
     AnswerToken,
     RankedSource,
     RetrievingHeads,
-    SourceRanking,
 )
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
 from attncli.views.sections import (
     GAP,
     Column,
@@ -26,8 +26,6 @@ from attncli.views.sections import (
     ScreenParts,
     Section,
     heads_grid,
-    notes_in,
-    one_line,
 )
 from attncli.views.texts import ScreenLine, fixed, joined, plain_line, shortened, styled
 
@@ -45,16 +43,23 @@ HEADERS = {
 }
 
 
-def source_screen(report: Report, display: Display) -> ScreenParts:
-    """One line per source; the answer, its tokens with their source; how well weights predict removal."""
-    result = report.result_of(AnswerSources)
-    yield _title(report)
-    yield one_line(_question(report), display)
-    count = len(result.sources)
+def _title(report: Report, display: Display) -> Iterator[str]:
+    yield plain_text(f"source: {report.about.rstrip('.')}")
+
+
+def _ranked(report: Report, display: Display) -> ScreenParts:
+    """One line per source."""
+    sources = report.result_of(AnswerSources).sources
+    count = len(sources)
     usual = min(MOST_SOURCES, count)
     yield Elastic(
-        lambda most: _sources(result.sources, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1
+        lambda most: _sources(sources, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1
     )
+
+
+def _answer(report: Report, display: Display) -> ScreenParts:
+    """The answer, its tokens with their source."""
+    result = report.result_of(AnswerSources)
     lines = _answer_lines(result, display)
     title = f"the answer, each part with the source {_coloured_by(result)}"
 
@@ -64,25 +69,21 @@ def source_screen(report: Report, display: Display) -> ScreenParts:
 
     yield Elastic(answer, min(ANSWER_LINES, len(lines)), LEAST_LINES, len(lines))
     yield Paragraph("", "dim")
-    if count > 1 and result.rankings:
-        yield Paragraph(_rankings(result.rankings, count), "line")
-    yield notes_in([*report.notes, report.how_to_read], display)
 
 
-def _title(report: Report) -> Paragraph:
-    return Paragraph(plain_text(f"source: {report.about.rstrip('.')}"), "title")
+def _notes(report: Report) -> Iterator[str]:
+    yield from report.notes
+    yield report.how_to_read
 
 
-def retrieving_heads_screen(report: Report, display: Display) -> ScreenParts:
+def _heads(report: Report, display: Display) -> ScreenParts:
     """The heads that find the right sentence most."""
     result = report.result_of(RetrievingHeads)
-    yield _title(report)
     heads, count = result.rows, len(result.chosen)
     title = f"the heads with the largest found × weight, the first {count} are chosen"
     yield Elastic(
         lambda most: [heads_grid(title, heads[:most], display.precision)], MOST_CHOSEN, count, len(heads)
     )
-    yield notes_in([*report.notes, report.how_to_read], display, apart=True)
 
 
 def knows_heads(report: Report) -> bool:
@@ -111,11 +112,12 @@ def split_further(report: Report) -> str | None:
     return None if split is None else f'"QUESTION" --file {shlex.quote(plain_text(files[0]))} --split {split}'
 
 
-def _question(report: Report) -> str:
+def _question(report: Report, display: Display) -> Iterator[str]:
     spec = report.spec
     where = ", ".join(map(str, spec.get("document") or ())) or spec.get("file") or ""
     text = " ".join(str(spec.get("sentence") or "").split())
-    return ": ".join(filter(None, (f"file {where}" if where and not spec.get("document") else where, text)))
+    asked = ": ".join(filter(None, (f"file {where}" if where and not spec.get("document") else where, text)))
+    yield shortened(plain_text(asked), display.width)
 
 
 def _sources(sources: Records[RankedSource], count: int, display: Display) -> Iterator[Section]:
@@ -152,8 +154,12 @@ def _coloured_by(result: AnswerSources) -> str:
     return "that adds most to it" if is_fit else "without which it loses most"
 
 
-def _rankings(rankings: Records[SourceRanking], num_sources: int) -> str:
+def _compared(report: Report, display: Display) -> Iterator[str]:
     """`Weights beside what is lost without 5 of 21 sources: all heads, rank correlation 0.10, first wrong`"""
+    result = report.result_of(AnswerSources)
+    rankings, num_sources = result.rankings, len(result.sources)
+    if num_sources < 2 or not rankings:
+        return
     removed = rankings[0].removed
     sources = "each source" if removed == num_sources else f"{removed} of {num_sources} sources"
     is_lost = rankings[0].predicts == "lost"
@@ -163,7 +169,7 @@ def _rankings(rankings: Records[SourceRanking], num_sources: int) -> str:
         spearman = "" if row.spearman is None else f"rank correlation {fixed(row.spearman, 2)}, "
         first = "first right" if row.first_right else "first wrong"
         said.append(f"{row.ranking.replace('_', ' ')}, {spearman}{first}")
-    return plain_text(f"Weights beside {what}: {'; '.join(said)}.")
+    yield plain_text(f"Weights beside {what}: {'; '.join(said)}.")
 
 
 def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
@@ -193,3 +199,36 @@ def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
 
 def _comes_from(token: AnswerToken) -> int | None:
     return token.comes_from
+
+
+def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Choosing heads, where none are known; telling the parts of the only source apart."""
+    if (model := report.spec.get("model")) and not knows_heads(report):
+        steps = (f"--find-heads --model {shlex.quote(plain_text(str(model)))}", *steps)
+    further = split_further(report)
+    return (further, *steps) if further else steps
+
+
+SOURCE_SCREEN = FirstScreen(
+    AnswerSources,
+    (
+        Sentences(_title, "title", said=("about", "how_to_read")),
+        Sentences(_question),
+        Special(_ranked),
+        Special(_answer),
+        Sentences(_compared, "line"),
+        Notes(_notes),
+    ),
+    next_steps=_next_steps,
+)
+"""One line per source; the answer, its tokens with their source; how well weights predict removal."""
+RETRIEVAL_SCREEN = FirstScreen(
+    RetrievingHeads,
+    (
+        Sentences(_title, "title", said=("about", "how_to_read")),
+        Special(_heads),
+        Notes(_notes, apart=True),
+    ),
+    next_steps=_next_steps,
+)
+"""The heads that find the right sentence most."""

@@ -1,5 +1,6 @@
 """The first screen of models that write: where each token looked."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from attncli.plain_text import counted, plain_text
@@ -7,19 +8,17 @@ from attncli.records.columns import Records
 from attncli.records.writings import WrittenText, WrittenToken
 from attncli.report import Report
 from attncli.views import Display
+from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
 from attncli.views.model_screens import LEAST_ROWS, token_cell
 from attncli.views.screens import screen_parts
 from attncli.views.sections import (
     Column,
     Elastic,
     Grid,
-    Paragraph,
     ScreenParts,
     TableLabels,
     heads_grid,
     model_name,
-    notes_in,
-    one_line,
 )
 from attncli.views.texts import (
     NO_NUMBER,
@@ -41,23 +40,40 @@ HEAD_ORDER = (
 )
 
 
-def generate_screen(report: Report, display: Display) -> ScreenParts:
-    """What was read and written; the first tokens with the keys that were looked at; the strongest heads."""
-    width, result = display.width or 0, report.result_of(WrittenText)
-    labels = TableLabels(report, replace(display, width=min(width, 100)))
-    yield Paragraph(_written_title(report, result), "title")
+def _written_title(report: Report, display: Display) -> Iterator[str]:
+    """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
+    counts = report.result_of(WrittenText).counts
+    new = "in the answer" if report.spec.get("answer") else "new"
+    sizes = [counted(counts.prompt_tokens, "token"), f"{counts.new_tokens} {new}"]
+    parts = [model_name(report), place_text(report.spec), *sizes]
+    yield plain_text(f"generate: {', '.join(filter(None, parts))}")
+
+
+def _prompt(report: Report, display: Display) -> Iterator[str]:
+    """What was read, on one line."""
     file = report.spec.get("file")
     prompt = report.spec.get("sentence") or (f"file {file}" if file else "")
     names = " ".join(picture.name for picture in report.pictures)
     words = f"{names} {prompt} {report.spec.get('question') or ''}".split()
-    yield one_line(f"prompt: {' '.join(words)}", display)
+    yield shortened(plain_text(f"prompt: {' '.join(words)}"), display.width)
+
+
+def _wrote(report: Report, display: Display) -> Iterator[str]:
+    """What was written, on a few lines."""
+    width = display.width or 0
     said = "answer" if report.spec.get("answer") else "wrote"
     lines = wrap_cells(f"{said}: {plain_text(' '.join((report.written or '').split()))}", width)
     if len(lines) > TEXT_LINES:
         lines = [*lines[: TEXT_LINES - 1], shortened(" ".join(lines[TEXT_LINES - 1 :]), width)]
-    yield from (Paragraph(line, "") for line in lines)
-    notes = [plain_text(note) for note in report.notes]
-    room = LINES_OF_ALL - len(lines) - sum(len(wrap_cells(note, width)) for note in notes)
+    yield from lines
+
+
+def _tokens_and_heads(report: Report, display: Display) -> ScreenParts:
+    """Where words looked in a picture; the first tokens and their keys; the strongest heads."""
+    width, result = display.width or 0, report.result_of(WrittenText)
+    labels = TableLabels(report, replace(display, width=min(width, 100)))
+    room = LINES_OF_ALL - len([*_wrote(report, display)])
+    room -= sum(len(wrap_cells(plain_text(note), width)) for note in report.notes)
     room -= len(wrap_cells(_tokens_title(report, result.tokens, MOST_TOKENS), width)) - 1
     overlays = [*screen_parts(report, display)]
     yield from overlays
@@ -78,16 +94,6 @@ def generate_screen(report: Report, display: Display) -> ScreenParts:
         len(result.heads),
         rank=1,
     )
-    yield notes_in(notes, display)
-
-
-def _written_title(report: Report, result: WrittenText) -> str:
-    """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
-    counts = result.counts
-    new = "in the answer" if report.spec.get("answer") else "new"
-    sizes = [counted(counts.prompt_tokens, "token"), f"{counts.new_tokens} {new}"]
-    parts = [model_name(report), place_text(report.spec), *sizes]
-    return plain_text(f"generate: {', '.join(filter(None, parts))}")
 
 
 def _tokens(
@@ -139,3 +145,16 @@ def _strongest_heads(report: Report, result: WrittenText, display: Display, coun
     rows = [{name: head[name] for name in names if name in head} for head in result.heads[:count]]
     title = plain_text(f"heads with the {least} {sort}, means over the new tokens")
     return heads_grid(title, rows, display.precision).first_group(display.width)
+
+
+WRITER_SCREEN = FirstScreen(
+    WrittenText,
+    (
+        Sentences(_written_title, "title"),
+        Sentences(_prompt),
+        Sentences(_wrote),
+        Special(_tokens_and_heads),
+        Notes(),
+    ),
+)
+"""What was read and written; where each token looked; the strongest heads; notes."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import attncli
+from attncli.records.surveys import SurveyedHead
 from tests.running import ROOT
 
 TINY = str(ROOT / "attncli" / "data" / "tiny-induction")
@@ -16,6 +17,6 @@ def test_a_survey_shows_itself_as_a_small_table() -> None:
     assert lines[2].split()[0] == "0:0" and max(map(len, lines)) < 120
     page = survey._repr_html_()
     assert page.count("<tr>") == 1 + 8 and "previous token" in page
-    hostile = replace(survey, heads=[{**survey.heads[0], "pattern": "<script>"}] * 300)
+    hostile = replace(survey, heads=SurveyedHead.rows([{**survey.heads[0], "pattern": "<script>"}] * 300))
     assert "<script" not in hostile._repr_html_() and "290 more rows" in repr(hostile)
     assert len(hostile._repr_html_()) < 5000

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ ATTN = [sys.executable, "-m", "attncli"]
 @pytest.mark.parametrize("name", SPECS)
 def test_a_spec_says_what_is_its_own(name: str) -> None:
     spec = SPECS[name]
-    assert spec.experiment == name and find_spec(spec.module.partition(":")[0])
+    assert spec.experiment == name
     assert all(line.startswith("attn ") for line in spec.examples)
     assert set(spec.heading_keys) <= {key for each in SPECS.values() for key in each.model_fields}
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import available_bytes, is_about_memory, out_of_memory
+from attncli.report import Report
 from attncli.runs.driver import Died
+from attncli.settings.pages import SampledPage
 from attncli.views import VIEWS
 from tests.conftest import Attn
 from tests.forked import run_attn
@@ -187,10 +189,10 @@ CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capaci
 def test_too_little_memory_is_one_line(
     attn: Attn, monkeypatch: pytest.MonkeyPatch, error: Exception, needed: str
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object) -> Report:
         raise error
 
-    monkeypatch.setattr("attncli.runs.runner.load_experiment", lambda _: fail)
+    monkeypatch.setattr("attncli.runs.runner.page_of", lambda _: SampledPage(run=fail))
     monkeypatch.setattr("attncli.errors.available_bytes", lambda: 3 * 10**9)
     less = "use a shorter text, --dtype bfloat16 with a model, or fewer --workers in a batch"
     line = f"out of memory: needs {needed}, and 3 GB are free: {less}"

@@ -1,6 +1,7 @@
 """Texts that run through a model together have the report that each has alone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -159,15 +160,15 @@ def test_texts_on_a_model_whose_weights_stay_in_its_files(
     ]
     expected = [alone(spec) for spec in specs]
     module, num_reports = import_module(f"attncli.commands.{name}"), 0
-    report = module.report
+    page = module.PAGE
 
     def counted(*given: object) -> Report:
         nonlocal num_reports
         num_reports += 1
-        made: Report = report(*given)
+        made: Report = page.report(*given)
         return made
 
-    monkeypatch.setattr(module, "report", counted)
+    monkeypatch.setattr(module, "PAGE", replace(page, report=counted))
     for got, one in zip(run_together(specs), expected, strict=True):
         assert isinstance(got, Report)
         assert_same(got, one, tolerance=1e-5)

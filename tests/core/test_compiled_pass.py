@@ -39,9 +39,9 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(runtime.SWITCH, "0")
-    runtime.tile_pass.cache_clear()
+    runtime.library.cache_clear()
     yield
-    runtime.tile_pass.cache_clear()
+    runtime.library.cache_clear()
 
 
 def build_hook() -> Any:
@@ -199,26 +199,35 @@ def test_after_a_fork() -> None:
 SANITIZED = """
 import ctypes, sys
 from attncli.core import runtime
-library = ctypes.CDLL(sys.argv[1])
-runtime.tile_pass = lambda: library
-from tests.core import test_compiled_pass as tests
+libraries = dict(zip((runtime.TILE_PASS, runtime.FEW_ROWS), map(ctypes.CDLL, sys.argv[1:]), strict=True))
+runtime.library = libraries.get
+from tests.core import test_compiled_pass as tests, test_few_rows
 from attncli.core.tile_sums import TileSizes
 tests.test_any_shape_and_mask_is_that_of_float64()
 tests.test_scores_of_ten_thousand(TileSizes(7, 16))
+for dtype in test_few_rows.HALVES:
+    test_few_rows.test_any_shape_is_that_of_float64(dtype)
+    test_few_rows.assert_every_number_is_widened(dtype)
 """
 
 
 @needs_compiler
 def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Addresses and undefined behaviour, over the tests above."""
-    hook, library = build_hook(), tmp_path / "sanitized.so"
+    hook, libraries = build_hook(), []
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
-    command = ["cc", *hook.FLAGS, *flags, "-o", library, runtime.SOURCE, "-lm"]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("the compiler has no sanitizers")
+    for source in (runtime.TILE_PASS, runtime.FEW_ROWS):
+        libraries.append(tmp_path / f"{source.stem}.so")
+        command = ["cc", *hook.FLAGS, *flags, "-o", libraries[-1], source, "-lm"]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("the compiler has no sanitizers")
     libasan = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True)
     environment = {**os.environ, "LD_PRELOAD": libasan.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
     done = subprocess.run(
-        [sys.executable, "-c", SANITIZED, library], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", SANITIZED, *libraries],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -15,10 +15,10 @@ from transformers import AutoTokenizer, PreTrainedModel
 from attncli.core.engines import MASKED_QUERIES
 from attncli.core.names import CACHE_POLICIES
 from attncli.errors import UserError
-from attncli.measure import prompt_cache
+from attncli.measure import cache_policies
 from attncli.measure.cache import Judge, Judged, judged_reading, limited_heads, read_judged
 from attncli.measure.cache_policies import PromptLayer, by_expected_weight
-from attncli.measure.prompt_cache import PromptCache, _parts_of, policy_costs, rounded_cache
+from attncli.measure.prompt_cache import PromptCache, SmallerCaches, _parts_of, policy_costs, rounded_cache
 from attncli.measure.removal_runs import FirstTokens
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading
@@ -126,7 +126,7 @@ def test_rotations_of_a_part_of_each_head_are_undone(name: str, tmp_path: Path) 
 
     lent = open_model(model, AutoTokenizer.from_pretrained(tmp_path))
     with in_use(lent) as pretrained, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompt_cache, "load_formula", lambda _name: keep)
+        patch.setitem(cache_policies.SCORES, "expected", keep)
         PromptCache(pretrained, judged(pretrained), 20, ["expected"])
     assert len(undone) == 2
     of_text = [output for output in given if output.shape[1] == 23]
@@ -160,7 +160,7 @@ def test_a_layer_that_turns_nothing_is_not_turned_back(name: str, tmp_path: Path
 
     lent = open_model(model, AutoTokenizer.from_pretrained(tmp_path))
     with in_use(lent) as pretrained, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompt_cache, "load_formula", lambda _name: keep)
+        patch.setitem(cache_policies.SCORES, "expected", keep)
         PromptCache(pretrained, judged(pretrained), 20, ["expected"])
     assert turned == expected
 
@@ -409,7 +409,7 @@ def test_the_keys_that_stay_are_kvpresss(policy: str, llama: Pretrained, kvpress
     theirs = kvpress["policies"][policy]
     assert [[head.tolist() for head in layer] for layer in kept] == theirs["kept"]
     copies = [lambda call, start: _parts_of(kept[call], start)]
-    logits = cache.run.without([()], prompt_cache.SmallerCaches(copies, cache.run.starts), 0)[0]
+    logits = cache.run.without([()], SmallerCaches(copies, cache.run.starts), 0)[0]
     if theirs["logits"] is not None:
         torch.testing.assert_close(logits[:, :SHOWN], torch.tensor(theirs["logits"])[:-1], rtol=0, atol=1e-4)
 

@@ -3,16 +3,17 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AddedToken, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import attncli
 from attncli.core.names import UNNAMED
-from attncli.measure.patterns import Stack, pattern_of, pattern_rows, strongest_rows
+from attncli.measure.patterns import heads_of_patterns, pattern_names, strongest_heads
 from attncli.models.folder import SHIPPED_MODEL
+from attncli.records.surveys import Stack
 from attncli.views.texts import token_in_line
 from tests.conftest import Attn
 from tests.model_folders import save_model
@@ -26,38 +27,51 @@ NOTHING = dict.fromkeys(
 )  # fmt: skip
 
 
-def head(layer: int, number: int, **statistics: float) -> dict[str, Any]:
-    return {"layer": layer, "head": number, "stack": "self", **NOTHING, **statistics}
+def heads(*statistics: dict[str, float]) -> dict[str, np.ndarray]:
+    """The numbers of heads, 0 but for these statistics."""
+    return {name: np.array([head.get(name, 0.0) for head in statistics]) for name in NOTHING}
 
 
 def stack(*, starts_special: bool = False, **num_rows: int) -> Stack:
     return Stack("self", dict.fromkeys(NOTHING, 9) | num_rows, starts_special)
 
 
+def pattern_of(of_stack: Stack, **statistics: float) -> str:
+    (name,) = pattern_names(heads(statistics), of_stack)
+    return name
+
+
 def test_a_head_is_named_by_its_largest_statistic_above_the_threshold() -> None:
-    assert pattern_of(head(0, 0, sink_mass=0.5, previous_token=0.6), stack()) == "previous token"
-    assert pattern_of(head(0, 0, sink_mass=0.31, previous_token=0.4), stack()) == "first token"
-    assert pattern_of(head(0, 0, sink_mass=0.3, previous_token=0.4), stack()) == UNNAMED
-    uniform = head(0, 0, sink_mass=0.95, normalized_entropy=0.91)
-    assert pattern_of(uniform, stack()) == "uniform", "which goes before all others"
+    assert pattern_of(stack(), sink_mass=0.5, previous_token=0.6) == "previous token"
+    assert pattern_of(stack(), sink_mass=0.31, previous_token=0.4) == "first token"
+    assert pattern_of(stack(), sink_mass=0.3, previous_token=0.4) == UNNAMED
+    uniform = pattern_of(stack(), sink_mass=0.95, normalized_entropy=0.91)
+    assert uniform == "uniform", "which goes before all others"
+    equal = pattern_of(stack(), next_token=0.5, current_token=0.5)
+    assert equal == "next token", "the first of equal ones"
+    assert pattern_of(stack(), next_token=np.nan, current_token=0.5) == "current token"
+
+
+def test_each_head_has_its_own_name() -> None:
+    some = heads({"induction": 0.9}, {}, {"previous_token": 0.5, "induction": 0.45})
+    assert pattern_names(some, stack()) == ["induction", UNNAMED, "previous token"]
 
 
 def test_special_tokens_are_those_after_the_first() -> None:
-    first = head(0, 0, sink_mass=0.6, special_mass=0.9)
-    assert pattern_of(first, stack(starts_special=True)) == "first token"
-    assert pattern_of(first, stack(starts_special=False)) == "special tokens"
-    rest = head(0, 0, sink_mass=0.1, special_mass=0.6)
-    assert pattern_of(rest, stack(starts_special=True)) == "special tokens"
+    first = {"sink_mass": 0.6, "special_mass": 0.9}
+    assert pattern_of(stack(starts_special=True), **first) == "first token"
+    assert pattern_of(stack(starts_special=False), **first) == "special tokens"
+    assert pattern_of(stack(starts_special=True), sink_mass=0.1, special_mass=0.6) == "special tokens"
 
 
 def test_a_pattern_on_fewer_than_five_rows_names_nobody() -> None:
-    heads = [{**head(0, 0, induction=0.9), "pattern": UNNAMED}]
+    numbers = heads({"induction": 0.9})
     for num_rows, name in ((4, UNNAMED), (5, "induction")):
         few = stack(induction=num_rows)
-        assert pattern_of(heads[0], few) == name
-        (row,) = [row for row in pattern_rows(heads, few) if row["pattern"] == "induction"]
-        assert row["rows"] == num_rows and row["heads"] == (None if num_rows < 5 else 1)
-        named = {row["pattern"] for row in strongest_rows(heads, few, lambda _: 0)}
+        assert pattern_of(few, induction=0.9) == name
+        (row,) = heads_of_patterns(numbers, [UNNAMED], few).where(lambda row: row.pattern == "induction")
+        assert row.num_rows == row["rows"] == num_rows and row.heads == (None if num_rows < 5 else 1)
+        named = {head.pattern for head in strongest_heads(numbers, few)}
         assert ("induction" in named) == (num_rows >= 5)
 
 
@@ -75,9 +89,8 @@ def test_marks_alone_are_quoted(token: str, shown: str) -> None:
 
 
 def test_the_strongest_of_equal_heads_are_the_first() -> None:
-    heads = [head(0, number, previous_token=0.5 + 1e-9 * number) for number in range(5)]
-    found = [row["head"] for row in strongest_rows(heads, stack(), lambda _: 0)]
-    assert found == [0, 1, 2]
+    equal = heads(*({"previous_token": 0.5 + 1e-9 * number} for number in range(5)))
+    assert [head.place for head in strongest_heads(equal, stack())] == [0, 1, 2]
 
 
 def test_every_head_has_a_letter_on_the_first_screen(attn: Attn) -> None:

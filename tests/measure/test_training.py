@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attncli.core.names import HEAD_PATTERNS
-from attncli.measure.patterns import Stack, pattern_of, pattern_rows
+from attncli.measure.patterns import heads_of_patterns, pattern_names
 from attncli.measure.training import (
     PATTERN_NAMES,
     HeadsOverSteps,
@@ -13,6 +13,7 @@ from attncli.measure.training import (
     named_patterns,
     step_rows,
 )
+from attncli.records.surveys import Stack
 
 STEPS = (0, 7, 20, 31)
 SHAPE = (len(STEPS), 3, 5)
@@ -31,21 +32,28 @@ def over(request: pytest.FixtureRequest) -> HeadsOverSteps:
     return HeadsOverSteps(Stack("self", rows, request.param), STEPS, values)
 
 
+def numbers_at(over: HeadsOverSteps, place: int) -> dict[str, np.ndarray]:
+    """The statistics of the heads at a step, as the survey has them."""
+    rows = over.rows(place)
+    return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in over.statistics}
+
+
 def test_each_head_is_named_as_the_survey_names_it(over: HeadsOverSteps) -> None:
     named = named_patterns(over)
     for place in range(len(STEPS)):
         rows = over.rows(place)
         assert len(rows) == 14, "one head is not there"
-        for row in rows:
-            expected = pattern_of(row, over.stack)
+        names = pattern_names(numbers_at(over, place), over.stack)
+        for row, expected in zip(rows, names, strict=True):
             assert PATTERN_NAMES[named[place, row["layer"], row["head"]]] == row["pattern"] == expected
 
 
 def test_counts_are_those_of_the_survey_and_first_steps_follow_from_them(over: HeadsOverSteps) -> None:
     for row in forming(over):
         for place, count in enumerate(row["count"]):
-            counted = {one["pattern"]: one["heads"] for one in pattern_rows(over.rows(place), over.stack)}
-            assert count == counted[row["pattern"]]
+            numbers = numbers_at(over, place)
+            rows = heads_of_patterns(numbers, pattern_names(numbers, over.stack), over.stack)
+            assert count == {each.pattern: each.heads for each in rows}[row["pattern"]]
         shown = [step for step, count in zip(STEPS, row["count"], strict=True) if count]
         assert row["first_step"] == (shown[0] if shown else None)
         assert row["heads"] == row["count"][-1]

@@ -12,18 +12,20 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quant_shape_to_byte_shape
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
 import attncli
+from attncli.core.few_rows import MOST_ROWS
+from attncli.core.runtime import torch_threads
 from attncli.errors import UserError
 from attncli.models import loading, number_sources, stored
 from attncli.models.capture import capture, in_step, with_eager_attention
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import load_pretrained
-from attncli.models.number_sources import InGguf, InSafetensors, WeightFile
+from attncli.models.number_sources import Cast, InGguf, InSafetensors, WeightFile
 from attncli.models.stored import Stored, Use, use_of
 from attncli.models.weight_headers import TensorInFile, safetensors_tensors
 from tests.conftest import Attn
@@ -310,6 +312,44 @@ def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) 
             change()
     with pytest.raises(IndexError):
         functional.embedding(torch.tensor([12]), weight)
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F16", "F32"])
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_rows_of_any_number_meet_a_stored_weight(kind: str, num_threads: int, tmp_path: Path) -> None:
+    """Few are multiplied as a weight in half precision is stored, more once it is widened, all on threads."""
+    shape, generator = (83, 67), torch.Generator().manual_seed(2)
+    numbers = torch.randn(shape, generator=generator).to(number_sources.DTYPES[kind])
+    path = tmp_path / "numbers.bin"
+    path.write_bytes(bytes(3) + numbers.view(torch.uint8).numpy().tobytes())
+    device, use = torch.device("cpu"), Use(torch.device("cpu"), is_loading=False)
+    source = Cast(InSafetensors(WeightFile(path), TensorInFile(kind, shape, 3)), torch.float32, device)
+    weight, bias = Stored.of(source, use), torch.randn(shape[0], generator=generator)
+    for num_rows in (1, 2, MOST_ROWS, MOST_ROWS + 1, 40):
+        # In memory that is not contiguous, too.
+        for x in (torch.randn(num_rows, 67, generator=generator), torch.randn(67, num_rows).mT):
+            with torch_threads(num_threads):
+                product, without = functional.linear(x, weight, bias), functional.linear(x, weight)
+            expected = x.double() @ numbers.double().T
+            torch.testing.assert_close(without.double(), expected, rtol=1e-5, atol=2e-5)
+            torch.testing.assert_close(product.double(), expected + bias, rtol=1e-5, atol=2e-5)
+    x = torch.randn(2, 67, requires_grad=True)
+    with torch_threads(num_threads):
+        (gradient,) = torch.autograd.grad(functional.linear(x, weight, bias).sum(), x)
+    torch.testing.assert_close(gradient, numbers.float().sum(0).expand(2, -1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_model_in_half_precision_writes_the_same_from_its_files(
+    dtype: torch.dtype, attn: Attn, tmp_path: Path
+) -> None:
+    folder = save_writer(tmp_path, "Llama")
+    path = folder / "model.safetensors"
+    save_file({name: weight.to(dtype) for name, weight in load_file(path).items()}, path, {"format": "pt"})
+    asked = ["generate", "--model", str(folder), "--max-new-tokens", "6", TEXT]
+    in_memory, on_disk = (attn([*asked, "--load", load]) for load in ("memory", "disk"))
+    assert in_memory.code == on_disk.code == 0
+    assert in_memory.out == on_disk.out
 
 
 QUANTIZED = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *(f"Q{n}_K" for n in range(2, 7))]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attncli.runs.packing import Packed, inflated, numbers_of, packed, rounded, unpacked
-from attncli.runs.report_values import Column, Columns
+from attncli.runs.stored_columns import StoredColumn, StoredColumns
 from tests.conftest import Attn
 from tests.runs.stores import unpacked_number_by_number, with_tidy, write_batch
 
@@ -19,9 +19,9 @@ COMPRESSED = 2
 COMPRESSED_FLOAT64 = 3
 
 
-def columns_of(num_heads: int, *statistics: str) -> Columns:
+def columns_of(num_heads: int, *statistics: str) -> StoredColumns:
     """Head by head, as in a survey."""
-    return tuple(Column(name, 0, head) for head in range(num_heads) for name in statistics)
+    return tuple(StoredColumn(name, 0, head) for head in range(num_heads) for name in statistics)
 
 
 SURVEY = columns_of(151, "entropy", "zero", "sink_mass", "missing", "entropy_again", "distance", "one")
@@ -36,7 +36,7 @@ def survey(rng: np.random.Generator, count: int = 3) -> np.ndarray:
 
 
 @pytest.mark.parametrize("columns", [(), columns_of(1, "a"), columns_of(3, "a", "b"), SURVEY])
-def test_numbers_come_back_as_float32(columns: Columns) -> None:
+def test_numbers_come_back_as_float32(columns: StoredColumns) -> None:
     rng = np.random.default_rng()
     values = rng.normal(size=(5, len(columns))) * 10.0 ** rng.integers(-30, 6, size=(5, len(columns)))
     values[:, ::3] = np.nan
@@ -54,7 +54,7 @@ def test_numbers_come_back_as_float32(columns: Columns) -> None:
     "number", [1e39, -3.5e38, 1e-39, -5e-324, 2.0**24 + 1, -(2.0**53) + 1, np.finfo(np.float64).max]
 )
 @pytest.mark.parametrize("columns", [columns_of(3, "a", "b"), SURVEY])
-def test_a_run_with_a_number_that_float32_loses_is_float64(columns: Columns, number: float) -> None:
+def test_a_run_with_a_number_that_float32_loses_is_float64(columns: StoredColumns, number: float) -> None:
     values = np.zeros((3, len(columns)))
     values[:, 0] = 0.1
     values[1, 5] = number

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
-from attncli.runs.report_values import Column, value_tables, values_of
+from attncli.runs.report_values import value_tables, values_of
+from attncli.runs.stored_columns import StoredColumn
 from attncli.settings import SPECS
 from tests.running import run, run_together
 
 
-def by_name(report: Report, *, rows: bool = False) -> dict[Column, float]:
+def by_name(report: Report, *, rows: bool = False) -> dict[StoredColumn, float]:
     columns, values = values_of(report, rows=rows)
     assert len(set(columns)) == len(columns)
     return dict(zip(columns, values.tolist(), strict=True))
@@ -24,19 +25,21 @@ def test_rows_are_summarised_by_head_without_what_is_no_number() -> None:
     for name in ("entropy", "normalized_entropy", "distance", "logsumexp"):
         for head, row in enumerate(report.to_data()["statistics"]["rows"][name]):
             numbers = [number for number in row if number is not None]
-            assert math.isclose(found[Column(f"{name}.mean", None, head)], math.fsum(numbers) / len(numbers))
-            assert found[Column(f"{name}.min", None, head)] == min(numbers)
-            assert found[Column(f"{name}.max", None, head)] == max(numbers)
+            assert math.isclose(
+                found[StoredColumn(f"{name}.mean", None, head)], math.fsum(numbers) / len(numbers)
+            )
+            assert found[StoredColumn(f"{name}.min", None, head)] == min(numbers)
+            assert found[StoredColumn(f"{name}.max", None, head)] == max(numbers)
     assert report.to_data()["statistics"]["rows"]["normalized_entropy"][0][0] is None
     scores = report.statistics["scores"]
-    assert {name: found[Column(f"scores.{name}")] for name in scores} == scores
+    assert {name: found[StoredColumn(f"scores.{name}")] for name in scores} == scores
     assert not any("top" in column.statistic for column in found)
 
 
 def test_a_row_of_no_numbers_has_no_mean() -> None:
     report = run("self", sentence="alone", embed_dim=4)
     found = by_name(report)
-    assert all(math.isnan(found[Column(f"normalized_entropy.{how}")]) for how in ("mean", "min", "max"))
+    assert all(math.isnan(found[StoredColumn(f"normalized_entropy.{how}")]) for how in ("mean", "min", "max"))
 
 
 def test_every_row_is_kept_with_its_place() -> None:
@@ -45,11 +48,11 @@ def test_every_row_is_kept_with_its_place() -> None:
     entropy = report.statistics["rows"]["entropy"]
     assert entropy.axes == ("batch", "head", "query")
     for batch, head, query in np.ndindex(entropy.values.shape):
-        assert found[Column("entropy", None, head, batch, query)] == entropy.values[batch, head, query]
+        assert found[StoredColumn("entropy", None, head, batch, query)] == entropy.values[batch, head, query]
     mean = entropy.values[:, 1].mean()
-    assert math.isclose(found[Column("entropy.mean", None, 1)], mean)
+    assert math.isclose(found[StoredColumn("entropy.mean", None, 1)], mean)
     keys = report.statistics["keys"]["received_mass"].values
-    assert found[Column("received_mass", None, 0, 2, 4)] == keys[2, 0, 4]
+    assert found[StoredColumn("received_mass", None, 0, 2, 4)] == keys[2, 0, 4]
 
 
 def test_alone_and_together_are_the_same_to_the_last_bit() -> None:
@@ -82,18 +85,18 @@ def test_parts_of_a_whole_are_what_each_is_by_itself() -> None:
 
 def test_lists_of_rows_and_lessons_are_named_by_their_place() -> None:
     found = by_name(run("scale-demo", head_dim=[2, 3]))
-    assert found[Column("variance.1.head_dim")] == 3
-    assert found[Column("sharpness.1.factor")] == 8
-    assert Column("input.feature0_mean") in by_name(run("norm"))
+    assert found[StoredColumn("variance.1.head_dim")] == 3
+    assert found[StoredColumn("sharpness.1.factor")] == 8
+    assert StoredColumn("input.feature0_mean") in by_name(run("norm"))
 
 
 def test_the_survey_of_heads_has_layer_and_head() -> None:
     report = run("heads")
     found = by_name(report)
     row = report.statistics["heads"][5]
-    assert found[Column("entropy", row["layer"], row["head"])] == row["entropy"]
+    assert found[StoredColumn("entropy", row["layer"], row["head"])] == row["entropy"]
     grid = by_name(run("heads", statistic="distance"))
-    assert grid[Column("distance", row["layer"], row["head"])] == row["distance"]
+    assert grid[StoredColumn("distance", row["layer"], row["head"])] == row["distance"]
 
 
 def test_stacks_of_an_encoder_and_a_decoder_keep_apart() -> None:
@@ -107,9 +110,9 @@ def test_stacks_of_an_encoder_and_a_decoder_keep_apart() -> None:
     )
     found = by_name(Report("heads", {}, {}, statistics={"heads": rows}))
     assert found == {
-        Column("encoder.self.entropy", 0, 0): 1.0,
-        Column("decoder.self.entropy", 0, 0): 2.0,
-        Column("decoder.cross.entropy", 0, 0): 3.0,
+        StoredColumn("encoder.self.entropy", 0, 0): 1.0,
+        StoredColumn("decoder.self.entropy", 0, 0): 2.0,
+        StoredColumn("decoder.cross.entropy", 0, 0): 3.0,
     }
 
 
@@ -119,8 +122,8 @@ def test_infinite_numbers_are_none() -> None:
         "self", {}, {}, statistics={"rows": Tensors(entropy=tensor), "agreement": Numbers(a=None)}
     )
     found = by_name(report)
-    assert found[Column("entropy.mean")] == 2 and found[Column("entropy.max")] == 3
-    assert math.isnan(found[Column("agreement.a")])
+    assert found[StoredColumn("entropy.mean")] == 2 and found[StoredColumn("entropy.max")] == 3
+    assert math.isnan(found[StoredColumn("agreement.a")])
 
 
 def test_a_survey_of_many_heads_is_read_in_a_moment() -> None:
@@ -136,5 +139,5 @@ def test_a_survey_of_many_heads_is_read_in_a_moment() -> None:
     tables = value_tables(reports)
     assert (time.thread_time() - began) / len(reports) < 2e-3, "0.3 ms where this was written"
     assert len({id(table.columns) for table in tables}) == 1
-    place = tables[7].columns.index(Column("distance", 3, 5))
+    place = tables[7].columns.index(StoredColumn("distance", 3, 5))
     assert tables[7].values[0, place] == 3 + 5 / 100 + 3

@@ -24,7 +24,14 @@ def declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
 DECLARED = [(name, *declared) for name, spec_class in SPECS.items() for declared in declared_by(spec_class)]
 
 
-@pytest.mark.parametrize(("experiment", "key", "declared"), DECLARED, ids=str)
+def named(value: str | NotFor | Requires | Form) -> str:
+    """The name of a case, the same in every process."""
+    if isinstance(value, str):
+        return value
+    return "not for" if isinstance(value, NotFor) else value.key
+
+
+@pytest.mark.parametrize(("experiment", "key", "declared"), DECLARED, ids=named)
 def test_what_is_declared_names_a_setting_and_says_something(
     experiment: str, key: str, declared: NotFor | Requires
 ) -> None:
@@ -92,7 +99,7 @@ OF_HEADS = [
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(("key", "form", "message"), OF_HEADS, ids=str)
+@pytest.mark.parametrize(("key", "form", "message"), OF_HEADS, ids=named)
 def test_a_form_refuses_each_setting_that_it_does_not_read(key: str, form: Form, message: str) -> None:
     settings = {**ASKED[form], key: VALUES[key]}
     line = f"x.yaml:{[*settings].index(key) + 1}:1: {key}: {message.replace('`', '')}"

@@ -1,9 +1,10 @@
 """Experiments that run together report what each reports alone."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from attncli.settings import SPECS
 from attncli.settings.attention import SelfOfModelSpec
 from attncli.settings.fields import Given, Spec, build_spec
 from attncli.settings.models import ModelSpec
+from attncli.settings.pages import SampledPage
 from attncli.toys.attention import KeptDraws
 from tests.running import run_together
 
@@ -304,15 +306,14 @@ class WiderReport(Report):
 
 def test_a_new_field_of_reports_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """As are those that are set by no experiment that runs together yet."""
-    load = together.load_experiment
+    page = together.page_of(spec_of("self"))
+    assert isinstance(page, SampledPage)
 
-    def load_wider(spec: Spec) -> Callable[..., Report]:
-        run = load(spec)
-        return lambda *arguments: WiderReport(
-            **{**vars(run(*arguments)), "first_query": 2, "token_spelling": "metaspace", "more": "kept"}
-        )
+    def run(*arguments: Any) -> Report:
+        fields = vars(page.run(*arguments))
+        return WiderReport(**{**fields, "first_query": 2, "token_spelling": "metaspace", "more": "kept"})
 
-    monkeypatch.setattr(together, "load_experiment", load_wider)
+    monkeypatch.setattr(together, "page_of", lambda _: SampledPage(run=run))
     specs = [spec_of("self", sentence=sentence) for sentence in ("the cat", "the dog")]
     for found, sentence in zip(run_together(specs), ("the cat", "the dog"), strict=True):
         assert isinstance(found, WiderReport) and found.tokens == tuple(sentence.split())

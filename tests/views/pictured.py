@@ -93,7 +93,7 @@ def survey(
     patterns = Table([{**pattern, "threshold": None, "rows": len(tokens)}])
     spec = {"model": "vit", "seed": 0, "from": ["[CLS]"], **spec}
     statistics = {"heads": table, "patterns": patterns}
-    return Report("heads", spec, {}, tokens, (), tensors, statistics, pictures=(picture,))
+    return Report("heads", spec, {}, tokens, (), tensors, statistics, pictures=(picture,), kind="heads")
 
 
 def written_words(*words: str) -> Report:
@@ -142,4 +142,4 @@ def several_pictures(
     spec = {**one.spec, "image": "photos", "from": []}
     texts = Numbers(num_texts=found.num_pictures, num_tokens=36)
     statistics = {**one.statistics, "texts": texts}
-    return Report("heads", spec, {}, statistics=statistics, picture_maps=found)
+    return Report("heads", spec, {}, statistics=statistics, picture_maps=found, kind="heads")

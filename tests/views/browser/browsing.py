@@ -40,7 +40,9 @@ def survey(tokens: tuple[str, ...] = WORDS) -> Report:
         for head in range(HEADS)
     )
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
-    return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, statistics={"heads": rows})
+    return Report(
+        "heads", {"maps": "self"}, {}, tokens, tensors=tensors, statistics={"heads": rows}, kind="heads"
+    )
 
 
 def driven(

@@ -58,7 +58,7 @@ def named_survey(tokens: tuple[str, ...] = WORDS, *, layers: int = 3, heads: int
         "strongest": Table([{**strongest, "value": 0.875, "key": None}]),
     }
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
-    return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, statistics=tables)
+    return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, statistics=tables, kind="heads")
 
 
 class Model:

@@ -46,7 +46,9 @@ def survey(num_layers: int, num_heads: int) -> dict[str, Any]:
 def heads_report(tokens: Sequence[str], weights: np.ndarray) -> Report:
     """Whole weights (layer, head, query, key) of every head."""
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
-    return Report("heads", {"seed": 0}, {}, tuple(tokens), (), tensors, survey(*weights.shape[:2]))
+    return Report(
+        "heads", {"seed": 0}, {}, tuple(tokens), (), tensors, survey(*weights.shape[:2]), kind="heads"
+    )
 
 
 def pooled_report(num_tokens: int, full: Sequence[tuple[int, int]], seed: int = 0) -> Report:
@@ -63,7 +65,7 @@ def pooled_report(num_tokens: int, full: Sequence[tuple[int, int]], seed: int = 
         weights = random_weights(num_tokens, num_tokens, seed=seed + number)
         tensors[f"weights_{layer}_{head}"] = NamedTensor(("query", "key"), weights)
     tokens = tuple(f"word{i}" for i in range(num_tokens))
-    return Report("heads", {}, {}, tokens, (), tensors, survey(NUM_LAYERS, NUM_HEADS))
+    return Report("heads", {}, {}, tokens, (), tensors, survey(NUM_LAYERS, NUM_HEADS), kind="heads")
 
 
 def pixels_of(canvas: Any) -> np.ndarray:

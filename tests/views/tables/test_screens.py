@@ -14,13 +14,15 @@ from rich.cells import cell_len
 
 from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
+from attncli.records.surveys import HeadSurvey
 from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import build_spec
 from attncli.views import Display
-from attncli.views.model_screens import head_letters, pattern_letter, pattern_part
+from attncli.views.head_screens import head_letters, pattern_letter, pattern_part
+from attncli.views.layout import BlankScreen, Screen
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, model_name
-from attncli.views.tables import SCREENS, BlankScreen, Screen, sections, suits
+from attncli.views.tables import SCREENS, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -133,7 +135,7 @@ def test_screens_look_as_they_did(case: str) -> None:
 
 
 EVERY: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in SPECS if name in SCREENS),
+    *((name, {}) for name in SPECS),
     *((name, {"sentence": LONG}) for name in ("self", "multihead", "cross", "average", "pitfalls")),
     *((name, {"sentence": WORDS}) for name in ("self", "multihead", "cross", "average")),
     *(("pitfalls", {"pitfall": name}) for name in ("late-mask", "no-scaling", "merged-heads")),
@@ -173,7 +175,8 @@ def edited(report: Report) -> Iterator[tuple[str, Report]]:
         yield f"statistic {name}", replace(report, statistics=others)
         changed: dict[str, Any] = {}
         if isinstance(part, Numbers):
-            changed = {f"without {key}": Numbers({k: part[k] for k in part if k != key}) for key in part}
+            rests = {key: Numbers({k: part[k] for k in part if k != key}) for key in part}
+            changed = {f"without {key}": rest for key, rest in rests.items() if rest}
         elif isinstance(part, Table):
             for key in [*part[0]][:9]:
                 rest = Table({k: cell for k, cell in row.items() if k != key} for row in part)
@@ -185,7 +188,7 @@ def edited(report: Report) -> Iterator[tuple[str, Report]]:
 
 
 SAVED: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in SPECS if name in SCREENS),
+    *((name, {}) for name in SPECS),
     ("pitfalls", {"pitfall": "late-mask"}),
     ("scale-demo", {"head_dim": [4, 8]}),
     ("self", {"projection": "none"}),
@@ -397,7 +400,8 @@ def test_a_model_of_many_layers_has_them_across(num_layers: int) -> None:
 
 def test_where_few_patterns_fit_those_stay_whose_heads_show_them_most() -> None:
     report = run("heads")
-    part = pattern_part("", report.table("patterns"), report, Display(width=80))
+    patterns = report.result_of(HeadSurvey).patterns
+    part = pattern_part("", patterns, report, Display(width=80))
     grid, others = part.of(1)
     assert isinstance(grid, Grid) and grid.label.cells == ["I induction"]
     assert isinstance(others, Paragraph) and "2 P previous token" in others.text

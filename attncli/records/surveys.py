@@ -1,0 +1,228 @@
+"""What the heads of a model do, on a text, a picture, or over many: their statistics and what these name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from attncli.core.names import (
+    HEAD_PATTERNS,
+    HEAD_STATISTICS,
+    PATTERNS,
+    ROW_STATISTICS,
+    HeadPattern,
+)
+from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.values import Statistic
+
+NAMING = tuple(dict.fromkeys(pattern.statistic for pattern in HEAD_PATTERNS.values()))
+"""The statistics that name heads."""
+NOT_FIRST = "special_mass - sink_mass"
+"""The statistic behind special tokens where the first one is special: that has a pattern of its own."""
+MIN_ROWS = 5
+"""Rows that a pattern must have to name a head: a mean over fewer says little."""
+
+
+class Stack(NamedTuple):
+    """How many rows each statistic of a stack is a mean of, and whether its first key is special."""
+
+    name: str
+    num_rows: Mapping[str, int]
+    starts_special: bool
+
+    def patterns(self) -> dict[str, HeadPattern]:
+        """The patterns that there is a statistic for: in cross-attention positions do not compare."""
+        return {
+            name: pattern for name, pattern in HEAD_PATTERNS.items() if pattern.statistic in self.num_rows
+        }
+
+    def has_enough_rows(self, statistic: str) -> bool:
+        """Whether a statistic may name a head."""
+        return self.num_rows[statistic] >= MIN_ROWS
+
+    def name_of(self, statistic: str) -> str:
+        """What names a head: special tokens without the first, which has a pattern of its own."""
+        return NOT_FIRST if statistic == "special_mass" and self.starts_special else statistic
+
+
+class HeadInStack(Record):
+    """A head of a model."""
+
+    stack: str
+    layer: int = column(is_kept=False)
+    head: int = column(is_kept=False)
+
+
+UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()}
+
+
+class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):
+    """A head, its pattern, and a column for each statistic that was measured; over texts these are means.
+
+    Where its pattern is the first token, `rest_pattern` is that of the rest of its weight.
+    """
+
+    module: str = column(is_needed=False)
+    kind: str = column(is_needed=False)
+    pattern: str = column(is_needed=False)
+    rest_pattern: str | None = column(is_needed=False)
+
+
+class HeadsOfPattern(Record):
+    """A pattern of a stack: how many heads are above its threshold, None where too few rows have it.
+
+    `num_rows` (`rows` in a table) have it, in so many `texts`. What no pattern names has a row without a
+    statistic.
+    """
+
+    stack: str
+    pattern: str
+    statistic: str | None
+    threshold: float | None
+    num_rows: int | None = column("rows")
+    heads: int | None
+    texts: int | None = column(is_needed=False)
+
+
+class StrongestHead(Record):
+    """One of the heads with the largest number of a pattern; over texts a mean with its 95 % interval.
+
+    `key` is the position of the one key for all.
+    """
+
+    stack: str
+    pattern: str
+    rank: int = column(is_needed=False)
+    layer: int
+    head: int
+    value: float | None
+    key: int | None = column(is_needed=False)
+    lower: float | None = column(is_needed=False)
+    upper: float | None = column(is_needed=False)
+
+
+class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING)):
+    """Of how many rows each statistic of a stack is a mean; whether its texts begin with a special token."""
+
+    stack: str
+    starts_special: bool = column(is_needed=False)
+
+
+class RestOfHead(HeadInStack, numbers=NAMING):
+    """What names a head of where its first key is left out, the other weights renormalised."""
+
+
+class StatisticInterval(HeadInStack):
+    """A statistic of a head: its mean over the texts that have it, and the ends of its 95 % interval."""
+
+    statistic: str
+    mean: float | None
+    lower: float | None = column(is_needed=False)
+    upper: float | None
+    texts: int = column(is_needed=False)
+
+
+class TokenNamed(Record):
+    """A token that the settings `from` or `to` mean, and the name that means it."""
+
+    setting: str
+    name: str
+    text: str
+    position: int
+    token: str
+
+
+class LookedAtKey(Record):
+    """The key with the most weight of a head at the token `query`; None where there is none."""
+
+    query: int | None = column(is_kept=False)
+    query_token: str | None
+    key: int | None = column(is_kept=False)
+    key_token: str | None
+    key_weight: float | None = column(is_kept=False)
+
+
+class PatchNorm(Record):
+    """A patch, and the length of its vector in the last block."""
+
+    position: int
+    token: str
+    norm: float | None
+
+
+class SinkRate(Record):
+    """The share of heads whose mean weight on the first key is above a threshold."""
+
+    sink_rate: float | None
+    sink_threshold: float
+
+
+class TextCount(Record):
+    """How many texts were read, and how many tokens these have."""
+
+    num_texts: int
+    num_tokens: int | None = column(is_needed=False)
+
+
+class PatchNorms(Record):
+    """The median length of the vectors of patches, and how many are above `high_norm` times that."""
+
+    median_norm: float | None
+    high_norm: float
+    num_high: int
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class HeadSurvey(Result):
+    """What each head does: `heads` has one row per head, with its pattern and every statistic.
+
+    Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
+    means, and `intervals` has one row per head and statistic, with the ends of its 95 % interval (Student's
+    t) and the number of texts. `patterns` has one row per pattern with the number of heads that show it,
+    `strongest` the heads that show each most. `rollout` (query, key) is how attention adds up over the
+    layers. Of a picture `looks` (layer, head, key) are the weights of each head from the `queries`, else from
+    [CLS], else the mean over all, and `look_rollout` (key) is their row of the rollout.
+    """
+
+    heads: Records[SurveyedHead] = group(may_be_empty=True)
+    # A store keeps the counts of these by the names of the statistics: see runs/stored_columns.py.
+    patterns: Records[HeadsOfPattern] = group(is_kept=False, may_be_empty=True)
+    strongest: Records[StrongestHead] = group(is_kept=False, may_be_empty=True)
+    pattern_rows: Records[RowsOfStack] = group(is_kept=False, may_be_empty=True)
+    without_first: Records[RestOfHead] = group(is_kept=False, may_be_empty=True)
+    without_first_rows: Records[RowsOfStack] = group(is_kept=False, may_be_empty=True)
+    named_tokens: Records[TokenNamed] = group(is_kept=False, may_be_empty=True)
+    intervals: Records[StatisticInterval] = group(is_kept=False, may_be_empty=True)
+    model: SinkRate | None = group(is_needed=False)
+    texts: TextCount | None = group(is_needed=False)
+    norms: PatchNorms | None = group(is_needed=False)
+    high_norm_patches: Records[PatchNorm] = group(may_be_empty=True)
+    tokens_of_text: int | None = None
+    rollout: np.ndarray | None = None
+    looks: np.ndarray | None = None
+    look_rollout: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+
+    def statistics(self) -> dict[str, Statistic]:
+        """What a report holds of it: the heads, too, where none has the pattern that was asked for."""
+        heads: dict[str, Statistic] = {"heads": self.heads} if self.patterns else {}
+        return heads | super().statistics()
+
+    def patterns_of(self, stack: str) -> Records[HeadsOfPattern]:
+        """The patterns of a stack."""
+        return self.patterns.where(lambda row: row.stack == stack)
+
+    def strongest_of(self, stack: str, pattern: str) -> Records[StrongestHead]:
+        """The heads that show a pattern most."""
+        return self.strongest.where(lambda head: (head.stack, head.pattern) == (stack, pattern))
+
+    @property
+    def num_texts(self) -> int:
+        """How many texts were read."""
+        return 1 if self.texts is None else self.texts.num_texts
+
+    @property
+    def num_tokens(self) -> int | None:
+        """How many tokens the text has, or all texts together; None where that is not known."""
+        return self.tokens_of_text if self.texts is None else self.texts.num_tokens

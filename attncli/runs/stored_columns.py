@@ -1,0 +1,94 @@
+"""The columns of a store, and how it names the numbers of a survey of heads:
+[STACK.][without_first.]STATISTIC[.rows].
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from attncli.core.names import WITHOUT_FIRST
+
+
+class StoredColumn(NamedTuple):
+    """What one value is; `token` is the query of a row statistic, or the key of received_mass."""
+
+    statistic: str
+    layer: int | None = None
+    head: int | None = None
+    batch: int | None = None
+    token: int | None = None
+
+
+StoredColumns = tuple[StoredColumn, ...]
+
+PREFIXES = {"encoder": "encoder.self.", "decoder": "decoder.self.", "cross": "decoder.cross."}
+"""What the names of each stack begin with in a model of several stacks; in others it is nothing."""
+OF_REST, ROWS = f"{WITHOUT_FIRST}.", ".rows"
+
+
+class SurveyNumber(NamedTuple):
+    """A number of a survey: of each head of a stack, or of the stack.
+
+    `is_of_rest` says that it is of the weights without the first key, `counts_rows` that it is the number of
+    rows that the statistic of each head is a mean of.
+    """
+
+    stack: str
+    statistic: str
+    is_of_rest: bool = False
+    counts_rows: bool = False
+
+    def name(self, *, has_stacks: bool) -> str:
+        """What a store calls it, in a survey of several stacks or of one."""
+        stack, rest = PREFIXES[self.stack] if has_stacks else "", OF_REST if self.is_of_rest else ""
+        return f"{stack}{rest}{self.statistic}{ROWS if self.counts_rows else ''}"
+
+
+def survey_number(name: str) -> SurveyNumber | None:
+    """What a store calls so; None for what is no number of a survey, as model.sink_rate.
+
+    The stack is `self` in a model of one stack.
+    """
+    stack, rest = stack_and_name(name)
+    statistic = rest.removeprefix(OF_REST).removesuffix(ROWS)
+    if "." in statistic:
+        return None
+    return SurveyNumber(stack, statistic, rest.startswith(OF_REST), rest.endswith(ROWS))
+
+
+def stack_and_name(name: str) -> tuple[str, str]:
+    """The stack of a number of a survey, and its name without that."""
+    for stack, prefix in PREFIXES.items():
+        if name.startswith(prefix):
+            return stack, name.removeprefix(prefix)
+    return "self", name
+
+
+class SurveyColumn(NamedTuple):
+    """A column of a store that has a number of a survey: its place, and of which head it is, if of one."""
+
+    number: SurveyNumber
+    place: int
+    layer: int | None
+    head: int | None
+
+
+class SurveyColumns(NamedTuple):
+    """The columns of a survey: of all weights, and of those without the first key."""
+
+    of_all: Sequence[SurveyColumn]
+    of_rest: Sequence[SurveyColumn]
+
+
+@lru_cache(maxsize=64)
+def survey_columns_of(columns: StoredColumns) -> SurveyColumns:
+    """Those among the columns of a store that have numbers of a survey."""
+    known = [
+        SurveyColumn(number, place, column.layer, column.head)
+        for place, column in enumerate(columns)
+        if (number := survey_number(column.statistic)) is not None
+    ]
+    return SurveyColumns(
+        [column for column in known if not column.number.is_of_rest],
+        [column for column in known if column.number.is_of_rest],
+    )

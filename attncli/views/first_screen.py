@@ -1,0 +1,291 @@
+"""A first screen is data: the parts that it is made of, which one layout fits and draws everywhere.
+
+    SCREEN = FirstScreen(
+        HeadEffects,
+        (TitleLine(), ReadLine(), Ranked("heads", (PatternCells(), NumberCells("loss"))), Notes()),
+    )
+
+What a screen needs of a report follows from its parts and from the class of its result; a report that lacks
+some of it, as an edited one, is shown whole.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any
+
+from attncli.plain_text import plain_text
+from attncli.records.columns import Records, Result
+from attncli.report import PLACES, Report
+from attncli.views import Display
+from attncli.views.model_screens import (
+    LEAST_ROWS,
+    head_names,
+    looked_at_columns,
+    patterns_on_average,
+    some_of,
+    tenths,
+)
+from attncli.views.sections import (
+    Column,
+    Elastic,
+    Grid,
+    Paragraph,
+    ScreenParts,
+    Section,
+    notes_in,
+    split_header,
+    text_line,
+    title_line,
+)
+from attncli.views.texts import fixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Element:
+    """A part of a first screen.
+
+    `settings` are those that it reads, which a saved report may lack; `said` are the report's own words.
+    """
+
+    settings: Mapping[str, type] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+
+    def suits(self, report: Report) -> bool:
+        """Whether a report has what it shows."""
+        return all(getattr(report, name) for name in self.said) and all(
+            key in report.spec and isinstance(report.spec[key], kind) for key, kind in self.settings.items()
+        )
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        """What it shows."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TitleLine(Element):
+    """The experiment and what the report is about."""
+
+    said: tuple[str, ...] = ("about",)
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield title_line(report, display)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadLine(Element):
+    """What the model read."""
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield text_line(report, display)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowToRead(Element):
+    """What the numbers mean."""
+
+    said: tuple[str, ...] = ("how_to_read",)
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield Paragraph(plain_text(report.how_to_read), "note")
+
+
+@dataclass(frozen=True)
+class Sentences(Element):
+    """Sentences about the result, each on lines of its own."""
+
+    sentences: Callable[[Report, Display], Iterator[str]]
+    style: str = ""
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield from (Paragraph(line, self.style) for line in self.sentences(report, display))
+
+
+@dataclass(frozen=True)
+class Notes(Element):
+    """The notes that fit, after a blank line where they are `apart`."""
+
+    notes: Callable[[Report], Iterable[str]] = attrgetter("notes")
+    apart: bool = False
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield notes_in(self.notes(report), display, apart=self.apart)
+
+
+@dataclass(frozen=True)
+class Special(Element):
+    """What is special to one screen."""
+
+    parts: Callable[[Report, Display], ScreenParts]
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield from self.parts(report, display)
+
+
+class TableColumn:
+    """A column of a table, or several, or none where the rows lack it."""
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        """What it shows of these rows."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NumberCells(TableColumn):
+    """A column of numbers, by its name in the class of the rows; its header where that is another one."""
+
+    name: str
+    header: str | tuple[str, ...] = ""
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        if self.name not in rows.cells:
+            return []
+        header = ("", self.header) if isinstance(self.header, str) else self.header
+        header = header if self.header else split_header(self.name)
+        return [Column(header, [fixed(row[self.name], display.precision) for row in rows])]
+
+
+@dataclass(frozen=True)
+class PatternCells(TableColumn):
+    """What each head does on average."""
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        return [patterns_on_average(rows)]
+
+
+@dataclass(frozen=True)
+class LookedAtCells(TableColumn):
+    """The key that each head looks at most, from one token; `of` says for how many columns that takes."""
+
+    does: str = "looks at"
+    of: tuple[int, ...] = (0, 1, 2)
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        columns = looked_at_columns(rows, display, self.does)
+        return columns if len(columns) in self.of else []
+
+
+@dataclass(frozen=True)
+class SpecialCells(TableColumn):
+    """What is special to one table."""
+
+    cells: Callable[[Report, Records[Any], Display], list[Column]]
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        return self.cells(report, rows, display)
+
+
+@dataclass(frozen=True)
+class HeadLabel(TableColumn):
+    """LAYER:HEAD, behind its stack where there are several and `has_stacks`."""
+
+    has_stacks: bool = True
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        names = head_names(rows)
+        if not self.has_stacks or "stack" not in rows.cells or len({row.stack for row in rows}) < 2:
+            return [names]
+        cells = [f"{row.stack} {name}" for row, name in zip(rows, names.cells, strict=True)]
+        return [Column(names.header, cells)]
+
+
+NumRows = Callable[[Report, Display], int]
+
+
+@dataclass(frozen=True)
+class Ranked(Element):
+    """The first rows of a table of the result, in its order: `usual` ones, as many as fit a terminal.
+
+    `rows` is the field of the result, `title` says of the first `count` of them what they are. With `is_cut`
+    the columns that do not fit are left out, else they are in groups. `left_out` says below it what is not
+    there.
+    """
+
+    rows: str
+    columns: tuple[TableColumn, ...]
+    title: Callable[[Report, Records[Any], int], str] = lambda _, rows, total: some_of(
+        len(rows), total, "row"
+    )
+    label: TableColumn = HeadLabel()
+    usual: int | NumRows = LEAST_ROWS
+    least: int = LEAST_ROWS
+    most: NumRows | None = None
+    rank: int = 0
+    is_cut: bool = False
+    left_out: Callable[[Records[Any], int], str] | None = None
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        rows: Records[Any] = getattr(report.result, self.rows)
+        usual = self.usual if isinstance(self.usual, int) else self.usual(report, display)
+        most = len(rows) if self.most is None else min(self.most(report, display), len(rows))
+        usual = min(usual, len(rows))
+        yield Elastic(
+            lambda count: self._shown(report, rows[:count], len(rows), display),
+            usual,
+            min(self.least, usual),
+            most,
+            self.rank,
+        )
+
+    def _shown(self, report: Report, rows: Records[Any], total: int, display: Display) -> Iterator[Section]:
+        yield self._grid(report, rows, total, display)
+        if self.left_out is not None:
+            yield Paragraph("", "dim")
+            if len(rows) < total:
+                yield Paragraph(self.left_out(rows, total), "note")
+
+    def _grid(self, report: Report, rows: Records[Any], total: int, display: Display) -> Grid:
+        (label,) = self.label.columns(report, rows, display)
+        columns = [column for each in self.columns for column in each.columns(report, rows, display)]
+        grid = Grid(self.title(report, rows, total), label, columns)
+        return grid.first_group(display.width) if self.is_cut else grid
+
+
+@dataclass(frozen=True)
+class HeadGrids(Element):
+    """A digit for each head in each tensor by layer and head; none where `highest` lines do not hold all.
+
+    `by` is what the heads are sorted by.
+    """
+
+    by: Callable[[Report], str]
+    highest: int | None = None
+    shows: Callable[[Report], bool] = lambda _: True
+
+    def drawings(self, report: Report, display: Display) -> list[Elastic]:
+        """The grids, without a usual line where there are too many."""
+        grids = report.tensors.items() if self.shows(report) else ()
+        drawings = [
+            tenths(name, tensor, self.by(report), display) for name, tensor in grids if tensor.axes == PLACES
+        ]
+        is_low = self.highest is None or lines_of(drawings) <= self.highest
+        return drawings if is_low else [replace(drawing, usual=0) for drawing in drawings]
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield from self.drawings(report, display)
+
+
+def lines_of(drawings: Sequence[Elastic]) -> int:
+    """The lines that grids of heads take, each with its title and a blank line."""
+    return sum(drawing.most + 2 for drawing in drawings)
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """The first screen of a kind of result, in its parts from above.
+
+    `next_steps` are what to type next, from what the command offers.
+    """
+
+    kind: type[Result]
+    parts: tuple[Element, ...]
+    next_steps: Callable[[Report, tuple[str, ...]], tuple[str, ...]] = lambda _, steps: steps
+
+    def suits(self, report: Report) -> bool:
+        """Whether a report has what it shows: one that was edited may not."""
+        return isinstance(report.result, self.kind) and all(part.suits(report) for part in self.parts)
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        """The parts, which are still to be fitted to the height of the display."""
+        for part in self.parts:
+            yield from part.sections(report, display)

@@ -1,0 +1,531 @@
+"""The first screen of a survey: what heads do, by pattern, and a letter for each of them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import filterfalse
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len
+
+from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, stack_label
+from attncli.plain_text import counted, plain_text
+from attncli.records.columns import Records
+from attncli.records.surveys import HeadsOfPattern, HeadSurvey, SurveyedHead
+from attncli.report import PLACES, Report, Row
+from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import FirstScreen, Notes, ReadLine, Sentences, Special
+from attncli.views.matrices import head_name, matrices_of, pictured
+from attncli.views.model_screens import (
+    DECIMALS,
+    LEAST_LINES,
+    LEAST_ROWS,
+    half_width,
+    head_grid,
+    some_of,
+    tenths,
+)
+from attncli.views.screens import picture_maps_part, screen_parts, weights_part
+from attncli.views.sections import (
+    GAP,
+    Column,
+    Drawing,
+    Elastic,
+    Grid,
+    Paragraph,
+    ScreenParts,
+    Section,
+    TableLabels,
+    TensorTables,
+    heads_grid,
+    model_name,
+    titled,
+)
+from attncli.views.texts import (
+    NO_NUMBER,
+    ScreenLine,
+    beside,
+    fixed,
+    named_tokens,
+    plain_line,
+    shortened,
+    text_name,
+    token_name,
+    wrap_cells,
+)
+
+SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
+REPEATED = ("duplicate token", "induction")
+
+NO_PATTERN = NO_NUMBER
+LETTERS_TITLE = "Each head's pattern. Where several fit: U, then the largest statistic, F last."
+
+
+def pattern_letter(pattern: object) -> str:
+    """What stands for a pattern in a grid of heads; ? for one that is not known."""
+    if pattern == UNNAMED:
+        return NO_PATTERN
+    return HEAD_PATTERNS[str(pattern)].letter if pattern in HEAD_PATTERNS else "?"
+
+
+def pattern_part(title: str, patterns: Records[HeadsOfPattern], report: Report, display: Display) -> Elastic:
+    """The table of the patterns; those for which a terminal has no room, first those without heads, below."""
+    survey, labels = report.result_of(HeadSurvey), TableLabels(report, display)
+    has_heads = [place for place, row in enumerate(patterns) if row.heads]
+    # What says least about a model goes first; of what says as much, the pattern whose heads show it least.
+    by_worth = sorted(
+        has_heads,
+        key=lambda place: (_worth(patterns[place].pattern), -_clearest(patterns[place], survey)),
+    )
+
+    def of(count: int) -> Iterator[Section]:
+        every = range(len(patterns))
+        fitting = [place for place in every if place in by_worth[:count] or count > len(has_heads)]
+        rows, others = (
+            patterns.taken(places) for places in (fitting, [*filterfalse(fitting.__contains__, every)])
+        )
+        if rows:
+            yield pattern_grid(title, rows, report, labels, display.width)
+        if others:
+            texts = [f"{title}: " if title and not rows else "", "; ".join(_joined_patterns(others))]
+            yield Paragraph("".join(texts), "line" if rows else "prose")
+
+    return Elastic(of, len(has_heads) + 1, rank=1)
+
+
+def _worth(pattern: str) -> int:
+    """0 for what names few heads, 1 for what names many, 2 for none."""
+    known = HEAD_PATTERNS.get(pattern)
+    return 2 if known is None else int(known.precedence != 1)
+
+
+def _clearest(row: HeadsOfPattern, survey: HeadSurvey) -> float:
+    """The statistic of a pattern's strongest head; -1 where none of them is a number."""
+    values = [head.value for head in survey.strongest_of(row.stack, row.pattern)]
+    return max((value for value in values if value is not None), default=-1.0)
+
+
+def _joined_patterns(patterns: Records[HeadsOfPattern]) -> Iterator[str]:
+    """`8 C current token, 2 U uniform`, `none: N next token`, `not measured: I induction`."""
+    kinds = {
+        "": [row for row in patterns if row.heads],
+        "none: ": [row for row in patterns if row.heads == 0],
+        "not measured: ": [row for row in patterns if row.heads is None],
+    }
+    for name, rows in kinds.items():
+        texts = [plain_text(f"{row.heads or ''} {_lettered(row)}").strip() for row in rows]
+        if texts:
+            yield f"{name}{', '.join(texts)}"
+
+
+def _lettered(row: HeadsOfPattern) -> str:
+    return f"{pattern_letter(row.pattern)} {row.pattern}"
+
+
+def pattern_grid(
+    title: str, patterns: Records[HeadsOfPattern], report: Report, labels: TableLabels, width: int | None
+) -> Grid:
+    """Letter and pattern, how many heads are above the threshold, and the strongest of them.
+
+    Over many texts also how much was measured, and how sure the numbers are.
+    """
+    label = Column(("", ""), [plain_text(_lettered(row)) for row in patterns], left=True)
+    columns = [Column(("", "heads"), [_head_count(row) for row in patterns])]
+    if report.result_of(HeadSurvey).intervals:
+        columns += [
+            Column(("", f"{text_name(report)}s"), [_whole(row.texts) for row in patterns]),
+            Column(("", "rows"), [_whole(row.num_rows) for row in patterns]),
+        ]
+        starts, header = [""] * len(patterns), "strongest, ± half of its interval"
+    else:
+        statistics = [row.statistic or "" for row in patterns]
+        names = [SHORT_NAMES.get(name, name) for name in statistics]
+        longest = max(len(plain_text(name)) for name in ("statistic", *names)) + 1
+        starts = [f"{plain_text(name):<{longest}}" for name in names]
+        header = f"{'statistic':<{longest}}strongest (layer:head)"
+    taken = label.width + sum(GAP + column.width for column in columns) + GAP + len(starts[0])
+    room = None if width is None else width - taken
+    cells: list[list[str]] = []
+    for start, row in zip(starts, patterns, strict=True):
+        if row.heads is None:
+            cells.append([_too_few(row, report)])
+        else:
+            first, *more = _named(row, report, labels, room)
+            cells.append([start + first, *(" " * len(start) + names for names in more)])
+    heights = [len(lines) for lines in cells]
+    columns = [replace(column, cells=_with_blanks(column.cells, heights)) for column in columns]
+    label = replace(label, cells=_with_blanks(label.cells, heights))
+    strongest = Column(("", header), [line for lines in cells for line in lines], left=True)
+    return Grid(plain_text(title), label, [*columns, strongest])
+
+
+def _with_blanks(cells: Sequence[str], heights: Sequence[int]) -> list[str]:
+    """The cells, each above as many empty ones as its row has more lines."""
+    return [
+        line for cell, height in zip(cells, heights, strict=True) for line in (cell, *[""] * (height - 1))
+    ]
+
+
+def _head_count(row: HeadsOfPattern) -> str:
+    """`59 > 0.3`: how many heads are above the threshold."""
+    if row.heads is None:
+        return NO_NUMBER
+    above = "      " if row.threshold is None else f" > {row.threshold:.1f}"
+    return f"{row.heads}{above}"
+
+
+def _whole(count: int | None) -> str:
+    return NO_NUMBER if count is None else f"{count:,}"
+
+
+MOST_NAMED = 10
+"""Heads of a pattern up to which each is named."""
+
+
+def _named(row: HeadsOfPattern, report: Report, labels: TableLabels, room: int | None) -> list[str]:
+    """The strongest heads as far as they fit, with their numbers; where the heads of a pattern are few the
+    names of the others, too, in a line with as many numbers as leave room for them, else in several.
+    """
+    strongest = list(_strongest(row, report, labels))
+    names = _heads_of(row, report.result_of(HeadSurvey))
+    fitting = [count for count in range(len(strongest), 0, -1) if _fits(_padded(strongest[:count]), room)]
+    for count in fitting:
+        with_numbers = {text.partition(" ")[0] for text in strongest[:count]}
+        others = [name for name in names if name not in with_numbers]
+        line = "  ".join(filter(None, (_padded(strongest[:count]), " ".join(others))))
+        if _fits(line, room):
+            return [line]
+    first = _padded(strongest[: fitting[0] if fitting else 1])
+    with_numbers = {text.partition(" ")[0] for text in strongest[: fitting[0] if fitting else 1]}
+    more = " ".join(name for name in names if name not in with_numbers)
+    return [first, *(wrap_cells(more, room or TEXT_WIDTH) if more else ())]
+
+
+def _fits(line: str, room: int | None) -> bool:
+    return room is None or cell_len(line) <= room
+
+
+def _padded(texts: Sequence[str]) -> str:
+    """Heads with their numbers side by side, in columns where they are short."""
+    least_width = len("29:8 0.90 ±0.01" if any("±" in text for text in texts) else "29:8 0.90")
+    return "  ".join(f"{text:<{least_width}}" for text in texts).rstrip()
+
+
+def _heads_of(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
+    """The heads that show a pattern, the strongest first; none where they are many, or not all known."""
+    heads = survey.heads.where(lambda head: head.stack == row.stack)
+    names = (row.statistic or "").split(" - ")  # as special_mass - sink_mass
+    if row.threshold is None or not {*names} <= heads.cells.keys():
+        return []
+    first, *others = map(heads.column, names)
+    values = first - sum(others)
+    if np.isnan(values).any():
+        return []
+    lower = {
+        (each.layer, each.head): each.lower
+        for each in survey.intervals
+        if (each.stack, each.statistic) == (row.stack, row.statistic)
+    }
+    least = [
+        lower.get((head.layer, head.head), value) for head, value in zip(heads, values.tolist(), strict=True)
+    ]
+    above = [place for place, low in enumerate(least) if low is not None and low > row.threshold]
+    is_whole = len(above) <= MOST_NAMED and len(above) == row.heads
+    in_order = sorted(above, key=lambda place: -values[place])
+    return [head_name(heads[place]) for place in in_order] if is_whole else []
+
+
+def _strongest(row: HeadsOfPattern, report: Report, labels: TableLabels) -> Iterator[str]:
+    """The strongest heads, each with half of its interval or the key that it looks at."""
+    survey = report.result_of(HeadSurvey)
+    for head in survey.strongest_of(row.stack, row.pattern):
+        if head.value is None or head.value < 0.5 * 10**-DECIMALS:
+            continue
+        text = f"{head_name(head)} {fixed(head.value, DECIMALS)}"
+        if survey.intervals:
+            text += f" {half_width(head.value, head.upper)}".rstrip()
+        elif head.key is not None:
+            text += f" → {_key(head.key, row.stack, report, labels)}"
+        yield text
+
+
+def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
+    """Position and token: a decoder reads the text; beside maps a report has the tokens of one side."""
+    if stack_label(stack) and report.spec.get("maps") != "none":
+        return str(key)
+    return labels.place("query" if stack == "decoder" else "key", key)
+
+
+def _too_few(row: HeadsOfPattern, report: Report) -> str:
+    """A message that a pattern has too few rows, and what would measure it."""
+    if report.result_of(HeadSurvey).intervals:
+        return "too few rows; more texts measure it"
+    num_rows = row.num_rows or 0
+    if row.pattern == "special tokens" and not num_rows:
+        return f"no special token {'is left' if report.spec.get('skip_sink') else 'in this text'}"
+    is_repeated = row.pattern in REPEATED
+    rows = {0: "no row", 1: "one row"}.get(num_rows, f"{num_rows} rows")
+    what = "a word" if report.spec.get("words") else "a token"
+    repeat = f"{rows} {'repeat' if num_rows > 1 else 'repeats'} {what}"
+    count = repeat if is_repeated else rows if not num_rows else f"{rows} only"
+    if text_name(report) == "picture":  # its model's own processor says how many patches there are
+        return count
+    is_of_tokens = not (report.spec.get("probe") or report.spec.get("words"))
+    return f"{count}: {'without a text many do' if is_repeated and is_of_tokens else 'use a longer text'}"
+
+
+def head_letters(heads: Mapping[str, Sequence[Row]], display: Display) -> Elastic:
+    """A letter for each head of each stack, one stack below the other, or beside it where lines are few.
+
+    Where most heads look at the first token alone, these have the letter of the rest of their weight, dim
+    or in lower case.
+    """
+    is_carpet = any(map(is_mostly_first, heads.values()))
+    title = REST_TITLE if is_carpet else LETTERS_TITLE
+
+    def grid(rows: Sequence[Row], display: Display, most_lines: int | None) -> list[ScreenLine]:
+        letters = {place_of(row): head_letter(row, is_carpet) for row in rows}
+        first = {place_of(row) for row in rows if row.get("pattern") == FIRST_TOKEN}
+        return head_grid(letters, display, most_lines, first if is_carpet and display.has_color else ())
+
+    whole = {stack: grid(rows, display, None) for stack, rows in heads.items()}
+    usual = sum(map(len, whole.values()))
+
+    def of(lines: int) -> Iterator[Section]:
+        if len(heads) == 1:
+            ((_, rows),) = heads.items()
+            yield Drawing(title, [line.text.rstrip() for line in grid(rows, display, lines)])
+        elif lines >= usual:
+            for stack, drawn in whole.items():
+                yield Drawing(f"{stack}: {title}", [line.text.rstrip() for line in drawn])
+        else:
+            part = replace(display, width=((display.width or TEXT_WIDTH) + GAP) // len(heads) - GAP)
+            blocks = [[plain_line(stack), *grid(rows, part, lines - 1)] for stack, rows in heads.items()]
+            yield Drawing(title, [line.text.rstrip() for line in beside(blocks, GAP)])
+
+    return Elastic(of, usual, min(usual, LEAST_LINES))
+
+
+def _where_there_is_room(grid: Elastic) -> Elastic:
+    """A grid of heads that leaves its lines to what the user asked for."""
+    return replace(grid, of=lambda lines: grid.of(lines) if lines >= LEAST_LINES else [], least=0, rank=1)
+
+
+def place_of(row: Row) -> tuple[int, int]:
+    """Layer and head."""
+    return int(str(row.get("layer"))), int(str(row.get("head")))
+
+
+def head_letter(row: Row, is_carpet: bool) -> str:
+    """The letter of a head; a small one, of the rest of its weight, where many look at the first token."""
+    if not is_carpet or row.get("pattern") != FIRST_TOKEN:
+        return pattern_letter(row.get("pattern"))
+    rest = row.get("rest_pattern")
+    return pattern_letter(FIRST_TOKEN if rest in (None, UNNAMED) else rest).lower()
+
+
+REST_TITLE = "Lower case: F heads, by the rest of their weight (f: that has no pattern)."
+
+
+def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Where a stack of the model looks at its first token most, the rest is worth a look."""
+    survey = report.result_of(HeadSurvey)
+    looks_at_first = any(map(is_mostly_first, _by_stack(survey.heads).values()))
+    return ("--skip-sink 1", steps[0], steps[-1]) if looks_at_first else steps
+
+
+def _by_stack(heads: Records[SurveyedHead]) -> dict[str, Records[SurveyedHead]]:
+    """The heads of each stack."""
+    of_heads: list[str] = heads.column("stack").tolist()
+    return {
+        stack: heads.taken([place for place, name in enumerate(of_heads) if name == stack])
+        for stack in dict.fromkeys(of_heads)
+    }
+
+
+def is_mostly_first(heads: Sequence[Row]) -> bool:
+    """Whether more than half of the heads look at the first token, and the rest of their weight is known."""
+    first = [row for row in heads if row.get("pattern") == FIRST_TOKEN]
+    return 2 * len(first) > len(heads) and all("rest_pattern" in row for row in first)
+
+
+MOST_HEADS = 16
+FEW_ROWS = 5
+
+
+def _context(report: Report, display: Display) -> Iterator[str]:
+    if context := report.spec.get("context"):
+        text = plain_text(f"encoder reads: {' '.join(str(context).split())}")
+        yield shortened(text, display.width)
+
+
+def _explanation(report: Report, display: Display) -> Iterator[str]:
+    if report.how_to_read:
+        yield plain_text(report.how_to_read)
+
+
+def _heads_or_patterns(report: Report, display: Display) -> ScreenParts:
+    """The patterns, and a letter for each head; the heads themselves where they are sorted, or asked for."""
+    survey, spec = report.result_of(HeadSurvey), report.spec
+    heads, patterns = survey.heads, survey.patterns
+    if heads and (not patterns or spec.get("table") or _is_cut(report)):
+        yield _sorted_heads(report, survey, display)
+    elif heads:
+        stacks = {stack: _by_stack(heads).get(stack) for stack in dict.fromkeys(patterns.column("stack"))}
+        for stack in stacks:
+            of_stack = survey.patterns_of(stack)
+            yield pattern_part(stack if len(stacks) > 1 else "", of_stack, report, display)
+        if known := {plain_text(stack): rows for stack, rows in stacks.items() if rows}:
+            letters = head_letters(known, display)
+            is_below = "rollout" in report.tensors
+            yield _where_there_is_room(letters) if is_below else letters
+
+
+def _maps(report: Report, display: Display) -> ScreenParts:
+    """Where heads look in a picture, or in several; the rollout of a text."""
+    if pictured(report):
+        yield from screen_parts(report, display)
+    elif report.picture_maps is not None:
+        yield from picture_maps_part(report, display)
+    elif rolled := report.tensors.get("rollout"):
+        (rollout,) = matrices_of(report, "rollout", rolled)
+        yield weights_part(report, rollout, ROLLOUT_TITLE, display)
+
+
+def _statistic_grids(report: Report, display: Display) -> ScreenParts:
+    for name, tensor in report.tensors.items():
+        if tensor.axes == PLACES:
+            yield _statistic_grid(report, name, display)
+
+
+def _warnings(report: Report, display: Display) -> ScreenParts:
+    few = [Paragraph(note, "note") for note in _few_rows(report)]
+    if few and not report.notes:
+        yield Paragraph("", "dim")
+    yield from few
+
+
+ROLLOUT_TITLE = "rollout: attention multiplied over all layers (query × key)"
+
+
+def _statistic_grid(report: Report, name: str, display: Display) -> Elastic:
+    """The number of each head, by layer and head; tenths of the largest where lines are few."""
+    tensor = report.tensors[name]
+    in_tenths = tenths(name, tensor, "", display)
+    tables = TensorTables(replace(report, tensors={name: tensor}), display, TableLabels(report, display))
+
+    def of(lines: int) -> Iterable[Section]:
+        return tables.sections() if lines >= num_layers else in_tenths.of(lines)
+
+    num_layers = len(tensor.values)
+    return Elastic(of, num_layers, min(LEAST_LINES, num_layers))
+
+
+def _title(report: Report, display: Display) -> Iterator[str]:
+    """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the report is about."""
+    survey = report.result_of(HeadSurvey)
+    if _is_cut(report) and report.about:
+        yield titled(report)
+        return
+    sizes = [_size(stack, heads) for stack, heads in _by_stack(survey.heads).items()]
+    count = len(report.tokens), token_name(report)
+    if survey.texts is not None:
+        count = survey.texts.num_texts, text_name(report)
+    read = counted(*count)
+    yield plain_text(f"heads: {', '.join([model_name(report), *sizes, read])}")
+
+
+def _size(stack: str, of_stack: Records[SurveyedHead]) -> str:
+    """How many layers, and heads in each; a stack's name where there are several."""
+    layers, num_heads = np.unique(of_stack.column("layer"), return_counts=True)
+    least, most = int(num_heads.min()), int(num_heads.max())
+    heads = counted(most, "head") if least == most else f"{least} to {most} heads"
+    name = f"{stack_label(stack)} ".lstrip()
+    return f"{name}{counted(len(layers), 'layer')} × {heads}"
+
+
+def _is_cut(report: Report) -> bool:
+    """Whether the report holds only some of the heads, or has them in another order."""
+    return bool(report.spec.get("top") or report.spec.get("sort") or report.spec.get("pattern"))
+
+
+def _sorted_heads(report: Report, survey: HeadSurvey, display: Display) -> Elastic:
+    """The first heads with as many statistics as fit beside each other; with `table` everything."""
+    spec, sort, heads = report.spec, report.spec.get("sort"), survey.heads
+    is_whole = bool(spec.get("table")) or not _is_cut(report)
+
+    def of(count: int) -> list[Section]:
+        rows = heads if is_whole else _known_well(heads[:count], sort)
+        halves = _half_widths(survey, rows, sort, display.precision)
+        title = f"{some_of(len(rows), len(heads), 'head')}{_order(report)}"
+        grid = heads_grid(title, rows, display.precision, first=sort, halves=halves)
+        return [grid if is_whole else grid.first_group(display.width)]
+
+    return Elastic(of, spec.get("top") or MOST_HEADS, LEAST_ROWS, len(heads))
+
+
+LITTLE_KNOWN = ("participation", "local_mass")
+"""Statistics that a first screen leaves to the table, unless heads are sorted by them."""
+
+
+def _known_well(heads: Records[SurveyedHead], sort: object) -> Records[SurveyedHead]:
+    names = [name for name in heads.cells if name not in LITTLE_KNOWN or name == sort]
+    return SurveyedHead.table(**{name: heads.cells[name] for name in names})
+
+
+def _half_widths(
+    survey: HeadSurvey, heads: Records[SurveyedHead], statistic: Any, precision: int
+) -> list[str] | None:
+    """Half of the interval of a statistic of each of these heads; None where a report has no intervals."""
+    halves = {
+        (row.stack, row.layer, row.head): half_width(row.mean, row.upper, precision)
+        for row in survey.intervals
+        if row.statistic == statistic
+    }
+    if not halves:
+        return None
+    return [halves.get((head.stack, head.layer, head.head)) or NO_NUMBER for head in heads]
+
+
+def _order(report: Report) -> str:
+    """What heads are sorted by, in words where it is the weight between tokens that the user named."""
+    spec = report.spec
+    if not spec.get("sort"):
+        return ""
+    name = str(spec.get("sort"))
+    if name == "from_to_weight":
+        queries, keys = named_tokens(report, "from"), named_tokens(report, "to")
+        to = ", ".join(keys) + " (summed)" * (len(keys) > 1)
+        of = ", ".join(queries) + " (their mean)" * (len(queries) > 1)
+        name = f"weight from {of} to {to}" if queries else f"weight on {to}, mean over all tokens,"
+    return plain_text(f", {'smallest' if spec.get('ascending') else 'largest'} {name} first")
+
+
+def _few_rows(report: Report) -> Iterator[str]:
+    """A warning where few rows of some stack have what heads are sorted by."""
+    sort = report.spec.get("sort")
+    if not isinstance(sort, str) or sort == "from_to_weight":
+        return
+    for row in report.result_of(HeadSurvey).pattern_rows:
+        count = row.get(sort)
+        if isinstance(count, int) and count < FEW_ROWS:
+            rows = f"only {counted(count, 'row')} of this text" if count else "no row of this text: no order"
+            yield f"{sort} is measured on {rows}."
+
+
+SURVEY_SCREEN = FirstScreen(
+    HeadSurvey,
+    (
+        Sentences(_title, "title"),
+        ReadLine(),
+        Sentences(_context),
+        Sentences(_explanation, "note"),
+        Special(_heads_or_patterns),
+        Special(_maps),
+        Special(_statistic_grids),
+        Notes(apart=True),
+        Special(_warnings),
+    ),
+    next_steps=_next_steps,
+)
+"""The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""

@@ -1,0 +1,39 @@
+"""Names of the numbers of a survey in a store: they are written and read at one place."""
+
+import pytest
+
+from attncli.runs.stored_columns import StoredColumn, SurveyNumber, survey_columns_of, survey_number
+
+NAMES = {
+    "entropy": SurveyNumber("self", "entropy"),
+    "sink_mass.rows": SurveyNumber("self", "sink_mass", counts_rows=True),
+    "without_first.starts_special": SurveyNumber("self", "starts_special", is_of_rest=True),
+    "encoder.self.starts_special": SurveyNumber("encoder", "starts_special"),
+    "decoder.cross.special_mass": SurveyNumber("cross", "special_mass"),
+    "decoder.self.without_first.sink_mass.rows": SurveyNumber("decoder", "sink_mass", True, True),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_says_what_the_number_is(name: str) -> None:
+    number = survey_number(name)
+    assert number == NAMES[name] and number.name(has_stacks=number.stack != "self") == name
+
+
+@pytest.mark.parametrize(
+    "name", ["model.sink_rate", "texts.num_texts", "entropy.mean", "high_norm_patches.0.norm"]
+)
+def test_other_numbers_are_none_of_a_head(name: str) -> None:
+    assert survey_number(name) is None
+
+
+def test_columns_of_all_weights_are_apart_from_those_of_the_rest() -> None:
+    columns = (
+        StoredColumn("model.sink_rate"),
+        StoredColumn("decoder.self.entropy", 1, 3),
+        StoredColumn("decoder.self.without_first.sink_mass", 1, 3),
+        StoredColumn("decoder.self.sink_mass.rows"),
+    )
+    of_survey = survey_columns_of(columns)
+    assert [column.place for column in of_survey.of_all] == [1, 3]
+    assert [(column.place, column.layer, column.head) for column in of_survey.of_rest] == [(2, 1, 3)]
