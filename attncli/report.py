@@ -220,7 +220,7 @@ class Report:
     def result(self) -> Result | None:
         """The statistics as a result with typed columns; None where they are not what its kind declares."""
         try:
-            return KINDS[self.kind].read(self.statistics) if self.kind else None
+            return KINDS[self.kind].read(self.statistics, self.tensors) if self.kind else None
         except TypeError:  # of another tool, or edited
             return None
 
@@ -241,7 +241,11 @@ class Report:
         """The names of the tensors that were computed wrongly and rightly, by the name that they share."""
         shared = {name.partition("_")[2] for name in self.tensors}
         pairs = {name: pair_names(name) for name in sorted(shared)}
-        return {name: pair for name, pair in pairs.items() if set(pair) <= self.tensors.keys()}
+        return {name: pair for name, pair in pairs.items() if self._is_pair(*pair)}
+
+    def _is_pair(self, wrong: str, right: str) -> bool:
+        sizes = [self.tensors[name].values.shape for name in (wrong, right) if name in self.tensors]
+        return len(sizes) == 2 and len({*sizes}) == 1
 
     @property
     def sentences(self) -> tuple[str, ...]:

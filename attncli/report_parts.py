@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +17,10 @@ from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
 from attncli.core.summaries import extreme_places, quantiles
-from attncli.records.columns import Result
+from attncli.records.attention import ExtremeRow, OutsideWeights, RowQuantiles
+from attncli.records.columns import Records, Result
 from attncli.records.kinds import kind_of
-from attncli.report import NamedTensor, Picture, PictureMaps, Report, Row, Statistic, Table, Tensors
+from attncli.report import RANKED, NamedTensor, Picture, PictureMaps, Report, Statistic, Tensors
 from attncli.settings.fields import ExplainRowSpec, Spec
 from attncli.settings.models import ModelSpec
 from attncli.settings.text import Texts, explained_token
@@ -66,7 +67,7 @@ def build_report(
         tensors=tensors,
         statistics=statistics.statistics() if isinstance(statistics, Result) else statistics,
         notes=tuple(notes),
-        kind=kind_of(statistics) if isinstance(statistics, Result) else "",
+        kind=kind_of(statistics, spec.experiment) if isinstance(statistics, Result) else "",
         token_spelling=texts.token_spelling,
         about=about,
         how_to_read=how_to_read,
@@ -121,39 +122,52 @@ class LeadingAxes:
         return named(self.back(tensor), *(("head",) if self.has_head else ()), *axes)
 
 
+class RowTensors(NamedTuple):
+    """The statistics of each row and of each key; none of them for weights that are no distribution."""
+
+    rows: Tensors | None = None
+    keys: Tensors | None = None
+
+
 def row_tensors(
-    found: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
-) -> dict[str, Tensors]:
+    computed: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
+) -> RowTensors:
     """The statistics of each row and of each key; with a sink and the logsumexp also outside_mass.
 
     In float64, the type that a saved report is read back with.
     """
-    rows = dict(found.rows)
-    if found.logsumexp is not None:
-        rows["logsumexp"] = found.logsumexp
+    rows = dict(computed.rows)
+    if computed.logsumexp is not None:
+        rows["logsumexp"] = computed.logsumexp
         if sink is not None:
-            rows["outside_mass"] = outside_mass(found.logsumexp, sink)
-    ranks = {"top_keys": found.top_keys, "top_weights": found.top_weights}
+            rows["outside_mass"] = outside_mass(computed.logsumexp, sink)
+    ranks = {"top_keys": computed.top_keys, "top_weights": computed.top_weights}
     of_rows = {name: lead.named(tensor.double(), "query") for name, tensor in rows.items()}
     of_rows |= {
         name: lead.named(tensor, "query", "rank") for name, tensor in ranks.items() if tensor is not None
     }
-    received = {"received_mass": lead.named(found.received_mass, "key")}
-    return {"rows": Tensors(of_rows), "keys": Tensors(received)}
+    received = {"received_mass": lead.named(computed.received_mass, "key")}
+    return RowTensors(Tensors(of_rows), Tensors(received))
 
 
-def with_summaries(statistics: Mapping[str, Statistic], num_queries: int) -> dict[str, Statistic]:
-    """The statistics and, where there are very many rows, their quantiles and extremes for people to read."""
-    rows = statistics.get("rows")
-    if not isinstance(rows, Tensors) or num_queries <= MAX_ROWS_WHOLE:
-        return dict(statistics)
-    summarised = {name: rows[name] for name in rows if name not in ("top_keys", "top_weights")}
-    return {**statistics, "quantiles": _quantiles(summarised), "extremes": _extremes(summarised)}
+class RowSummaries(NamedTuple):
+    """The quantiles and extremes of the statistics of very many rows, for people to read."""
+
+    quantiles: Records[RowQuantiles] | None = None
+    extremes: Records[ExtremeRow] | None = None
 
 
-def _quantiles(rows: Mapping[str, NamedTensor]) -> Table:
+def row_summaries(rows: Tensors | None, num_queries: int) -> RowSummaries:
+    """The summaries of statistics of rows; none where people can read each row."""
+    if rows is None or num_queries <= MAX_ROWS_WHOLE:
+        return RowSummaries()
+    summarised = {name: rows[name] for name in rows if name not in RANKED}
+    return RowSummaries(_quantiles(summarised), _extremes(summarised))
+
+
+def _quantiles(rows: Mapping[str, NamedTensor]) -> Records[RowQuantiles]:
     """The quantiles of each statistic over the queries, one row per batch and head."""
-    return Table(
+    return RowQuantiles.rows(
         {
             "statistic": name,
             **dict(zip(tensor.axes[:-1], index, strict=True)),
@@ -164,9 +178,9 @@ def _quantiles(rows: Mapping[str, NamedTensor]) -> Table:
     )
 
 
-def _extremes(rows: Mapping[str, NamedTensor]) -> Table:
+def _extremes(rows: Mapping[str, NamedTensor]) -> Records[ExtremeRow]:
     """The queries, of all batches and heads, where each statistic is lowest and highest."""
-    extremes: list[Row] = []
+    extremes: list[dict[str, str | int | float]] = []
     for name, tensor in rows.items():
         flat = torch.from_numpy(tensor.values).flatten()
         for extreme, places in zip(("lowest", "highest"), extreme_places(flat, NUM_EXTREMES), strict=True):
@@ -174,7 +188,7 @@ def _extremes(rows: Mapping[str, NamedTensor]) -> Table:
                 index = map(int, np.unravel_index(place, tensor.values.shape))
                 where = dict(zip(tensor.axes, index, strict=True))
                 extremes.append({"statistic": name, "extreme": extreme, **where, "value": flat[place].item()})
-    return Table(extremes)
+    return ExtremeRow.rows(extremes)
 
 
 # How far a row's sum may be from one: bfloat16 weights round by 2^-9 of themselves.
@@ -197,7 +211,9 @@ def weights_report(
         notes.append(f"{why_not}: no statistics of rows.")
     of_one_text = not context_tokens
     rows = tuple(name for name in OF_WEIGHTS if of_one_text or not ROW_STATISTICS[name].positional)
-    statistics = {} if why_not else _statistics(weights.values, weights.axes, rows)
+    measured = RowTensors() if why_not else _statistics(weights.values, weights.axes, rows)
+    summaries = row_summaries(measured.rows, weights.values.shape[-2])
+    result = OutsideWeights(**measured._asdict(), **summaries._asdict())
     return Report(
         "show",
         source,
@@ -205,8 +221,9 @@ def weights_report(
         tuple(tokens),
         tuple(context_tokens),
         tensors={"weights": weights},
-        statistics=with_summaries(statistics, weights.values.shape[-2]),
+        statistics=result.statistics(),
         notes=tuple(notes),
+        kind=kind_of(result, "show"),
     )
 
 
@@ -225,17 +242,19 @@ def _no_distribution(array: np.ndarray) -> str:
     return ""
 
 
-def _statistics(array: np.ndarray, axes: tuple[str, ...], rows: tuple[str, ...]) -> dict[str, Statistic]:
+def _statistics(array: np.ndarray, axes: tuple[str, ...], rows: tuple[str, ...]) -> RowTensors:
     """Statistics of a layer's heads; several layers run together, as texts do."""
     weights = torch.from_numpy(array)
     lead = LeadingAxes(has_batch=array.ndim == 4, has_head=array.ndim >= 3)
     layered = lead.layered(weights)
     wanted = Wanted(rows=rows, top_k=min(TOP_K, array.shape[-1]), received_mass=True)
-    found = attend(GivenWeights(layered.double(), (layered > 0).any(dim=1)), wanted)
-    return {
-        group: Tensors(
-            (name, NamedTensor((*axes[:-2], *tensor.axes[array.ndim - 2 :]), tensor.values))
-            for name, tensor in members.items()
+    computed = attend(GivenWeights(layered.double(), (layered > 0).any(dim=1)), wanted)
+    return RowTensors(
+        *(
+            Tensors(
+                (name, NamedTensor((*axes[:-2], *tensor.axes[array.ndim - 2 :]), tensor.values))
+                for name, tensor in members.items()
+            )
+            for members in filter(None, row_tensors(computed, lead, None))
         )
-        for group, members in row_tensors(found, lead, None).items()
-    }
+    )

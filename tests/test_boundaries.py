@@ -20,7 +20,7 @@ ARROWS = {
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", "core", *LEAVES},
-    "toys": {"core", "errors", "report"},
+    "toys": {"core", "records", "errors", "report"},
     "measure": {"models", "core", *LEAVES} - {"report"},
     "models": {"core", *LEAVES} - {"report"},
     "settings": {"models", "core", *LEAVES},

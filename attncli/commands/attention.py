@@ -11,8 +11,10 @@ from attncli.core.layer import Moments, merge_heads
 from attncli.core.mechanisms import alibi_slopes
 from attncli.core.summaries import merged_moments, moments
 from attncli.errors import RunError, readable_bytes
-from attncli.report import NamedTensor, Numbers, Report, Statistic, Step, Tensors
-from attncli.report_parts import LeadingAxes, build_report, named, row_tensors, with_summaries
+from attncli.records.attention import AttentionStatistics, LambdaFactor, LoopDifferences, ScoreMoments
+from attncli.records.columns import Records
+from attncli.report import NamedTensor, Report, Step
+from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors
 from attncli.settings.attention import (
     POSITIONS,
     AttentionSpec,
@@ -48,9 +50,9 @@ NO_SOFTMAX_NOTE = "Without softmax a row of weights is not a distribution: it ha
 def embedded(spec: TextSpec, texts: Texts, draws: Draws) -> list[Source]:
     """The vectors of the tokens and of any context tokens, on the spec's device."""
     together = texts.together()
-    read = [one.word_vectors for one in together if one.word_vectors is not None]
+    read = [text.word_vectors for text in together if text.word_vectors is not None]
     return embed(
-        [(one.tokens, one.context_tokens) if texts.context_tokens else (one.tokens,) for one in together],
+        [(text.tokens, text.context_tokens) if texts.context_tokens else (text.tokens,) for text in together],
         draws,
         embedding=spec.embedding,
         dim=spec.embed_dim,
@@ -107,7 +109,7 @@ class AttentionParts:
 
     output: Float[Tensor, "*batch query value_dim"]
     tensors: dict[str, NamedTensor]
-    statistics: dict[str, Statistic]
+    statistics: AttentionStatistics
     notes: tuple[str, ...] = ()
 
 
@@ -142,8 +144,9 @@ def _head_axes(spec: AttentionSpec) -> tuple[str, ...]:
 
 def attention_parts(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> AttentionParts:
     """softmax(query key^T scale) value of query, key and value, with the variants that the spec asks for."""
-    num_queries, num_keys = vectors["query"].shape[-2], vectors["key"].shape[-2]
-    lead = LeadingAxes.of(vectors["query"], has_head=spec.shows_all_heads)
+    query, key = (vectors[name] for name in ("query", "key"))
+    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    lead = LeadingAxes.of(query, has_head=spec.shows_all_heads)
     is_streamed = spec.chosen_engine(num_queries, num_keys) == "streaming"
     try:
         attention = sampled_attention(
@@ -158,7 +161,8 @@ def attention_parts(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> Atte
         raise RunError(*(f"{spec.experiment}: {line}" for line in error.lines)) from None
     notes = [*_variant_notes(spec)]
     if attention.halves:
-        tensors, statistics = _of_halves(spec, attention, lead)
+        tensors = _of_halves(spec, attention, lead)
+        statistics = _moments_of_halves(spec, attention)
     else:
         tensors = _streamed_maps(attention, lead) if is_streamed else _matrices(spec, attention, lead)
         statistics = _score_statistics(spec, attention, lead)
@@ -168,15 +172,17 @@ def attention_parts(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> Atte
             f"Streamed: the weights would take {size}. "
             "The statistics are exact; the maps show blocks of weights."
         )
+    measured = RowTensors()
     if spec.softmax:
         sink = None if attention.halves else attention.layer.rules.softmax_sink
-        statistics |= row_tensors(attention.computed, lead, sink)
+        measured = row_tensors(attention.computed, lead, sink)
     else:
         notes.append(NO_SOFTMAX_NOTE)
+    summaries = row_summaries(measured.rows, num_queries)
     return AttentionParts(
         lead.back(attention.output),
         (_explained(spec, vectors, attention, lead) if spec.explain else {}) | tensors,
-        with_summaries(statistics, num_queries),
+        replace(statistics, **measured._asdict(), **summaries._asdict()),
         tuple(notes),
     )
 
@@ -192,11 +198,11 @@ def _explained(
             tensors[name] = lead.named(after, name, "dim")
     table, rules = attention.parameters.bias_table, attention.layer.rules
     if table is not None:
-        tensors["bias_table"] = named(table if axes else table[0], *axes, "bucket")
+        tensors |= {"bias_table": named(table if axes else table[0], *axes, "bucket")}
     if rules.bias is not None:
-        tensors["bias"] = named(rules.bias[0] if axes else rules.bias[0, 0], *axes, "query", "key")
+        tensors |= {"bias": named(rules.bias[0] if axes else rules.bias[0, 0], *axes, "query", "key")}
     if attention.parameters.lambda_vectors is not None:
-        tensors["lambda_vectors"] = named(attention.parameters.lambda_vectors, "vector", "dim")
+        tensors |= {"lambda_vectors": named(attention.parameters.lambda_vectors, "vector", "dim")}
     return tensors
 
 
@@ -206,9 +212,9 @@ def _of_pairs(tensors: Mapping[str, Tensor | None], lead: LeadingAxes) -> dict[s
 
 
 def _matrices(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
-    found = attention.computed
-    shown = {"scores": found.raw_scores, "weights": found.weights}
-    return _of_pairs({"scaled_scores": found.scores, **shown} if spec.explain else shown, lead)
+    computed = attention.computed
+    matrices = {"scores": computed.raw_scores, "weights": computed.weights}
+    return _of_pairs({"scaled_scores": computed.scores, **matrices} if spec.explain else matrices, lead)
 
 
 def _streamed_maps(attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
@@ -216,48 +222,58 @@ def _streamed_maps(attention: SampledAttention, lead: LeadingAxes) -> dict[str, 
     return {name: lead.named(tensor, "query_block", "key_block") for name, tensor in maps.items()}
 
 
-def _of_halves(
-    spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes
-) -> tuple[dict[str, NamedTensor], dict[str, Statistic]]:
+def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
     """scores and scaled_scores are of the first half, second_scores and second_scaled_scores of the other."""
+    tensors: dict[str, Tensor | None] = {}
+    for prefix, half in zip(("", "second_"), attention.halves, strict=True):
+        if spec.explain:
+            tensors |= {f"{prefix}scaled_scores": half.scores, f"{prefix}scores": half.raw_scores}
+            tensors |= {f"{prefix or 'first_'}weights": half.weights}
+        else:
+            tensors |= {f"{prefix}scores": half.raw_scores}
+    return _of_pairs(tensors | {"weights": attention.computed.weights}, lead)
+
+
+def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> AttentionStatistics:
     layer = attention.layer
     everywhere = layer.visibility.whole(layer.query.device).unsqueeze(1).expand(layer.shape)
-    tensors: dict[str, Tensor | None] = {}
-    statistics: dict[str, Statistic] = {}
-    for prefix, half in zip(("", "second_"), attention.halves, strict=True):
-        assert half.raw_scores is not None and half.scores is not None
-        scores = {f"{prefix}scores": half.raw_scores, f"{prefix}scaled_scores": half.scores}
-        statistics |= {name: Numbers(moments(tensor[everywhere])) for name, tensor in scores.items()}
-        if spec.explain:
-            tensors |= dict(reversed(scores.items())) | {f"{prefix or 'first_'}weights": half.weights}
-        else:
-            tensors[f"{prefix}scores"] = half.raw_scores
-    tensors["weights"] = attention.computed.weights
-    statistics["differential"] = Numbers({"lambda_init": spec.lambda_init, "lambda": attention.factor})
-    return _of_pairs(tensors, lead), statistics
+
+    def of_visible(scores: Tensor | None) -> ScoreMoments:
+        assert scores is not None
+        return ScoreMoments.single(**moments(scores[everywhere]))
+
+    first, second = attention.halves
+    return AttentionStatistics(
+        scores=of_visible(first.raw_scores),
+        scaled_scores=of_visible(first.scores),
+        second_scores=of_visible(second.raw_scores),
+        second_scaled_scores=of_visible(second.scores),
+        differential=LambdaFactor.single(**{"lambda_init": spec.lambda_init, "lambda": attention.factor}),
+    )
 
 
 def _score_statistics(
     spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes
-) -> dict[str, Statistic]:
+) -> AttentionStatistics:
     """The moments of all heads' scores before and after scaling; per text where several run together."""
-    found, raw = attention.computed, attention.raw_moments
-    assert found.moments is not None and found.visible is not None and raw is not None
-    counts = found.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
+    computed, raw = attention.computed, attention.raw_moments
+    assert computed.moments is not None and computed.visible is not None and raw is not None
+    counts = computed.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
     by_text = lead.has_batch and spec.batch_size is None
-    return {
-        "scores": _of_all_heads(raw, counts, by_text=by_text),
-        "scaled_scores": _of_all_heads(found.moments, counts, by_text=by_text),
-    }
+    return AttentionStatistics(
+        scores=_of_all_heads(raw, counts, by_text=by_text),
+        scaled_scores=_of_all_heads(computed.moments, counts, by_text=by_text),
+    )
 
 
-def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> Statistic:
+def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> ScoreMoments | Records[ScoreMoments]:
     squares = moments.variance * (counts - 1)
     parts = (counts, moments.mean, squares, moments.smallest, moments.largest)
     if by_text:
-        return Tensors({name: named(tensor) for name, tensor in merged_moments(*parts).items()})
+        of_texts = merged_moments(*parts)
+        return ScoreMoments.table(**{name: tensor.numpy(force=True) for name, tensor in of_texts.items()})
     merged = merged_moments(*(part.flatten() for part in parts))
-    return Numbers({name: tensor.item() for name, tensor in merged.items()})
+    return ScoreMoments.single(**{name: tensor.item() for name, tensor in merged.items()})
 
 
 def _variant_notes(spec: AttentionSpec) -> Iterator[str]:
@@ -315,7 +331,7 @@ def run_self(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
         if difference is None:
             notes.append(f"The loop form is left out beyond {MAX_LOOP_CELLS} weights.")
         else:
-            statistics["agreement"] = Numbers(loop_vs_matmul=difference)
+            statistics = replace(statistics, agreement=LoopDifferences.single(loop_vs_matmul=difference))
     return build_report(spec, texts, tensors, statistics, [*notes, *attention.notes])
 
 
@@ -331,17 +347,19 @@ def _head_note(spec: MultiheadSpec) -> str:
 def run_multihead(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
     """Weights (head, query, key), the output of each head, and the heads merged and unified."""
     attention = _attention(spec, embedded(spec, texts, draws), draws)
-    tensors, merged = attention.tensors, merge_heads(attention.output)
-    tensors["head_outputs"] = named(attention.output, "head", "query", "dim")
+    merged = merge_heads(attention.output)
+    tensors = attention.tensors | {"head_outputs": named(attention.output, "head", "query", "dim")}
     output = merged
     if spec.output_projection:
         unified = unify(merged, spec.embed_dim, draws)
         output = unified.output
         if spec.explain:
-            tensors["merged"] = named(merged, "query", "dim")
-            tensors["output_projection"] = named(unified.matrix, "dim", "embed")
-            tensors["output_bias"] = named(unified.bias, "dim")
-    tensors["output"] = named(output, "query", "dim")
+            tensors |= {
+                "merged": named(merged, "query", "dim"),
+                "output_projection": named(unified.matrix, "dim", "embed"),
+                "output_bias": named(unified.bias, "dim"),
+            }
+    tensors |= {"output": named(output, "query", "dim")}
     notes = [_head_note(spec), *([BATCH_NOTE] if spec.batch_size else []), *attention.notes]
     return build_report(spec, texts, tensors, attention.statistics, notes)
 

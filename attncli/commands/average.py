@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from attncli.core.names import OF_WEIGHTS
-from attncli.report import Numbers, Report, Statistic, Step, Tensors
+from attncli.report import Report, Step
 from attncli.settings.fields import (
     BYTES_PER_TOP_KEY,
     BYTES_PER_VECTOR_ENTRY,
@@ -16,7 +16,6 @@ from attncli.settings.fields import (
     ExplainRowSpec,
     Heading,
     contradiction,
-    in_group,
 )
 from attncli.settings.pages import SampledPage
 from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec, explained_token
@@ -56,8 +55,11 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     def row_statistics(self) -> tuple[str, ...]:
         return (*OF_WEIGHTS, "logsumexp", "received_mass") if self.aggregate == "mean" else ()
 
-    def single_statistics(self) -> tuple[str, ...]:
-        return in_group("agreement", "loop_vs_matmul", "loop_vs_softmax") if self.method == "all" else ()
+    def result_kind(self) -> str:
+        return self.experiment
+
+    def unmeasured(self) -> set[str]:
+        return set() if self.method == "all" else {"agreement"}
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -97,12 +99,13 @@ def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
 def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
     """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
     from attncli.commands.attention import embedded
-    from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
+    from attncli.records.attention import AverageStatistics
+    from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_tensors
     from attncli.toys.lessons import average, averaging_statistics, differences_from_loop
 
     (source,) = embedded(spec, texts, draws)
     vectors, form = source.vectors, _form(spec)
-    found = average(vectors, form)
+    averaged = average(vectors, form)
     notes = ["Attention is message passing on a directed graph: a token takes from the tokens that it sees."]
     if spec.over == "past":
         notes.append("An encoder lets every token see all of them: over all.")
@@ -110,26 +113,24 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
         notes.append(
             "A mistake: softmax of finished weights gives hidden zeros weight, too: the future leaks in."
         )
-    statistics: dict[str, Statistic] = {}
+    agreement, measured = None, RowTensors()
     if spec.method == "all":
-        differences = differences_from_loop(vectors, found.output, form)
-        if spec.batch_size is None and vectors.dim() > 2:  # per text where several run together
-            largest = {name: named(each.flatten(1).amax(dim=1)) for name, each in differences.items()}
-            statistics["agreement"] = Tensors(largest)
-        else:
-            statistics["agreement"] = Numbers((name, each.max().item()) for name, each in differences.items())
+        # Several texts run together without a batch of their own.
+        by_text = spec.batch_size is None and vectors.dim() > 2
+        agreement = differences_from_loop(vectors, averaged.output, form, by_text=by_text)
         if spec.aggregate == "sum":
             notes.append("A softmax row sums to one, so that way averages and cannot sum.")
     if spec.aggregate == "mean":
         lead = LeadingAxes.of(vectors, has_head=False)
         rows = averaging_statistics(lead.layered(vectors), form, top_k=spec.top_k)
-        statistics |= row_tensors(rows, lead, None)
+        measured = row_tensors(rows, lead, None)
     tensors = {
         "input": named(vectors, "token", "dim"),
-        "weights": named(found.weights.expand(*vectors.shape[:-2], -1, -1), "query", "key"),
-        "output": named(found.output, "query", "dim"),
+        "weights": named(averaged.weights.expand(*vectors.shape[:-2], -1, -1), "query", "key"),
+        "output": named(averaged.output, "query", "dim"),
     }
-    return build_report(spec, texts, tensors, statistics, notes)
+    result = AverageStatistics(agreement=agreement, rows=measured.rows, keys=measured.keys)
+    return build_report(spec, texts, tensors, result, notes)
 
 
 PAGE = SampledPage(run=run, steps=steps)

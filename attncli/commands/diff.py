@@ -325,7 +325,7 @@ def report(
         notes=result.notes if result.is_aligned else (NO_SHARED_NOTE, *result.notes),
         token_spelling=pretrained.token_spelling,
         about=f"{pretrained.name}: {counted(len(result.heads), 'head')}, {read}.",
-        kind=kind_of(result),
+        kind=kind_of(result, "diff"),
     )
 
 

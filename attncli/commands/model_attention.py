@@ -32,7 +32,8 @@ from attncli.models.pretrained import (
 )
 from attncli.models.side_by_side import of_this_run
 from attncli.models.token_names import check_tokens_named, token_named
-from attncli.report import NamedTensor, Numbers, Report, Statistic, Step
+from attncli.records.attention import AttentionStatistics, ScoreMoments, ScoreRule
+from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
@@ -116,7 +117,7 @@ def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator
     if spec.image is not None:
         _check_beside_picture(spec, texts.text, pretrained)
         reading = read_picture(pretrained, spec.image, texts.text)
-        check_tokens_named(getattr(spec, "from"), [reading.text], pretrained, key="from")
+        check_tokens_named(spec.looking_tokens(), [reading.text], pretrained, key="from")
         return reading
     assert texts.text is not None
     key = "file" if spec.file else "sentence"
@@ -192,22 +193,23 @@ def report_each(
     computed = _computed(spec, pretrained, layer, places)
     reports = []
     spelling = None if spec.words else pretrained.token_spelling
-    for text, (own, whole) in enumerate(zip(specs, readings, strict=True)):
+    for text, (asked, whole) in enumerate(zip(specs, readings, strict=True)):
         reading = whole.in_words()
-        own = own.model_copy(update={"layer": layer.layer, "token": _explained(own, whole, pretrained)})
-        tensors, statistics = _tensors_and_statistics(own, layer, computed, chosen.output, text)
+        chosen_token = _explained(asked, whole, pretrained)
+        resolved = asked.model_copy(update={"layer": layer.layer, "token": chosen_token})
+        tensors, result = _tensors_and_statistics(resolved, layer, computed, chosen.output, text)
         if spec.explain:
             ids = {"token_ids": named(reading.text.ids, "token")}
             if spec.reads_context and reading.context is not None:
-                ids["context_token_ids"] = named(reading.context.ids, "key")
+                ids |= {"context_token_ids": named(reading.context.ids, "key")}
             tensors = ids | tensors
         context = reading.context.tokens if spec.reads_context and reading.context else ()
         read = Texts(reading.text.tokens, context, token_spelling=spelling)
         if spec.image is not None:
-            queries = look_queries(getattr(spec, "from"), reading.text, pretrained) or []
-            own = own.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
+            queries = look_queries(spec.looking_tokens(), reading.text, pretrained) or []
+            resolved = resolved.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
         said, pictures = [*notes, *whole.left_out_notes()], pictures_of(reading)
-        reports.append(build_report(own, read, tensors, statistics, said, pictures=pictures))
+        reports.append(build_report(resolved, read, tensors, result, said, pictures=pictures))
     return reports
 
 
@@ -259,53 +261,66 @@ def _computed(
 def _tensors_and_statistics(
     spec: AttentionOfModel,
     layer: CapturedLayer,
-    found: Computed,
+    computed: Computed,
     projected: Tensor | None,
     text: int,
-) -> tuple[dict[str, NamedTensor], dict[str, Statistic]]:
+) -> tuple[dict[str, NamedTensor], AttentionStatistics]:
     """The part of one text, of all heads or of one."""
     head, attention = spec.head or 0, layer.attention
     lead = LeadingAxes(has_batch=False, has_head=spec.shows_all_heads)
-    own = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)
+    place = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)
     tensors: dict[str, NamedTensor] = {}
-    statistics: dict[str, Statistic] = {}
+    result = AttentionStatistics()
     output = None
     if isinstance(attention, AttentionLayer):
-        assert found.scores is not None and found.raw_scores is not None and found.output is not None
+        assert computed.scores is not None and computed.raw_scores is not None
+        assert computed.output is not None
+        raw, scaled = computed.raw_scores[place], computed.scores[place]
+        tensors = {"scores": lead.named(raw, "query", "key")}
         if spec.explain:
             key, value = attention.expanded()
-            tensors["query"] = lead.named(attention.query[own], "query", "dim")
-            tensors["key"] = lead.named(key[own], "key", "dim")
-            tensors["value"] = lead.named(value[own], "key", "dim")
-        scores = {"scores": found.raw_scores[own], "scaled_scores": found.scores[own]}
-        statistics = {name: Numbers(moments(tensor[tensor > -torch.inf])) for name, tensor in scores.items()}
-        shown = scores if spec.explain else {"scores": scores["scores"]}
-        tensors |= {name: lead.named(tensor, "query", "key") for name, tensor in shown.items()}
-        output = lead.back(found.output[own])
-    assert found.weights is not None
-    tensors["weights"] = lead.named(found.weights[own], "query", "key")
+            tensors = {
+                "query": lead.named(attention.query[place], "query", "dim"),
+                "key": lead.named(key[place], "key", "dim"),
+                "value": lead.named(value[place], "key", "dim"),
+                **tensors,
+                "scaled_scores": lead.named(scaled, "query", "key"),
+            }
+        result = AttentionStatistics(
+            scores=_moments_of_visible(raw),
+            scaled_scores=_moments_of_visible(scaled),
+            score_rule=_score_rule(attention, head) if spec.explain else None,
+        )
+        output = lead.back(computed.output[place])
+    assert computed.weights is not None
+    tensors |= {"weights": lead.named(computed.weights[place], "query", "key")}
     if output is not None and lead.has_head:
-        tensors["head_outputs"] = named(output, "head", "query", "dim")
+        tensors |= {"head_outputs": named(output, "head", "query", "dim")}
         output = None if projected is None else projected[text]
-    if isinstance(attention, AttentionLayer) and spec.explain:
-        statistics["score_rule"] = _score_rule(attention, head)
-        if attention.rules.bias is not None:
-            bias = attention.rules.bias.expand(attention.shape)
-            tensors["bias"] = lead.named(bias[own], "query", "key")
+    if isinstance(attention, AttentionLayer) and spec.explain and attention.rules.bias is not None:
+        bias = attention.rules.bias.expand(attention.shape)
+        tensors |= {"bias": lead.named(bias[place], "query", "key")}
     if output is not None:
-        tensors["output"] = named(output, "query", "dim")
-    ranked = {name: getattr(found, name) for name in ("top_keys", "top_weights", "received_mass")}
+        tensors |= {"output": named(output, "query", "dim")}
+    ranked = computed.top_keys, computed.top_weights, computed.received_mass
+    top_keys, top_weights, received_mass = (None if part is None else part[place] for part in ranked)
     part = Computed(
-        rows={name: row[own] for name, row in found.rows.items()},
-        **{name: tensor[own] for name, tensor in ranked.items() if tensor is not None},
+        rows={name: row[place] for name, row in computed.rows.items()},
+        top_keys=top_keys,
+        top_weights=top_weights,
+        received_mass=received_mass,
     )
-    return tensors, statistics | row_tensors(part, lead, None)
+    measured = row_tensors(part, lead, None)
+    return tensors, replace(result, rows=measured.rows, keys=measured.keys)
 
 
-def _score_rule(layer: AttentionLayer, head: int) -> Numbers:
-    """How a head's scores are computed from query · key, for readers who check them."""
+def _moments_of_visible(scores: Tensor) -> ScoreMoments:
+    return ScoreMoments.single(**moments(scores[scores > -torch.inf]))
+
+
+def _score_rule(layer: AttentionLayer, head: int) -> ScoreRule:
     sink = None if layer.rules.sink is None else layer.rules.sink[0, head].item()
-    return Numbers(scale=layer.scale, softcap=layer.rules.softcap, sink=sink)
+    return ScoreRule.single(scale=layer.scale, softcap=layer.rules.softcap, sink=sink)
 
 
 PAGE = ModelPage(read=read, report_each=report_each, steps=steps)

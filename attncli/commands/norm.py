@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from attncli.report import Numbers, Report, Step
+from attncli.report import Report, Step
 from attncli.settings.fields import (
     BYTES_PER_VECTOR_ENTRY,
     Contradictions,
@@ -12,7 +12,6 @@ from attncli.settings.fields import (
     ExplainSpec,
     Size,
     contradiction,
-    in_group,
 )
 from attncli.settings.pages import SampledPage
 from attncli.settings.text import Texts
@@ -51,11 +50,11 @@ class NormSpec(ExplainSpec):
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
         return 5 * self.batch_size * self.num_features * BYTES_PER_VECTOR_ENTRY
 
-    def single_statistics(self) -> tuple[str, ...]:
-        outputs = [name for kind, names in OUTPUTS.items() if self.kind in (kind, "all") for name in names]
-        of_each = ("feature0_mean", "feature0_std", "example0_mean", "example0_std")
-        names = [name for output in ("input", *outputs) for name in in_group(output, *of_each)]
-        return (*names, *in_group("agreement_with_torch", *outputs))
+    def result_kind(self) -> str:
+        return self.experiment
+
+    def unmeasured(self) -> set[str]:
+        return {name for kind, names in OUTPUTS.items() if self.kind not in (kind, "all") for name in names}
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -81,17 +80,6 @@ def steps(spec: NormSpec, report: Report) -> tuple[Step, ...]:
     return norm_steps(report, _form(spec))
 
 
-def _first_feature_and_example(data: Any) -> Numbers:
-    """Mean and unbiased standard deviation of feature 0 over the batch and of example 0 over its features."""
-    feature, example = data[:, 0], data[0]
-    return Numbers(
-        feature0_mean=feature.mean().item(),
-        feature0_std=feature.std().item() if len(feature) > 1 else None,
-        example0_mean=example.mean().item(),
-        example0_std=example.std().item() if len(example) > 1 else None,
-    )
-
-
 def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
     """The normalised data, its first feature and example, and the differences from torch's own modules."""
     import torch
@@ -102,7 +90,7 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
 
     shape, device = (spec.batch_size, spec.num_features), choose_device(spec.device)
     data = torch.randn(shape, generator=draws.generator).to(device)
-    found = normalised(data, _form(spec))
+    result = normalised(data, _form(spec))
     notes = []
     if spec.kind != "rms":
         notes.append(
@@ -110,16 +98,14 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
             if spec.variance == "unbiased"
             else "Divided by the biased standard deviation (n), as torch's own layers do."
         )
-    if found.running:
+    if result.running:
         notes.append(
             "Running statistics: mean and unbiased variance after one step from 0 and 1; eval mode uses them."
         )
-    outputs = {"input": data, **found.outputs}
+    outputs = {"input": data, **result.outputs}
     tensors = {name: named(output, "batch", "dim") for name, output in outputs.items()}
-    tensors |= {name: named(statistic, "dim") for name, statistic in found.running.items()}
-    statistics = {name: _first_feature_and_example(output) for name, output in outputs.items()}
-    statistics["agreement_with_torch"] = Numbers(found.differences)
-    return build_report(spec, texts, tensors, statistics, notes)
+    tensors |= {name: named(statistic, "dim") for name, statistic in result.running.items()}
+    return build_report(spec, texts, tensors, result.effects, notes)
 
 
 PAGE = SampledPage(run=run, steps=steps)

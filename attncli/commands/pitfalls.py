@@ -4,20 +4,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from attncli.report import Numbers, Report, Row, Statistic, Table, pair_names
-from attncli.settings.fields import BYTES_PER_WEIGHT, Contradictions, Everyday, Size, contradiction, in_group
+from attncli.report import Report, pair_names
+from attncli.settings.fields import BYTES_PER_WEIGHT, Contradictions, Everyday, Size, contradiction
 from attncli.settings.pages import SampledPage
 from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec
 
 
 class Pitfall(NamedTuple):
-    """A mistake in short and in a sentence, the metric that exposes it, how to notice it, and all metrics."""
+    """A mistake in short and in a sentence, the metric that exposes it, how to notice it; all it measures."""
 
     summary: str
     mistake: str
     metric: str
     notice: str
     metrics: tuple[str, ...]
+    tables: tuple[str, ...] = ()
 
 
 PITFALLS = {
@@ -34,6 +35,7 @@ PITFALLS = {
         "score_variance",
         "Print scores.var() for two sizes of head_dim before training: it must not grow.",
         ("score_variance", "mean_max_weight"),
+        ("growth",),
     ),
     "uniform-projections": Pitfall(
         "positive projections: enormous scores, one-hot rows",
@@ -55,6 +57,7 @@ PITFALLS = {
         "rows_named_wrongly",
         "As many labels as tokens, taken from the tokens: a repeated word stays two rows.",
         ("rows_named_wrongly", "labels"),
+        ("readings",),
     ),
     "wrong-axis": Pitfall(
         "softmax over queries: columns sum to one, rows do not",
@@ -104,16 +107,15 @@ class PitfallsSpec(TextSpec):
         pairs = 2 * num_queries * (num_queries + self.embed_dim) + 4 * self.embed_dim**2
         return pairs * BYTES_PER_WEIGHT
 
-    def single_statistics(self) -> tuple[str, ...]:
+    def result_kind(self) -> str:
+        return "pitfalls" if self.pitfall is None else "pitfalls of one"
+
+    def unmeasured(self) -> set[str]:
         if self.pitfall is None:
-            return in_group("pitfalls.N", "wrong", "right")
-        own = PITFALLS[self.pitfall].metrics
-        wrong_and_right = (*in_group("wrong", *own), *in_group("right", *own))
-        if self.pitfall == "no-scaling":
-            grown = [f"{side}_{name}" for name in own for side in ("wrong", "right")]
-            return (*wrong_and_right, *in_group("growth.N", "head_dim", *grown))
-        readings = in_group("readings.N", "weight") if self.pitfall == "vocabulary-labels" else ()
-        return (*wrong_and_right, *readings)
+            return set()
+        pitfall = PITFALLS[self.pitfall]
+        others = {name for other in PITFALLS.values() for name in (*other.metrics, *other.tables)}
+        return others.difference(pitfall.metrics, pitfall.tables)
 
     def unused_keys(self) -> frozenset[str]:
         splits_heads = self.pitfall in (None, "merged-heads")
@@ -137,42 +139,41 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
     Every mistake starts from the same vectors and the same state of the generator.
     """
     from attncli.commands.attention import embedded
+    from attncli.records.demonstrations import MistakeLine, Mistakes
     from attncli.report_parts import build_report, named
-    from attncli.toys.pitfalls import COMPARISONS, Comparison, Start
+    from attncli.toys.pitfalls import COMPARISONS, Comparison, MistakeInputs
 
     (source,) = embedded(spec, texts, draws)
     state = draws.generator.get_state()
 
     def compared(name: str) -> Comparison:
         draws.generator.set_state(state)
-        return COMPARISONS[name](Start(texts.tokens, source.vectors, draws.generator, spec.num_heads))
+        inputs = MistakeInputs(texts.tokens, source.vectors, draws.generator, spec.num_heads)
+        return COMPARISONS[name](inputs)
 
     if spec.pitfall is None:
-        rows = Table(_line(name, compared(name)) for name in PITFALLS)
+        lines = [
+            MistakeLine.single(
+                pitfall=name,
+                figure=pitfall.metric,
+                wrong=result.wrong[pitfall.metric],
+                right=result.right[pitfall.metric],
+                mistake=pitfall.summary,
+            )
+            for name, pitfall in PITFALLS.items()
+            for result in [compared(name).result]
+        ]
         about = "attn pitfalls NAME shows one, wrong beside right, and how to notice it."
-        return build_report(spec, texts, {}, {"pitfalls": rows}, [], about=about)
+        return build_report(spec, texts, {}, Mistakes(pitfalls=MistakeLine.rows(lines)), [], about=about)
     pitfall, both = PITFALLS[spec.pitfall], compared(spec.pitfall)
     notes = [f"It shows in {pitfall.metric}. How to notice it: {pitfall.notice}"]
-    if both.wrong[pitfall.metric] == both.right[pitfall.metric]:
+    if both.result.wrong[pitfall.metric] == both.result.right[pitfall.metric]:
         notes.append("Here the number is the same both ways: these settings do not expose the mistake.")
     tensors = {} if both.weights is None else {"weights": named(both.weights, "query", "key")}
-    for name, pair in both.pairs.items():
-        for own, tensor in zip(pair_names(name), (pair.wrong, pair.right), strict=True):
-            tensors[own] = named(tensor, *pair.axes)
-    statistics: dict[str, Statistic] = {"wrong": Numbers(both.wrong), "right": Numbers(both.right)}
-    statistics |= {name: Table(rows) for name, rows in both.tables.items()}
-    return build_report(spec, texts, tensors, statistics, notes, about=pitfall.mistake)
-
-
-def _line(name: str, both: Any) -> Row:
-    metric = PITFALLS[name].metric
-    return {
-        "pitfall": name,
-        "figure": metric,
-        "wrong": both.wrong[metric],
-        "right": both.right[metric],
-        "mistake": PITFALLS[name].summary,
-    }
+    for name, ways in both.pairs.items():
+        for full_name, tensor in zip(pair_names(name), (ways.wrong, ways.right), strict=True):
+            tensors[full_name] = named(tensor, *ways.axes)
+    return build_report(spec, texts, tensors, both.result, notes, about=pitfall.mistake)
 
 
 PAGE = SampledPage(run=run)

@@ -1,12 +1,12 @@
 """`attn scale-demo`: the variance of scores grows with head_dim, and a softmax of large scores saturates."""
 
-from math import isinf
+from math import inf
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from attncli.errors import RunError
-from attncli.report import NamedTensor, Numbers, Report, Statistic, Step, Table
+from attncli.report import NamedTensor, Report, Step
 from attncli.settings.fields import (
     BYTES_PER_VECTOR_ENTRY,
     CONFIG_ONLY,
@@ -15,7 +15,6 @@ from attncli.settings.fields import (
     ExplainSpec,
     Scale,
     Size,
-    in_group,
 )
 from attncli.settings.pages import SampledPage
 from attncli.settings.text import Texts
@@ -71,13 +70,11 @@ class ScaleDemoSpec(ExplainSpec):
         rows = self.batch_size * self.num_tokens
         return rows * (self.num_tokens + max(self.head_dim)) * BYTES_PER_VECTOR_ENTRY
 
-    def single_statistics(self) -> tuple[str, ...]:
-        variance = "variance.N" if len(self.head_dim) > 1 else "variance"
-        of_row = ("factor", "softmax.N", "max_weight", "entropy", "gradient_norm")
-        return (
-            *in_group(variance, "head_dim", "query", "key", "raw_scores", "scaled_scores"),
-            *in_group("sharpness.N", *of_row),
-        )
+    def result_kind(self) -> str:
+        return self.experiment
+
+    def unmeasured(self) -> set[str]:
+        return {"variance" if len(self.head_dim) > 1 else "variance.N"}
 
     @field_validator("curve")
     @classmethod
@@ -111,44 +108,45 @@ def run(spec: ScaleDemoSpec, texts: Texts, draws: Any) -> Report:
     """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
     import torch
 
-    from attncli.core.summaries import moments
+    from attncli.records.demonstrations import ScaleEffects, ScoreVariances, SharpenedSoftmax
     from attncli.report_parts import build_report, named
     from attncli.toys.attention import choose_device
     from attncli.toys.explained_lessons import tensor_name
-    from attncli.toys.lessons import scored, sharpened
+    from attncli.toys.lessons import score_variances, scored, sharpened
 
     device = choose_device(spec.device)
-    variance: list[Numbers] = []
+    variances: list[ScoreVariances] = []
     kept: dict[str, NamedTensor] = {}
     for number, head_dim in enumerate(spec.head_dim):
         shape = (spec.batch_size, spec.num_tokens, head_dim)
         query, key = (torch.randn(shape, generator=draws.generator).to(device) for _ in range(2))
-        found = scored(query, key, spec.scale)
-        variances = {name: moments(tensor)["variance"] for name, tensor in found.items()}
-        if any(map(isinf, variances.values())):
+        scores = scored(query, key, spec.scale)
+        variances.append(score_variances(scores, head_dim))
+        if inf in variances[-1].values():
             raise RunError(f"scale-demo: the scores overflow float32: use a smaller scale (got {spec.scale})")
-        variance.append(Numbers({"head_dim": head_dim, **variances}))
         if spec.explain:
             kept |= {
-                tensor_name(name, number, len(spec.head_dim)): named(found[name], *AXES[name])
-                for name in found
+                tensor_name(name, number, len(spec.head_dim)): named(tensor, *AXES[name])
+                for name, tensor in scores.items()
             }
     curve_logits = torch.arange(*spec.curve, dtype=torch.float64)
+    logits = named(torch.tensor(spec.logits, dtype=torch.float64), "key")
     tensors = {
         **kept,
-        "logits": named(torch.tensor(spec.logits, dtype=torch.float64), "key"),
+        "logits": logits,
         "curve_logits": named(curve_logits, "point"),
         "curve_weights": named(curve_logits.softmax(dim=-1), "point"),
     }
-    statistics: dict[str, Statistic] = {
-        "variance": Table(variance) if len(variance) > 1 else variance[0],
-        "sharpness": Table(sharpened(spec.logits, factor) for factor in spec.factors),
-    }
+    result = ScaleEffects(
+        logits=logits,
+        variance=ScoreVariances.rows(variances),
+        sharpness=SharpenedSoftmax.rows(sharpened(spec.logits, factor) for factor in spec.factors),
+    )
     notes = [
         "Scaling keeps the scores at unit variance, whatever head_dim is, so that softmax stays diffuse.",
         "gradient_norm is the Frobenius norm of the softmax Jacobian: it vanishes as the row saturates.",
     ]
-    return build_report(spec, texts, tensors, statistics, notes)
+    return build_report(spec, texts, tensors, result, notes)
 
 
 PAGE = SampledPage(run=run, steps=steps)

@@ -12,7 +12,7 @@ its declaration in the class, and stands nowhere else:
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, ClassVar, Self, SupportsIndex, TypeVar, Union, get_args, get_origin, overload
 
 import numpy as np
@@ -197,8 +197,9 @@ class Record(Mapping[str, Cell | list[Cell]]):
 
     @classmethod
     def single(cls, **cells: object) -> Self:
-        """A single row."""
-        return cls.rows([cells])[0]
+        """A single row, of which all cells may be missing where none is needed."""
+        rows = cls.rows([cells])
+        return rows[0] if cells else cls({}, 0)
 
 
 class Records(Table[R]):
@@ -313,7 +314,9 @@ class StatisticGroup:
     A table is a list of rows of the class `kind`. With `axes` its columns are tensors: of one axis the rows',
     of two the rows' and that of the arrays in its cells. A single row is an object of numbers, and so are
     fields that are numbers themselves. Tensors whose axes depend on what was asked for, without a `kind`, are
-    there as they are. A table that `may_be_empty` has no rows where a report lacks it.
+    there as they are. A table that `may_be_empty` has no rows where a report lacks it. Of texts that run
+    together a single row is a table with one row per text, whose columns are tensors along `batch`.
+    `is_bare_alone`: a table of one row is an object of its numbers.
     """
 
     name: str
@@ -325,15 +328,24 @@ class StatisticGroup:
     may_be_empty: bool = False
     is_single: bool = False
     of_numbers: bool = False
+    is_bare_alone: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether a report has it as a list of rows."""
+        return not (self.axes or self.is_single)
 
     def statistic(self, result: "Result") -> Statistic | None:
         """What a report holds of it; None for a table that is not there."""
         if self.of_numbers:
             return Numbers({name: getattr(result, name) for name in self.fields})
         value = getattr(result, self.fields[0])
-        if isinstance(value, Records) and self.axes:
-            tensors = {name: NamedTensor(self.axes, np.asarray(kept)) for name, kept in value.cells.items()}
+        axes = ("batch",) if self.is_single else self.axes
+        if isinstance(value, Records) and axes:
+            tensors = {name: NamedTensor(axes, np.asarray(kept)) for name, kept in value.cells.items()}
             return Tensors(tensors)
+        if isinstance(value, Records) and self.is_bare_alone and len(value) == 1:
+            return Numbers(value[0])
         if isinstance(value, Record):
             return Numbers(value)
         return value if value or self.is_needed else None  # a report has no table without rows
@@ -354,9 +366,11 @@ class StatisticGroup:
             case Numbers() if self.is_single:
                 numbers = self.kind.single(**statistic)
                 return {name: numbers[name] for name in self.fields} if self.of_numbers else {first: numbers}
-            case Records() if not self.axes and not self.is_single and statistic.kind is self.kind:
+            case Numbers() if self.is_bare_alone:
+                return {first: self.kind.rows([statistic])}
+            case Records() if self.is_table and statistic.kind is self.kind:
                 return {first: statistic}
-            case Table() if not self.axes and not self.is_single:
+            case Table() if self.is_table:
                 return {first: self.kind.rows(statistic)}
         raise TypeError(f"{self.name} has another form")
 
@@ -368,15 +382,25 @@ def group(
     is_kept: bool = True,
     is_needed: bool = True,
     may_be_empty: bool = False,
+    is_bare_alone: bool = False,
 ) -> Any:
     """The declaration of a field of a result that stands among a report's statistics; see `StatisticGroup`.
 
     By default it has the field's name. What may be empty, or is not needed, need not be given.
     """
-    metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty)}
+    metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty, is_bare_alone)}
     if is_needed and not may_be_empty:
         return field(metadata=metadata)
     return field(default=None, metadata=metadata)
+
+
+def tensor(*, num_axes: int, is_needed: bool = False) -> Any:
+    """The declaration of a field that is one of a report's tensors, with so many axes or more.
+
+    It is filled in where a result is read from a report.
+    """
+    metadata = {"tensor": (num_axes, is_needed)}
+    return field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
 
 
 def number(name: str, *, unit: str = "") -> Any:
@@ -403,13 +427,20 @@ class Result:
         for part in fields(cls):
             annotation = next(kind for kind in _alternatives(part.type) if kind is not type(None))
             if "group" in part.metadata:
-                name, axes, is_kept, is_needed, may_be_empty = part.metadata["group"]
+                name, axes, *flags = part.metadata["group"]
+                is_kept, is_needed, may_be_empty, is_bare_alone = flags
                 (kind,) = get_args(annotation) or (annotation,)
-                is_single = get_origin(annotation) is None
                 name = name or part.name
-                kind = None if kind is Tensors else kind
                 groups[name] = StatisticGroup(
-                    name, kind, (part.name,), axes, is_kept, is_needed, may_be_empty, is_single
+                    name,
+                    None if kind is Tensors else kind,
+                    (part.name,),
+                    axes,
+                    is_kept,
+                    is_needed,
+                    may_be_empty,
+                    is_single=get_origin(annotation) is None,
+                    is_bare_alone=is_bare_alone,
                 )
             elif "number" in part.metadata:
                 name, unit = part.metadata["number"]
@@ -418,15 +449,29 @@ class Result:
                 groups[name] = StatisticGroup(name, kind, (*numbers[name],), is_single=True, of_numbers=True)
         return (*groups.values(),)
 
+    @classmethod
+    def tensors(cls) -> dict[str, tuple[int, bool]]:
+        """The fields that are tensors of a report: their least number of axes, and whether all have them."""
+        return {part.name: part.metadata["tensor"] for part in fields(cls) if "tensor" in part.metadata}
+
     def statistics(self) -> dict[str, Statistic]:
         """What a report holds of it, which has no table without rows."""
         statistics = {place.name: place.statistic(self) for place in self.groups()}
         return {name: statistic for name, statistic in statistics.items() if statistic}
 
     @classmethod
-    def read(cls, statistics: Mapping[str, Statistic]) -> Self:
+    def read(
+        cls, statistics: Mapping[str, Statistic], tensors: Mapping[str, NamedTensor] = MappingProxyType({})
+    ) -> Self:
         """The result that a report holds; TypeError where something is missing or has another form."""
         values: dict[str, object] = {}
+        for name, (num_axes, is_needed) in cls.tensors().items():
+            drawn = tensors.get(name)
+            if drawn is None and is_needed:
+                raise TypeError(f"{cls.__name__} needs {name}")
+            if drawn is not None and (drawn.values.ndim < num_axes or not drawn.values.size):
+                raise TypeError(f"{name} must have {num_axes} axes or more, and numbers")
+            values[name] = drawn
         for place in cls.groups():
             if place.name in statistics:
                 values |= place.read(statistics[place.name])
@@ -448,7 +493,7 @@ class Result:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """What a report calls the parts of it."""
-        return tuple(place.name for place in cls.groups())
+        return (*(place.name for place in cls.groups()), *cls.tensors())
 
     def __repr__(self) -> str:
         return self._first_rows().text()
@@ -457,8 +502,13 @@ class Result:
         return self._first_rows().html()
 
     def _first_rows(self) -> SmallTable:
-        """Its first table that has rows, or its first one where none has."""
+        """Its first table that has rows, or its first one where none has; else its first single numbers."""
         values = [(name, getattr(self, name)) for place in self.groups() for name in place.fields]
-        tables = [(name, value) for name, value in values if isinstance(value, Records)]
+        tables: list[tuple[str, Sequence[Record]]] = [
+            *((name, value) for name, value in values if isinstance(value, Records)),
+            *((name, [value]) for name, value in values if isinstance(value, Record)),
+        ]
+        if not tables:
+            return SmallTable.of(type(self).__name__, [])
         name, rows = next((table for table in tables if table[1]), tables[0])
         return SmallTable.of(type(self).__name__, rows, f".{name}")

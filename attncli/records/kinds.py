@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 
+from attncli.records.attention import AttentionStatistics, AverageStatistics, OutsideWeights
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
+from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffects, ScaleEffects
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
@@ -16,6 +18,15 @@ from attncli.records.values import is_table_of_heads
 from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
+    "self": AttentionStatistics,
+    "multihead": AttentionStatistics,
+    "cross": AttentionStatistics,
+    "show": OutsideWeights,
+    "average": AverageStatistics,
+    "scale-demo": ScaleEffects,
+    "norm": NormEffects,
+    "pitfalls": Mistakes,
+    "pitfalls of one": MistakeComparison,
     "ablate": HeadEffects,
     "heads": HeadSurvey,
     "diff of texts": TextDifferences,
@@ -34,9 +45,9 @@ KINDS: dict[str, type[Result]] = {
 """An experiment with one kind has its name; more begin with it."""
 
 
-def kind_of(result: Result) -> str:
-    """The name of the kind of a result."""
-    return next(name for name, kind in KINDS.items() if type(result) is kind)
+def kind_of(result: Result, experiment: str) -> str:
+    """The name of the kind of a result of an experiment."""
+    return next(name for name, kind in kinds_of(experiment).items() if type(result) is kind)
 
 
 def known_kind(name: str) -> str:

@@ -542,17 +542,24 @@ def kept_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str]
     rows: list[str] = []
     singles: list[str] = []
     for group in kind.groups():
-        if not group.is_kept or group.name in left_out or group.kind is None:
+        is_left_out = group.name in left_out and not group.is_bare_alone
+        if not group.is_kept or is_left_out or group.kind is None:
             continue
         columns = [column for name, column in group.kind.columns.items() if name not in left_out]
-        names = [column.name for column in columns if column.is_number and column.is_kept]
-        names += [f"{column.name}.N" for column in columns if column.is_list]
+        names = [
+            f"{column.name}.N" if column.is_list else column.name
+            for column in columns
+            if column.is_list or (column.is_number and column.is_kept)
+        ]
         if group.axes:
             rows += names
         elif is_table_of_heads(group.name) and not group.is_single:
             singles += [name for name in names if name not in PLACES]
         else:
-            singles += in_group(group.name if group.is_single else f"{group.name}.N", *names)
+            alone = [group.name] if group.is_single or group.is_bare_alone else []
+            several = [] if group.is_single else [f"{group.name}.N"]
+            for prefix in {*alone, *several} - {*left_out}:
+                singles += in_group(prefix, *names)
     return rows, singles
 
 

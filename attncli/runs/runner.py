@@ -535,7 +535,8 @@ def _own_statistic(found: Statistic, place: int) -> Statistic:
     own = Tensors((name, _own_tensor(tensor, place)) for name, tensor in found.items())
     if any(tensor.axes for tensor in own.values()):
         return own
-    return Numbers((name, tensor.values.item()) for name, tensor in own.items())
+    numbers = {name: tensor.values.item() for name, tensor in own.items()}
+    return Numbers((name, number if number == number else None) for name, number in numbers.items())
 
 
 CONTINUED_NOTE = "Draws go on from the step before, on one generator."

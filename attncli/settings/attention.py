@@ -13,7 +13,6 @@ from attncli.settings.fields import (
     BYTES_PER_WEIGHT,
     CONFIG_ONLY,
     MAX_SIZE,
-    MOMENTS,
     Contradictions,
     Count,
     Everyday,
@@ -25,7 +24,6 @@ from attncli.settings.fields import (
     Spec,
     TextSource,
     contradiction,
-    in_group,
 )
 from attncli.settings.models import (
     PICTURE_HELP,
@@ -180,8 +178,6 @@ class PositionSpec(VariantSpec):
 ProjectionName = Literal["query", "key", "value"]
 
 
-SCORES = ("scores", "scaled_scores")
-"""The groups of the moments of scores."""
 ExplainedHead = Annotated[
     HeadNumber | None,
     Heading("Output"),
@@ -292,14 +288,12 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
         }
         return (*self.measured_of_rows(), *(name for name, is_there in of_scores.items() if is_there))
 
-    def single_statistics(self) -> tuple[str, ...]:
-        groups = list(SCORES)
-        if self.differential:
-            groups += [f"second_{group}" for group in groups]
-        names = [name for group in groups for name in in_group(group, *MOMENTS)]
-        if self.differential:
-            names += in_group("differential", "lambda_init", "lambda")
-        return tuple(names)
+    def result_kind(self) -> str:
+        return self.experiment
+
+    def unmeasured(self) -> set[str]:
+        of_halves = set() if self.differential else {"second_scores", "second_scaled_scores", "differential"}
+        return {"score_rule", "agreement", *of_halves}
 
     def num_weights(self, num_queries: int, num_keys: int) -> int:
         return (self.batch_size or 1) * self.query_heads() * num_queries * num_keys
@@ -376,9 +370,9 @@ class SelfSpec(PositionSpec, AttentionSpec):
     )
     next_steps = ("--causal", "--explain", "--show scores,output", "-o page.html")
 
-    def single_statistics(self) -> tuple[str, ...]:
+    def unmeasured(self) -> set[str]:
         has_loop = self.projection == "none" and set(self.variants_on()) <= {"window"}
-        return (*super().single_statistics(), *(["agreement.loop_vs_matmul"] if has_loop else []))
+        return {*super().unmeasured(), "loop_vs_softmax"} - ({"agreement"} if has_loop else set())
 
     def can_run_together(self) -> bool:
         # Without projections the loop form is computed as well, of one text at a time.
@@ -534,6 +528,11 @@ class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
 
     layer: Annotated[Layer, NoFlag()] = Field(default_factory=first_of_model)
 
+    def looking_tokens(self) -> list[str]:
+        """The tokens of a picture whose looks are drawn: the setting `from`, which is no name in Python."""
+        tokens: list[str] = getattr(self, "from")
+        return tokens
+
 
 class HeadSpec(LayerSpec):
     """Which head of the layer, too."""
@@ -563,10 +562,14 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
     def row_statistics(self) -> tuple[str, ...]:
         return (*self.measured_of_rows(), "received_mass")
 
-    def single_statistics(self) -> tuple[str, ...]:
-        of_scores = () if self.words else SCORES
-        names = [name for group in of_scores for name in in_group(group, *MOMENTS)]
-        return (*names, *(in_group("score_rule", "scale", "softcap", "sink") if self.explain else ()))
+    def result_kind(self) -> str:
+        return self.experiment
+
+    def unmeasured(self) -> set[str]:
+        of_scores = {"scores", "scaled_scores"} if self.words else set()
+        of_rule = set() if self.explain else {"score_rule"}
+        others = {"second_scores", "second_scaled_scores", "differential", "agreement"}
+        return of_scores | of_rule | others
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()

@@ -51,7 +51,6 @@ BYTES_PER_TOP_KEY = 40
 
 SUMMARIES = ("mean", "min", "max")
 """What a run keeps of a statistic of rows, for each head."""
-MOMENTS = ("mean", "variance", "min", "max")
 
 SCALES = ("sqrt", "fourth-root", "none")
 MAX_SCALE = 1e38

@@ -1,6 +1,6 @@
 """Averaging, normalising and scaling: what the lessons around attention compute."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from typing import NamedTuple
@@ -26,7 +26,17 @@ from attncli.core.mechanisms import (
     softmax_averaging_weights,
 )
 from attncli.core.names import OF_WEIGHTS
+from attncli.core.summaries import moments
 from attncli.errors import RunError
+from attncli.records.attention import LoopDifferences
+from attncli.records.columns import Records
+from attncli.records.demonstrations import (
+    FirstMoments,
+    NormDifferences,
+    NormEffects,
+    ScoreVariances,
+    SharpenedSoftmax,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +89,21 @@ def averaging_statistics(
 
 
 def differences_from_loop(
-    vectors: TokenVectors, by_matrix: TokenVectors, form: AverageForm
-) -> dict[str, TokenVectors]:
-    """|loop - matmul| and |loop - softmax|; NaN for sums, which a softmax cannot give."""
+    vectors: TokenVectors, by_matrix: TokenVectors, form: AverageForm, *, by_text: bool = False
+) -> LoopDifferences | Records[LoopDifferences]:
+    """The largest |loop - matmul| and |loop - softmax|, or a row of them per text.
+
+    None for sums, which a softmax cannot give.
+    """
     looped, by_softmax = (
         average(vectors, replace(form, method=way, softmax_twice=False)).output for way in ("loop", "softmax")
     )
     difference = (looped - by_softmax).abs() if form.aggregate == "mean" else torch.full_like(looped, nan)
-    return {"loop_vs_matmul": (looped - by_matrix).abs(), "loop_vs_softmax": difference}
+    differences = {"loop_vs_matmul": (looped - by_matrix).abs(), "loop_vs_softmax": difference}
+    if by_text:
+        of_texts = {name: each.flatten(1).amax(dim=1) for name, each in differences.items()}
+        return LoopDifferences.table(**{name: most.numpy(force=True) for name, most in of_texts.items()})
+    return LoopDifferences.single(**{name: each.max().item() for name, each in differences.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +121,24 @@ class NormForm:
 
 @dataclass(frozen=True)
 class Normalised:
-    """The data by each norm, the running statistics of batch norm, and |ours - torch's|, the largest.
+    """The data by each norm, the running statistics of batch norm, and what is measured of both.
 
-    None stands for the difference where ours divides by n - 1 and torch's own layer by n.
+    Of |ours - torch's| the largest: None where ours divides by n - 1 and torch's own layer by n.
     """
 
     outputs: dict[str, Data]
     running: dict[str, Float[Tensor, " feature"]]
-    differences: dict[str, float | None]
+    effects: NormEffects
+
+
+def _first_feature_and_example(data: Data) -> FirstMoments:
+    feature, example = data[:, 0], data[0]
+    return FirstMoments.single(
+        feature0_mean=feature.mean().item(),
+        feature0_std=feature.std().item() if len(feature) > 1 else None,
+        example0_mean=example.mean().item(),
+        example0_std=example.std().item() if len(example) > 1 else None,
+    )
 
 
 def normalised(data: Data, form: NormForm) -> Normalised:
@@ -139,7 +166,19 @@ def normalised(data: Data, form: NormForm) -> Normalised:
         name: None if other is None else (outputs[name] - other).abs().max().item()
         for name, other in theirs.items()
     }
-    return Normalised(outputs, running, differences)
+    effects = NormEffects(
+        input=_first_feature_and_example(data),
+        **{name: _first_feature_and_example(output) for name, output in outputs.items()},
+        agreement_with_torch=NormDifferences.single(**differences),
+    )
+    return Normalised(outputs, running, effects)
+
+
+def score_variances(tensors: Mapping[str, Tensor], head_dim: int) -> ScoreVariances:
+    """The unbiased variances of queries, keys and scores, as `scored` gives them."""
+    return ScoreVariances.single(
+        head_dim=head_dim, **{name: moments(tensor)["variance"] for name, tensor in tensors.items()}
+    )
 
 
 def scored(
@@ -151,15 +190,15 @@ def scored(
     return {"query": query, "key": key, **scores}
 
 
-def sharpened(logits: Sequence[float], factor: float) -> dict[str, float | list[str | float | None]]:
+def sharpened(logits: Sequence[float], factor: float) -> SharpenedSoftmax:
     """softmax(factor logits) in float64, how peaked it is, and the norm of its Jacobian."""
     weights = (torch.tensor(logits, dtype=torch.float64) * factor).softmax(dim=-1)
     if not weights.isfinite().all():
         raise RunError(f"scale-demo: logits times a factor of {factor:g} overflow: use smaller ones")
-    return {
-        "factor": factor,
-        "softmax": weights.tolist(),
-        "max_weight": weights.max().item(),
-        "entropy": torch.special.entr(weights).sum().item(),
-        "gradient_norm": softmax_gradient_norm(weights).item(),
-    }
+    return SharpenedSoftmax.single(
+        factor=factor,
+        softmax=weights.tolist(),
+        max_weight=weights.max().item(),
+        entropy=torch.special.entr(weights).sum().item(),
+        gradient_norm=softmax_gradient_norm(weights).item(),
+    )

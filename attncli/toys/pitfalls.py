@@ -1,7 +1,7 @@
 """The classic mistakes of attention: a wrong and a right computation on the same numbers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -9,13 +9,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.layer import merge_heads, split_heads
-from attncli.core.mechanisms import causal_mask, softmax_averaging_weights
+from attncli.core.mechanisms import TokenWeights, causal_mask, softmax_averaging_weights
+from attncli.records.columns import Records
+from attncli.records.demonstrations import GrownScores, LabelledRow, MistakeComparison, MistakeMetrics
 from attncli.toys.attention import sample_linear
 
 
 @dataclass(frozen=True)
-class Start:
-    """What a wrong and a right computation both start from; only merged_heads has several heads."""
+class MistakeInputs:
+    """What a wrong and a right computation both begin with; only merged_heads has several heads."""
 
     tokens: tuple[str, ...]
     vectors: Float[Tensor, "token dim"]
@@ -30,11 +32,7 @@ class Start:
         return scores
 
 
-Metrics = Mapping[str, float | int]
-Rows = list[dict[str, str | float | int | None]]
-
-
-class Pair(NamedTuple):
+class BothWays(NamedTuple):
     """A tensor that was computed wrongly and rightly, and its axes."""
 
     wrong: Tensor
@@ -44,16 +42,14 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Tensors computed both ways, the metrics of both under the same names, and further tables.
+    """Tensors computed both ways, and what is measured of both.
 
     `weights` are there where both ways have the same.
     """
 
-    pairs: Mapping[str, Pair]
-    wrong: Metrics
-    right: Metrics
-    tables: Mapping[str, Rows] = field(default_factory=dict)
-    weights: Float[Tensor, "query key"] | None = None
+    pairs: Mapping[str, BothWays]
+    result: MistakeComparison
+    weights: TokenWeights | None = None
 
 
 def compared_weights(
@@ -63,42 +59,40 @@ def compared_weights(
 ) -> Comparison:
     """Weights computed both ways, and each metric of them."""
     of_wrong, of_right = (
-        {name: metric(weights).item() for name, metric in metrics.items()} for weights in (wrong, right)
+        MistakeMetrics.single(**{name: metric(weights).item() for name, metric in metrics.items()})
+        for weights in (wrong, right)
     )
-    return Comparison({"weights": Pair(wrong, right)}, of_wrong, of_right)
+    result = MistakeComparison(wrong=of_wrong, right=of_right)
+    return Comparison({"weights": BothWays(wrong, right)}, result)
 
 
-Scores = Float[Tensor, "query key"]
-Weights = Float[Tensor, "query key"]
-
-
-def _weight_on_future(weights: Weights) -> Tensor:
+def _weight_on_future(weights: TokenWeights) -> Tensor:
     """The share of a row that lies on later keys, averaged over rows."""
     return weights.triu(1).sum(dim=-1).mean()
 
 
-def _sum_error(weights: Weights, dim: int) -> Tensor:
+def _sum_error(weights: TokenWeights, dim: int) -> Tensor:
     return (weights.sum(dim=dim) - 1).abs().max()
 
 
-def softmax_twice(start: Start) -> Comparison:
+def softmax_twice(inputs: MistakeInputs) -> Comparison:
     """softmax(softmax(s)) against softmax(s), over masked scores of zero: exp(0) = 1 lets the future in."""
-    count = len(start.tokens)
+    count = len(inputs.tokens)
     right = softmax_averaging_weights(causal_mask(count, count))
     metrics = {"weight_on_future": _weight_on_future, "first_row_on_itself": lambda weights: weights[0, 0]}
     return compared_weights(right.softmax(dim=-1), right, metrics)
 
 
-def wrong_axis(start: Start) -> Comparison:
+def wrong_axis(inputs: MistakeInputs) -> Comparison:
     """softmax over the queries against softmax over the keys."""
-    scores = start.projected_scores()
+    scores = inputs.projected_scores()
     metrics = {"row_sum_error": lambda w: _sum_error(w, -1), "column_sum_error": lambda w: _sum_error(w, -2)}
     return compared_weights(scores.softmax(dim=-2), scores.softmax(dim=-1), metrics)
 
 
-def late_mask(start: Start) -> Comparison:
+def late_mask(inputs: MistakeInputs) -> Comparison:
     """Zeros after the softmax against -inf before it: the rows lose what the hidden keys took."""
-    scores = start.projected_scores()
+    scores = inputs.projected_scores()
     hidden = ~causal_mask(*scores.shape).to(scores.device)
     wrong = scores.softmax(dim=-1).masked_fill(hidden, 0.0)
     right = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
@@ -109,39 +103,48 @@ def late_mask(start: Start) -> Comparison:
     return compared_weights(wrong, right, metrics)
 
 
-def _saturation(scores: Scores) -> Metrics:
+def _saturation(scores: Float[Tensor, "query key"]) -> MistakeMetrics:
     """The unbiased variance of all scores, and the mean largest weight: 1 where all rows are one-hot."""
     variance = scores.var().item() if scores.numel() > 1 else float("nan")
     largest = scores.softmax(dim=-1).amax(dim=-1).mean().item()
-    return {"score_variance": variance, "mean_max_weight": largest}
+    return MistakeMetrics.single(score_variance=variance, mean_max_weight=largest)
 
 
-def _compared_scores(wrong: Scores, right: Scores, **tables: Rows) -> Comparison:
-    weights = Pair(wrong.softmax(dim=-1), right.softmax(dim=-1))
-    pairs = {"scores": Pair(wrong, right), "weights": weights}
-    return Comparison(pairs, _saturation(wrong), _saturation(right), tables)
+def _compared_scores(
+    wrong: Float[Tensor, "query key"],
+    right: Float[Tensor, "query key"],
+    growth: Records[GrownScores] | None = None,
+) -> Comparison:
+    weights = BothWays(wrong.softmax(dim=-1), right.softmax(dim=-1))
+    pairs = {"scores": BothWays(wrong, right), "weights": weights}
+    result = MistakeComparison(wrong=_saturation(wrong), right=_saturation(right), growth=growth)
+    return Comparison(pairs, result)
 
 
-def no_scaling(start: Start) -> Comparison:
+def no_scaling(inputs: MistakeInputs) -> Comparison:
     """softmax(q k) against softmax(q k / sqrt(d)), for standard normal query and key."""
-    shape, device = start.vectors.shape, start.vectors.device
-    query, key = (torch.randn(shape, generator=start.generator).to(device) for _ in range(2))
-    growth: Rows = []
+    shape, device = inputs.vectors.shape, inputs.vectors.device
+    query, key = (torch.randn(shape, generator=inputs.generator).to(device) for _ in range(2))
+    growth = []
     for dim in [*(4**n for n in range(1, 12) if 4**n < shape[1]), shape[1]]:
         raw = query[:, :dim] @ key[:, :dim].mT
         wrong, right = _saturation(raw), _saturation(raw / dim**0.5)
-        row: dict[str, str | float | int | None] = {"head_dim": dim}
-        for name in wrong:
-            row |= {f"wrong_{name}": wrong[name], f"right_{name}": right[name]}
-        growth.append(row)
+        grown = GrownScores.single(
+            head_dim=dim,
+            wrong_score_variance=wrong.score_variance,
+            right_score_variance=right.score_variance,
+            wrong_mean_max_weight=wrong.mean_max_weight,
+            right_mean_max_weight=right.mean_max_weight,
+        )
+        growth.append(grown)
     scores = query @ key.mT
-    return _compared_scores(scores, scores / shape[1] ** 0.5, growth=growth)
+    return _compared_scores(scores, scores / shape[1] ** 0.5, GrownScores.rows(growth))
 
 
-def uniform_projections(start: Start) -> Comparison:
+def uniform_projections(inputs: MistakeInputs) -> Comparison:
     """W ~ U[0, 1) against the same samples moved to U(-1/sqrt(d), 1/sqrt(d)), as torch.nn.Linear starts."""
-    vectors, dim = start.vectors, start.vectors.shape[-1]
-    positive = [torch.rand(dim, dim, generator=start.generator).to(vectors.device) for _ in range(2)]
+    vectors, dim = inputs.vectors, inputs.vectors.shape[-1]
+    positive = [torch.rand(dim, dim, generator=inputs.generator).to(vectors.device) for _ in range(2)]
     centred = [(2 * matrix - 1) / dim**0.5 for matrix in positive]
     wrong, right = ((vectors @ query) @ (vectors @ key).mT / dim**0.5 for query, key in (positive, centred))
     return _compared_scores(wrong, right)
@@ -153,53 +156,50 @@ def _merged_wrongly(heads: Float[Tensor, "head token dim"]) -> Float[Tensor, "to
     return heads.contiguous().view(num_tokens, num_heads * dim)
 
 
-def merged_heads(start: Start) -> Comparison:
+def merged_heads(inputs: MistakeInputs) -> Comparison:
     """view alone against transpose and view: split and merged again, the input must come back."""
-    num_heads, (count, embed_dim) = start.num_heads, start.vectors.shape
+    num_heads, (count, embed_dim) = inputs.num_heads, inputs.vectors.shape
     # The same moves on the tokens' numbers show where each slice comes from.
     positions = torch.arange(count).float().unsqueeze(-1)
-    heads = split_heads(start.vectors, num_heads)
+    heads = split_heads(inputs.vectors, num_heads)
     origins = split_heads(positions.expand(-1, embed_dim).contiguous(), num_heads)
 
-    def merged_by(merge: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Metrics]:
+    def merged_by(merge: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, MistakeMetrics]:
         merged, sources = merge(heads), merge(origins)[:, :: embed_dim // num_heads].long()
-        metrics = {
-            "difference_from_input": (merged - start.vectors).abs().max().item(),
-            "rows_of_one_token": int((sources == positions).all(dim=-1).sum()),
-        }
+        metrics = MistakeMetrics.single(
+            difference_from_input=(merged - inputs.vectors).abs().max().item(),
+            rows_of_one_token=int((sources == positions).all(dim=-1).sum()),
+        )
         return merged, sources, metrics
 
     wrong, wrong_sources, of_wrong = merged_by(_merged_wrongly)
     right, right_sources, of_right = merged_by(merge_heads)
     pairs = {
-        "merged": Pair(wrong, right, ("token", "dim")),
-        "token_of_slice": Pair(wrong_sources, right_sources, ("token", "head")),
+        "merged": BothWays(wrong, right, ("token", "dim")),
+        "token_of_slice": BothWays(wrong_sources, right_sources, ("token", "head")),
     }
-    return Comparison(pairs, of_wrong, of_right)
+    return Comparison(pairs, MistakeComparison(wrong=of_wrong, right=of_right))
 
 
-def vocabulary_labels(start: Start) -> Comparison:
+def vocabulary_labels(inputs: MistakeInputs) -> Comparison:
     """Rows named by the sorted vocabulary against rows named by the sentence's words in their order."""
-    weights = start.projected_scores().softmax(dim=-1)
-    count, vocabulary = len(start.tokens), sorted(set(start.tokens))
+    weights = inputs.projected_scores().softmax(dim=-1)
+    count, vocabulary = len(inputs.tokens), sorted(set(inputs.tokens))
     labels = [*vocabulary, *["(no label)"] * (count - len(vocabulary))]
-    readings: Rows = [
-        {
-            "row": str(query),
-            "wrong": f"{labels[query]} → {labels[key]}",
-            "right": f"{start.tokens[query]} → {start.tokens[key]}",
-            "weight": weights[query, key].item(),
-        }
-        for query, key in enumerate(weights.argmax(dim=-1).tolist())
-    ]
-    named_wrongly = sum(label != token for label, token in zip(labels, start.tokens, strict=True))
-    return Comparison(
-        {},
-        {"rows_named_wrongly": named_wrongly, "labels": len(vocabulary)},
-        {"rows_named_wrongly": 0, "labels": count},
-        {"readings": readings},
-        weights,
+    largest = weights.argmax(dim=-1).tolist()
+    readings = LabelledRow.table(
+        row=[str(query) for query in range(count)],
+        wrong=[f"{labels[query]} → {labels[key]}" for query, key in enumerate(largest)],
+        right=[f"{inputs.tokens[query]} → {inputs.tokens[key]}" for query, key in enumerate(largest)],
+        weight=[weights[query, key].item() for query, key in enumerate(largest)],
     )
+    named_wrongly = sum(label != token for label, token in zip(labels, inputs.tokens, strict=True))
+    result = MistakeComparison(
+        wrong=MistakeMetrics.single(rows_named_wrongly=named_wrongly, labels=len(vocabulary)),
+        right=MistakeMetrics.single(rows_named_wrongly=0, labels=count),
+        readings=readings,
+    )
+    return Comparison({}, result, weights)
 
 
 COMPARISONS = {

@@ -16,6 +16,7 @@ from rich.cells import cell_len
 
 from attncli.core.process import quiet_warnings
 from attncli.plain_text import plain_text
+from attncli.records.demonstrations import NormEffects, ScaleEffects
 from attncli.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.views import Display, NothingToDraw, Write
 from attncli.views.arrangement import NARROWEST, DrawnBlock, Rigid, arranged
@@ -81,7 +82,7 @@ def fitted_lines(text: str, width: float, size: float, most: int) -> list[str]:
 
 MOST_MATRICES = 1600
 SETTINGS = ("row", "column")  # the axes of means by two settings of a store
-SPREADS = {"feature0": "feature 0 over the examples", "example0": "example 0 over its features"}
+FEATURE_SPREAD, EXAMPLE_SPREAD = "feature 0 over the examples", "example 0 over its features"
 # What the tensors of a comparison are called.
 NAMES = {
     "weights_a": "weights of A",
@@ -134,13 +135,13 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Pictur
         names = [first, *(other for other in compared_names(report, first) if other in maps)]
         yield [_maps(report, name, maps) for name in names]
         maps = {name: tensor for name, tensor in maps.items() if name not in names}
-    for spreads in _spreads(chosen):
+    for spreads in _spreads(report, chosen):
         yield [spreads]
     for curves in curves_of(chosen):
         yield [curves]
-    if sharpness := chosen.table("sharpness"):
-        factors = np.array([row["factor"] for row in sharpness], dtype=np.float64)
-        norms = np.array([row["gradient_norm"] for row in sharpness], dtype=np.float64)
+    if isinstance(report.result, ScaleEffects) and "sharpness" in chosen.statistics:
+        sharpness = report.result.sharpness
+        factors, norms = sharpness.column("factor"), sharpness.column("gradient_norm")
         yield [Curves("gradient norm by factor", "factor", [Curve("", factors, norms)], is_of_rows=True)]
 
 
@@ -156,17 +157,20 @@ def _maps(report: Report, name: str, drawn: Mapping[str, NamedTensor]) -> Maps:
     return Maps(NAMES.get(name, name.replace("_", " ")), columns, matrices, total, compared)
 
 
-def _spreads(report: Report) -> Iterator[Spreads]:
+def _spreads(report: Report, chosen: Report) -> Iterator[Spreads]:
     """Of normalised data, a feature over the examples, and an example over its features."""
-    states = {
-        name: report.numbers(name) for name in report.statistics if "feature0_mean" in report.numbers(name)
-    }
-    for key, what in SPREADS.items() if states else ():
-        means, deviations = (
-            np.array([numbers[f"{key}_{statistic}"] for numbers in states.values()], dtype=np.float64)
-            for statistic in ("mean", "std")
-        )
-        yield Spreads(what, [name.replace("_", " ") for name in states], means, deviations)
+    if not isinstance(report.result, NormEffects):
+        return
+    states = {name: row for name, row in report.result.states().items() if name in chosen.statistics}
+    if not states:
+        return
+    names, rows = [name.replace("_", " ") for name in states], states.values()
+    for spread, numbers in (
+        (FEATURE_SPREAD, [(row.feature0_mean, row.feature0_std) for row in rows]),
+        (EXAMPLE_SPREAD, [(row.example0_mean, row.example0_std) for row in rows]),
+    ):
+        means, deviations = np.array(numbers, dtype=np.float64).T
+        yield Spreads(spread, names, means, deviations)
 
 
 def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:

@@ -11,7 +11,23 @@ from rich.cells import cell_len
 
 from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
 from attncli.plain_text import counted, plain_text
-from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
+from attncli.records.attention import (
+    AttentionStatistics,
+    AverageStatistics,
+    LoopDifferences,
+    OutsideWeights,
+    ScoreMoments,
+)
+from attncli.records.columns import Records
+from attncli.records.demonstrations import (
+    MistakeComparison,
+    MistakeLine,
+    Mistakes,
+    NormEffects,
+    ScaleEffects,
+    ScoreVariances,
+)
+from attncli.report import PLACES, NamedTensor, Report, Row, Table
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heatmap import draw
@@ -224,80 +240,93 @@ EVEN = 1.2  # Blocks of random tokens differ by less; their map is of one colour
 ROOM = 11  # Lines for the rows of the weights and the notes together.
 NAME_WIDTH = 16
 SUM_TOLERANCE, ALIKE = 5e-3, 1e-6
-SCORES = {"scores": "scores before scaling", "scaled_scores": "scores after scaling"}
 LINES_OF_WAYS = 2  # More than the variances of scores take.
 ROUNDING = 1e-4  # A larger difference between ways to average is a mistake.
-# What each way to average computes, and the name of its difference from the loop.
+# What each way to average computes.
 WAYS = {
-    "loop": ("add up the vectors that a token sees", ""),
-    "matmul": ("weights @ vectors", "loop_vs_matmul"),
-    "softmax": ("softmax(0, or -inf where hidden) @ vectors", "loop_vs_softmax"),
+    "loop": "add up the vectors that a token sees",
+    "matmul": "weights @ vectors",
+    "softmax": "softmax(0, or -inf where hidden) @ vectors",
 }
 
 
 def attention_screen(report: Report, display: Display) -> ScreenParts:
     """Title, sizes, the weights of the first head, how to read a row, mean and variance of the scores."""
+    result = report.result_of(AttentionStatistics)
     yield from opening(report, display)
-    yield from screen_parts(report, display, PICTURE_LINES) if pictured(report) else _weights(report, display)
-    if moments := {name: numbers for name in SCORES if (numbers := report.numbers(name))}:
-        yield Elastic(partial(_moments, moments, display.precision), usual=1, rank=1)
-    yield notes_in(report.notes, display, usual=_note_lines(report))
+    if pictured(report):
+        yield from screen_parts(report, display, PICTURE_LINES)
+    else:
+        yield from _weights(report, result.weights, result.pooled_mean, display)
+    moments = {"scores": result.scores, "scaled scores": result.scaled_scores}
+    if known := {name: numbers for name, numbers in moments.items() if isinstance(numbers, ScoreMoments)}:
+        yield Elastic(partial(_moments, known, display.precision), usual=1, rank=1)
+    yield notes_in(report.notes, display, usual=_note_lines(report, result.weights))
 
 
-def _moments(moments: Mapping[str, Numbers], precision: int, rows: int) -> list[Section]:
+def outside_weights_screen(report: Report, display: Display) -> ScreenParts:
+    """Title, sizes, the first weights, how to read a row."""
+    result = report.result_of(OutsideWeights)
+    yield from opening(report, display)
+    yield from _weights(report, result.weights, None, display)
+    yield notes_in(report.notes, display, usual=_note_lines(report, result.weights))
+
+
+SCORES = {"scores": "scores before scaling", "scaled scores": "scores after scaling"}
+
+
+def _moments(moments: Mapping[str, ScoreMoments], precision: int, rows: int) -> list[Section]:
     """Mean and variance of the scores as a table, or on one line."""
-    cells = {
-        key: [written(numbers[key], precision) for numbers in moments.values()]
-        for key, written in (("mean", fixed), ("variance", scalar))
-    }
+    means = [fixed(numbers.mean, precision) for numbers in moments.values()]
+    variances = [scalar(numbers.variance, precision) for numbers in moments.values()]
     if rows:
-        columns = [Column((key,), numbers) for key, numbers in cells.items()]
+        columns = [Column(("mean",), means), Column(("variance",), variances)]
         return [Grid("", Column(("",), [SCORES[name] for name in moments], left=True), columns)]
     texts = [
-        f"{name.replace('_', ' ')}: mean {mean}, variance {variance}"
-        for name, mean, variance in zip(moments, *cells.values(), strict=True)
+        f"{name}: mean {mean}, variance {variance}"
+        for name, mean, variance in zip(moments, means, variances, strict=True)
     ]
     return [Paragraph("; ".join(texts), "line")]
 
 
 def average_screen(report: Report, display: Display) -> ScreenParts:
     """Title, sizes, the weights, and how far each way to average is from the loop."""
+    result = report.result_of(AverageStatistics)
     yield from opening(report, display)
-    yield from _weights(report, display)
-    if agreement := report.numbers("agreement"):
-        differences = [
-            scalar(agreement[name], display.precision) if name else NO_NUMBER for _, name in WAYS.values()
-        ]
+    yield from _weights(report, result.weights, None, display)
+    if isinstance(agreement := result.agreement, LoopDifferences):
+        differences = [agreement.loop_vs_matmul, agreement.loop_vs_softmax]
+        cells = [NO_NUMBER, *(scalar(number, display.precision) for number in differences)]
         columns = [
-            Column(("what it computes",), [formula for formula, _ in WAYS.values()], left=True),
-            Column(("difference from loop",), differences),
+            Column(("what it computes",), list(WAYS.values()), left=True),
+            Column(("difference from loop",), cells),
         ]
         title = f"three ways to the same {report.spec.get('aggregate')}"
         yield Grid(title, Column(("way",), list(WAYS), left=True), columns)
-        if not any(number is not None and number > ROUNDING for number in agreement.values()):
+        if not any(number is not None and number > ROUNDING for number in differences):
             agree = Paragraph("They agree up to rounding.", "line")
             yield Elastic(lambda rows: [agree] * rows, usual=1, rank=1)
-    yield notes_in(report.notes, display, usual=_note_lines(report) - LINES_OF_WAYS)
+    yield notes_in(report.notes, display, usual=_note_lines(report, result.weights) - LINES_OF_WAYS)
 
 
-def _note_lines(report: Report) -> int:
+def _note_lines(report: Report, weights: NamedTensor | None) -> int:
     """The lines that the rows of the weights leave to notes; a map of blocks leaves the usual number."""
-    return ROOM - min(len(report.tokens), MOST_ROWS) if "weights" in report.tensors else NOTE_LINES
+    return NOTE_LINES if weights is None else ROOM - min(len(report.tokens), MOST_ROWS)
 
 
-def _weights(report: Report, display: Display) -> Iterator[Elastic]:
+def _weights(
+    report: Report, weights: NamedTensor | None, pooled: NamedTensor | None, display: Display
+) -> Iterator[Elastic]:
     """The first matrix of weights with a sentence about a row; of a long text the map of its blocks."""
-    if "weights" in report.tensors:
-        tensor = report.tensors["weights"]
-        matrix = next(matrices_of(report, "weights", tensor))
+    if weights is not None:
+        matrix = next(matrices_of(report, "weights", weights))
         name = f"where each {token_name(report)} looks: weights (query × key)"
-        title = ", ".join([name, *_place(tensor)])
-        leading = dict(zip(tensor.axes[:-2], tensor.values.shape[:-2], strict=True))
+        title = ", ".join([name, *_place(weights)])
+        leading = dict(zip(weights.axes[:-2], weights.values.shape[:-2], strict=True))
         yield weights_part(report, matrix, title, display, leading)
-    elif "pooled_mean" in report.tensors:
-        tensor = report.tensors["pooled_mean"]
-        first = next(matrices_of(report, "pooled_mean", tensor))
-        title = ", ".join(["where each block of tokens looks", *_place(tensor)])
+    elif pooled is not None:
+        first = next(matrices_of(report, "pooled_mean", pooled))
+        title = ", ".join(["where each block of tokens looks", *_place(pooled)])
 
         def map_of(lines: int) -> Iterator[Section]:
             figure = draw(report, [first], replace(display, map_lines=lines))
@@ -339,10 +368,10 @@ def _how_to_read(report: Report, part: MatrixPart) -> str:
     key = int(part.largest[-1])
     is_distribution = (np.abs(np.nansum(part.values, axis=1) - 1) < SUM_TOLERANCE).all()
     start = "Each row sums to 1: " if is_distribution else "In its row, "
-    own = token_name(report)
-    noun = f"context {own}" if report.context_tokens else own
+    token = token_name(report)
+    noun = f"context {token}" if report.context_tokens else token
     number = fixed(row[key], part.precision)
-    names = _name(report, "query", query, own), _name(report, "key", key, noun)
+    names = _name(report, "query", query, token), _name(report, "key", key, noun)
     seen = row[row > 0]
     if len(seen) > 1 and np.ptp(seen) < ALIKE:
         return f"{start}{names[0]} takes {number} from each {noun} that it sees."
@@ -365,8 +394,6 @@ POINTS = {
     "fourth-root": f"{RAW}, with query and key scaled by about 1",
     "none": f"{RAW}, and nothing scales them",
 }
-# What each kind sets to mean 0 and standard deviation 1.
-NORMALISED = {"batch_norm": "feature0", "layer_norm": "example0"}
 BIASED = "Here std divides by n - 1, the norms by n: what they make 1 is a little more."
 SENTENCES = {
     "batch_norm": "Batch norm gives each feature mean 0 and std 1 over the batch.",
@@ -378,49 +405,43 @@ SENTENCES = {
 
 def scale_demo_screen(report: Report, display: Display) -> ScreenParts:
     """The variances of each head_dim; the weights of a row by factor, as bars; the softmax curve."""
+    result = report.result_of(ScaleEffects)
     yield Paragraph(heading(report), "title")
-    yield _variances(report, display)
-    sharpness = _sharpness(report, display)
+    yield _variances(result.variance[:MOST_SIZES], str(report.spec.get("scale")), display)
+    sharpness = _sharpness(result, display)
     yield sharpness
     yield from _curve(report, display)
-    factors = report.table("sharpness")[len(sharpness.columns) :]
+    factors = result.sharpness[len(sharpness.columns) :]
     left_out = [f"{len(factors)} factors"] if factors else []
-    left_out += [f"head_dim {row['head_dim']}" for row in _sizes(report)[MOST_SIZES:]]
-    if len(report.tensors["logits"].values) > MOST_LOGITS:
+    left_out += [f"head_dim {row.head_dim}" for row in result.variance[MOST_SIZES:]]
+    if len(result.logits.values) > MOST_LOGITS:
         left_out.append(f"logits from {MOST_LOGITS} on")
     if left_out:
         yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show statistics.", "note")
 
 
-def _sizes(report: Report) -> Sequence[Row]:
-    found = report.statistics["variance"]
-    return [found] if isinstance(found, Numbers) else report.table("variance")
-
-
-def _variances(report: Report, display: Display) -> Grid:
-    rows = _sizes(report)[:MOST_SIZES]
+def _variances(rows: Records[ScoreVariances], scale: str, display: Display) -> Grid:
     columns = [
         Column((name.replace("_", " "),), [scalar(row[name], display.precision) for row in rows])
         for name in rows[0]
-        if name != "head_dim"
     ]
-    label = Column(("head_dim",), [str(row["head_dim"]) for row in rows], left=True)
-    return Grid(f"variance: {POINTS.get(str(report.spec.get('scale')), RAW)}", label, columns)
+    label = Column(("head_dim",), [str(row.head_dim) for row in rows], left=True)
+    return Grid(f"variance: {POINTS.get(scale, RAW)}", label, columns[1:])
 
 
-def _sharpness(report: Report, display: Display) -> Grid:
+def _sharpness(result: ScaleEffects, display: Display) -> Grid:
     """One column per factor, as many as fit: each weight as a number and a bar; the gradient's norm."""
-    table, precision = report.table("sharpness"), display.precision
-    logits = [fixed(logit, precision) for logit in report.tensors["logits"].values[:MOST_LOGITS]]
+    table, precision = result.sharpness, display.precision
+    logits = [fixed(logit, precision) for logit in result.logits.values[:MOST_LOGITS]]
     label = Column(("logit",), [*logits, "gradient norm"], left=True)
     room = ((display.width or 0) - label.width) // len(table) - precision - 5
     longest = min(max(room, BARS[0]), BARS[1])
     columns = []
     for row in table:
-        weights = np.array(row["softmax"], dtype=np.float64)[: len(logits)]
+        weights = np.array(row.softmax, dtype=np.float64)[: len(logits)]
         cells = [f"{fixed(weight, precision)} {bar(weight, longest)}" for weight in weights]
-        header = f"× {row['factor']:g}"
-        columns.append(Column((header,), [*cells, fixed(row["gradient_norm"], precision)], left=True))
+        header = f"× {row.factor:g}"
+        columns.append(Column((header,), [*cells, fixed(row.gradient_norm, precision)], left=True))
     title = "softmax(logits × factor) sharpens, and its gradient fades"
     return Grid(title, label, columns).first_group(display.width)
 
@@ -444,23 +465,27 @@ def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[
 
 def norm_screen(report: Report, display: Display) -> ScreenParts:
     """Mean and standard deviation of feature 0 and example 0, one row for the input and each kind."""
+    result = report.result_of(NormEffects)
     yield Paragraph(heading(report), "title")
-    kinds = [name for name in report.statistics if name in ("input", *SENTENCES)]
+    states = result.states()
     columns = []
-    for place, column in (("feature0", "feature 0"), ("example0", "example 0")):
-        bold = frozenset(i for i, name in enumerate(kinds) if NORMALISED.get(name) == place)
-        for statistic in ("mean", "std"):
-            cells = [fixed(report.numbers(name)[f"{place}_{statistic}"], display.precision) for name in kinds]
-            columns.append(Column((column, statistic), cells, emphasis=bold))
-    label = Column(("", ""), [name.replace("_", " ") for name in kinds], left=True)
+    for column, state, numbers in (
+        ("feature 0", "batch_norm", [(row.feature0_mean, row.feature0_std) for row in states.values()]),
+        ("example 0", "layer_norm", [(row.example0_mean, row.example0_std) for row in states.values()]),
+    ):
+        bold = frozenset(i for i, name in enumerate(states) if name == state)
+        for statistic, cells in zip(("mean", "std"), zip(*numbers, strict=True), strict=True):
+            texts = [fixed(number, display.precision) for number in cells]
+            columns.append(Column((column, statistic), texts, emphasis=bold))
+    label = Column(("", ""), [name.replace("_", " ") for name in states], left=True)
     size = f"{report.spec.get('batch_size')} examples of {report.spec.get('num_features')} features"
     yield Grid(f"mean and standard deviation before and after ({size})", label, columns)
     if report.spec.get("variance") == "biased":
         yield Paragraph(BIASED, "line")
-    yield from (Paragraph(SENTENCES[name], "line") for name in kinds if name in SENTENCES)
+    yield from (Paragraph(SENTENCES[name], "line") for name in states if name in SENTENCES)
     texts = [
         f"{name.replace('_', ' ')} {scalar(number, display.precision)}"
-        for name, number in report.numbers("agreement_with_torch").items()
+        for name, number in (result.agreement_with_torch or {}).items()
         if number is not None
     ]
     if texts:
@@ -474,22 +499,30 @@ MOST_SUMMARY_ROWS, MOST_FAILED = 18, 2
 STRONGEST = 10
 
 
-def pitfalls_screen(report: Report, display: Display) -> ScreenParts:
-    """Two lines for each mistake; of one mistake the sentences, its numbers, and wrong and right rows."""
+def mistakes_screen(report: Report, display: Display) -> ScreenParts:
+    """Two lines for each mistake."""
     yield from opening(report, display)
-    if table := report.table("pitfalls"):
-        yield Elastic(lambda count: [_mistakes(table[:count], display)], len(table), least=1)
-        return
+    lines = report.result_of(Mistakes).pitfalls
+    yield Elastic(lambda count: [_mistakes(lines[:count], display)], len(lines), least=1)
+
+
+def mistake_screen(report: Report, display: Display) -> ScreenParts:
+    """The sentences about a mistake, its numbers, and wrong and right rows."""
+    result = report.result_of(MistakeComparison)
+    yield from opening(report, display)
     for note in report.sentences:
         yield Paragraph(plain_text(note), "line")
-    wrong, right = report.numbers("wrong"), report.numbers("right")
-    for name in wrong:
-        numbers = [scalar(side[name], display.precision) for side in (wrong, right)]
+    for name, wrong in result.wrong.items():
+        numbers = [scalar(number, display.precision) for number in (wrong, result.right.get(name))]
         yield Paragraph(f"{name.replace('_', ' ')}: {numbers[0]} wrong, {numbers[1]} right", "bold")
-    tables = {name: found for name, found in report.statistics.items() if isinstance(found, Table)}
-    rows = FEW_PITFALL_ROWS if tables else PITFALL_ROWS
-    yield Elastic(lambda most: [_wrong_and_right(report, display, most)], rows, least=1, most=MOST_ROWS)
-    for name, table in tables.items():
+    tables = {"growth": result.growth, "readings": result.readings}
+    further = {name: table for name, table in tables.items() if table}
+    rows = FEW_PITFALL_ROWS if further else PITFALL_ROWS
+    shared_name, pair = next(reversed(report.pairs.items()), ("weights", ("weights",)))
+    if compared := [matrix for matrix in matrices(report) if matrix.name in pair]:
+        part = partial(_wrong_and_right, report, shared_name, compared, display)
+        yield Elastic(lambda most: [part(most)], rows, least=1, most=MOST_ROWS)
+    for name, table in further.items():
         yield Elastic(
             partial(_first_rows, report, name, table, display),
             len(table),
@@ -498,31 +531,30 @@ def pitfalls_screen(report: Report, display: Display) -> ScreenParts:
         )
 
 
-def _first_rows(report: Report, name: str, table: Table, display: Display, count: int) -> Iterator[Grid]:
-    part = replace(report, statistics={name: Table(table[:count])})
+def _first_rows(
+    report: Report, name: str, table: Records[Any], display: Display, count: int
+) -> Iterator[Grid]:
+    part = replace(report, statistics={name: table[:count]})
     return statistic_tables(part, display, TableLabels(report, display))
 
 
-def _mistakes(table: Sequence[Row], display: Display) -> Grid:
+def _mistakes(table: Records[MistakeLine], display: Display) -> Grid:
     """Each mistake in words, and below it the number that exposes it."""
     names, lines = [], []
     for row in table:
-        wrong, right = (scalar(row[side], display.precision) for side in ("wrong", "right"))
-        statistic = plain_text(str(row["figure"])).replace("_", " ")
-        names += [plain_text(str(row["pitfall"])), ""]
-        lines += [plain_text(str(row["mistake"])), f"{statistic} {wrong}, not {right}"]
+        wrong, right = (scalar(number, display.precision) for number in (row.wrong, row.right))
+        statistic = plain_text(row.figure).replace("_", " ")
+        names += [plain_text(row.pitfall), ""]
+        lines += [plain_text(row.mistake), f"{statistic} {wrong}, not {right}"]
     return Grid("", Column(("pitfall",), names, left=True), [Column(("what goes wrong",), lines, left=True)])
 
 
-def _wrong_and_right(report: Report, display: Display, rows: int) -> Grid:
+def _wrong_and_right(
+    report: Report, name: str, compared: Sequence[Matrix], display: Display, rows: int
+) -> Grid:
     """The first rows of the wrong matrix and of the right one."""
-    name, pair = next(reversed(report.pairs.items()), ("weights", ("weights",)))
-    found = {
-        matrix.name.removesuffix(name).strip("_"): matrix
-        for matrix in matrices(report)
-        if matrix.name in pair
-    }
-    part = MatrixPart(report, found, display, "", rows)
+    sides = {matrix.name.removesuffix(name).strip("_"): matrix for matrix in compared}
+    part = MatrixPart(report, sides, display, "", rows)
     left_out = ", ".join(part.left_out())
     axes = " × ".join(part.axes)
     return replace(part.grid, title=f"{name} ({axes})" + (f" without {left_out}" if left_out else ""))

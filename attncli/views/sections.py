@@ -295,7 +295,7 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
                 display,
                 labels,
             )
-        elif isinstance(value, Numbers):
+        elif value and isinstance(value, Numbers):
             groups.setdefault(tuple(value), {})[name] = value
     for rows in groups.values():
         yield _grid("statistics", list(rows), list(rows.values()), display, labels)

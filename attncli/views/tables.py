@@ -31,8 +31,10 @@ from attncli.views.relation_screens import RELATIONS_SCREEN
 from attncli.views.screens import (
     attention_screen,
     average_screen,
+    mistake_screen,
+    mistakes_screen,
     norm_screen,
-    pitfalls_screen,
+    outside_weights_screen,
     results_screen,
     scale_demo_screen,
 )
@@ -51,8 +53,6 @@ from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
 from attncli.views.texts import heading, setting, shortened, text_columns
 from attncli.views.writer_screens import WRITER_SCREEN
 
-ANY = (str, int, float, type(None))
-MAYBE = (int, float, type(None))
 NUMBER = (int, float)
 WHOLE = (int,)
 TEXT = (str,)
@@ -114,36 +114,8 @@ def _has_axes(report: Report, name: str, num_axes: int) -> bool:
 
 
 HEAD = {"layer": WHOLE, "head": WHOLE}
-WEIGHTS = Needs(
-    tensors={"weights": 2, "pooled_mean": 2},
-    numbers={
-        "scores": ("mean", "variance"),
-        "scaled_scores": ("mean", "variance"),
-    },
-)
-NORM = ("feature0_mean", "feature0_std", "example0_mean", "example0_std")
 
 NEEDS: dict[str, Needs] = {
-    **dict.fromkeys(("self", "multihead", "cross", "show"), WEIGHTS),
-    "average": replace(WEIGHTS, numbers={"agreement": ("loop_vs_matmul", "loop_vs_softmax")}),
-    "scale-demo": Needs(
-        must=("variance", "sharpness", "logits"),
-        tables={
-            "variance": {"head_dim": WHOLE},
-            "sharpness": {"factor": NUMBER, "softmax": LIST, "gradient_norm": MAYBE},
-        },
-        numbers={"variance": ("head_dim",)},
-        tensors={"logits": 1},
-    ),
-    "norm": Needs(
-        must=("input",),
-        numbers=dict.fromkeys(("input", "batch_norm", "batch_norm_eval", "layer_norm", "rms_norm"), NORM),
-    ),
-    "pitfalls": Needs(
-        tables={
-            "pitfalls": dict.fromkeys(("pitfall", "figure", "wrong", "right", "mistake"), ANY),
-        },
-    ),
     "diff of texts": Needs(said=("about",)),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(
@@ -191,22 +163,12 @@ def suits(report: Report) -> bool:
     if name == "watch" and report.spec.get("head"):
         name = "watch of a head"
     is_met = NEEDS[name].met_by(report)
-    if name == "pitfalls" and not report.table("pitfalls"):
-        return is_met and _is_wrong_and_right(report)
     if name == "diff":
         heads = report.table("by_head")
         return is_met and all(
             isinstance(head[axis], int) for head in heads for axis in ("batch", *PLACES) if axis in head
         )
     return is_met
-
-
-def _is_wrong_and_right(report: Report) -> bool:
-    """Whether there is a matrix that was computed wrongly and rightly, and the same numbers of both."""
-    names = next(reversed(report.pairs.values()), ("weights",))
-    shapes = [report.tensors[name].values.shape for name in names if name in report.tensors]
-    is_pair = len(shapes) == len(names) and len({*shapes}) == 1 and len(shapes[0]) > 1
-    return is_pair and report.numbers("wrong").keys() <= report.numbers("right").keys()
 
 
 HEATMAP = "--format heatmap"
@@ -297,19 +259,20 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
     )
 }
 SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
+    "average": average_screen,
+    "self": attention_screen,
+    "multihead": attention_screen,
+    "cross": attention_screen,
+    "show": outside_weights_screen,
+    "scale-demo": scale_demo_screen,
+    "norm": norm_screen,
+    "pitfalls": mistakes_screen,
+    "pitfalls of one": mistake_screen,
     "diff of texts": two_texts_screen,
 }
 
 # An experiment without a screen of its own shows everything. Display.width is a number here.
 SCREENS: dict[str, ScreenFunction] = {
-    "average": average_screen,
-    "self": attention_screen,
-    "multihead": attention_screen,
-    "cross": attention_screen,
-    "show": attention_screen,
-    "scale-demo": scale_demo_screen,
-    "norm": norm_screen,
-    "pitfalls": pitfalls_screen,
     "diff": comparison_screen,
     "results": results_screen,
     "watch": watch_screen,

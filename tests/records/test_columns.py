@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from attncli.errors import NoSuchName, UserError
-from attncli.records.columns import Record, Records, Result, column, group, number
-from attncli.records.values import Numbers, Table, Tensors
+from attncli.records.attention import AverageStatistics, LoopDifferences
+from attncli.records.columns import Record, Records, Result, column, group, number, tensor
+from attncli.records.values import NamedTensor, Numbers, Table, Tensors
 from attncli.report import plain
 
 
@@ -191,3 +192,53 @@ def test_a_data_frame_has_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(UserError, match="to_pandas: needs: pip install pandas"):
         lamps().to_pandas()
+
+
+class Size(Record):
+    count: int
+    share: float | None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Measured(Result):
+    drawn: NamedTensor = tensor(num_axes=2, is_needed=True)
+    map: NamedTensor | None = tensor(num_axes=2)
+    sizes: Records[Size] = group(is_bare_alone=True)
+    alone: Size | Records[Size] | None = group(is_needed=False)
+
+
+def test_a_table_of_one_row_may_be_an_object_of_its_numbers() -> None:
+    drawn = NamedTensor(("row", "column"), np.eye(2))
+    for count in (1, 2):
+        sizes = Size.table(count=[*range(count)], share=[0.5] * count)
+        statistics = Measured(drawn=drawn, sizes=sizes).statistics()
+        assert isinstance(statistics["sizes"], Numbers if count == 1 else Table)
+        assert Measured.read(statistics, {"drawn": drawn}).sizes == sizes
+
+
+def test_of_texts_that_run_together_a_single_row_is_one_per_text() -> None:
+    alone = Size.table(count=[3, 4], share=[0.5, None])
+    measured = Measured(drawn=NamedTensor(("row", "column"), np.eye(2)), sizes=alone, alone=alone)
+    of_texts = measured.statistics()["alone"]
+    assert isinstance(of_texts, Tensors) and of_texts["count"].axes == ("batch",)
+    assert of_texts["count"].values.tolist() == [3, 4]
+
+
+def test_a_result_has_the_tensors_that_its_screen_draws() -> None:
+    drawn, flat = NamedTensor(("row", "column"), np.eye(2)), NamedTensor(("row",), np.zeros(3))
+    statistics = Measured(drawn=drawn, sizes=Size.table(count=[1], share=[0.5])).statistics()
+    read = Measured.read(statistics, {"drawn": drawn})
+    assert read.drawn is drawn and read.map is None and Measured.names() == ("sizes", "alone", "drawn", "map")
+    with pytest.raises(TypeError, match="Measured needs drawn"):
+        Measured.read(statistics)
+    with pytest.raises(TypeError, match="map must have 2 axes or more, and numbers"):
+        Measured.read(statistics, {"drawn": drawn, "map": flat})
+
+
+def test_a_result_without_tables_shows_its_single_numbers() -> None:
+    assert repr(AverageStatistics(agreement=LoopDifferences.single(loop_vs_matmul=0.5))).splitlines() == [
+        "AverageStatistics: 1 row in .agreement",
+        "loop_vs_matmul",
+        "           0.5",
+    ]
+    assert repr(AverageStatistics()).strip() == "AverageStatistics: 0 rows"

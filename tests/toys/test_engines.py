@@ -46,8 +46,11 @@ def test_both_engines_report_the_same_figures(experiment: str, settings: dict[st
             streamed.tensors[name].values, dense.tensors[name].values, atol=2e-5, rtol=1e-4
         )
     for name in ("scores", "scaled_scores"):
-        expected = dense.statistics[name]
-        assert streamed.statistics[name] == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True)
+        known, expected = (
+            {name: number for name, number in moments.items() if number is not None}
+            for moments in (streamed.statistics[name], dense.statistics[name])
+        )
+        assert known == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert list(dense.statistics["rows"]) == list(streamed.statistics["rows"])
     for name, tensor in dense.statistics["rows"].items():
         other = streamed.statistics["rows"][name]

@@ -147,14 +147,15 @@ def test_dense_and_streaming_agree_in_float64(
         for engine in ("dense", "streaming")
     ]
     dense, streamed = both
+    expected, measured = (parts.statistics.statistics() for parts in both)
     torch.testing.assert_close(streamed.output, dense.output, rtol=0, atol=1e-12)
-    rows, expected = streamed.statistics["rows"], dense.statistics["rows"]
-    assert list(rows) == list(expected) and ("outside_mass" in rows) == ("sink" in on)
+    rows, of_dense = measured["rows"], expected["rows"]
+    assert list(rows) == list(of_dense) and ("outside_mass" in rows) == ("sink" in on)
     for name in rows:
-        np.testing.assert_allclose(rows[name].values, expected[name].values, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(rows[name].values, of_dense[name].values, rtol=1e-9, atol=1e-12)
     for name in ("scores", "scaled_scores"):
-        assert streamed.statistics[name] == pytest.approx(dense.statistics[name], rel=1e-9)
-    received = [kind.statistics["keys"]["received_mass"].values for kind in both]
+        assert measured[name] == pytest.approx(expected[name], rel=1e-9)
+    received = [found["keys"]["received_mass"].values for found in (expected, measured)]
     np.testing.assert_allclose(*received, rtol=1e-9)
 
 

@@ -54,7 +54,7 @@ def one_head(rows: int = 5, columns: int = 7, first: Sequence[str] = ("[CLS]",),
     picture = drawn_picture(14 * columns, 14 * rows, [*[None] * len(first), *patches(rows, columns)])
     tensors = {"weights": NamedTensor(("query", "key"), weights_of(len(tokens)))}
     spec = {"model": "vit", "layer": 2, "head": 1, "seed": 0, "from": ["[CLS]"], **spec}
-    return Report("self", spec, {}, tokens, tensors=tensors, pictures=(picture,))
+    return Report("self", spec, {}, tokens, tensors=tensors, pictures=(picture,), kind="self")
 
 
 def survey(

@@ -22,7 +22,7 @@ from attncli.views import Display
 from attncli.views.head_screens import head_letters, pattern_letter, pattern_part
 from attncli.views.layout import BlankScreen, Screen
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, model_name
-from attncli.views.tables import SCREENS, sections, suits
+from attncli.views.tables import SCREENS_OF_KINDS, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -53,18 +53,21 @@ SELF = Report(
         "scaled_scores": Numbers(mean=-0.0004, variance=0.0042, min=-1.0, max=9.0),
     },
     notes=("A note.",),
+    kind="self",
 )
 CASES = {
     "self": SELF,
     "multihead": replace(
         SELF,
         experiment="multihead",
+        kind="multihead",
         spec=settings("multihead", sentence="a cat a", num_heads=3),
         tensors={"weights": NamedTensor(("head", "query", "key"), np.full((3, 3, 3), 1 / 3))},
     ),
     "average": replace(
         SELF,
         experiment="average",
+        kind="average",
         spec=settings("average", sentence="a cat a"),
         statistics={"agreement": Numbers(loop_vs_matmul=1.5e-8, loop_vs_softmax=0.25)},
     ),
@@ -84,6 +87,7 @@ CASES = {
                 for factor, low in ((1.0, 0.25), (8.0, 0.0))
             ),
         },
+        kind="scale-demo",
     ),
     "norm": Report(
         "norm",
@@ -93,6 +97,7 @@ CASES = {
             name: Numbers(feature0_mean=mean, feature0_std=1.0, example0_mean=-1e-9, example0_std=None)
             for name, mean in (("input", 0.25), ("batch_norm", 0.0), ("layer_norm", 0.3))
         },
+        kind="norm",
     ),
     "pitfalls": Report(
         "pitfalls",
@@ -112,6 +117,7 @@ CASES = {
                 ]
             )
         },
+        kind="pitfalls",
     ),
 }
 CASES["diff"] = compare(
@@ -238,7 +244,7 @@ def test_a_mistake_in_a_screen_is_not_hidden(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyError("a mistake of ours")
         yield
 
-    monkeypatch.setitem(SCREENS, "self", broken)
+    monkeypatch.setitem(SCREENS_OF_KINDS, "self", broken)
     with pytest.raises(KeyError, match="a mistake of ours"):
         list(sections(SELF, Display(width=80)))
 
