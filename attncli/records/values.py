@@ -70,7 +70,7 @@ class Tensors(dict[str, NamedTensor]):
 Row = Mapping[str, Cell | list[Cell]]
 
 
-RowKind = TypeVar("RowKind", bound=Mapping[str, object], covariant=True, default=Row)
+RowKind = TypeVar("RowKind", bound=Row, covariant=True, default=Row)
 
 
 class Table(Sequence[RowKind]):
