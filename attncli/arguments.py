@@ -251,17 +251,20 @@ def named(known: Collection[str]) -> Callable[[Any], list[str]]:
     return lambda value: list(dict.fromkeys(map(check, listed(value))))
 
 
-def rows_with(*columns: str) -> Callable[[Any], list[Mapping[str, Any]]]:
-    """A check for rows of a survey that have these columns."""
+Rows = TypeVar("Rows")
 
-    def check(value: Any) -> list[Mapping[str, Any]]:
+
+def rows_with(*columns: str, given_as: Callable[[list[Any]], Rows]) -> Callable[[Any], Rows]:
+    """A check for rows of a survey that have these columns, which gives them in another form."""
+
+    def check(value: Any) -> Rows:
         rows: list[Any] = listed(value) if is_list(value) else [value]
         for row in rows:
             if not isinstance(row, Mapping):
                 raise ValueError(f"must be rows of a survey, each a dict (got {shown(row)})")
             if lacking := [name for name in columns if name not in row]:
                 raise ValueError(f"must be rows of a survey, each with {lacking[0]} (got {shown(row)})")
-        return rows
+        return given_as(rows)
 
     return check
 

@@ -65,12 +65,12 @@ COMMANDS = {
     "diff": CommandRow("Two experiments or saved reports side by side", "diff", "See"),
     "browse": CommandRow("Look through heads and tokens in the terminal", "browse", "Models"),
     "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
-    "results": CommandRow("A summary of what a batch has kept", "results", "Many runs"),
-    "export": CommandRow("The statistics of a batch as a tidy table", "results:export_command", "Many runs"),
+    "results": CommandRow("What a batch has kept: a summary, or every value", "results", "Many runs"),
     "info": CommandRow("Versions, plugins, and the schemas of files", "info", "Many runs"),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
 FORMER = {
+    ("export",): ("results", "--tidy"),
     ("plugins",): ("info", "plugins"),
     ("config", "schema"): ("info", "config-schema"),
     ("report", "schema"): ("info", "report-schema"),

@@ -153,10 +153,14 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "generate": {"sentence": "a b a b"},
     "heads": {"sentence": "a b a b"},
     "diff of texts": ["diff", "a b a b", "a b c b", "--model", str(HeadsSpec.default_model)],
+    "diff": ["diff", "self", "--set", "causal=true"],
+    "results": ["results", "lessons/learning-to-copy.db"],
     "heads of examples": ["heads", *TEXTS_OF_HEAD],
     "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},
     "source": {"split": "sentence"},
     "source of heads": [],  # its contexts are longer than the shipped model reads
+    "watch": ["watch", "lessons/learning-to-copy.db"],
+    "watch of a head": ["watch", "lessons/learning-to-copy.db", "--head", "1:2"],
     "why": {"sentence": "a b a b"},
     "why of a score": {"sentence": "a b a b", "head": "1:2"},
 }
@@ -268,7 +272,7 @@ def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Package, tmp_pa
     summary = package.report("results", str(store), "--statistic", "nearby_mass.mean", "--group-by", "none")
     (row,) = summary["statistics"]["summary"]
     assert row["count"] == 2 and 0 < row["mean"] <= 1 + 1e-6
-    rows = list(csv.DictReader(io.StringIO(package.attn("export", str(store)))))
+    rows = list(csv.DictReader(io.StringIO(package.attn("results", "--tidy", str(store)))))
     assert sum(row["statistic"] == "nearby_mass.mean" for row in rows) == 2
 
 
@@ -335,7 +339,9 @@ def test_a_column_of_each_kind_is_in_every_form(package: Package, tmp_path: Path
     assert report.get("kind", report["experiment"]) == kind
     assert rows and {row[MORE] for row in rows} == {1 / 3}
     part = "statistics" if first.is_single else first.name  # a tensor may have the name of single numbers
-    table = list(csv.DictReader(io.StringIO(package.attn(*arguments, "--show", part, "--format", "csv"))))
+    # What a store holds is one table.
+    parts = [] if experiment == "results" else ["--show", part]
+    table = list(csv.DictReader(io.StringIO(package.attn(*arguments, *parts, "--format", "csv"))))
     if first.is_single:
         table = [{MORE: row["value"]} for row in table if row["statistic"] == f"{first.name}.{MORE}"]
     assert {float(row[MORE]) for row in table} == {1 / 3}

@@ -75,7 +75,7 @@ def test_batches_and_their_stores(attn: Attn, tmp_path: Path) -> None:
         [*arguments, "-o", "runs.db"],
         [*arguments, "-o", "workers.db", "--workers", "2"],
         ["results", "runs.db"],
-        ["export", "runs.db", "--format", "csv"],
+        ["results", "--tidy", "runs.db", "--format", "csv"],
     )
     for store in ("runs.db", "workers.db"):
         assert_same_figures(tidy(tmp_path / store), tidy(tmp_path / "expected.db"))

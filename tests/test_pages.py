@@ -15,17 +15,28 @@ from tests.conftest import Attn
 from tests.same_text import assert_same_text
 from tools.man_page import man_page
 from tools.readme_picture import ARGUMENTS, PICTURE, picture
-from tools.refresh_outputs import PAGES, PYTHON_PAGES, ROOT, refreshed, refreshed_python
+from tools.refresh_outputs import BLOCK, PAGES, PYTHON_PAGES, ROOT, refreshed, refreshed_python, runs_again
 from tools.site_hooks import PLACES
 
 MACHINE = re.compile(r"(?<= done now in ).*|(?<=; made with ).*")
+
+
+def first_of_each_name() -> set[str]:
+    """A command of each name, which runs in a pipe, too; tests/views/tables has every screen in both."""
+    blocks = [match for page in PAGES for match in BLOCK.finditer(page.read_text()) if not match[2]]
+    commands = [line[2:] for block in blocks for line in block[3].splitlines() if line.startswith("$ ")]
+    return {*{command.split()[1]: command for command in reversed(commands) if runs_again(command)}.values()}
+
+
+IN_A_PIPE = first_of_each_name()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_outputs_are_fresh(page: Path) -> None:
     """Where this fails: python tools/refresh_outputs.py [PAGE ...]"""
     text = page.read_text()
-    assert_same_text(MACHINE.sub("#", refreshed(text, quick=True)), MACHINE.sub("#", text))
+    again = refreshed(text, quick=True, in_a_pipe=IN_A_PIPE)
+    assert_same_text(MACHINE.sub("#", again), MACHINE.sub("#", text))
 
 
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: str(page.relative_to(ROOT)))

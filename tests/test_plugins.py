@@ -114,7 +114,7 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
         "rows": ["multihead", SENTENCE, "--num-heads", "2", "--causal", "--format", "json"],
         "survey": ["heads", "--sort", "nearby_mass", "--format", "json"],
         "batch of rows": ["batch", "s.yaml", "-o", "s.db", "--workers", "1"],
-        "export": ["export", "s.db"],
+        "export": ["results", "--tidy", "s.db"],
         "engine": ["self", *tiny, "--explain", "--format", "json"],
         "schema": ["info", "config-schema"],
         "show": ["show", "no.json"],
@@ -124,7 +124,7 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
     commands |= {f"as {view}": ["similarity", *words, "-o", f"y.{view}", "--format", view] for view in every}
     commands["both"] = ["similarity", *words, "--centered", "-o", "y.json"]
     commands["difference"] = ["diff", "y.json", "x.json"]
-    commands["export as parquet"] = ["export", "b.db", "-o", "b.parquet"]
+    commands["export as parquet"] = ["results", "--tidy", "b.db", "-o", "b.parquet"]
     ended = dict(zip(commands, attn([*commands.values()], tmp_path, site), strict=True))
     failed = {name: one for name, one in ended.items() if one.code}
     assert {*failed} == {"plugins", "show"} and failed["show"].err == "no.json: no such file\n"

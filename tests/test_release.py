@@ -40,11 +40,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
+# Compiling is left to what imports a module: pip would compile all of them, in four environments.
+OPTIONS = ("--no-deps", "--no-index", "--no-compile")
+
+
 def installed(wheel: Path, interpreter: str, folder: Path) -> Path:
     """The installed command, in an environment that has what attn needs and not the repository."""
     run([interpreter, "-m", "venv", "--without-pip", folder])
     python = folder / "bin" / "python"
-    run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel])
+    run([sys.executable, "-m", "pip", "--python", python, "install", *OPTIONS, wheel])
     (site,) = folder.glob("lib/*/site-packages")
     # A line of a .pth file adds a folder to the path and reads no .pth file in it: not the editable install.
     needed = [folder for folder in sys.path if Path(folder).name == "site-packages"]

@@ -24,7 +24,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
@@ -203,19 +203,22 @@ def _python(given: Sequence[str]) -> None:
 
 
 def both_outputs_of(command: str, folder: str) -> str:
-    """What a command prints in a terminal, and below it what it prints in a pipe where that differs.
-
-    What writes a file runs once: it would find the file.
-    """
+    """What a command prints in a terminal, and below it what it prints in a pipe where that differs."""
     output = output_of(command, folder, terminal=True, quick=True)
-    if not PLAIN.fullmatch(command) or " -o " in command:
-        return output
     piped = output_of(command, folder, terminal=False, quick=True)
     return output if piped == output else f"{output}in a pipe:\n{piped}"
 
 
-def refreshed(text: str, *, quick: bool = False, slow: bool = False) -> str:
-    """The page with the output of every command as it is now; slow ones only where asked to."""
+def runs_again(command: str) -> bool:
+    """Whether it may run in a pipe, too: what writes a file would find the file."""
+    return bool(PLAIN.fullmatch(command)) and " -o " not in command
+
+
+def refreshed(text: str, *, quick: bool = False, slow: bool = False, in_a_pipe: Container[str] = ()) -> str:
+    """The page with the output of every command as it is now; slow ones only where asked to.
+
+    Commands `in_a_pipe` run in a pipe, too.
+    """
     with TemporaryDirectory() as folder:
         copytree(ROOT / "configs", f"{folder}/configs")
         copytree(LESSONS / "files", f"{folder}/lessons")
@@ -231,8 +234,8 @@ def refreshed(text: str, *, quick: bool = False, slow: bool = False) -> str:
             commands = [line for line in match[3].splitlines() if line.startswith("$ ")]
             outputs = [
                 both_outputs_of(command[2:], folder)
-                if quick
-                else output_of(command[2:], folder, terminal=True, quick=False)
+                if command[2:] in in_a_pipe
+                else output_of(command[2:], folder, terminal=True, quick=quick)
                 for command in commands
             ]
             listings = [f"{command}\n{output}" for command, output in zip(commands, outputs, strict=True)]

@@ -101,10 +101,11 @@ EXAMPLES = (
     "attn batch configs/sweep.yaml --file prompts.txt -o runs.db --workers 4",
     'attn batch configs/sweep.yaml --set num_heads=4 --expect "entropy.mean < 2"',
 )
+ROWS = flag("--rows", "Keep the statistics of every row, too.")
 # Flags that need a store.
 STORE_FLAGS = (
     FRESH,
-    flag("--rows", "Keep the statistics of every row, too."),
+    ROWS,
     flag("--weights", "Keep the weights as safetensors beside the store."),
     WORKERS,
     SCHEDULER,
@@ -213,7 +214,7 @@ def run_files(
 def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None) -> None:
     errors = [*store_errors(store, of_store)]
     if store is not None and view is not None:
-        errors.append(f"--format: needs no store: attn export {store} -o FILE reads one")
+        errors.append(f"--format: needs no store: attn results {store} --tidy -o FILE reads one")
     if errors:
         raise UserError(*errors)
 

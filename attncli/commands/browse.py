@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.commands.command import (
     COLOR_FLAGS,
+    CONFIG,
     DEBUG,
     Command,
     Parameter,
     argument,
     checked_display,
     color_depth,
+    given_settings,
     refuse_given,
     refuse_unknown,
     setting_options,
 )
-from attncli.commands.experiment import CONFIG, errors_at, given_settings
+from attncli.commands.experiment import errors_at
 from attncli.commands.output import first_words, progress_line
 from attncli.commands.show import ARRAY_FLAGS, opened
 from attncli.core.names import EFFECTS
@@ -29,12 +31,12 @@ from attncli.plain_text import note, readable_token
 from attncli.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec
+from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import Texts, read_texts
 from attncli.views import Display
 
 if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained
-    from attncli.settings.heads import HeadsSpec
     from attncli.views.browser_choice import Addition
 
 EXAMPLES = (
@@ -81,15 +83,12 @@ def check_terminal() -> None:
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
     """The reports of a file. Raises UserError for flags of a model."""
-    of_model = {key: value for key, value in flags.items() if key != "sort"}
-    refuse_given(of_model, f"is for a model: {file} holds what was computed")
+    refuse_given(flags, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports
 
 
 def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, dict[str, Given]]":
     """The settings of the survey of a model, with a map of each head."""
-    from attncli.settings.heads import HeadsSpec
-
     given = given_settings("heads", config, flags)
     for key in LEFT_OUT:
         if key in given and given[key].value is not None:
@@ -231,7 +230,7 @@ def browse_reports(
 
 def command(name: str, summary: str) -> Command:
     """The command, with the flags of the survey except those that leave heads out."""
-    settings = [each for each in setting_options(SPECS["heads"]) if each.name not in LEFT_OUT]
+    settings = [each for each in setting_options(HeadsSpec) if each.name not in LEFT_OUT]
     color_flags = [each for each in COLOR_FLAGS if each.is_passed]
 
     def run(
@@ -240,23 +239,26 @@ def command(name: str, summary: str) -> Command:
         color: str,
         scale_colors: str | None,
         skip_first_keys: str | None,
+        skip_sink: str | None,
+        sentence: str | None,
+        sort: str | None,
         **flags: Any,
     ) -> int:
         check_terminal()
-        if text is not None and is_file(text) and flags["skip_sink"] is not None:
+        is_saved = text is not None and is_file(text)
+        if is_saved and skip_sink is not None:
             note("--skip-sink: is for a model; of a report it is called --skip-first-keys now")
-            former = flags.pop("skip_sink")
-            skip_first_keys = skip_first_keys or former
+            skip_first_keys = skip_first_keys or skip_sink
         display = checked_display(color, scale_colors, skip_first_keys)
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
         colored = replace(display, colors=color_depth(color, True))
-        if text is not None and is_file(text):
-            reports = saved_reports(text, {"config": config, **flags}, arrays)
-            return browse_reports(reports, text, flags["sort"], colored)
+        if text is not None and is_saved:
+            reports = saved_reports(text, {"config": config, "sentence": sentence, **flags}, arrays)
+            return browse_reports(reports, text, sort, colored)
         refuse_given(arrays, "is for a saved array: give its file")
-        if text is not None and flags["sentence"] is not None:
+        if text is not None and sentence is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
-        flags |= {"sentence": flags["sentence"] or text}
+        flags |= {"sentence": sentence or text, "skip_sink": skip_sink, "sort": sort}
         spec, given = survey_spec(config, flags)
         with errors_at(spec, given, config):
             model, report = opened_model(spec, read_texts(spec))

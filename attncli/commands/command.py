@@ -11,11 +11,16 @@ from typing import Any, get_origin
 from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
+from attncli.plain_text import note
+from attncli.settings import SPECS
+from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import (
+    ALTERNATIVES,
     Everyday,
     Given,
     NoFlag,
     Spec,
+    current,
     flag_name,
     in_words_of,
     leaves_of,
@@ -250,6 +255,14 @@ WORKERS = option(
 )
 SCHEDULER = option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS")
 
+CONFIG = option(
+    "--config",
+    "Read settings from a YAML file; flags override the file.",
+    "FILE",
+    everyday="read settings from a YAML file",
+    reads_file=True,
+)
+
 COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_FIRST_KEYS, former("skip_sink", SKIP_FIRST_KEYS))
 OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS)
 
@@ -399,6 +412,28 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Given]:
         if value not in (None, ()):
             given[key] = Given(value, flag_name(key), is_flag=True)
     return given
+
+
+def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
+    """The settings of a config file and of the flags; flags override the file."""
+    given = ConfigFile(Path(config)).single(name) if config is not None else {}
+    note_number_of_head(SPECS[name], flags)
+    given, from_flags = current(SPECS[name], given), current(SPECS[name], given_flags(flags))
+    for group in ALTERNATIVES:
+        if from_flags.keys() & group:
+            given = {key: value for key, value in given.items() if key not in group}
+    return given | from_flags
+
+
+def note_number_of_head(spec_class: type[Spec], flags: Mapping[str, Any]) -> None:
+    """Say how a head of a model is written, where it was given as --layer and --head."""
+    head, layer = flags.get("head"), flags.get("layer")
+    is_one = bool(flags.get("model")) and not getattr(spec_class, "shows_all_heads", True)
+    is_number = (head or "0").isdecimal()
+    if layer is not None and is_number and (head is not None or is_one):
+        note(f"--layer {layer} --head {head or 0}: is written --head {layer}:{head or 0} now; it was read")
+    elif is_one and head is not None and is_number:
+        note(f"--head {head}: is written LAYER:HEAD now, as --head 0:{head}; it was read")
 
 
 def refuse_given(values: Mapping[str, Any], reason: str) -> None:

@@ -1,6 +1,7 @@
 """`attn diff`: two experiments or saved reports, aligned and compared."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,10 @@ from attncli.commands.output import Destination, ProgressLine, first_words, prog
 from attncli.commands.show import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
 from attncli.plain_text import counted
-from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
+from attncli.records.changes import ReportDifferences, StatisticPair
+from attncli.records.columns import Records
+from attncli.records.kinds import kind_of
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.runs.store_files import is_store_name
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
@@ -33,7 +37,7 @@ from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 
 if TYPE_CHECKING:
-    from attncli.measure.differences import ChangedHeads, NamedWeights
+    from attncli.measure.differences import ChangedHeads, NamedWeights, WeightDifferences
     from attncli.models.pretrained import Pretrained, Reading
 
 STACKS = {
@@ -45,7 +49,7 @@ STACKS = {
 MAX_NAMED = 3
 
 
-class Place(NamedTuple):
+class ComparedHead(NamedTuple):
     """The place of a head: its stack, its layer (None where there is only one) and its number."""
 
     stack: str
@@ -53,32 +57,32 @@ class Place(NamedTuple):
     head: Any
 
 
-def places_of(report: Report, weights: NamedTensor | None) -> set[Place]:
+def places_of(report: Report, weights: NamedTensor | None) -> set[ComparedHead]:
     """The heads of a survey, else those on the axes of the weights."""
     if rows := report.table("heads"):
-        return {Place(str(row["stack"]), row["layer"], row["head"]) for row in rows}
+        return {ComparedHead._make(map(row.get, ComparedHead._fields)) for row in rows}
     if weights is None or "head" not in weights.axes:
         return set()
     sizes = dict(zip(weights.axes, weights.values.shape, strict=True))
-    layers = range(sizes["layer"]) if "layer" in sizes else [None]
-    return {Place("self", layer, head) for layer in layers for head in range(sizes["head"])}
+    layers, heads = ([None] if axis not in sizes else range(sizes[axis]) for axis in PLACES)
+    return {ComparedHead("self", layer, head) for layer in layers for head in heads}
 
 
-def left_out_notes(a: set[Place], b: set[Place]) -> Iterator[str]:
+def left_out_notes(a: set[ComparedHead], b: set[ComparedHead]) -> Iterator[str]:
     """`In A alone, and left out where heads are compared: layers 6 to 11.`, and the same for B."""
-    for side, own, other in (("A", a, b), ("B", b, a)):
-        if parts := [part for stack in STACKS for part in _alone(stack, own, other)]:
+    for side, heads, others in (("A", a, b), ("B", b, a)):
+        if parts := [part for stack in STACKS for part in _alone(stack, heads, others)]:
             yield f"In {side} alone, and left out where heads are compared: {'; '.join(parts)}."
 
 
-def _alone(stack: str, own: set[Place], other: set[Place]) -> Iterator[str]:
+def _alone(stack: str, places: set[ComparedHead], others: set[ComparedHead]) -> Iterator[str]:
     """What a stack has and that of the other side lacks: itself, layers, heads."""
-    of_stack = {place for place in other if place.stack == stack}
-    alone = {place for place in own - other if place.stack == stack}
+    of_stack = {place for place in others if place.stack == stack}
+    alone = {place for place in places - others if place.stack == stack}
     if alone and not of_stack:
         yield STACKS[stack]
         return
-    where = f" of {STACKS[stack]}" if len({place.stack for place in own | other}) > 1 else ""
+    where = f" of {STACKS[stack]}" if len({place.stack for place in places | others}) > 1 else ""
     layers = {place.layer for place in alone} - {place.layer for place in of_stack}
     in_layers = {place for place in alone if place.layer not in layers}
     heads = {place.head for place in in_layers} - {place.head for place in of_stack}
@@ -93,13 +97,13 @@ def _alone(stack: str, own: set[Place], other: set[Place]) -> Iterator[str]:
 
 def _ranges(numbers: Iterable[int]) -> str:
     """`0, 6 to 11` for 0, 6, 7, 8, 9, 10, 11."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1] = [found[-1][0], number]
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], number]
         else:
-            found.append([number])
-    return ", ".join(" to ".join(map(str, ends)) for ends in found)
+            ranges.append([number])
+    return ", ".join(" to ".join(map(str, ends)) for ends in ranges)
 
 
 NO_DISTRIBUTION_NOTE = "Rows of weights that are not distributions have no Jensen-Shannon distance."
@@ -126,7 +130,7 @@ DIFFERENT_MAPS = [{"cross", "encoder"}, {"cross", "decoder"}, {"cross", "self"},
 def _mapped_stack(report: Report) -> str:
     """The stack that the maps of a survey are of, as STACKS names it; empty where there are none."""
     kind = str(report.spec.get("maps")) if report.experiment == "heads" else ""
-    is_of_decoder = kind == "self" and any(row["stack"] == "decoder" for row in report.table("heads"))
+    is_of_decoder = kind == "self" and any(place.stack == "decoder" for place in places_of(report, None))
     return "decoder" if is_of_decoder else kind if kind in STACKS else ""
 
 
@@ -152,11 +156,11 @@ def _single_numbers(report: Report, other: Report) -> Iterator[tuple[str, float]
     The rows of a table, which the other side may have one of alone, are told apart by their first cells:
     `variance.query, head_dim 16`. Those of surveys are of heads, which are compared by themselves.
     """
-    for group, found in report.statistics.items():
-        if isinstance(found, Numbers) and not isinstance(other.statistics.get(group), Table):
-            yield from _finite(group, found)
-        elif isinstance(found, Numbers | Table) and "heads" not in report.statistics:
-            for row in filter(None, found if isinstance(found, Table) else [found]):
+    for group, statistic in report.statistics.items():
+        if isinstance(statistic, Numbers) and not isinstance(other.statistics.get(group), Table):
+            yield from _finite(group, statistic)
+        elif isinstance(statistic, Numbers | Table) and "heads" not in report.statistics:
+            for row in filter(None, statistic if isinstance(statistic, Table) else [statistic]):
                 (first, cell), *numbers = row.items()
                 which = f"{cell:g}" if isinstance(cell, float) else _setting(cell)
                 yield from _finite(group, dict(numbers), f", {first} {which}")
@@ -173,12 +177,14 @@ def _finite(group: str, row: Row, which: str = "") -> Iterator[tuple[str, float]
             yield f"{group}.{name}{which}", float(cell)
 
 
-def _side_by_side(a: Report, b: Report) -> Table:
+def _side_by_side(a: Report, b: Report) -> Records[StatisticPair]:
     of_a, of_b = dict(_single_numbers(a, b)), dict(_single_numbers(b, a))
-    return Table(
-        {"statistic": name, "a": of_a[name], "b": of_b[name], "difference": of_b[name] - of_a[name]}
-        for name in of_a
-        if name in of_b
+    names = [name for name in of_a if name in of_b]
+    return StatisticPair.table(
+        statistic=names,
+        a=[of_a[name] for name in names],
+        b=[of_b[name] for name in names],
+        difference=[of_b[name] - of_a[name] for name in names],
     )
 
 
@@ -211,67 +217,78 @@ def compare(a: Report, b: Report) -> Report:
     from attncli.measure.differences import changed_heads, head_differences, weight_differences
     from attncli.report_parts import versions
 
-    tensor_a, tensor_b = _weights(a, "A"), _weights(b, "B")
-    if (tensor_a is None) != (tensor_b is None):
-        without = "A" if tensor_a is None else "B"
+    weights_a, weights_b = _weights(a, "A"), _weights(b, "B")
+    if (weights_a is None) != (weights_b is None):
+        without = "A" if weights_a is None else "B"
         raise UserError(f"diff: {without} has no weights to compare with those of the other side")
-    tensors: dict[str, NamedTensor] = {}
-    statistics: dict[str, Statistic] = {}
-    about = _changed_settings(a, b)
-    notes = [*left_out_notes(places_of(a, tensor_a), places_of(b, tensor_b))]
+    notes = [*left_out_notes(places_of(a, weights_a), places_of(b, weights_b))]
     mapped = _mapped_stack(a), _mapped_stack(b)
     if set(mapped) in DIFFERENT_MAPS:
-        tensor_a = tensor_b = None
+        weights_a = weights_b = None
         notes.append(
             f"The maps of A are of {STACKS[mapped[0]]}, those of B of {STACKS[mapped[1]]}: left out."
         )
-    tokens: tuple[str, ...] = ()
-    context_tokens: tuple[str, ...] = ()
-    if tensor_a is not None and tensor_b is not None:
-        found = weight_differences(_named_weights(a, tensor_a), _named_weights(b, tensor_b))
-        tensors = {
-            "difference": NamedTensor(found.axes, found.b - found.a),
-            "weights_a": NamedTensor(found.axes, found.a),
-            "weights_b": NamedTensor(found.axes, found.b),
-        }
-        statistics["rows"] = Tensors(jensen_shannon=NamedTensor(found.axes[:-1], found.distances))
-        statistics["changed_rows"] = Table(found.changed_rows)
-        statistics["by_head"] = Table(found.by_head)
-        query, key = found.query, found.key
-        tokens = query.tokens
-        is_cross = any(side.context_tokens or side.first_query for side in (a, b))
-        context_tokens = key.tokens if is_cross else ()
-        if len(query.tokens) > query.num_shared or len(key.tokens) > key.num_shared:
-            notes.append(GAP_NOTE)
-        if not query.num_shared:
-            notes.append(NO_SHARED_NOTE)
-        elif np.isnan(found.distances).all():
-            notes.append(NO_DISTRIBUTION_NOTE)
+    moved = changed = None
+    if weights_a is not None and weights_b is not None:
+        moved = weight_differences(_named_weights(a, weights_a), _named_weights(b, weights_b))
+        notes += _notes_on_tokens(moved)
     elif a.experiment != b.experiment:
         raise UserError(f"diff: {a.experiment} and {b.experiment} have no weights and other statistics")
     heads = a.table("heads"), b.table("heads")
     if a.table("intervals") and b.table("intervals"):
         changed = changed_heads(a.table("intervals"), b.table("intervals"), *heads)
-        statistics["changed_heads"] = Table(changed.rows)
         notes.insert(0, _change_note(changed))
-    statistics["heads_difference"] = Table(head_differences(*heads))
-    statistics["side_by_side"] = _side_by_side(a, b)
-    statistics = {name: value for name, value in statistics.items() if value}
-    if not (tensors or statistics):
+    result = ReportDifferences(
+        changed_rows=None if moved is None else moved.changed_rows,
+        by_head=None if moved is None else moved.by_head,
+        changed_heads=None if changed is None else changed.rows,
+        heads_difference=head_differences(*heads),
+        side_by_side=_side_by_side(a, b),
+    )
+    statistics = result.statistics()
+    about = _changed_settings(a, b)
+    if not (moved or statistics):
         raise UserError(f"diff: {about} They share no weights and no single statistic to set side by side")
-    is_one_picture = a.tokens == b.tokens == tokens and a.pictures == b.pictures
-    return Report(
+    report = Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},
         versions(),
-        tokens,
-        context_tokens,
-        tensors=tensors,
         statistics=statistics,
         notes=tuple(notes),
         token_spelling=a.token_spelling,
-        pictures=a.pictures if is_one_picture else (),
         about=about,
+        kind=kind_of(result, "diff"),
+    )
+    return report if moved is None else _with_weights(report, moved, a, b)
+
+
+def _notes_on_tokens(moved: "WeightDifferences") -> Iterator[str]:
+    """Which rows and keys have nothing beside them, and rows without a distance."""
+    if any(len(side.tokens) > side.num_shared for side in (moved.query, moved.key)):
+        yield GAP_NOTE
+    if not moved.query.num_shared:
+        yield NO_SHARED_NOTE
+    elif np.isnan(moved.distances).all():
+        yield NO_DISTRIBUTION_NOTE
+
+
+def _with_weights(report: Report, moved: "WeightDifferences", a: Report, b: Report) -> Report:
+    """The comparison with the weights of both sides, their tokens and, where both saw one, the picture."""
+    tokens = moved.query.tokens
+    is_cross = any(side.context_tokens or side.first_query for side in (a, b))
+    is_one_picture = a.tokens == b.tokens == tokens and a.pictures == b.pictures
+    rows = Tensors(jensen_shannon=NamedTensor(moved.axes[:-1], moved.distances))
+    return replace(
+        report,
+        tokens=tokens,
+        context_tokens=moved.key.tokens if is_cross else (),
+        tensors={
+            "difference": NamedTensor(moved.axes, moved.b - moved.a),
+            "weights_a": NamedTensor(moved.axes, moved.a),
+            "weights_b": NamedTensor(moved.axes, moved.b),
+        },
+        statistics={"rows": rows, **report.statistics},
+        pictures=a.pictures if is_one_picture else (),
     )
 
 
@@ -306,7 +323,6 @@ def report(
 ) -> Report:
     """B compared with A."""
     from attncli.measure.two_texts import text_differences
-    from attncli.records.kinds import kind_of
     from attncli.report_parts import versions
 
     result = text_differences(pretrained, *reading)

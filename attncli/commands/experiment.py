@@ -3,8 +3,9 @@
 import io
 import os
 import select
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from stat import S_ISFIFO, S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from attncli.commands.command import (
+    CONFIG,
     DEBUG,
     FRESH,
     OUTPUT_FLAGS,
@@ -23,25 +25,24 @@ from attncli.commands.command import (
     Parameter,
     argument,
     flag,
-    given_flags,
+    given_settings,
     metavar,
     option,
     setting_options,
     store_errors,
 )
-from attncli.commands.mistakes import PATTERN, unquoted
+from attncli.commands.mistakes import CHECKPOINTS, unquoted
 from attncli.commands.output import Destination, checked_store, first_words, progress_line
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError
 from attncli.plain_text import note, plain_text
 from attncli.settings import SPECS
-from attncli.settings.config_file import ConfigFile, resolved_yaml
+from attncli.settings.config_file import resolved_yaml
 from attncli.settings.fields import (
     ALTERNATIVES,
     ExplainSpec,
     Given,
     Spec,
     checked_spec,
-    current,
     flag_name,
     in_words_of,
     with_maps,
@@ -52,41 +53,12 @@ if TYPE_CHECKING:
     from attncli.settings.heads import HeadsSpec
 
 
-CONFIG = option(
-    "--config",
-    "Read settings from a YAML file; flags override the file.",
-    "FILE",
-    everyday="read settings from a YAML file",
-    reads_file=True,
-)
 # The settings that choose the input. Without any of them the text may come from a pipe.
 TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image"))
 MAX_METAVAR = 30
 WAIT_SECONDS = 0.5
 """How long a pipe may stay silent: some never send anything and never end."""
 SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its origin, and exit.")
-
-
-def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
-    """The settings of a config file and of the flags; flags override the file."""
-    given = ConfigFile(Path(config)).single(name) if config is not None else {}
-    note_number_of_head(SPECS[name], flags)
-    given, from_flags = current(SPECS[name], given), current(SPECS[name], given_flags(flags))
-    for group in ALTERNATIVES:
-        if from_flags.keys() & group:
-            given = {key: value for key, value in given.items() if key not in group}
-    return given | from_flags
-
-
-def note_number_of_head(spec_class: type[Spec], flags: Mapping[str, Any]) -> None:
-    """Say how a head of a model is written, where it was given as --layer and --head."""
-    head, layer = flags.get("head"), flags.get("layer")
-    is_one = bool(flags.get("model")) and not getattr(spec_class, "shows_all_heads", True)
-    is_number = (head or "0").isdecimal()
-    if layer is not None and is_number and (head is not None or is_one):
-        note(f"--layer {layer} --head {head or 0}: is written --head {layer}:{head or 0} now; it was read")
-    elif is_one and head is not None and is_number:
-        note(f"--head {head}: is written LAYER:HEAD now, as --head 0:{head}; it was read")
 
 
 @contextmanager
@@ -281,21 +253,14 @@ STORE = option(
 )
 
 
-CHECKPOINTS = option(
-    "--checkpoints",
-    "Survey each checkpoint of a training run, folders named by their steps or, with --allow-download, "
-    "revisions of a hub id as ID@step*, instead of one model; with -o FILE.db kept and resumed. "
-    "Quote a pattern.",
-    PATTERN,
-    kind=list[str],
-    group="Input",
-    everyday="heads over the steps of a training run",
+OF_WATCH = (
+    replace(option(CHECKPOINTS, "See attn watch.", "PATTERN", kind=list[str]), hidden=True),
+    replace(flag("--follow", "See attn watch."), hidden=True),
 )
-FOLLOW = flag("--follow", "With --checkpoints: go on with new ones until Ctrl-C.", group="Input")
+"""How attn watch of checkpoints was spelled before: still read."""
 EXPECT = option(
     "--expect",
-    'A condition that every head must meet, with --checkpoints at every step, or exit 1: "max_score < 100"; '
-    "repeatable.",
+    'A condition that every head must meet, or exit 1: "max_score < 100"; repeatable.',
     "CONDITION",
     kind=list[str],
     group="Input",
@@ -318,24 +283,18 @@ def run_heads(
     expect: Sequence[str],
     **of_store: Any,
 ) -> int:
-    """The survey of one text or of many, which may be written to a store or read from one.
-
-    With `checkpoints`, the survey of each checkpoint of a training run.
-    """
+    """The survey of one text or of many, which may be written to a store or read from one."""
     from attncli.runs.store_files import is_store_name
 
     kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
     if follow and not checkpoints:
-        raise UserError("--follow: needs --checkpoints")
+        raise UserError("--follow: is a flag of attn watch")
     if errors := [*store_errors(kept, of_store)]:
         raise UserError(*errors)
     if checkpoints:
-        if show_config:
-            raise UserError("--show-config: cannot be combined with --checkpoints")
-        to = Destination(
-            **(destination if kept is None else {**destination, "output": None}), experiment="watch"
+        return _watch(
+            checkpoints, config, show_config, flags, destination, store, kept, follow, expect, **of_store
         )
-        return show_checkpoints(checkpoints, config, flags, to, store, kept, follow, expect, **of_store)
     if store is not None:
         return show_store(store, config, flags, Destination(**destination, experiment=name), expect)
     if kept is None or show_config:
@@ -344,11 +303,12 @@ def run_heads(
     return keep_survey(kept, config, flags, to, expect, **of_store)
 
 
-def show_checkpoints(
+def _watch(
     checkpoints: Sequence[str],
     config: str | None,
+    show_config: bool,
     flags: dict[str, Any],
-    to: Destination,
+    destination: dict[str, Any],
     store: str | None,
     kept: Path | None,
     follow: bool,
@@ -358,40 +318,35 @@ def show_checkpoints(
     workers: int | None,
     scheduler: str | None,
 ) -> int:
-    """Survey the checkpoints of a training run that the store does not have yet; then show all."""
-    from attncli.commands.watch import NOT_FOR_CHECKPOINTS, survey_checkpoints
-    from attncli.runs.store_files import is_file_name
-    from attncli.settings.heads import HeadsSpec
+    """The heads of checkpoints over the steps, as `attn watch` shows them, and a line that says so."""
+    from attncli.commands.watch import watch_checkpoints
 
     text = flags["sentence"]
     if text is not None and Path(text).is_dir():
-        raise UserError(unquoted("--checkpoints", [*checkpoints, text]))
-    head, others = flags["head"], {**flags, "head": None}
-    given = given_settings("heads", config, others)
-    not_here = "is not for --checkpoints"
-    errors = [given[key].line(key, not_here) for key in NOT_FOR_CHECKPOINTS if key in given]
-    meaningless = {"store": store, "workers": workers, "scheduler": scheduler}
-    errors += [f"--{name}: {not_here}" for name, value in meaningless.items() if value is not None]
-    if errors:
+        raise UserError(unquoted([*checkpoints, text]))
+    meaningless = {
+        "store": store,
+        "workers": workers,
+        "scheduler": scheduler,
+        "show-config": show_config or None,
+    }
+    if errors := [
+        f"--{name}: is not for --checkpoints" for name, value in meaningless.items() if value is not None
+    ]:
         raise UserError(*errors)
-    if kept is not None:
-        if not is_file_name(kept):
-            raise UserError(f"-o {kept}/: steps of a training run are kept in one file: -o {kept.name}.db")
-        checked_store(kept)
-
-    def spec_of(folder: str) -> HeadsSpec:
-        return checked_spec(HeadsSpec, {**given, "model": Given(folder, "--checkpoints")})
-
-    return survey_checkpoints(
+    note(f"attn heads --checkpoints is now attn watch {shlex.join(checkpoints)}")
+    to = Destination(**(destination if kept is None else {**destination, "output": None}), experiment="watch")
+    others = {**flags, "head": None}
+    return watch_checkpoints(
         checkpoints,
-        spec_of,
+        config,
+        others,
         to,
         kept=kept,
-        head=head,
+        head=flags["head"],
         expect=expect,
         follow=follow,
         fresh=fresh,
-        allow_download="allow_download" in given and given["allow_download"].value is True,
     )
 
 
@@ -459,6 +414,6 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
 
 heads_command = partial(
     command,
-    more=(STORE, CHECKPOINTS, FOLLOW, EXPECT, FRESH, replace(WORKERS, everyday=""), SCHEDULER),
+    more=(STORE, *OF_WATCH, EXPECT, FRESH, replace(WORKERS, everyday=""), SCHEDULER),
     run_with=run_heads,
 )

@@ -171,10 +171,10 @@ def explained(
 
 
 def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, arguments: Sequence[str]) -> str:
-    for flag in (arg for arg in args if flags.get(arg) == PATTERN):
-        names = [*takewhile(lambda arg: not arg.startswith("-"), args[args.index(flag) + 1 :])]
+    if CHECKPOINTS in args:
+        names = [*takewhile(lambda arg: not arg.startswith("-"), args[args.index(CHECKPOINTS) + 1 :])]
         if len(names) > 1:
-            return unquoted(flag, names)
+            return unquoted(names)
     is_too_much = f"{more[:MOST_SHOWN]}: is one argument too many"
     if "--sentence" not in flags:
         return f"{is_too_much}: attn {command} takes {' and '.join(arguments) or 'flags alone'}"
@@ -189,15 +189,15 @@ def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, argume
     return f"{is_too_much}: a text goes in quotes: attn {command} {_quoted(text)}"
 
 
-PATTERN = "PATTERN"
-"""What help calls a value that the shell would take apart."""
+CHECKPOINTS = "--checkpoints"
+"""How attn watch of checkpoints was spelled before, with a pattern that a shell takes apart."""
 
 
-def unquoted(flag: str, names: Sequence[str]) -> str:
+def unquoted(names: Sequence[str]) -> str:
     """What to type instead of the names that a shell made of a pattern."""
     alike = len([*takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))])
     pattern = shlex.quote(f"{names[0][:alike]}*")
-    return f"{flag}: the shell made {len(names)} names of the pattern: quote it: {flag} {pattern}"
+    return f"{CHECKPOINTS}: the shell made {len(names)} names of the pattern: attn watch {pattern}"
 
 
 def _unknown_flag(

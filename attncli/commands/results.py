@@ -1,4 +1,4 @@
-"""`attn results` and `attn export`: a summary of a store, and its tidy table as a file."""
+"""`attn results`: a summary of a store, or all that it holds as a tidy table."""
 
 import sys
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from attncli.commands.command import (
     flag,
     height,
     option,
+    refuse_given,
     refuse_unknown,
 )
 from attncli.commands.output import (
@@ -39,23 +40,18 @@ if TYPE_CHECKING:
     from attncli.runs.reading import Reader
 
 
-TIDY_EXAMPLES = (
-    "attn export runs.db -o tidy.parquet",
-    "attn export runs.db -o tidy.csv",
-    "attn export runs.db --format jsonl | head",
-)
 FORMATS = ("csv", "jsonl", "parquet")
 STORE = argument("store", "What `attn batch -o` kept.", "STORE", reads_file=True)
-EXPORT_AS = option(
-    "--format",
-    "How to write it. [default: by the suffix of -o, else csv]",
-    "|".join(FORMATS),
-    everyday="csv, jsonl or parquet",
-)
 ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells them apart.")
+TIDY = flag(
+    "--tidy",
+    "Instead of the summary every statistic of every run, one row each, as csv, jsonl or parquet: run, id, "
+    "layer, head, statistic, value.",
+    everyday="every statistic of every run as a table: -o tidy.csv",
+)
 
 
-def export_store(store: str, output: str | None, format: str | None, all: bool) -> None:
+def write_tidy(store: str, output: str | None, format: str | None, all: bool) -> None:
     """One row per statistic of a run: run, id, layer, head, statistic, value."""
     from attncli.views.data import SUFFIXES, WRITERS
 
@@ -85,15 +81,11 @@ def note_earlier_runs(store: str, reader: "Reader") -> None:
         print(plain_text(f"{store}: {earlier}"), file=sys.stderr)
 
 
-export_command = partial(
-    Command, run=export_store, parameters=[STORE, OUTPUT, EXPORT_AS, ALL_RUNS, DEBUG], examples=TIDY_EXAMPLES
-)
-
-
 EXAMPLES = (
     "attn results runs.db",
     "attn results runs.db --statistic entropy.mean",
     "attn results runs.db --statistic entropy.mean --group-by num_heads --group-by causal",
+    "attn results runs.db --tidy -o tidy.parquet",
     'attn results runs.db --where "head = 3" --where "entropy.mean < 1.5"',
     "attn results survey.db --statistic entropy --sort mean --top 10",
     "attn results runs.db --format json -o summary.json",
@@ -143,9 +135,15 @@ def show_results(
     ascending: bool,
     top: int | None,
     all: bool,
+    tidy: bool,
     **flags: Any,
 ) -> None:
-    """Count, mean, standard deviation, minimum and maximum of the statistics, by group."""
+    """Count, mean, standard deviation, minimum and maximum of the statistics, by group; or every value."""
+    if tidy:
+        chosen = {"where": where, "group_by": group_by, "statistic": statistic, "sort": sort, "top": top}
+        refuse_given(chosen, "is for the summary, and --tidy writes every value")
+        write_tidy(store, flags[OUTPUT.name], flags[FORMAT.name], all)
+        return
     conditions = parse_conditions(where, "--where", numbers_only=False)
     if sort is not None:
         refuse_unknown("--sort", sort, GROUP_SUMMARY)
@@ -209,7 +207,7 @@ command = partial(
     Command,
     run=show_results,
     parameters=[
-        *(STORE, WHERE, GROUP_BY, STATISTIC, SORT, ASCENDING, TOP, ALL_RUNS),
+        *(STORE, TIDY, WHERE, GROUP_BY, STATISTIC, SORT, ASCENDING, TOP, ALL_RUNS),
         *(FORMAT, OUTPUT, PRECISION, COLOR, DEBUG),
     ],
     examples=EXAMPLES,

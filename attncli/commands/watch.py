@@ -1,27 +1,24 @@
-"""`attn watch`, and `attn heads --checkpoints`: the heads of a model over the steps of its training."""
+"""`attn watch`: the heads of a model over the steps of its training, from a store or from checkpoints."""
 
-import json
-import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
-from glob import glob
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attncli.commands.command import (
     COLOR,
+    CONFIG,
     DEBUG,
     FORMAT,
+    FRESH,
     OPEN,
     OUTPUT,
     PRECISION,
@@ -31,41 +28,58 @@ from attncli.commands.command import (
     Command,
     argument,
     color_depth,
+    flag,
+    given_flags,
+    given_settings,
     height,
+    is_file,
     option,
+    refuse_given,
+    setting_options,
     width,
 )
-from attncli.commands.output import Destination, ProgressLine, progress_line
+from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
-from attncli.files import LOG_BYTES, read_whole
-from attncli.models.folder import id_and_revision
 from attncli.plain_text import counted, plain_text
-from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Statistic, Table
+from attncli.records.columns import Result
+from attncli.records.kinds import kind_of
+from attncli.records.steps import (
+    COUNT,
+    HeadAtStep,
+    PatternChange,
+    PatternOverSteps,
+    StepOfHead,
+)
+from attncli.report import PLACES, NamedTensor, Report, Row
 from attncli.runs.reading import Reader, reading
 from attncli.runs.report_values import Condition, Expectations, parse_conditions
-from attncli.runs.store import Store, open_store
-from attncli.runs.store_files import create_file, is_driven
-from attncli.runs.stored_columns import StoredColumns
+from attncli.runs.store import open_store
+from attncli.runs.store_files import create_file, is_driven, is_file_name, is_store_name
+from attncli.settings.fields import Given, checked_spec
+from attncli.settings.heads import HeadsSpec
 from attncli.views import load_view
 
 if TYPE_CHECKING:
     from attncli.measure.training import HeadsOverSteps
+    from attncli.runs.checkpoints import Checkpoint, CheckpointSurveys
     from attncli.runs.training_steps import StoredSteps
-    from attncli.settings.heads import HeadsSpec
 
 
 EXAMPLES = (
     "attn watch run.db",
     "attn watch run.db --head 5:1",
+    "attn watch 'run/checkpoint-*' --follow",
     'attn watch run.db --expect "max_score < 100"',
-    "attn watch run.db -o run.html",
     "attn watch run.db -o steps.csv",
+    "attn watch 'run/checkpoint-*' --sentence \"the cat sat because it was tired\" -o heads.db",
 )
-STORE = argument(
-    "store",
-    "What attncli.Watch, or attn heads --checkpoints -o FILE.db, keeps.",
-    "STORE",
+RUN = argument(
+    "run",
+    "The store that attncli.Watch keeps, or its checkpoints: folders named by their steps, a quoted pattern "
+    "of them or, with --allow-download, revisions of a hub id as ID@step*.",
+    "RUN",
+    kind=list[str],
     reads_file=True,
 )
 SHOW_STEPS = replace(
@@ -83,6 +97,26 @@ EXPECT = option(
     kind=list[str],
     everyday='what every head must meet: "max_score < 100"',
 )
+KEEP = replace(
+    OUTPUT,
+    help="Write to a file, whole or not at all; - is standard output. Of checkpoints FILE.db keeps what was "
+    "measured: rerun the same command to resume.",
+    everyday="write to a file, or keep what is measured (.db)",
+)
+FOLLOW = flag(
+    "--follow", "Of checkpoints: go on with new ones until Ctrl-C.", everyday="go on with new checkpoints"
+)
+NOT_FOR_CHECKPOINTS = (
+    *("model", "texts", "text_group", "relations", "num_examples", "sort", "ascending", "top", "table"),
+    *("statistic", "rollout", "maps", "full"),
+)
+"""The settings of a survey that are not those of a step."""
+EVERYDAY = {"sentence": "measure on this text instead of random tokens"}
+SETTINGS = [
+    replace(parameter, everyday=EVERYDAY.get(parameter.name, ""))
+    for parameter in setting_options(HeadsSpec)
+    if (parameter.now or parameter.name) not in (*NOT_FOR_CHECKPOINTS, "head")
+]
 SECONDS_BETWEEN, SECONDS_BETWEEN_REVISIONS = 1.0, 60.0
 """How often a folder, or the hub, is looked at."""
 LIVE = "Live. Ctrl-C leaves this screen; the training goes on."
@@ -103,10 +137,8 @@ def reports_of(path: Path, reader: Reader, head: str | None = None) -> list[Repo
     if head is None:
         return [_report(path, steps, environment) for steps in stored_steps(reader)]
     _, layer, number = _head_named(head)
-    return [
-        _report_of_head(path, steps, environment, layer, number)
-        for steps in stored_steps(reader, statistics=None)
-    ]
+    every = stored_steps(reader, statistics=None)
+    return [_report_of_head(path, steps, environment, layer, number) for steps in every]
 
 
 def _head_named(head: str) -> NamedHead:
@@ -117,35 +149,23 @@ def _head_named(head: str) -> NamedHead:
 
 
 def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) -> Report:
-    from attncli.measure.training import changes, forming, step_rows
+    from attncli.measure.training import heads_in_training
 
     stacks = steps.stacks()
-    rows = step_rows(stacks, steps.losses())
-    patterns = [row for over in stacks for row in forming(over)]
-    tensors = {
-        name: NamedTensor(("point",), np.array([row[name] for row in rows], dtype=np.float64))
-        for name in rows[0]
-        if not name.endswith("_heads")
-    }
+    result = heads_in_training(stacks, steps.losses())
+    numbers = [name for name in result.steps.cells if not name.endswith(COUNT)]
+    tensors = {name: NamedTensor(("point",), result.steps.column(name)) for name in numbers}
     tensors |= _grids(stacks)
-    statistics: dict[str, Statistic] = {
-        "steps": Table(rows),
-        "patterns": Table(row for row in patterns if any(row["count"])),
-        "changes": Table(row for over in stacks for row in changes(over)),
-        "heads": Table(row for over in stacks for row in over.rows(-1)),
-    }
-    never = dict.fromkeys(row["pattern"] for row in patterns if not any(row["count"]))
-    notes = [f"No head at any step: {', '.join(never)}."] if never else []
-    num_heads = sum(int(over.is_head.sum()) for over in stacks)
-    return _made(path, steps, environment, tensors, statistics, notes, counted(num_heads, "head"))
+    notes = [f"No head at any step: {', '.join(result.never)}."] if result.never else []
+    return _built(path, steps, environment, tensors, result, notes, counted(len(result.heads), "head"))
 
 
-def _made(
+def _built(
     path: Path,
     steps: "StoredSteps",
     environment: Mapping[str, str],
     tensors: Mapping[str, NamedTensor],
-    statistics: Mapping[str, Statistic],
+    result: Result,
     notes: Sequence[str],
     what: str,
 ) -> Report:
@@ -158,13 +178,14 @@ def _made(
         spec,
         environment,
         tensors=tensors,
-        statistics={name: found for name, found in statistics.items() if found},
+        statistics=result.statistics(),
         notes=tuple(notes),
         about=f"{steps.name}, {what}: {span}.",
+        kind=kind_of(result, "watch"),
     )
 
 
-def _grids(stacks: Sequence["HeadsOverSteps"]) -> dict[str, NamedTensor]:
+def _grids(stacks: "Sequence[HeadsOverSteps]") -> dict[str, NamedTensor]:
     """Each statistic by step, layer and head; of a model of several stacks a grid for each of them."""
     return {
         f"{name} {over.stack.name}" if len(stacks) > 1 else name: NamedTensor(("step", *PLACES), values)
@@ -177,38 +198,19 @@ def _report_of_head(
     path: Path, steps: "StoredSteps", environment: Mapping[str, str], layer: int, head: int
 ) -> Report:
     """Every statistic of a head over the steps, and its pattern at each."""
-    from attncli.measure.training import PATTERN_NAMES, named_patterns
+    from attncli.measure.training import head_in_training
 
     stacks = steps.stacks()
-    with_head = [
-        over
-        for over in stacks
-        if layer < over.is_head.shape[0] and head < over.is_head.shape[1] and over.is_head[layer, head]
-    ]
+    with_head = [over for over in stacks if over.has_head(layer, head)]
     if not with_head:
         layers, heads = np.max([over.is_head.shape for over in stacks], axis=0).tolist()
         known = f"layers 0 to {layers - 1}, heads 0 to {heads - 1}"
         raise UserError(f"--head: must be a head of {steps.name}: {known} (got {layer}:{head})")
-    rows: list[dict[str, Cell]] = [{"step": step} for step in steps.steps]
-    for place, loss in enumerate(steps.losses() or ()):
-        rows[place]["loss"] = loss
-    for over in with_head:
-        after = f" {over.stack.name}" if len(with_head) > 1 else ""
-        named = named_patterns(over)[:, layer, head]
-        for place, row in enumerate(rows):
-            row[f"pattern{after}"] = PATTERN_NAMES[named[place]]
-            row |= {
-                f"{name}{after}": float(values[place, layer, head])
-                for name, values in over.statistics.items()
-                if np.isfinite(values[:, layer, head]).any()
-            }
-    tensors = {
-        name: NamedTensor(("point",), np.array([row[name] for row in rows], dtype=np.float64))
-        for name in rows[0]
-        if not name.startswith("pattern")
-    }
-    found = _made(path, steps, environment, tensors, {"head": Table(rows)}, (), f"head {layer}:{head}")
-    return replace(found, spec={**found.spec, "head": f"{layer}:{head}"})
+    result = head_in_training(with_head, steps.losses(), layer, head)
+    names = ("step", *result.number_names())
+    tensors = {name: NamedTensor(("point",), result.head.column(name)) for name in names}
+    report = _built(path, steps, environment, tensors, result, (), f"head {layer}:{head}")
+    return replace(report, spec={**report.spec, "head": f"{layer}:{head}"})
 
 
 def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Report]) -> int:
@@ -239,7 +241,7 @@ def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Rep
     ]
     lines += [line for each, rows in tables.items() for line in _broken_rows(each, rows)]
     known = [name for name in (*OF_A_STEP, *stored, *_columns(reports)) if "." not in name]
-    lines += expectations.unmet(list(dict.fromkeys(known)), "; attn export STORE has every one")
+    lines += expectations.unmet(list(dict.fromkeys(known)), "; attn results STORE --tidy has every one")
     for line in lines:
         print(plain_text(line), file=sys.stderr)
     return len(lines)
@@ -279,18 +281,54 @@ def _broken_rows(condition: Condition, rows: Sequence[Row]) -> Iterator[str]:
     wrong = [row for row in rows if not condition.holds(row[condition.name])]
     if wrong:
         first, more = wrong[0], f" (and in {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        step = f"step {first['step']}: " if isinstance(first.get("step"), int) else ""
-        is_head = first.get("layer") is not None and first.get("head") is not None
-        where = f" in {first['layer']}:{first['head']}" if is_head else ""
         got = first[condition.name]
-        yield f"{step}expected {condition}: got {'none' if got is None else got}{where}{more}"
+        yield f"{_step(first)}expected {condition}: got {'none' if got is None else got}{_where(first)}{more}"
 
 
-def show_watch(store: str, head: str | None, expect: Sequence[str], **flags: Any) -> int:
+def _step(row: Row) -> str:
+    return f"step {row.step}: " if isinstance(row, PatternChange | StepOfHead) else ""
+
+
+def _where(row: Row) -> str:
+    if isinstance(row, PatternOverSteps | PatternChange | HeadAtStep):
+        return f" in {row.layer}:{row.head}"
+    return ""
+
+
+def show_watch(
+    run: Sequence[str],
+    head: str | None,
+    expect: Sequence[str],
+    follow: bool,
+    fresh: bool,
+    config: str | None,
+    **values: Any,
+) -> int:
+    """Write what a store has, or what the checkpoints of a training run do."""
+    settings = {parameter.name: values.pop(parameter.name) for parameter in SETTINGS if parameter.is_passed}
+    if len(run) == 1 and is_store_of_steps(run[0]):
+        refused = {"follow": follow or None, "fresh": fresh or None, "config": config}
+        refused |= {key: each.value for key, each in given_flags(settings).items()}
+        refuse_given(refused, f"is for checkpoints, and {run[0]} is a store")
+        return show_store(Path(run[0]), head, expect, Destination(**values, is_stored=True))
+    for name in filter(is_store_of_steps, run):
+        raise UserError(f"{name}: is a store, which is shown by itself: attn watch {name}")
+    kept = Path(values[OUTPUT.name]) if is_store_name(values[OUTPUT.name] or "") else None
+    to = Destination(**(values if kept is None else {**values, OUTPUT.name: None}), experiment="watch")
+    return watch_checkpoints(
+        run, config, settings, to, kept=kept, head=head, expect=expect, follow=follow, fresh=fresh
+    )
+
+
+def is_store_of_steps(run: str) -> bool:
+    """Whether a run is named by its store, which may not be there yet, and not by its checkpoints."""
+    is_checkpoint = (Path(run) / "config.json").is_file()
+    return is_file(run) or (not is_checkpoint and not run.endswith("/") and is_store_name(run))
+
+
+def show_store(path: Path, head: str | None, expect: Sequence[str], to: Destination) -> int:
     """Write what a store has; on a terminal again and again, while something is written into it."""
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
-    to = Destination(**flags, is_stored=True)
-    path = Path(store)
     if _is_live(to):
         _wait_for(path)
     if _is_live(to) and path.exists() and is_driven(path):
@@ -334,18 +372,18 @@ TOP, REST_OF_LINE, REST = "\x1b[H", "\x1b[K", "\x1b[J"
 def drawing(to: Destination) -> Iterator[Callable[[Sequence[Report], str], None]]:
     """A screen of its own, which is drawn over while it is open, until Ctrl-C."""
     write = load_view("table")
-    shown = ""
+    on_screen = ""
 
     def draw(reports: Sequence[Report], line: str) -> None:
-        nonlocal shown
+        nonlocal on_screen
         columns, lines = width(True), height(True)
         each = None if lines is None else max(1, (lines - 1) // max(1, len(reports)) - (len(reports) > 1))
         display = replace(to.display, width=columns, height=each, colors=color_depth(to.color, True))
         stream = StringIO()
         write(reports, stream, display)
         text = f"{stream.getvalue()}{line[: (columns or 80) - 1]}"
-        if text != shown:
-            shown = text
+        if text != on_screen:
+            on_screen = text
             rows = text.split("\n")[:lines]
             sys.stdout.write(TOP + f"{REST_OF_LINE}\n".join(rows) + REST_OF_LINE + REST)
             sys.stdout.flush()
@@ -359,147 +397,51 @@ def drawing(to: Destination) -> Iterator[Callable[[Sequence[Report], str], None]
         sys.stdout.flush()
 
 
-command = partial(
-    Command,
-    run=show_watch,
-    parameters=[
-        STORE,
-        HEAD,
-        EXPECT,
-        FORMAT,
-        OUTPUT,
-        OPEN,
-        TITLE,
-        SHOW_STEPS,
-        PRECISION,
-        COLOR,
-        SCALE_COLORS,
-        DEBUG,
-    ],
-    examples=EXAMPLES,
-)
+def watch_checkpoints(
+    patterns: Sequence[str],
+    config: str | None,
+    flags: dict[str, Any],
+    to: Destination,
+    *,
+    kept: Path | None,
+    head: str | None,
+    expect: Sequence[str],
+    follow: bool,
+    fresh: bool,
+) -> int:
+    """Survey the checkpoints of a training run that the store does not have yet; then show all."""
+    given = given_settings("heads", config, flags)
+    if errors := [
+        given[key].line(key, "is not for checkpoints") for key in NOT_FOR_CHECKPOINTS if key in given
+    ]:
+        raise UserError(*errors)
+    if fresh and kept is None:
+        raise UserError("--fresh: needs a store: -o FILE.db")
+    if kept is not None:
+        if not is_file_name(kept):
+            raise UserError(f"-o {kept}/: steps of a training run are kept in one file: -o {kept.name}.db")
+        checked_store(kept)
 
+    def spec_of(model: str) -> HeadsSpec:
+        return checked_spec(HeadsSpec, {**given, "model": Given(model, RUN.metavar or "")})
 
-STEP, NUMBER = re.compile(r"step\D?(\d+)"), re.compile(r"\d+")
-REVISIONS = re.compile(r"[\w.-]+(/[\w.-]+)?@[^@]+")
-"""A hub id and a pattern of its revisions."""
-SETTLED_SECONDS = 2.0
-"""How long the files of a new checkpoint must not have changed: else it is still being written."""
-NOT_FOR_CHECKPOINTS = (
-    *("model", "texts", "text_group", "relations", "num_examples", "sort", "ascending", "top", "table"),
-    *("statistic", "rollout", "maps", "full"),
-)
-
-
-def step_of(name: str) -> int | None:
-    """The number behind `step` in a name, else its last number; None where it has none."""
-    numbers = STEP.findall(name) or NUMBER.findall(name)
-    return int(numbers[-1]) if numbers else None
-
-
-class Checkpoint(NamedTuple):
-    """A folder, or ID@REVISION of a model on the hub with the commit of that revision."""
-
-    model: str
-    commit: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The last part."""
-        return Path(self.model).name
-
-    @property
-    def folder(self) -> Path | None:
-        """None where it is on the hub."""
-        return Path(self.model) if self.commit is None else None
-
-
-def run_of(model: str) -> str:
-    """Where the checkpoints of the same run are: the folder above, or a hub id."""
-    is_revision = REVISIONS.fullmatch(model) and not Path(model).exists()
-    return id_and_revision(model)[0] if is_revision else str(Path(model).resolve().parent)
-
-
-def found_checkpoints(patterns: Sequence[str], *, allow_download: bool) -> dict[int, Checkpoint]:
-    """What patterns name, by step, in order: folders of models, else revisions of a hub id.
-
-    UserError for a name without a number, for two of the same step, and for a hub id without downloads.
-    """
-    names: dict[str, Checkpoint] = {}
-    for pattern in patterns:
-        whole = os.path.expanduser(pattern)  # noqa: PTH111 - as in the next line
-        # A name may hold brackets. pathlib has no absolute patterns.
-        paths = [Path(whole)] if Path(whole).is_dir() else [*map(Path, glob(whole))]  # noqa: PTH207
-        folders = [path for path in paths if path.is_dir() and (path / "config.json").is_file()]
-        names |= {str(folder): Checkpoint(str(folder)) for folder in folders}
-        if not paths and REVISIONS.fullmatch(pattern):
-            if not allow_download:
-                raise UserError(f"--checkpoints: no such folder: {pattern} (a hub id needs --allow-download)")
-            names |= _found_revisions(pattern)
-    found: dict[int, Checkpoint] = {}
-    for name, checkpoint in sorted(names.items()):
-        step = step_of(checkpoint.name)
-        if step is None:
-            raise UserError(f"--checkpoints: {name}: a name with a step is needed, as checkpoint-500")
-        if step in found:
-            raise UserError(f"--checkpoints: {found[step].model} and {name} are both of step {step}")
-        found[step] = checkpoint
-    return dict(sorted(found.items()))
-
-
-def _found_revisions(pattern: str) -> dict[str, Checkpoint]:
-    from attncli.models.loading import hub_revisions
-
-    name, wanted = id_and_revision(pattern)
-    try:
-        known = hub_revisions(name)
-    except UserError as error:
-        raise UserError(*(f"--checkpoints: {line}" for line in error.lines)) from None
-    found = {
-        f"{name}@{revision}": Checkpoint(f"{name}@{revision}", commit)
-        for revision, commit in known.items()
-        if fnmatchcase(revision, wanted)
-    }
-    if not found:
-        some = ", ".join([*known][:MOST_NAMED]) + (", ..." if len(known) > MOST_NAMED else "")
-        raise UserError(f"--checkpoints: no revision of {name} is named {wanted}: it has {some}")
-    return found
-
-
-MOST_NAMED = 5
-
-
-def is_settled(folder: Path | None) -> bool:
-    """Whether nothing in a folder has changed for a while; not where it is being removed."""
-    if folder is None:  # a revision is there whole
-        return True
-    try:
-        changed = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-    except FileNotFoundError:
-        return False
-    return time.time() - changed > SETTLED_SECONDS
-
-
-UNREADABLE_LOG = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""What a log raises that is too large, no file of text, or says something else than losses of steps."""
-
-
-def logged_loss(folder: Path | None, step: int) -> float | None:
-    """The loss in the trainer_state.json of a checkpoint; None where none was logged at that step."""
-    path = None if folder is None else folder / "trainer_state.json"
-    if path is None or not path.is_file():
-        return None
-    try:
-        history = json.loads(read_whole(path, LOG_BYTES))["log_history"]
-        losses = [row["loss"] for row in history if "loss" in row and row["step"] == step]
-        return float(losses[-1]) if losses else None
-    except UNREADABLE_LOG:  # of another program, or cut off: the loss is all that is lost
-        return None
+    allows = given.get("allow_download")
+    return survey_checkpoints(
+        patterns,
+        spec_of,
+        to,
+        kept=kept,
+        head=head,
+        expect=expect,
+        follow=follow,
+        fresh=fresh,
+        allow_download=allows is not None and allows.value is True,
+    )
 
 
 def survey_checkpoints(
     patterns: Sequence[str],
-    spec_of: "Callable[[str], HeadsSpec]",
+    spec_of: Callable[[str], HeadsSpec],
     to: Destination,
     *,
     kept: Path | None,
@@ -514,21 +456,17 @@ def survey_checkpoints(
     Without a store to be `kept` one is used that is removed at the end. `spec_of` gives the settings for a
     model.
     """
-    from attncli.runs.training_steps import parse_expectations
+    from attncli.runs.checkpoints import CheckpointSurveys, checkpoints_named
 
     if head is not None:
         _head_named(head)
-    find = partial(found_checkpoints, patterns, allow_download=allow_download)
-    found = find()
-    if not found and not follow:
-        named = " or ".join(patterns)
-        inside = next((name for name in patterns if Path(name).is_dir()), None)
-        hint = "" if inside is None else f": of those in it, '{Path(inside) / '*'}'"
-        raise UserError(f"--checkpoints: no folder of a model is named {named}{hint}")
+    find = partial(checkpoints_named, patterns, allow_download=allow_download)
+    checkpoints = find()
+    if not checkpoints and not follow:
+        raise UserError(_nothing_named(patterns))
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
-    if found:
-        of_steps = [text for text, each in zip(expect, conditions, strict=True) if each.name not in OF_TABLES]
-        parse_expectations(of_steps, [spec_of(next(iter(found.values())).model)], "--expect")
+    if checkpoints:
+        _check_names(expect, conditions, spec_of(next(iter(checkpoints.values())).model))
     with ExitStack() as stack:
         path = kept
         if path is None:
@@ -536,11 +474,11 @@ def survey_checkpoints(
             create_file(path, rows=False, weights=False)
         line = stack.enter_context(progress_line())
         store = stack.enter_context(open_store(path, fresh=fresh, rows=False, weights=False))
-        surveys = _Checkpoints(store, spec_of, line)
-        surveys.take({step: each for step, each in found.items() if not follow or is_settled(each.folder)})
+        surveys = CheckpointSurveys(store, spec_of, on_begin=line.begin, on_error=line.tell)
+        surveys.take(surveys.new(checkpoints) if follow else checkpoints)
         line.clear()
         if follow:
-            surveys.follow(find, path, head, to)
+            _follow(surveys, find, path, head, to)
         with reading(path) as reader:
             if not reader.has_steps():
                 return SOME_FAILED if surveys.failed else DONE
@@ -550,6 +488,21 @@ def survey_checkpoints(
     return FAILED if broken else SOME_FAILED if surveys.failed else DONE
 
 
+def _nothing_named(patterns: Sequence[str]) -> str:
+    named = " or ".join(patterns)
+    inside = next((name for name in patterns if Path(name).is_dir()), None)
+    hint = "" if inside is None else f": of those in it, '{Path(inside) / '*'}'"
+    return f"{named}: no such store or folder of a model{hint}"
+
+
+def _check_names(expect: Sequence[str], conditions: Sequence[Condition], spec: HeadsSpec) -> None:
+    """UserError for a condition on what no step will have, before the first is measured."""
+    from attncli.runs.training_steps import parse_expectations
+
+    of_steps = [text for text, each in zip(expect, conditions, strict=True) if each.name not in OF_TABLES]
+    parse_expectations(of_steps, [spec], "--expect")
+
+
 def _named_reports(kept: Path | None, path: Path, reader: Reader, head: str | None) -> list[Report]:
     reports = reports_of(path, reader, head)
     if kept is not None:
@@ -557,121 +510,41 @@ def _named_reports(kept: Path | None, path: Path, reader: Reader, head: str | No
     return [replace(report, spec={**report.spec, "store": None}) for report in reports]
 
 
-class StoreOfOthers(UserError):
-    """A store that the steps of these checkpoints cannot be added to."""
-
-
-def _heads_of(columns: StoredColumns) -> frozenset[tuple[int | None, int | None]]:
-    return frozenset((column.layer, column.head) for column in columns)
-
-
-class _Checkpoints:
-    """Surveys the checkpoints of a run into a store, each once."""
-
-    def __init__(self, store: Store, spec_of: "Callable[[str], HeadsSpec]", line: ProgressLine) -> None:
-        self.store, self.spec_of, self.line = store, spec_of, line
-        self.done: set[Checkpoint] = set()
-        self.failed: set[Checkpoint] = set()
-        self.is_checked = False
-        self.known: set[str] = set()
-        self.stored: dict[int, str] = {}
-        self.heads: frozenset[tuple[int | None, int | None]] | None = None
-
-    def take(self, found: Mapping[int, Checkpoint]) -> int:
-        """Survey those that the store does not have; how many were surveyed now. An error is told."""
-        from attncli.runs.runner import Session
-        from attncli.runs.training_steps import content_key, measured_step, store_step
-
-        count = 0
-        for step, checkpoint in found.items():
-            if checkpoint in self.done | self.failed:
-                continue
-            try:
-                spec = self.spec_of(checkpoint.model)
-                self.line.begin(f"reading {checkpoint.name}, to know it again")
-                self._check_text(spec)
-                key = content_key(spec, step, checkpoint.commit)
-                if key in self.store.steps():
-                    self.known.add(run_of(checkpoint.model))
-                else:
-                    self.line.begin(f"step {step}: {checkpoint.name}")
-                    self._check_run(checkpoint)
-                    report = Session().run(spec, reseed=True)
-                    measured = measured_step(step, spec, key, report, logged_loss(checkpoint.folder, step))
-                    self._check_heads(measured.columns)
-                    self.store.remove_steps(step, step)  # of a checkpoint that was there before
-                    store_step(self.store, [measured])
-                    count += 1
-                self.done.add(checkpoint)
-            except StoreOfOthers:
-                raise
-            except UserError as error:
-                self.failed.add(checkpoint)
-                for text in error.lines:
-                    self.line.tell(f"{checkpoint.model}: {text}")
-        return count
-
-    def _check_text(self, spec: "HeadsSpec") -> None:
-        """UserError for a store of something else, or of steps on another text."""
-        from attncli.runs.training_steps import text_key, text_of
-
-        if self.is_checked:
-            return
-        with reading(self.store.path) as reader:
-            stored = {text_key(*text) for text in reader.texts_of_steps()}
-            for step in reader.steps():
-                self.stored[step.step] = str(reader.settings[step.settings]["model"])
-                self.heads = _heads_of(step.columns)
-        if self.store.last_run() and stored != {text_of(spec)}:
-            others = "steps on another text, or with other settings" if stored else "runs that are no steps"
-            raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
-        self.is_checked = True
-
-    def _check_run(self, checkpoint: Checkpoint) -> None:
-        """UserError before a step is added to those of `Watch`, or of the checkpoints of another run.
-
-        A folder that was moved is known by the checkpoints in it that are as they were.
-        """
-        run = run_of(checkpoint.model)
-        for step, model in self.stored.items():
-            is_checkpoint = step_of(Path(model).name) == step
-            if not is_checkpoint or (run not in self.known and run_of(model) != run):
-                others = f"checkpoints in {run_of(model)}" if is_checkpoint else "the steps of attncli.Watch"
-                raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
-
-    def _check_heads(self, columns: StoredColumns) -> None:
-        """UserError for a checkpoint of another model."""
-        heads = _heads_of(columns)
-        if self.heads is not None and heads != self.heads:
-            raise UserError("has other layers and heads than the steps before: it is of another model")
-        self.heads = heads
-
-    def follow(
-        self, find: Callable[[], dict[int, Checkpoint]], path: Path, head: str | None, to: Destination
-    ) -> None:
-        """Go on with new checkpoints until Ctrl-C, and show all after each."""
-        is_live = _is_live(to)
-        with drawing(to) if is_live else _until_interrupted() as draw:
-            is_due = is_live
-            while True:
-                if is_due:
-                    with reading(path) as reader:
-                        reports = reports_of(path, reader, head) if reader.has_steps() else []
-                    if is_live:
-                        draw(reports, FOLLOWED)
-                    elif to.path is not None:
-                        _write(reports, to)
-                are_on_hub = any(each.commit for each in self.done | self.failed)
-                time.sleep(SECONDS_BETWEEN_REVISIONS if are_on_hub else SECONDS_BETWEEN)
-                new = {
-                    step: each
-                    for step, each in find().items()
-                    if each not in self.done | self.failed and is_settled(each.folder)
-                }
-                is_due = bool(self.take(new))
+def _follow(
+    surveys: "CheckpointSurveys",
+    find: "Callable[[], dict[int, Checkpoint]]",
+    path: Path,
+    head: str | None,
+    to: Destination,
+) -> None:
+    """Go on with new checkpoints until Ctrl-C, and show all after each."""
+    is_live = _is_live(to)
+    with drawing(to) if is_live else _until_interrupted() as draw:
+        is_due = is_live
+        while True:
+            if is_due:
+                with reading(path) as reader:
+                    reports = reports_of(path, reader, head) if reader.has_steps() else []
+                if is_live:
+                    draw(reports, FOLLOWED)
+                elif to.path is not None:
+                    _write(reports, to)
+            time.sleep(SECONDS_BETWEEN_REVISIONS if surveys.are_on_hub else SECONDS_BETWEEN)
+            is_due = bool(surveys.take(surveys.new(find())))
 
 
 @contextmanager
 def _until_interrupted() -> Iterator[Any]:
     with suppress(KeyboardInterrupt):
         yield None
+
+
+command = partial(
+    Command,
+    run=show_watch,
+    parameters=[
+        *(RUN, HEAD, FOLLOW, EXPECT, *SETTINGS, replace(CONFIG, everyday=""), FRESH),
+        *(FORMAT, KEEP, OPEN, TITLE, SHOW_STEPS, PRECISION, COLOR, SCALE_COLORS, DEBUG),
+    ],
+    examples=EXAMPLES,
+)

@@ -1,9 +1,9 @@
 """Two sets of weights, or two surveys of heads, compared: aligned by their tokens, and what changed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -12,8 +12,17 @@ from attncli.arguments import by, checked, rows_with
 from attncli.core.names import HEAD_PATTERNS
 from attncli.core.summaries import jensen_shannon
 from attncli.errors import UserError
-from attncli.measure.patterns import HeadRow, with_equal_names
-from attncli.records.changes import Alignment
+from attncli.records.changes import (
+    Alignment,
+    ChangedStatistic,
+    HeadDifference,
+    HeadInterval,
+    MovedHead,
+    MovedRow,
+)
+from attncli.records.columns import Records
+from attncli.records.surveys import SurveyedHead
+from attncli.records.values import Table
 
 ARROW = " → "
 
@@ -66,8 +75,8 @@ class WeightDifferences:
 
     A query that one side lacks has no row there (NaN), such a key the weight 0. `distances` are
     Jensen-Shannon distances by row, NaN where a row is not a distribution; see `jensen_shannon`.
-    `changed_rows` are the rows that moved furthest, each with the key that gained most and the key that lost
-    most; `by_head` has the mean and the largest distance of each head, the head that moved most first.
+    `changed_rows` are the rows that moved furthest, `by_head` the heads, the one that moved most first; it is
+    empty where the weights have no axis but query and key.
     """
 
     axes: tuple[str, ...]
@@ -76,8 +85,8 @@ class WeightDifferences:
     query: Alignment
     key: Alignment
     distances: np.ndarray
-    changed_rows: list[dict[str, Any]]
-    by_head: list[dict[str, Any]]
+    changed_rows: Records[MovedRow]
+    by_head: Records[MovedHead]
 
 
 def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
@@ -96,9 +105,16 @@ def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
     weights_a = _spread(values_a.astype(np.float64), query.a, key.a)
     weights_b = _spread(values_b.astype(np.float64), query.b, key.b)
     distances = jensen_shannon(torch.from_numpy(weights_a), torch.from_numpy(weights_b)).numpy()
-    changed_rows = list(_changed_rows(a.axes[:-1], distances, weights_b - weights_a))
-    by_head = _by_head(a.axes[:-2], distances) if distances.ndim > 1 else []
-    return WeightDifferences(a.axes, weights_a, weights_b, query, key, distances, changed_rows, by_head)
+    return WeightDifferences(
+        a.axes,
+        weights_a,
+        weights_b,
+        query,
+        key,
+        distances,
+        _changed_rows(a.axes[:-1], distances, weights_b - weights_a),
+        _by_head(a.axes[:-2], distances),
+    )
 
 
 def _aligned(axis: str, tokens: tuple[Sequence[str], Sequence[str]], sizes: tuple[int, int]) -> Alignment:
@@ -114,46 +130,45 @@ def _spread(values: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> np.nda
     return np.where(queries[:, np.newaxis] >= 0, columns[..., queries, :], np.nan)
 
 
-def _changed_rows(
-    axes: tuple[str, ...], distances: np.ndarray, difference: np.ndarray
-) -> Iterator[dict[str, Any]]:
+def _changed_rows(axes: tuple[str, ...], distances: np.ndarray, difference: np.ndarray) -> Records[MovedRow]:
     flat = np.where(np.isnan(distances), -1, distances).ravel()
-    for place in np.argsort(-flat, kind="stable")[:MAX_CHANGED_ROWS]:
-        if flat[place] < ROUNDING:
-            return
-        index = np.unravel_index(place, distances.shape)
-        moved = difference[index]
-        gained, lost = int(np.nanargmax(moved)), int(np.nanargmin(moved))
-        yield {
-            **dict(zip(axes, map(int, index), strict=True)),
-            "jensen_shannon": float(distances[index]),
-            "gained_key": gained,
-            "gained": float(moved[gained]),
-            "lost_key": lost,
-            "lost": float(moved[lost]),
-        }
+    furthest = np.argsort(-flat, kind="stable")[:MAX_CHANGED_ROWS]
+    furthest = furthest[flat[furthest] >= ROUNDING]
+    if not len(furthest):
+        return MovedRow.rows([])
+    index = np.unravel_index(furthest, distances.shape)
+    moved, row = difference[index], np.arange(len(furthest))
+    gained, lost = np.nanargmax(moved, axis=1), np.nanargmin(moved, axis=1)
+    return MovedRow.table(
+        **dict(zip(axes, index, strict=True)),
+        jensen_shannon=distances[index],
+        gained_key=gained,
+        gained=moved[row, gained],
+        lost_key=lost,
+        lost=moved[row, lost],
+    )
 
 
-def _by_head(axes: tuple[str, ...], distances: np.ndarray) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for index in np.ndindex(distances.shape[:-1]):
-        own = distances[index][~np.isnan(distances[index])]
-        if len(own):
-            place = dict(zip(axes, index, strict=True))
-            numbers = {"mean_jensen_shannon": float(own.mean()), "max_jensen_shannon": float(own.max())}
-            rows.append({**place, **numbers})
-    rows.sort(key=lambda row: -row["mean_jensen_shannon"])
-    return rows
+def _by_head(axes: tuple[str, ...], distances: np.ndarray) -> Records[MovedHead]:
+    """The heads with a row that both sides have; none without an axis of heads."""
+    if not axes or np.isnan(distances).all():
+        return MovedHead.rows([])
+    index = np.nonzero(~np.isnan(distances).all(axis=-1))
+    of_heads = [row[~np.isnan(row)] for row in distances[index]]
+    places = dict(zip(axes, index, strict=True))
+    mean, largest = np.array([[row.mean(), row.max()] for row in of_heads]).T
+    heads = MovedHead.table(**places, mean_jensen_shannon=mean, max_jensen_shannon=largest)
+    return heads.taken(np.argsort(-mean, kind="stable").tolist())
 
 
 WHERE = ("stack", "layer", "head")
+OF_HEAD = ("layer", "head", "stack", "kind")
 ENDS = ("lower", "upper")
 NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
 """The statistics that name heads."""
 
-Row = Mapping[str, Any]
-Heads = Annotated[Sequence[Row], by(rows_with(*WHERE))]
-Intervals = Annotated[Sequence[Row], by(rows_with(*WHERE, "statistic", "mean", *ENDS))]
+HeadTable = Annotated[Table, by(rows_with(*WHERE, given_as=Table))]
+IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS, given_as=Table))]
 
 
 @dataclass(frozen=True)
@@ -163,77 +178,92 @@ class ChangedHeads:
     `num_changed` heads have one, of `num_shared` heads that both surveys have.
     """
 
-    rows: list[dict[str, Any]]
+    rows: Records[ChangedStatistic]
     num_changed: int
     num_shared: int
 
 
 @checked
 def changed_heads(
-    intervals_a: Intervals, intervals_b: Intervals, heads_a: Heads, heads_b: Heads
+    intervals_a: IntervalTable, intervals_b: IntervalTable, heads_a: HeadTable, heads_b: HeadTable
 ) -> ChangedHeads:
     """Of two surveys over texts, by the statistics that name heads and the shares of relations."""
-    of_b = {_key(row): row for row in intervals_b}
-    names_a, names_b = _names(heads_a), _names(heads_b)
-    rows: list[dict[str, Any]] = []
-    for row in intervals_a:
-        other = of_b.get(_key(row))
-        is_shown = row["statistic"] in NAMING or "relation" in row
-        if other is None or not is_shown or not _apart(row, other):
-            continue
-        mean_a, mean_b = float(row["mean"]), float(other["mean"])
-        place = _place(row)
-        rows.append(
-            {
-                **dict(zip(WHERE, place, strict=True)),
-                "statistic": row["statistic"],
-                "a": mean_a,
-                "b": mean_b,
-                "difference": mean_b - mean_a,
-                **{f"{end}_a": row[end] for end in ENDS},
-                **{f"{end}_b": other[end] for end in ENDS},
-                **({"pattern_a": names_a.get(place), "pattern_b": names_b.get(place)} if names_a else {}),
-            }
-        )
-    rows.sort(key=lambda row: -abs(row["difference"]))
-    shared = {_place(row) for row in intervals_a if _key(row) in of_b}
-    return ChangedHeads(rows, len({_place(row) for row in rows}), len(shared))
+    every_a, every_b = _read(intervals_a), _read(intervals_b)
+    places_b = {(row.place, row.statistic): place for place, row in enumerate(every_b)}
+    pairs = [
+        (place, places_b[row.place, row.statistic])
+        for place, row in enumerate(every_a)
+        if (row.place, row.statistic) in places_b
+    ]
+    a, b = every_a.taken([place for place, _ in pairs]), every_b.taken([place for _, place in pairs])
+    names_heads = np.array([row.statistic in NAMING or row.relation is not None for row in a], dtype=bool)
+    changed = np.flatnonzero(names_heads & _apart(a, b))
+    differences = b.column("mean") - a.column("mean")
+    changed = changed[np.argsort(-np.abs(differences[changed]), kind="stable")]
+    num_shared = len({row.place for row in a})
+    a, b = a.taken(changed.tolist()), b.taken(changed.tolist())
+    places = [row.place for row in a]
+    names_a, names_b = _patterns(heads_a), _patterns(heads_b)
+    patterns = {
+        "pattern_a": [names_a.get(place) for place in places],
+        "pattern_b": [names_b.get(place) for place in places],
+    }
+    rows = ChangedStatistic.table(
+        stack=a.column("stack").tolist(),
+        layer=[row.layer for row in a],
+        head=[row.head for row in a],
+        statistic=a.column("statistic").tolist(),
+        a=a.column("mean"),
+        b=b.column("mean"),
+        difference=differences[changed],
+        lower_a=a.column("lower"),
+        upper_a=a.column("upper"),
+        lower_b=b.column("lower"),
+        upper_b=b.column("upper"),
+        **(patterns if names_a else {}),
+    )
+    return ChangedHeads(rows, len({*places}), num_shared)
 
 
-def _place(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in WHERE)
+def _read(intervals: Table) -> Records[HeadInterval]:
+    """The intervals with typed columns, those that are read here."""
+    return HeadInterval.rows({name: row.get(name) for name in HeadInterval.columns} for row in intervals)
 
 
-def _key(row: Row) -> tuple[tuple[Any, ...], Any]:
-    return _place(row), row["statistic"]
+def _patterns(heads: Table) -> dict[tuple[object, ...], object]:
+    """The pattern of each head by its place."""
+    return {tuple(map(row.get, WHERE)): row["pattern"] for row in heads if "pattern" in row}
 
 
-def _names(heads: Sequence[Row]) -> dict[tuple[Any, ...], Any]:
-    return {_place(row): row["pattern"] for row in heads if "pattern" in row}
-
-
-def _apart(a: Row, b: Row) -> bool:
+def _apart(a: Records[HeadInterval], b: Records[HeadInterval]) -> np.ndarray:
     """Whether one interval ends before the other begins; one without ends is apart from none."""
-    ends = [row[name] for row in (a, b) for name in ENDS]
-    if not all(isinstance(end, float) and end == end for end in ends):
-        return False
-    lower_a, upper_a, lower_b, upper_b = ends
-    return bool(upper_a < lower_b or upper_b < lower_a)
+    lower_a, upper_a, lower_b, upper_b = (side.column(end) for side in (a, b) for end in ENDS)
+    are_known = ~np.isnan([lower_a, upper_a, lower_b, upper_b]).any(axis=0)
+    apart: np.ndarray = are_known & ((upper_a < lower_b) | (upper_b < lower_a))
+    return apart
 
 
 @checked
-def head_differences(heads_a: Heads, heads_b: Heads) -> list[HeadRow]:
+def head_differences(heads_a: HeadTable, heads_b: HeadTable) -> Records[HeadDifference]:
     """B - A of every statistic of the heads that both surveys have; NaN where one has no number."""
-    where = ("layer", "head", "stack", "kind")
-    of_b = {tuple(map(row.get, where)): row for row in heads_b}
-    found: list[HeadRow] = []
-    for row in heads_a:
-        other = of_b.get(tuple(map(row.get, where)), {})
-        numbers = {
-            name: of_other - value
-            for name, value in row.items()
-            if isinstance(value, float) and isinstance(of_other := other.get(name), float)
-        }
-        if other:
-            found.append({name: row[name] for name in where if name in row} | numbers)
-    return with_equal_names(found)
+    of_b = {tuple(map(row.get, OF_HEAD)): row for row in heads_b}
+    pairs = [(row, other) for row in heads_a if (other := of_b.get(tuple(map(row.get, OF_HEAD)))) is not None]
+    if not pairs:
+        return HeadDifference.rows([])
+    first, _ = pairs[0]
+    cells: dict[str, list[object] | np.ndarray] = {
+        name: [row.get(name) for row, _ in pairs] for name in OF_HEAD if name in first
+    }
+    for name in dict.fromkeys(name for row, other in pairs for name in row if name in other):
+        numbers = [(row.get(name), other.get(name)) for row, other in pairs]
+        if _is_statistic(name) and all(isinstance(cell, float | None) for both in numbers for cell in both):
+            cells[name] = np.array(
+                [b - a if isinstance(a, float) and isinstance(b, float) else np.nan for a, b in numbers]
+            )
+    return HeadDifference.table(**cells)
+
+
+def _is_statistic(name: str) -> bool:
+    """Whether a column of heads holds numbers, even where no head has one."""
+    declared = SurveyedHead.declared(name)
+    return name not in OF_HEAD and (declared is None or declared.is_number)

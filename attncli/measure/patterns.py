@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -594,13 +593,3 @@ class HeadTotals:
                 )
             )
         return StatisticInterval.joined(parts)
-
-
-HeadRow = dict[str, Any]
-"""The place of a head, and its statistics by name."""
-
-
-def with_equal_names(rows: Sequence[HeadRow]) -> list[HeadRow]:
-    """The rows, with NaN for what is measured of other stacks alone, as of words or of a picture."""
-    nothing = {name: nan for row in rows for name in row}
-    return [nothing | row for row in rows]

@@ -55,7 +55,7 @@ def _is_vectors(given: object) -> TypeGuard[Tensor]:
     return isinstance(given, Tensor) and given.is_floating_point() and given.ndim > 1
 
 
-class _ModuleCall(NamedTuple):
+class _RecordedCall(NamedTuple):
     """What a call of a module read and gave; whether it read no other tensor."""
 
     read: Tensor
@@ -135,7 +135,7 @@ class Stream:
 
     def _record(self) -> None:
         captured: list[tuple[CapturedLayer, Tensor]] = []
-        calls: dict[nn.Module, list[_ModuleCall]] = {}
+        calls: dict[nn.Module, list[_RecordedCall]] = {}
 
         def keep(layer: CapturedLayer) -> Tensor:
             output = output_of(layer)
@@ -150,7 +150,7 @@ class Stream:
             if _is_vectors(read) and _is_vectors(gave):
                 others = [*inputs[1:], *(given for name, given in named.items() if name != "hidden_states")]
                 is_alone = not any(isinstance(given, Tensor) for given in others)
-                calls.setdefault(module, []).append(_ModuleCall(read.clone(), gave.clone(), is_alone))
+                calls.setdefault(module, []).append(_RecordedCall(read.clone(), gave.clone(), is_alone))
 
         def begin(*_: object) -> None:
             captured.clear()
@@ -182,7 +182,7 @@ class Stream:
         block: nn.Module,
         names: Mapping[nn.Module, str],
         captured: Sequence[tuple[CapturedLayer, Tensor]],
-        calls: Mapping[nn.Module, Sequence[_ModuleCall]],
+        calls: Mapping[nn.Module, Sequence[_RecordedCall]],
     ) -> None:
         """Note what a call of a block did, from the calls of its modules."""
         if not captured:  # a layer of another kind, or no layer at all: rotary embeddings

@@ -1,14 +1,23 @@
 """What heads do over the steps of a training run: which patterns form, when, and in which heads."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
-from attncli.measure.patterns import HeadRow
+from attncli.records.columns import Records
+from attncli.records.steps import (
+    HeadAtStep,
+    HeadInTraining,
+    HeadsInTraining,
+    PatternChange,
+    PatternOverSteps,
+    StepOfHead,
+    TrainingStep,
+    count_name,
+)
 from attncli.records.surveys import NOT_FIRST, Stack
 
 PATTERN_NAMES = (*HEAD_PATTERNS, UNNAMED)
@@ -25,10 +34,15 @@ class HeadsOverSteps:
     @property
     def is_head(self) -> Bool[np.ndarray, "layer head"]:
         """Where there is a head: layers may have different numbers of them."""
-        found = np.zeros(next(iter(self.statistics.values())).shape[1:], dtype=bool)
+        is_head = np.zeros(next(iter(self.statistics.values())).shape[1:], dtype=bool)
         for values in self.statistics.values():
-            found |= np.isfinite(values).any(axis=0)
-        return found
+            is_head |= np.isfinite(values).any(axis=0)
+        return is_head
+
+    def has_head(self, layer: int, head: int) -> bool:
+        """Whether there is a head of this layer and number."""
+        num_layers, num_heads = self.is_head.shape
+        return layer < num_layers and head < num_heads and bool(self.is_head[layer, head])
 
     def value(self, statistic: str) -> Float[np.ndarray, "step layer head"]:
         """What a pattern is named by: special tokens without the first, which has a pattern of its own."""
@@ -37,18 +51,18 @@ class HeadsOverSteps:
             values = values - self.statistics["sink_mass"]
         return values
 
-    def rows(self, place: int) -> list[HeadRow]:
+    def heads(self, place: int) -> Records[HeadAtStep]:
         """One row per head with its pattern and statistics at one of the steps."""
-        patterns = named_patterns(self)[place]
-        kind = "cross" if self.stack.name == "cross" else "self"
-        return [
-            {
-                **{"layer": layer, "kind": kind, "stack": self.stack.name, "head": head},
-                "pattern": PATTERN_NAMES[patterns[layer, head]],
-                **{name: float(values[place, layer, head]) for name, values in self.statistics.items()},
-            }
-            for layer, head in np.argwhere(self.is_head).tolist()
-        ]
+        layer, head = np.nonzero(self.is_head)
+        patterns = named_patterns(self)[place, layer, head]
+        return HeadAtStep.table(
+            layer=layer,
+            kind=["cross" if self.stack.name == "cross" else "self"] * len(layer),
+            stack=[self.stack.name] * len(layer),
+            head=head,
+            pattern=[PATTERN_NAMES[pattern] for pattern in patterns],
+            **{name: values[place, layer, head] for name, values in self.statistics.items()},
+        )
 
 
 def shown_patterns(over: HeadsOverSteps) -> dict[str, Bool[np.ndarray, "step layer head"]]:
@@ -61,7 +75,7 @@ def shown_patterns(over: HeadsOverSteps) -> dict[str, Bool[np.ndarray, "step lay
 
 
 def named_patterns(over: HeadsOverSteps) -> Int[np.ndarray, "step layer head"]:
-    """The pattern of each head at each step, as `pattern_of` has it, by its place in PATTERN_NAMES."""
+    """The pattern of each head at each step, as `pattern_names` has it, by its place in PATTERN_NAMES."""
     shape = (len(over.steps), *over.is_head.shape)
     best, named = np.full(shape, -np.inf), np.full(shape, PATTERN_NAMES.index(UNNAMED))
     precedence = np.full(shape, -1)
@@ -75,49 +89,56 @@ def named_patterns(over: HeadsOverSteps) -> Int[np.ndarray, "step layer head"]:
     return named
 
 
-def forming(over: HeadsOverSteps) -> list[dict[str, Any]]:
-    """One row per pattern: the first step at which a head shows it, that head, and how many do at each step.
+def forming(over: HeadsOverSteps) -> Records[PatternOverSteps]:
+    """The patterns that a head shows at some step: the first such step, and how many heads do at each step.
 
-    Of several heads at that step the strongest; None where no head ever does. `heads` is how many do now.
+    The head is the strongest of that step.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[PatternOverSteps] = []
     for name, is_shown in shown_patterns(over).items():
         counts = is_shown.sum(axis=(1, 2))
-        first: tuple[int | None, ...] = (None, None, None)
-        if counts.any():
-            place = int(np.flatnonzero(counts)[0])
-            values = np.where(is_shown, over.value(HEAD_PATTERNS[name].statistic), -np.inf)[place]
-            layer, head = divmod(int(values.argmax()), values.shape[1])
-            first = over.steps[place], layer, head
+        if not counts.any():
+            continue
+        pattern, place = HEAD_PATTERNS[name], int(np.flatnonzero(counts)[0])
+        values = np.where(is_shown, over.value(pattern.statistic), -np.inf)[place]
+        layer, head = divmod(int(values.argmax()), values.shape[1])
         rows.append(
-            {
-                "pattern": name,
-                "stack": over.stack.name,
-                "threshold": HEAD_PATTERNS[name].threshold,
-                **dict(zip(("first_step", "layer", "head"), first, strict=True)),
-                "heads": int(counts[-1]),
-                "step": list(over.steps),
-                "count": counts.tolist(),
-            }
+            PatternOverSteps.single(
+                pattern=name,
+                stack=over.stack.name,
+                threshold=pattern.threshold,
+                first_step=over.steps[place],
+                layer=layer,
+                head=head,
+                heads=int(counts[-1]),
+                step=list(over.steps),
+                count=counts.tolist(),
+            )
         )
-    return rows
+    return PatternOverSteps.rows(rows)
 
 
-def changes(over: HeadsOverSteps) -> list[dict[str, Any]]:
+def never_forming(over: HeadsOverSteps) -> Iterator[str]:
+    """The patterns with enough rows that no head shows at any step."""
+    return (name for name, is_shown in shown_patterns(over).items() if not is_shown.any())
+
+
+def changes(over: HeadsOverSteps) -> Records[PatternChange]:
     """One row per head whose pattern differs from that of the step before, in the order of the steps."""
     named = named_patterns(over)
-    places = np.argwhere((named[1:] != named[:-1]) & over.is_head)
-    return [
-        {
-            **{"step": over.steps[place + 1], "stack": over.stack.name, "layer": layer, "head": head},
-            "before": PATTERN_NAMES[named[place, layer, head]],
-            "after": PATTERN_NAMES[named[place + 1, layer, head]],
-        }
-        for place, layer, head in places.tolist()
-    ]
+    place, layer, head = np.nonzero((named[1:] != named[:-1]) & over.is_head)
+    before, after = named[place, layer, head], named[place + 1, layer, head]
+    return PatternChange.table(
+        step=np.array(over.steps)[place + 1],
+        stack=[over.stack.name] * len(place),
+        layer=layer,
+        head=head,
+        before=[PATTERN_NAMES[pattern] for pattern in before],
+        after=[PATTERN_NAMES[pattern] for pattern in after],
+    )
 
 
-SUMMARIES: dict[str, tuple[str, Callable[[np.ndarray], Any]]] = {
+SUMMARIES: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
     "largest_max_score": ("max_score", np.nanmax),
     "least_entropy": ("entropy", np.nanmin),
     "largest_previous_token": ("previous_token", np.nanmax),
@@ -128,30 +149,57 @@ SUMMARIES: dict[str, tuple[str, Callable[[np.ndarray], Any]]] = {
 """What a step is told by: a statistic, and which number of all heads is taken."""
 
 
-def count_name(pattern: str) -> str:
-    """What the number of heads of a pattern is called in the row of a step: `previous_token_heads`."""
-    return f"{pattern.replace(' ', '_')}_heads"
-
-
 def step_rows(
     stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None
-) -> list[dict[str, float | int | None]]:
+) -> Records[TrainingStep]:
     """One row per step: the loss, where it is known of any, the SUMMARIES over all heads, None for no number,
     and how many heads show each pattern.
     """
+    steps = stacks[0].steps
     counts: dict[str, np.ndarray] = {}
     for over in stacks:
         for name, is_shown in shown_patterns(over).items():
-            counts[name] = counts.get(name, np.zeros(len(over.steps), dtype=int)) + is_shown.sum(axis=(1, 2))
-    rows = []
-    for place, step in enumerate(stacks[0].steps):
-        row: dict[str, float | int | None] = {"step": step}
-        if losses is not None:
-            row["loss"] = losses[place]
-        for summary, (name, of_heads) in SUMMARIES.items():
+            counts[name] = counts.get(name, np.zeros(len(steps), dtype=int)) + is_shown.sum(axis=(1, 2))
+    summaries: dict[str, list[float | None]] = {summary: [] for summary in SUMMARIES}
+    for summary, (name, of_heads) in SUMMARIES.items():
+        for place in range(len(steps)):
             parts = [over.statistics[name][place].ravel() for over in stacks if name in over.statistics]
             values = np.concatenate([np.empty(0), *parts])
-            row[summary] = float(of_heads(values)) if np.isfinite(values).any() else None
-        row |= {count_name(name): int(numbers[place]) for name, numbers in counts.items()}
-        rows.append(row)
-    return rows
+            summaries[summary].append(float(of_heads(values)) if np.isfinite(values).any() else None)
+    return TrainingStep.table(
+        step=list(steps),
+        **({} if losses is None else {"loss": losses}),
+        **summaries,
+        **{count_name(name): numbers.tolist() for name, numbers in counts.items()},
+    )
+
+
+def heads_in_training(
+    stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None
+) -> HeadsInTraining:
+    """What all heads do over the steps."""
+    return HeadsInTraining(
+        steps=step_rows(stacks, losses),
+        patterns=PatternOverSteps.joined(map(forming, stacks)),
+        changes=PatternChange.joined(map(changes, stacks)),
+        heads=HeadAtStep.joined(over.heads(-1) for over in stacks),
+        never=tuple(dict.fromkeys(name for over in stacks for name in never_forming(over))),
+    )
+
+
+def head_in_training(
+    stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None, layer: int, head: int
+) -> HeadInTraining:
+    """Every statistic of a head over the steps, and its pattern at each; of stacks that have such a head."""
+    cells: dict[str, Sequence[object] | np.ndarray] = {"step": list(stacks[0].steps)}
+    if losses is not None:
+        cells["loss"] = losses
+    for over in stacks:
+        after = f" {over.stack.name}" if len(stacks) > 1 else ""
+        cells[f"pattern{after}"] = [PATTERN_NAMES[name] for name in named_patterns(over)[:, layer, head]]
+        cells |= {
+            f"{name}{after}": values[:, layer, head]
+            for name, values in over.statistics.items()
+            if np.isfinite(values[:, layer, head]).any()
+        }
+    return HeadInTraining(head=StepOfHead.table(**cells))

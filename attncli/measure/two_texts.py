@@ -1,5 +1,6 @@
 """Two texts read by one model: which heads look elsewhere, and what comes next instead."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -23,12 +24,9 @@ BYTES_PER_WEIGHT = 60
 """Of the heads of a layer, of both texts: their rows in float64, spread over the tokens of both."""
 BYTES_PER_LOGIT = 8
 
-Cells = dict[str, str | int | float | None]
-"""What is told of a head, by the columns of HeadChange."""
 
-
-class TextRun(NamedTuple):
-    """A model's run on a text: its layers, the row of each head, and what it predicts."""
+class RunOnText(NamedTuple):
+    """A model's run on a text: its layers, its heads, and what it predicts."""
 
     layers: list[CapturedLayer]
     heads: Records[SurveyedHead]
@@ -43,15 +41,15 @@ def text_differences(
     """B compared with A. UserError for what the model cannot do; MemoryError."""
     _refuse_what_does_not_fit(pretrained, a, b)
     run_a, run_b = _run(pretrained, a), _run(pretrained, b)
-    sides: dict[str, tuple[Side, Side]] = {}
-    changed: list[Cells] = []
+    sides: dict[str, tuple[TextSide, TextSide]] = {}
+    furthest: list[FurthestRow] = []
     for layer_a, layer_b in zip(run_a.layers, run_b.layers, strict=True):
         stack = layer_a.stack_name
         if stack not in sides:
             sides[stack] = _sides(texts_of_stack(a, stack), texts_of_stack(b, stack))
-        changed += _changed_rows((layer_a, layer_b), sides[stack])
-    heads = HeadChange.rows(map(_head, run_a.heads, run_b.heads, changed))
-    is_aligned = any(head.mean_jensen_shannon is not None for head in heads)
+        furthest += _furthest_rows((layer_a, layer_b), sides[stack])
+    heads = HeadChange.rows(map(_head, run_a.heads, run_b.heads, furthest))
+    is_aligned = any(row.mean is not None for row in furthest)
     change = "mean_jensen_shannon" if is_aligned else "difference"
     return TextDifferences(
         heads=heads.sorted(lambda head: -abs(head[change] or 0.0)),
@@ -68,7 +66,7 @@ def _refuse_what_does_not_fit(pretrained: Pretrained, a: Reading, b: Reading) ->
     refuse_bytes("diff", num_heads * (2 * num_tokens) ** 2 * BYTES_PER_WEIGHT + logits, "fewer tokens")
 
 
-def _run(pretrained: Pretrained, reading: Reading) -> TextRun:
+def _run(pretrained: Pretrained, reading: Reading) -> RunOnText:
     layers: list[CapturedLayer] = []
     outputs: list[Any] = []
     model, inputs = pretrained.whole, pretrained.inputs([reading])
@@ -87,9 +85,8 @@ def _run(pretrained: Pretrained, reading: Reading) -> TextRun:
     probabilities = None
     if place is not None:
         probabilities = outputs[-1]["logits"][0, place].double().softmax(dim=-1).cpu()
-    return TextRun(
-        layers, surveyed_texts(survey)[0].heads, probabilities, [*way.notes(), *reading.left_out_notes()]
-    )
+    heads = surveyed_texts(survey)[0].heads
+    return RunOnText(layers, heads, probabilities, [*way.notes(), *reading.left_out_notes()])
 
 
 def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
@@ -102,7 +99,7 @@ def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
     return ids.index(mask) if ids.count(mask) == 1 else None
 
 
-class Side(NamedTuple):
+class TextSide(NamedTuple):
     """The tokens of one text, and the positions of those that both texts have.
 
     `shared` are the queries that correspond, `keys` the position of each key of both texts, -1 for none.
@@ -114,62 +111,96 @@ class Side(NamedTuple):
     keys: Int[Tensor, " both"]
 
 
-def _sides(a: tuple[ModelText, ModelText], b: tuple[ModelText, ModelText]) -> tuple[Side, Side]:
+def _sides(a: tuple[ModelText, ModelText], b: tuple[ModelText, ModelText]) -> tuple[TextSide, TextSide]:
     """The texts of queries and keys of both sides, aligned."""
-    queries, keys = (align(one.tokens, other.tokens) for one, other in zip(a, b, strict=True))
+    queries, keys = (align(text_a.tokens, text_b.tokens) for text_a, text_b in zip(a, b, strict=True))
     is_shared = (queries.a >= 0) & (queries.b >= 0)
     side_a, side_b = (
-        Side(query.tokens, key.tokens, torch.from_numpy(places[is_shared]), torch.from_numpy(of_keys))
+        TextSide(query.tokens, key.tokens, torch.from_numpy(places[is_shared]), torch.from_numpy(of_keys))
         for (query, key), places, of_keys in ((a, queries.a, keys.a), (b, queries.b, keys.b))
     )
     return side_a, side_b
 
 
-def _changed_rows(layers: tuple[CapturedLayer, CapturedLayer], sides: tuple[Side, Side]) -> list[Cells]:
-    """For each head of a layer how far its rows moved, and the keys of the row that moved furthest."""
+class KeyLookedAt(NamedTuple):
+    """A query, and the key that it looks at most."""
+
+    query: int
+    query_token: str
+    key: int
+    key_token: str
+    weight: float
+
+
+class FurthestRow(NamedTuple):
+    """How far the rows of a head moved, and what it looks at on both sides where one moved furthest.
+
+    Without rows that both texts have there is no distance, and the rows are those of the last tokens.
+    """
+
+    mean: float | None
+    largest: float | None
+    a: KeyLookedAt
+    b: KeyLookedAt
+
+
+def _furthest_rows(
+    layers: tuple[CapturedLayer, CapturedLayer], sides: tuple[TextSide, TextSide]
+) -> Iterator[FurthestRow]:
+    """For each head of a layer the row that moved furthest."""
     weights = [layer.weights()[0].double().cpu() for layer in layers]
     distances = jensen_shannon(*map(_spread, weights, sides))
-    rows: list[Cells] = []
-    for head, of_rows in enumerate(distances):
+    for of_head, *weights_of_head in zip(distances, *weights, strict=True):
+        mean = largest = None
         queries = [len(side.queries) - 1 for side in sides]
-        row: Cells = {"mean_jensen_shannon": None, "max_jensen_shannon": None}
-        if not of_rows.isnan().all():
-            most = of_rows.nan_to_num(-1.0).argmax()
-            row = {
-                "mean_jensen_shannon": float(of_rows.nanmean()),
-                "max_jensen_shannon": float(of_rows[most]),
-            }
-            queries = [int(side.shared[most]) for side in sides]
-        for name, of_side, side, query in zip("ab", weights, sides, queries, strict=True):
-            weight, key = of_side[head, query].max(dim=-1)
-            row |= {f"query_{name}": query, f"query_{name}_token": side.queries[query]}
-            row |= {f"key_{name}": int(key), f"key_{name}_token": side.tokens[int(key)]}
-            row[f"weight_{name}"] = float(weight)
-        rows.append(row)
-    return rows
+        if not of_head.isnan().all():
+            row = of_head.nan_to_num(-1.0).argmax()
+            mean, largest = float(of_head.nanmean()), float(of_head[row])
+            queries = [int(side.shared[row]) for side in sides]
+        yield FurthestRow(mean, largest, *map(_key_looked_at, weights_of_head, sides, queries))
 
 
-def _spread(weights: Float[Tensor, "head query key"], side: Side) -> Float[Tensor, "head row both"]:
+def _key_looked_at(weights: Float[Tensor, "query key"], side: TextSide, query: int) -> KeyLookedAt:
+    weight, key = weights[query].max(dim=-1)
+    return KeyLookedAt(query, side.queries[query], int(key), side.tokens[int(key)], float(weight))
+
+
+def _spread(weights: Float[Tensor, "head query key"], side: TextSide) -> Float[Tensor, "head row both"]:
     """The rows that both texts have at the keys of both, 0 at those that this text lacks."""
     spread = weights[:, side.shared][:, :, side.keys]
     return spread.masked_fill(side.keys < 0, 0.0)
 
 
-def _head(a: SurveyedHead, b: SurveyedHead, changed: Cells) -> Cells:
+def _head(a: SurveyedHead, b: SurveyedHead, furthest: FurthestRow) -> HeadChange:
     """A head with how far its rows moved, and the statistic that changed most."""
     measured = [name for name in NAMING if a.get(name) is not None and b.get(name) is not None]
     known: dict[str, float] = {name: b[name] - a[name] for name in measured}
     statistic = max(sorted(known), key=lambda name: abs(known[name]))
-    return {
+    row_a, row_b = furthest.a, furthest.b
+    return HeadChange.single(
         **{name: a[name] for name in ModelHead._fields},
-        "pattern_a": a.pattern,
-        "pattern_b": b.pattern,
-        **changed,
-        **{"statistic": statistic, "a": a[statistic], "b": b[statistic], "difference": known[statistic]},
-    }
+        pattern_a=a.pattern,
+        pattern_b=b.pattern,
+        mean_jensen_shannon=furthest.mean,
+        max_jensen_shannon=furthest.largest,
+        query_a=row_a.query,
+        query_a_token=row_a.query_token,
+        key_a=row_a.key,
+        key_a_token=row_a.key_token,
+        weight_a=row_a.weight,
+        query_b=row_b.query,
+        query_b_token=row_b.query_token,
+        key_b=row_b.key,
+        key_b_token=row_b.key_token,
+        weight_b=row_b.weight,
+        statistic=statistic,
+        a=a[statistic],
+        b=b[statistic],
+        difference=known[statistic],
+    )
 
 
-def _predictions(pretrained: Pretrained, a: TextRun, b: TextRun, count: int) -> Records[TokenChange]:
+def _predictions(pretrained: Pretrained, a: RunOnText, b: RunOnText, count: int) -> Records[TokenChange]:
     """The tokens whose probability changed most."""
     if a.probabilities is None or b.probabilities is None:
         return TokenChange.rows([])

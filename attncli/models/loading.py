@@ -632,7 +632,7 @@ def unwrapped(model: Any) -> PreTrainedModel:
     if is_sharded(inner) or is_sharded(model):
         raise UserError(
             "model: its weights are in parts on several processes (FSDP, tensor parallel, ZeRO-3), and one "
-            "process alone cannot run it: measure its checkpoints, attn heads --checkpoints"
+            "process alone cannot run it: measure its checkpoints, attn watch RUN"
         )
     return inner
 

@@ -1,4 +1,4 @@
-"""What changes from one text to another: which heads look elsewhere, and what comes next instead."""
+"""What changes from one report, or one text, to another: weights, statistics, heads, what comes next."""
 
 from dataclasses import dataclass
 
@@ -85,3 +85,94 @@ class TextDifferences(Result):
     def is_aligned(self) -> bool:
         """Whether tokens of both texts correspond in some stack."""
         return any(head.mean_jensen_shannon is not None for head in self.heads)
+
+
+class MovedRow(Record):
+    """A row of weights that moved: where it is, how far, and the keys that gained and lost most.
+
+    Beside the query it has a column for each other axis of the weights, as layer and head.
+    """
+
+    jensen_shannon: float
+    gained_key: int
+    gained: float
+    lost_key: int
+    lost: float
+
+
+class MovedHead(Record):
+    """The mean and largest distance of the rows of a head, or of a sequence, on the two sides."""
+
+    batch: int = column(is_needed=False)
+    layer: int = column(is_needed=False)
+    head: int = column(is_needed=False)
+    mean_jensen_shannon: float
+    max_jensen_shannon: float
+
+
+class HeadInterval(Record):
+    """The mean of a statistic of a head over many texts, and its 95 % interval; of a relation its name."""
+
+    stack: str
+    layer: int
+    head: int
+    statistic: str
+    mean: float | None
+    lower: float | None
+    upper: float | None
+    relation: str | None = column(is_needed=False)
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Which head it is of."""
+        return self.stack, self.layer, self.head
+
+
+class ChangedStatistic(Record):
+    """A statistic of a head whose 95 % intervals do not overlap, and what the head does on either side."""
+
+    stack: str
+    layer: int
+    head: int
+    statistic: str
+    a: float
+    b: float
+    difference: float
+    lower_a: float
+    upper_a: float
+    lower_b: float
+    upper_b: float
+    pattern_a: str | None = column(is_needed=False)
+    pattern_b: str | None = column(is_needed=False)
+
+
+class HeadDifference(Record):
+    """B - A of a head: a column for each statistic of both sides, None where one has no number."""
+
+    layer: int | None
+    head: int | None
+    stack: str | None
+    kind: str | None = column(is_needed=False)
+
+
+class StatisticPair(Record):
+    """A number that both sides have, by its full name, as `scores.variance`."""
+
+    statistic: str
+    a: float
+    b: float
+    difference: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ReportDifferences(Result):
+    """Report B compared with report A: the rows and heads that moved furthest first.
+
+    `changed_heads` are of surveys over texts, the largest change first.
+    """
+
+    changed_rows: Records[MovedRow] | None = group(is_needed=False)
+    by_head: Records[MovedHead] | None = group(is_needed=False)
+    changed_heads: Records[ChangedStatistic] | None = group(is_needed=False)
+    heads_difference: Records[HeadDifference] | None = group(is_needed=False)
+    side_by_side: Records[StatisticPair] | None = group(is_needed=False)

@@ -106,7 +106,7 @@ def column(
     return ColumnKind(name, unit, is_kept, is_needed, has_interval, of)
 
 
-class Record(Mapping[str, Cell | list[Cell]]):
+class Record(Mapping[str, Cell | list[Cell] | np.ndarray]):
     """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from attncli.records.attention import AttentionStatistics, AverageStatistics, OutsideWeights
 from attncli.records.caches import LimitedHeads, PolicyCosts
-from attncli.records.changes import TextDifferences
+from attncli.records.changes import ReportDifferences, TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffects, ScaleEffects
@@ -13,6 +13,8 @@ from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
+from attncli.records.steps import HeadInTraining, HeadsInTraining
+from attncli.records.store_summaries import StoreSummary
 from attncli.records.surveys import HeadSurvey
 from attncli.records.values import is_table_of_heads
 from attncli.records.writings import WrittenText
@@ -30,19 +32,26 @@ KINDS: dict[str, type[Result]] = {
     "ablate": HeadEffects,
     "heads": HeadSurvey,
     "diff of texts": TextDifferences,
+    "diff": ReportDifferences,
     "generate": WrittenText,
     "cache": LimitedHeads,
     "cache of policies": PolicyCosts,
     "heads of examples": HeadExamples,
     "heads of relations": HeadRelations,
+    "results": StoreSummary,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,
+    "watch": HeadsInTraining,
+    "watch of a head": HeadInTraining,
     "why": LogitAttribution,
     "why of a score": ScoreParts,
     "circuit": HeadEdges,
     "circuit of weights": Compositions,
 }
-"""An experiment with one kind has its name; more begin with it."""
+"""An experiment with one kind has its name; more begin with it.
+
+Of a report that does not name its kind, the first one is that its statistics fit.
+"""
 
 
 def kind_of(result: Result, experiment: str) -> str:

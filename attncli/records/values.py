@@ -67,7 +67,8 @@ class Tensors(dict[str, NamedTensor]):
         raise NoSuchName("tensor", name, self)
 
 
-Row = Mapping[str, Cell | list[Cell]]
+Row = Mapping[str, Cell | list[Cell] | np.ndarray]
+"""Cells by the names of their columns; a cell of tensors is an array."""
 
 
 RowKind = TypeVar("RowKind", bound=Row, covariant=True, default=Row)

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from attncli.errors import UserError, nearest
-from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
+from attncli.records.columns import Records
+from attncli.records.kinds import kind_of
+from attncli.records.store_summaries import GroupSummary, RunFailure, StoreSummary
+from attncli.report import PLACES, NamedTensor, Report
 from attncli.runs.reading import FailedRun, Reader, RunInfo, Runs, differing_settings
 from attncli.runs.report_values import GROUP_SUMMARY, Condition, listed
 from attncli.runs.stored_columns import StoredColumn
@@ -19,7 +22,7 @@ from attncli.settings import SPECS
 
 RUN_NAMES = ("id", "run", "plan")
 
-Group = tuple[Any, ...]
+GroupKey = tuple[Any, ...]
 
 
 @dataclass
@@ -43,18 +46,22 @@ class Total:
         mean = total / values.size
         self.squares += float(((values - mean) ** 2).sum())
         if self.count:
-            between = mean - self.sum / self.count
+            between = mean - self.mean
             self.squares += between**2 * self.count * values.size / (self.count + values.size)
         self.count += values.size
         self.sum += total
         self.min = min(self.min, float(values.min()))
         self.max = max(self.max, float(values.max()))
 
-    def row(self) -> dict[str, Any]:
-        """The GROUP_SUMMARY of at least one value; std is unbiased, and None for one value."""
-        std = sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
-        numbers = self.count, self.sum / self.count, std, self.min, self.max
-        return dict(zip(GROUP_SUMMARY, numbers, strict=True))
+    @property
+    def mean(self) -> float:
+        """The mean of at least one value."""
+        return self.sum / self.count
+
+    @property
+    def std(self) -> float | None:
+        """The unbiased standard deviation; None for one value."""
+        return sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
 
 
 @dataclass
@@ -69,7 +76,7 @@ class Summary:
     def __post_init__(self) -> None:
         self._names = self.reader.statistics()
         settings = self.reader.settings.values()
-        self._settings = dict.fromkeys(key for own in settings for key in own)
+        self._settings = dict.fromkeys(key for of_run in settings for key in of_run)
         of_runs = [*PLACES, *RUN_NAMES, *self._settings]
         errors = [
             f"{flag} {name}: the store has no such {what}{nearest(name, known)}; known: {listed(known)}"
@@ -84,9 +91,9 @@ class Summary:
         if errors:
             raise UserError(*errors)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Records[GroupSummary]:
         """One row per statistic and group; the groups of a statistic are neighbours."""
-        totals: dict[tuple[str, Group], Total] = {}
+        totals: dict[tuple[str, GroupKey], Total] = {}
         for runs in self.reader.done(self._needed()):
             kept = self._kept(runs)
             by_column, by_run = _grouped(runs.columns, self._of_column), _grouped(runs.runs, self._of_run)
@@ -97,11 +104,14 @@ class Summary:
                     group = tuple(place if name in PLACES else value for name, place, value in parts)
                     totals.setdefault((statistic, group), Total()).add(runs.values[where][kept[where]])
         order = {name: i for i, name in enumerate(self._names)}
-        return [
-            {"statistic": statistic, **dict(zip(self.group_by, group, strict=True)), **total.row()}
+        summed = [
+            (statistic, group, total)
             for (statistic, group), total in sorted(totals.items(), key=lambda item: order[item[0][0]])
             if total.count
         ]
+        groups = {name: [group[i] for _, group, _ in summed] for i, name in enumerate(self.group_by)}
+        numbers = {name: [getattr(total, name) for _, _, total in summed] for name in GROUP_SUMMARY}
+        return GroupSummary.table(statistic=[statistic for statistic, _, _ in summed], **(groups | numbers))
 
     def _needed(self) -> set[str] | None:
         """The statistics to read; None for all."""
@@ -109,11 +119,11 @@ class Summary:
             return None
         return {*self.statistics, *(condition.name for condition in self.where)}
 
-    def _of_column(self, column: StoredColumn) -> Group:
+    def _of_column(self, column: StoredColumn) -> GroupKey:
         """The statistic, and layer and head if groups are by these."""
         return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
 
-    def _of_run(self, run: RunInfo) -> Group:
+    def _of_run(self, run: RunInfo) -> GroupKey:
         return tuple(self._run_value(name, run) for name in self.group_by)
 
     def _run_value(self, name: str, run: RunInfo) -> Any:
@@ -141,9 +151,9 @@ class Summary:
 
     def values_there(self) -> dict[str, list[Any]]:
         """What there is of each name of a condition: its values in order, numbers before texts."""
-        found: dict[str, set[Any]] = {condition.name: set() for condition in self.where}
+        there: dict[str, set[Any]] = {condition.name: set() for condition in self.where}
         for runs in self.reader.done():
-            for name, values in found.items():
+            for name, values in there.items():
                 if name in PLACES:
                     values |= {getattr(column, name) for column in runs.columns} - {None}
                 elif name in {*self._settings, *RUN_NAMES}:
@@ -151,7 +161,7 @@ class Summary:
                 else:
                     places = [i for i, column in enumerate(runs.columns) if column.statistic == name]
                     values |= {*runs.values[:, places][np.isfinite(runs.values[:, places])].tolist()}
-        return {name: sorted(values, key=_in_order) for name, values in found.items() if values}
+        return {name: sorted(values, key=_in_order) for name, values in there.items() if values}
 
     def keeps(self, failed: FailedRun) -> bool:
         """Whether a failed run meets the conditions, which must all be on settings."""
@@ -185,9 +195,9 @@ def _in_order(value: Any) -> tuple[bool, float, str]:
     return not is_number, float(value) if is_number else 0.0, str(value)
 
 
-def _grouped(items: Iterable[Any], group: Callable[[Any], Group]) -> dict[Group, list[int]]:
+def _grouped(items: Iterable[Any], group: Callable[[Any], GroupKey]) -> dict[GroupKey, list[int]]:
     """The places of the items of each group."""
-    places: dict[Group, list[int]] = {}
+    places: dict[GroupKey, list[int]] = {}
     for place, item in enumerate(items):
         places.setdefault(group(item), []).append(place)
     return places
@@ -228,13 +238,9 @@ def results(
     summary = Summary(reader, where, group_by, statistics)
     named = {*group_by, *(condition.name for condition in where)}
     repeated = [key for key in REPEATED if key in _swept(reader) and key not in named]
-    found: dict[str, Statistic] = {}
     all_rows = _ordered(summary.rows(), sort, ascending)
-    if rows := all_rows[:top]:
-        found["summary"] = Table(rows)
-    failed = _failed(reader, summary)
-    if failed:
-        found["failed"] = failed
+    rows = all_rows[:top]
+    result = StoreSummary(summary=rows, failed=_failed(reader, summary))
     asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
     asked |= {} if sort is None else {"sort": sort}
     is_grid = set(group_by) == set(PLACES) and sort is None and top is None
@@ -253,16 +259,28 @@ def results(
     if not rows and reader.counts()["done"]:
         notes.append("No value meets these conditions.")
         notes += [f"{name} is {_listed_values(values)}." for name, values in summary.values_there().items()]
-    return Report("results", asked, {}, tokens, columns, tensors, found, tuple(notes))
+    return Report(
+        "results",
+        asked,
+        {},
+        tokens,
+        columns,
+        tensors,
+        result.statistics(),
+        tuple(notes),
+        kind=kind_of(result, "results"),
+    )
 
 
-def _failed(reader: Reader, summary: Summary) -> Table:
+def _failed(reader: Reader, summary: Summary) -> Records[RunFailure]:
     """The failed runs that meet the conditions, with their errors."""
-    return Table(
-        {"run": f"run {run.run}", "id": run.id or ""}
-        | ({"plan": run.plan} if reader.all_runs else {})
-        | {"source": source, "error": error}
-        for run, source, error in filter(summary.keeps, reader.failed())
+    failed = [*filter(summary.keeps, reader.failed())]
+    return RunFailure.table(
+        run=[f"run {each.run.run}" for each in failed],
+        id=[each.run.id or "" for each in failed],
+        **({"plan": [each.run.plan for each in failed]} if reader.all_runs else {}),
+        source=[each.source for each in failed],
+        error=[each.error for each in failed],
     )
 
 
@@ -289,50 +307,49 @@ INDUCTION_NOTE = (
 )
 
 
-def _is_of_plain_texts(rows: Sequence[Mapping[str, Any]], reader: Reader) -> bool:
+def _is_of_plain_texts(rows: Records[GroupSummary], reader: Reader) -> bool:
     """Whether a summary has induction of runs that did not read repeated random tokens."""
-    has_induction = any("induction" in re.split("[._]", str(row["statistic"])) for row in rows)
+    has_induction = any("induction" in re.split("[._]", row.statistic) for row in rows)
     return has_induction and any(
         settings.get("probe") != "repeated" for settings in reader.settings_in_use().values()
     )
 
 
 def _map(
-    rows: Sequence[Mapping[str, Any]], statistic: str, group_by: Sequence[str]
+    rows: Records[GroupSummary], statistic: str, group_by: Sequence[str]
 ) -> tuple[dict[str, NamedTensor], tuple[str, ...], tuple[str, ...]]:
     """The means by two settings, and the values of both settings in the order of the rows."""
     first, second = (list(dict.fromkeys(row[name] for row in rows)) for name in group_by)
     means = np.full((len(first), len(second)), np.nan)
     for row in rows:
-        means[first.index(row[group_by[0]]), second.index(row[group_by[1]])] = row["mean"]
+        means[first.index(row[group_by[0]]), second.index(row[group_by[1]])] = row.mean
     title = f"{statistic} by {group_by[0]} and {group_by[1]}"
     return {title: NamedTensor(("row", "column"), means)}, tuple(map(str, first)), tuple(map(str, second))
 
 
-def _ordered(rows: list[dict[str, Any]], sort: str | None, ascending: bool) -> list[dict[str, Any]]:
+def _ordered(rows: Records[GroupSummary], sort: str | None, ascending: bool) -> Records[GroupSummary]:
     """The rows sorted by one of their numbers, those without it last."""
     if sort is None:
         return rows
-    with_number = [row for row in rows if row[sort] is not None]
-    without = [row for row in rows if row[sort] is None]
-    return sorted(with_number, key=lambda row: row[sort], reverse=not ascending) + without
+    numbers = rows.column(sort)
+    return rows.taken((numbers if ascending else -numbers).argsort(kind="stable").tolist())
 
 
-def _grids(rows: list[dict[str, Any]]) -> dict[str, NamedTensor]:
+def _grids(rows: Records[GroupSummary]) -> dict[str, NamedTensor]:
     """The means of each statistic as a grid of layers and heads."""
-    by_statistic: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_statistic.setdefault(row["statistic"], []).append(row)
+    places: dict[str, list[int]] = {}
+    for place, statistic in enumerate(rows.cells["statistic"]):
+        places.setdefault(statistic, []).append(place)
     return {
         f"mean of {name}": grid
-        for name, of_statistic in by_statistic.items()
-        for grid in Table(of_statistic).grids("mean").values()
+        for name, places_of_statistic in places.items()
+        for grid in rows.taken(places_of_statistic).grids("mean").values()
     }
 
 
 TIDY_COLUMNS = ("layer", "head", "batch", "token", "statistic", "value")
 
-Block = Mapping[str, list[Any]]
+TidyBlock = Mapping[str, list[Any]]
 
 
 def tidy_columns(reader: Reader) -> dict[str, str]:
@@ -350,7 +367,7 @@ def tidy_columns(reader: Reader) -> dict[str, str]:
     }
 
 
-def tidy_blocks(reader: Reader) -> Iterator[Block]:
+def tidy_blocks(reader: Reader) -> Iterator[TidyBlock]:
     """The rows as columns of equal length; None for what is missing or not a number."""
     names = tidy_columns(reader)
     for runs in reader.done():
@@ -364,8 +381,10 @@ def _swept(reader: Reader) -> dict[str, str]:
         [settings for settings in used if settings["experiment"] == name]
         for name in dict.fromkeys(settings["experiment"] for settings in used)
     ]
-    keys = dict.fromkeys(key for own in by_experiment for key in differing_settings(own))
-    return {key: _type_of([own.get(key) for own in used]) for key in keys if key not in TIDY_COLUMNS}
+    keys = dict.fromkeys(key for settings in by_experiment for key in differing_settings(settings))
+    return {
+        key: _type_of([settings.get(key) for settings in used]) for key in keys if key not in TIDY_COLUMNS
+    }
 
 
 REPEATED = ("seed",)
@@ -378,7 +397,7 @@ def usual_groups(reader: Reader) -> list[str]:
     A setting that follows from the others, as head_dim from num_heads, makes no group of its own.
     """
     used = list(reader.settings_in_use().values())
-    names = list(dict.fromkeys(own["experiment"] for own in used))
+    names = list(dict.fromkeys(settings["experiment"] for settings in used))
     groups = ["experiment"] if len(names) > 1 else []
     known = [SPECS[name] for name in names if name in SPECS]
     fields = {key: field for spec in known for key, field in spec.model_fields.items()}
@@ -390,7 +409,7 @@ def usual_groups(reader: Reader) -> list[str]:
 
 
 def _count_groups(used: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    return len({tuple(str(own.get(key)) for key in keys) for own in used})
+    return len({tuple(str(settings.get(key)) for key in keys) for settings in used})
 
 
 def _type_of(values: Sequence[Any]) -> str:
@@ -405,11 +424,10 @@ def _cells(runs: Runs, name: str, kind: str, reader: Reader) -> list[Any]:
         width = len(runs.columns)
         return [value for run in runs.runs for value in [getattr(run, name)] * width]
     if name not in TIDY_COLUMNS:
-        own = [reader.settings[run.settings].get(name) for run in runs.runs]
+        cells = [reader.settings[run.settings].get(name) for run in runs.runs]
         if kind == "text":
-            texts = (str(value).lower() if isinstance(value, bool) else str(value) for value in own)
-            own = [None if value is None else text for value, text in zip(own, texts, strict=True)]
-        return [cell for cell in own for _ in runs.columns]
+            cells = [None if cell is None else _typed(cell) for cell in cells]
+        return [cell for cell in cells for _ in runs.columns]
     if name != "value":
         return [getattr(column, name) for column in runs.columns] * len(runs.runs)
     values: list[Any] = runs.values.ravel().tolist()

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
-from attncli.measure.training import SUMMARIES, HeadsOverSteps, count_name, step_rows
+from attncli.measure.training import SUMMARIES, HeadsOverSteps, step_rows
+from attncli.records.steps import count_name
 from attncli.records.surveys import Stack
 from attncli.report import Report
 from attncli.report_parts import versions
@@ -105,7 +106,7 @@ def broken_expectations(
         steps = StoredSteps({})
         steps.add(Step(step, 0, None, columns, values))
         (row,) = step_rows(steps.stacks(), None)
-        numbers = [np.nan if number is None else number for number in row.values()]
+        numbers = [np.nan if row[name] is None else row[name] for name in row]
         columns, values = _with_row(columns, tuple(row)), np.append(values, numbers)
     return [f"step {step}: {line}" for line in expectations.broken(columns, values)]
 
@@ -194,7 +195,7 @@ class StoredSteps:
     def stacks(self) -> list[HeadsOverSteps]:
         """The statistics of each stack over the steps that have them all."""
         last = self.single[-1]
-        found = []
+        stacks = []
         for stack, grids in self.grids.items():
             num_rows, starts_special = {}, False
             for name, value in last.items():
@@ -207,8 +208,8 @@ class StoredSteps:
                     num_rows[number.statistic] = int(value)
             names = [*(name for name in MAIN_STATISTICS if name in grids), *grids]
             whole = {name: np.stack(grids[name]) for name in names if len(grids[name]) == len(self.steps)}
-            found.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))
-        return found
+            stacks.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))
+        return stacks
 
 
 def text_key(settings: Mapping[str, Any], sentence: str | None) -> bytes:
@@ -223,12 +224,12 @@ def text_of(spec: HeadsSpec) -> bytes:
 
 def stored_steps(reader: Reader, statistics: Sequence[str] | None = MAIN_STATISTICS) -> list[StoredSteps]:
     """The steps of a store on each of its texts; those of checkpoints, each its own model, together."""
-    found: dict[bytes, StoredSteps] = {}
+    of_texts: dict[bytes, StoredSteps] = {}
     for step in reader.steps():
         settings = reader.settings[step.settings]
         text = text_key(settings, step.sentence)
-        if text not in found:
-            found[text] = StoredSteps({**settings, "sentence": step.sentence}, statistics)
-        found[text].settings["model"] = settings["model"]
-        found[text].add(step)
-    return list(found.values())
+        if text not in of_texts:
+            of_texts[text] = StoredSteps({**settings, "sentence": step.sentence}, statistics)
+        of_texts[text].settings["model"] = settings["model"]
+        of_texts[text].add(step)
+    return list(of_texts.values())

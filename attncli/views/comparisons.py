@@ -4,16 +4,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
 
 from attncli.core.names import PATTERNS, UNNAMED
 from attncli.plain_text import counted, plain_text
-from attncli.records.changes import HeadChange, TextDifferences, TokenChange
+from attncli.records.changes import (
+    HeadChange,
+    MovedHead,
+    ReportDifferences,
+    StatisticPair,
+    TextDifferences,
+    TokenChange,
+)
 from attncli.records.columns import Records
-from attncli.report import PLACES, Report, Row, Table
+from attncli.records.steps import (
+    COUNT,
+    HeadInTraining,
+    HeadsInTraining,
+    PatternChange,
+    PatternOverSteps,
+    StepOfHead,
+    TrainingStep,
+)
+from attncli.report import PLACES, NamedTensor, Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.head_screens import head_letters, pattern_letter
 from attncli.views.matrices import head_name, matrices_of, pictured, place_names
@@ -55,60 +71,66 @@ MOST_STATISTICS, MOST_HEADS = 16, 10
 
 def comparison_screen(report: Report, display: Display) -> ScreenParts:
     """The settings that differ; the difference of the weights, of many heads that of the most changed."""
+    result = report.result_of(ReportDifferences)
     yield Paragraph(heading(report), "title")
     count = NOTES if report.tensors else NOTES_OF_SURVEYS
-    notes = [] if report.table("by_head") else map(plain_text, report.notes[:count])
+    notes = [] if result.by_head else map(plain_text, report.notes[:count])
     for note in (plain_text(report.about), *notes):
         yield Paragraph(shortened(note, 2 * (display.width or 0)), "line")
     yield from islice(screen_parts(report, display), 1)  # the difference
-    yield Elastic(partial(_changes, report, display), usual=MOST_STATISTICS, least=1)
+    yield Elastic(partial(_changes, report, result, display), usual=MOST_STATISTICS, least=1)
 
 
-def _changes(report: Report, display: Display, most: int) -> Iterator[Section]:
+def _changes(report: Report, result: ReportDifferences, display: Display, most: int) -> Iterator[Section]:
     """The difference of the weights and what changed, in tables of at most that many rows."""
     left_out: list[str] = []
-    if "difference" in report.tensors:
+    pairs = result.side_by_side or StatisticPair.rows([])
+    if (difference := report.tensors.get("difference")) is not None:
         if not pictured(report):
-            part = _difference(report, display, most)
+            part = _difference(report, difference, result.by_head, display, most)
             yield part.grid
             left_out += part.left_out()
         yield Paragraph("Positive: B looks there more than A.", "line")
-        changed = "by_head" if report.table("by_head") else "changed_rows"
-        is_whole = not report.table("by_head") and not left_out
-        count = MOST_CHANGED if most >= DIFF_ROWS else 0
-        statistics = {} if is_whole else {changed: Table(report.table(changed)[:count])}
-        rows: Sequence[Row] = [
-            row for row in report.table("side_by_side") if row["statistic"] in DIFF_STATISTICS
-        ]
-        rows = rows[: max(most - LEAST_ROWS, 1)]
+        is_whole = not result.by_head and not left_out
+        name, moved = ("by_head", result.by_head) if result.by_head else ("changed_rows", result.changed_rows)
+        tables: dict[str, Records[Any]] = {} if is_whole or moved is None else {name: moved}
+        first = {name: table[: MOST_CHANGED if most >= DIFF_ROWS else 0] for name, table in tables.items()}
+        of_weights = pairs.where(lambda pair: pair.statistic in DIFF_STATISTICS)
+        pairs_shown = of_weights[: max(most - LEAST_ROWS, 1)]
     else:
-        heads = "changed_heads" if report.table("changed_heads") else "heads_difference"
-        statistics = {heads: Table(report.table(heads)[: min(most, MOST_HEADS)])}
-        rows = report.table("side_by_side")[: max(most - len(statistics[heads]), 1)]
-    tables = {**statistics, "side_by_side": Table(rows)}
-    shown = {name: table for name, table in tables.items() if table}
+        name, changed = (
+            ("changed_heads", result.changed_heads)
+            if result.changed_heads
+            else ("heads_difference", result.heads_difference)
+        )
+        tables = {} if changed is None else {name: changed}
+        first = {name: table[: min(most, MOST_HEADS)] for name, table in tables.items()}
+        pairs_shown = pairs[: max(most - sum(map(len, first.values())), 1)]
+    tables, first = tables | {"side_by_side": pairs}, first | {"side_by_side": pairs_shown}
     left_out += [
         f"{count} more {MORE[name]}"
         for name, table in tables.items()
-        if (count := len(report.table(name)) - len(table))
+        if (count := len(table) - len(first[name]))
     ]
-    for grid in statistic_tables(replace(report, statistics=shown), display, TableLabels(report, display)):
-        first = grid.first_group(display.width)
-        if count := len(grid.columns) - len(first.columns):
+    part_of_report = replace(report, statistics={name: table for name, table in first.items() if table})
+    for grid in statistic_tables(part_of_report, display, TableLabels(report, display)):
+        group = grid.first_group(display.width)
+        if count := len(grid.columns) - len(group.columns):
             left_out.append(f"{count} columns of {grid.title}")
-        yield first
+        yield group
     if left_out:
         yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show all.", "note")
 
 
-def _difference(report: Report, display: Display, most: int) -> MatrixPart:
+def _difference(
+    report: Report, difference: NamedTensor, heads: Records[MovedHead] | None, display: Display, most: int
+) -> MatrixPart:
     """B - A of the weights; of the head that changed most where there are several."""
-    found = list(matrices_of(report, "difference", report.tensors["difference"]))
-    heads = report.table("by_head")
+    every = list(matrices_of(report, "difference", difference))
     place = tuple(
-        (axis, int(str(head[axis]))) for head in heads[:1] for axis in head if axis in ("batch", *PLACES)
+        (axis, head[axis]) for head in (heads or ())[:1] for axis in head if axis in ("batch", *PLACES)
     )
-    matrix = next((matrix for matrix in found if matrix.place == place), found[0])
+    matrix = next((matrix for matrix in every if matrix.place == place), every[0])
     title = ", ".join(["weights of B minus those of A", *place_names(matrix.place)])
     if np.isnan(matrix.values).all():
         title += " (no row is in both)"
@@ -260,34 +282,38 @@ class _Line(NamedTuple):
 
 def watch_screen(report: Report, display: Display) -> ScreenParts:
     """Numbers and counts of patterns over the steps, what each head does at the last one, changes."""
+    result = report.result_of(HeadsInTraining)
     yield title_line(report, display)
     yield text_line(report, display)
-    if report.spec.get("head"):
-        yield from _of_head(report, display)
-        return
-    steps, patterns = report.table("steps"), report.table("patterns")
-    names = [name for name in steps[0] if name != "step" and not name.endswith("_heads")]
+    steps, patterns = result.steps, result.patterns or PatternOverSteps.rows([])
+    names = [name for name in steps.cells if name != "step" and not name.endswith(COUNT)]
     numbers = [_line_of_numbers(name, steps, display) for name in names]
+    is_alone = len({pattern.stack for pattern in patterns}) == 1
+    counts = [_line_of_pattern(pattern, is_alone) for pattern in patterns]
     # What tells most of a training is kept where there is little room.
-    by_worth = sorted(patterns, key=lambda row: row["pattern"] not in FORMING)
-    counts = {id(row): _line_of_pattern(row, patterns) for row in patterns}
-    worth = [*numbers[:2], *(counts[id(row)] for row in by_worth), *numbers[2:]]
-    yield _lines_part([*numbers, *counts.values()], worth, display)
+    is_circuit = [pattern.pattern in FORMING for pattern in patterns]
+    of_circuit = [line for line, is_first in zip(counts, is_circuit, strict=True) if is_first]
+    of_others = [line for line, is_first in zip(counts, is_circuit, strict=True) if not is_first]
+    worth = [*numbers[:2], *of_circuit, *of_others, *numbers[2:]]
+    yield _lines_part([*numbers, *counts], worth, display)
     yield from _why_no_loss(steps)
-    heads = report.table("heads")
     stacks = {
-        plain_text(stack): list(rows) for stack, rows in groupby(heads, key=lambda row: str(row["stack"]))
+        plain_text(stack): list(heads) for stack, heads in groupby(result.heads, key=lambda head: head.stack)
     }
     yield head_letters(stacks, display)
-    if lines := [*_change_lines(report.table("changes"), display)]:
+    if lines := [*_change_lines(result.changes or (), display)]:
         yield Elastic(partial(_last, lines), min(USUAL_CHANGES, len(lines)), 0, len(lines), rank=2)
     yield notes_in(report.notes, display, usual=0, apart=True)
 
 
-def _why_no_loss(steps: Sequence[Row]) -> Iterator[Paragraph]:
+Steps = Records[TrainingStep] | Records[StepOfHead]
+
+
+def _why_no_loss(steps: Steps) -> Iterator[Paragraph]:
     """Why the last step has no loss, where others have one."""
-    if steps[-1].get("loss", 0.0) is None:
-        text = f"No loss at step {steps[-1]['step']}: none was logged there (of the Trainer: logging_steps)."
+    last = steps[-1]
+    if "loss" in last and last.loss is None:
+        text = f"No loss at step {last.step}: none was logged there (of the Trainer: logging_steps)."
         yield Paragraph(text, "note")
 
 
@@ -320,50 +346,39 @@ def _grid(lines: Sequence[_Line], display: Display) -> Grid:
     return Grid("", label, [*ends, Column(("over the steps",), drawn, left=True), said])
 
 
-def _line_of_pattern(row: Row, patterns: Sequence[Row]) -> _Line:
+def _line_of_pattern(pattern: PatternOverSteps, is_alone: bool) -> _Line:
     """`I induction heads`, how many there are, and from which step on by which head."""
-    is_alone = len({each["stack"] for each in patterns}) == 1
-    lettered = f"{pattern_letter(row['pattern'])} {row['pattern']} heads"
-    name = plain_text(lettered if is_alone else f"{row['stack']}: {lettered}")
-    counts = _list(row, "count")
-    said = f"from step {row['first_step']}, {head_name(row)}"
-    return _Line(name, counts, f"{counts[0]:.0f}", f"{counts[-1]:.0f}", said)
+    lettered = f"{pattern_letter(pattern.pattern)} {pattern.pattern} heads"
+    name = plain_text(lettered if is_alone else f"{pattern.stack}: {lettered}")
+    first, last = (f"{pattern.count[place]:.0f}" for place in (0, -1))
+    return _Line(name, pattern.count, first, last, f"from step {pattern.first_step}, {head_name(pattern)}")
 
 
-def _list(row: Row, name: str) -> list[float]:
-    cell = row[name]
-    return [float(str(item)) for item in cell] if isinstance(cell, list) else []
-
-
-def _line_of_numbers(name: str, steps: Sequence[Row], display: Display) -> _Line:
+def _line_of_numbers(name: str, steps: Steps, display: Display) -> _Line:
     """A statistic, or the loss, and its least and largest number."""
-    numbers = [_number(row[name]) for row in steps]
-    known = [number for number in numbers if np.isfinite(number)]
+    numbers = steps.column(name)
+    known = numbers[np.isfinite(numbers)]
     said = ""
-    if known:
-        said = " to ".join(fixed(end, display.precision) for end in (min(known), max(known)))
+    if known.size:
+        said = " to ".join(fixed(end, display.precision) for end in (known.min(), known.max()))
     first, last = (fixed(steps[place][name], display.precision) for place in (0, -1))
     is_share = name.partition(" ")[0].endswith(SHARES)
-    return _Line(plain_text(name.replace("_", " ")), numbers, first, last, said, is_share)
+    return _Line(plain_text(name.replace("_", " ")), numbers.tolist(), first, last, said, is_share)
 
 
-def _number(cell: object) -> float:
-    return float(cell) if isinstance(cell, int | float) else np.nan
-
-
-def _change_lines(changes: Sequence[Row], display: Display) -> Iterator[str]:
+def _change_lines(changes: Sequence[PatternChange], display: Display) -> Iterator[str]:
     """`step 300: 0:1 previous token, 1:0 1:1 induction`: what heads have become, or are no longer.
 
     From uniform to unnamed and back is left out: heads without a purpose do that.
     """
     width = display.width or TEXT_WIDTH
-    told = [row for row in changes if not {row["before"], row["after"]} <= {*PURPOSELESS}]
-    for step, rows in groupby(told, key=lambda row: row["step"]):
+    told = [change for change in changes if not {change.before, change.after} <= {*PURPOSELESS}]
+    for step, of_step in groupby(told, key=lambda change: change.step):
         by_pattern: dict[str, list[str]] = {}
-        for row in rows:
-            is_lost = row["after"] in PURPOSELESS
-            pattern = f"no longer {row['before']}" if is_lost else str(row["after"])
-            by_pattern.setdefault(pattern, []).append(head_name(row))
+        for change in of_step:
+            is_lost = change.after in PURPOSELESS
+            pattern = f"no longer {change.before}" if is_lost else change.after
+            by_pattern.setdefault(pattern, []).append(head_name(change))
         texts = [f"{' '.join(heads)} {pattern}" for pattern, heads in by_pattern.items()]
         first, *others = wrap_cells(plain_text(f"step {step}: {', '.join(texts)}"), width - 1)
         yield first + ("…" if others else "")
@@ -378,18 +393,20 @@ def _last(lines: Sequence[str], count: int) -> list[Section]:
     return [Drawing(title, lines[-count:])]
 
 
-def _of_head(report: Report, display: Display) -> ScreenParts:
+def watch_head_screen(report: Report, display: Display) -> ScreenParts:
     """Every statistic of a head over the steps, and when its pattern changed."""
-    rows = report.table("head")
-    for name in (name for name in rows[0] if name.startswith("pattern")):
+    result = report.result_of(HeadInTraining)
+    yield title_line(report, display)
+    yield text_line(report, display)
+    for name in result.pattern_names():
         spans = [
-            f"{plain_text(str(pattern))} from step {next(iter(some))['step']}"
-            for pattern, some in groupby(rows, key=lambda row: row[name])
+            f"{plain_text(str(pattern))} from step {next(iter(steps)).step}"
+            for pattern, steps in groupby(result.head, key=lambda step: step[name])
         ]
-        shown = spans if len(spans) <= MOST_CHANGES else ["…", *spans[-MOST_CHANGES:]]
-        yield Paragraph(f"{name}: {', '.join(shown)}", "line")
-    names = [name for name in rows[0] if name != "step" and not name.startswith("pattern")]
-    lines = [_line_of_numbers(name, rows, display) for name in names if not name.endswith(ALIKE)]
+        last = spans if len(spans) <= MOST_CHANGES else ["…", *spans[-MOST_CHANGES:]]
+        yield Paragraph(f"{name}: {', '.join(last)}", "line")
+    names = [name for name in result.number_names() if not name.endswith(ALIKE)]
+    lines = [_line_of_numbers(name, result.head, display) for name in names]
     yield replace(_lines_part(lines, lines, display), usual=len(lines))
-    yield from _why_no_loss(rows)
+    yield from _why_no_loss(result.head)
     yield notes_in(report.notes, display)

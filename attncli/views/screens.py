@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
 from attncli.plain_text import counted, plain_text
 from attncli.records.attention import (
     AttentionStatistics,
@@ -24,7 +22,7 @@ from attncli.records.demonstrations import (
     ScaleEffects,
     ScoreVariances,
 )
-from attncli.report import PLACES, NamedTensor, Report, Row, Table
+from attncli.report import NamedTensor, Report
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, Sentences, Special
@@ -58,8 +56,6 @@ from attncli.views.sections import (
     largest_keys,
     notes_in,
     number_columns,
-    one_line,
-    statistic_tables,
 )
 from attncli.views.terminal import LABEL_CELLS, axis_range, chart
 from attncli.views.texts import (
@@ -484,70 +480,6 @@ def _norms(report: Report, display: Display) -> ScreenParts:
     if texts:
         yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
     yield notes_in(report.notes, display, usual=NOTE_LINES)
-
-
-MOST_SUMMARY_ROWS, MOST_FAILED = 18, 2
-STRONGEST = 10
-
-
-def results_screen(report: Report, display: Display) -> ScreenParts:
-    """The rows that say most, without groups that are all the same; a few failed runs; what is left out."""
-    yield one_line(f"results: {report.spec['store']}", display, "title")
-    for note in report.notes:
-        yield Paragraph(plain_text(note), "line")
-    summary, failed = report.table("summary"), report.table("failed")[:MOST_FAILED]
-    same = {name for name in report.spec["group_by"] if len({row[name] for row in summary}) == 1}
-
-    def of(most: int) -> Iterator[Section]:
-        title, first = _telling_rows(summary, report.spec, most)
-        rows = [{name: cell for name, cell in row.items() if name not in same} for row in first]
-        shown = {title: Table(rows), "failed": Table(failed)}
-        statistics = {name: table for name, table in shown.items() if table}
-        part = replace(report, statistics=statistics, tensors={})
-        for grid in statistic_tables(part, display, TableLabels(report, display)):
-            yield grid.first_group(display.width)
-        num_failed = len(report.table("failed"))
-        left_out = {"rows": len(summary) - len(rows), "failed runs": num_failed - len(failed)}
-        if counts := ", ".join(f"{count:,} {name}" for name, count in left_out.items() if count > 0):
-            yield Paragraph(
-                f"Not shown: {counts}; --statistic NAME, --group-by, --top N, or -o summary.csv.", "note"
-            )
-
-    # A second table takes its rows, a blank line, title, header and rule.
-    most = MOST_SUMMARY_ROWS - bool(failed) * (len(failed) + 4)
-    yield Elastic(of, most, min(LEAST_ROWS, len(summary)), len(summary))
-
-
-def _telling_rows(summary: Table, spec: Mapping[str, Any], most: int) -> tuple[str, Sequence[Row]]:
-    """A title, and at most that many rows: of heads the strongest, else first means of statistics of rows."""
-    if len(summary) <= most or spec.get("sort"):
-        return "summary", summary[:most]
-    by_statistic: dict[str, list[Row]] = {}
-    for row in summary:
-        by_statistic.setdefault(str(row["statistic"]), []).append(row)
-    if not {*PLACES} <= {*spec["group_by"]}:
-        of_rows = [f"{name}.mean" for name in ROW_STATISTICS]
-        names = [*(name for name in of_rows if name in by_statistic)]
-        names += [name for name in by_statistic if name not in of_rows]
-        return "summary", [row for name in names for row in by_statistic[name]][:most]
-    ranked = [sorted(rows, key=lambda row: -float(str(row["mean"]))) for rows in by_statistic.values()]
-    ranked = [
-        rows
-        for rows in ranked
-        if rows[0]["head"] is not None
-        and rows[0]["mean"] != 0
-        and f"{WITHOUT_FIRST}." not in str(rows[0]["statistic"])
-    ]
-    if len(ranked) == 1:
-        count = min(STRONGEST, most)
-        return f"the {count} heads with the largest mean", list(map(_of_head, ranked[0][:count]))
-    return "the head with the largest mean of each statistic", [_of_head(rows[0]) for rows in ranked[:most]]
-
-
-def _of_head(row: Row) -> Row:
-    """The row with its head as 24:4."""
-    others = {name: cell for name, cell in row.items() if name not in ("statistic", *PLACES)}
-    return {"statistic": row["statistic"], "head": f"{row['layer']}:{row['head']}", **others}
 
 
 LEAST_LINES, TILE_LINES = 4, 12

@@ -10,12 +10,17 @@ from rich.cells import cell_len
 from attncli.plain_text import plain_text
 from attncli.records.circuit import HeadEdges
 from attncli.records.kinds import KINDS, kinds_of
-from attncli.report import PLACES, Numbers, Report, Table
+from attncli.report import PLACES, Report
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import LIMITED_SCREEN, POLICIES_SCREEN
-from attncli.views.comparisons import comparison_screen, two_texts_screen, watch_screen
+from attncli.views.comparisons import (
+    comparison_screen,
+    two_texts_screen,
+    watch_head_screen,
+    watch_screen,
+)
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import EXAMPLES_SCREEN
 from attncli.views.first_screen import FirstScreen
@@ -35,7 +40,6 @@ from attncli.views.screens import (
     NORM_SCREEN,
     OUTSIDE_SCREEN,
     SCALE_SCREEN,
-    results_screen,
 )
 from attncli.views.sections import (
     Drawing,
@@ -49,58 +53,32 @@ from attncli.views.sections import (
     step_sections,
 )
 from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
+from attncli.views.summary_screens import results_screen
 from attncli.views.texts import heading, setting, shortened, text_columns
 from attncli.views.writer_screens import WRITER_SCREEN
 
-NUMBER = (int, float)
-WHOLE = (int,)
 TEXT = (str,)
 LIST = (list,)
 
 Columns = Mapping[str, tuple[type, ...]]
-"""The columns of a table that a screen reads, and what their cells may be."""
+"""The settings that a screen reads, and what they may be."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What must be there; and how the tables, single numbers and tensors have to be that are there.
+    """What a screen needs beside the result: tensors of as many axes or more, settings, and texts."""
 
-    `tensors` have as many axes, or more; `num_axes` is how many every tensor has, where that matters.
-    `said` are the texts of the report that a screen shows.
-    """
-
-    must: tuple[str, ...] = ()
-    tables: Mapping[str, Columns] = field(default_factory=dict)
-    numbers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tensors: Mapping[str, int] = field(default_factory=dict)
-    num_axes: int | None = None
     spec: Columns = field(default_factory=dict)
     said: tuple[str, ...] = ()
-
-    def names(self) -> tuple[str, ...]:
-        """Of all tables, numbers and tensors."""
-        return (*self.must, *self.tables, *self.numbers, *self.tensors)
 
     def met_by(self, report: Report) -> bool:
         """Whether a report has all of it."""
         return (
-            all(name in report.statistics or name in report.tensors for name in self.must)
-            and all(getattr(report, name) for name in self.said)
+            all(getattr(report, name) for name in self.said)
             and _has(report.spec, self.spec)
-            and all(self._has_part(report, name) for name in {*self.tables, *self.numbers})
             and all(_has_axes(report, name, axes) for name, axes in self.tensors.items())
-            and all(self.num_axes in (None, tensor.values.ndim) for tensor in report.tensors.values())
         )
-
-    def _has_part(self, report: Report, name: str) -> bool:
-        match report.statistics.get(name):
-            case None:
-                return True
-            case Numbers() as numbers if name in self.numbers:
-                return {*self.numbers[name]} <= numbers.keys()
-            case Table() as rows if name in self.tables and (rows or name not in self.must):
-                return all(_has(row, self.tables[name]) for row in rows)
-        return False
 
 
 def _has(row: Mapping[str, object], columns: Columns) -> bool:
@@ -112,78 +90,58 @@ def _has_axes(report: Report, name: str, num_axes: int) -> bool:
     return tensor is None or (tensor.values.ndim >= num_axes and tensor.values.size > 0)
 
 
-HEAD = {"layer": WHOLE, "head": WHOLE}
-
 NEEDS: dict[str, Needs] = {
     "diff of texts": Needs(said=("about",)),
-    "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
-    "results": Needs(
-        must=("summary",),
-        tables={"summary": {"statistic": TEXT, "mean": NUMBER}},
-        spec={"store": TEXT, "group_by": LIST},
-    ),
-    "watch": Needs(
-        must=("steps", "heads"),
-        tables={
-            "steps": {"step": WHOLE},
-            "patterns": {
-                **{"stack": TEXT, "pattern": TEXT, **HEAD, "first_step": WHOLE, "heads": WHOLE},
-                **{"step": LIST, "count": LIST},
-            },
-            "changes": {"step": WHOLE, **HEAD, "before": TEXT, "after": TEXT},
-            "heads": {"stack": TEXT, **HEAD, "pattern": TEXT},
-        },
-        said=("about",),
-    ),
-    "watch of a head": Needs(must=("head",), tables={"head": {"step": WHOLE}}, said=("about",)),
+    "diff": Needs(tensors={"difference": 2}, said=("about",)),
+    "results": Needs(spec={"store": TEXT, "group_by": LIST}),
+    **dict.fromkeys(("watch", "watch of a head"), Needs(said=("about",))),
 }
 
 
 def shown_names() -> set[str]:
     """The names of the tables, numbers and tensors that first screens are made of."""
     of_kinds = chain.from_iterable(kind.names() for kind in KINDS.values())
-    return {*of_kinds, *(name for needs in NEEDS.values() for name in needs.names())}
+    return {*of_kinds, *(name for needs in NEEDS.values() for name in needs.tensors)}
 
 
 def shown_names_of(experiment: str) -> list[str]:
     """Those of one experiment, in whatever form."""
-    forms = [needs.names() for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment]
-    kinds = [kind.names() for kind in kinds_of(experiment).values()]
-    return [name for name in dict.fromkeys(chain.from_iterable(forms + kinds)) if name not in PARTS]
+    tensors = [[*needs.tensors] for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment]
+    kinds = [[*kind.names()] for kind in kinds_of(experiment).values()]
+    return [name for name in dict.fromkeys(chain.from_iterable(tensors + kinds)) if name not in PARTS]
 
 
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
     if type(report.result) in FIRST_SCREENS:
         return FIRST_SCREENS[type(report.result)].suits(report)
-    if report.kind:
-        return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
-    name = report.experiment
-    if name == "watch" and report.spec.get("head"):
-        name = "watch of a head"
-    is_met = NEEDS[name].met_by(report)
-    if name == "diff":
-        heads = report.table("by_head")
-        return is_met and all(
-            isinstance(head[axis], int) for head in heads for axis in ("batch", *PLACES) if axis in head
-        )
-    return is_met
+    return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
 
 
 HEATMAP = "--format heatmap"
-# Of reports without a Spec.
+# Of reports without a Spec, by their kinds; of those of a store, whether there is one.
 NEXT_STEPS = {
     "diff": ("--show weights", "--show statistics", "-o page.html"),
     "results": ("--statistic NAME", "--group-by none", "-o summary.csv"),
     "show": ("--show all", HEATMAP, "-o page.html"),
     "watch": ("--head LAYER:HEAD", "-o page.html", "-o steps.csv"),
+    "watch without a store": ("--follow", "--head LAYER:HEAD", "-o checkpoints.db"),
+    "watch of a head": ("--show all", "-o page.html", "-o steps.csv"),
+    "watch of a head without a store": ("--show all", "--head LAYER:HEAD", "-o checkpoints.db"),
 }
+
+
+def _steps_of_other(report: Report, name: str) -> tuple[str, ...]:
+    """Those of a report without a Spec, which is called `name`."""
+    kind = report.kind if name == report.experiment else name
+    without = () if report.spec.get("store", True) else (f"{kind} without a store",)
+    return next((NEXT_STEPS[key] for key in (*without, kind, name) if key in NEXT_STEPS), ())
 
 
 def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()) -> Iterator[Paragraph]:
     """What to type next, on one line: no part that is shown, no flag that the report has or cannot have."""
     name = "show" if display.is_saved else report.experiment
-    steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
+    steps = SPECS[name].steps_after(report.spec) if name in SPECS else _steps_of_other(report, name)
     screen = FIRST_SCREENS.get(type(report.result))
     if screen is not None and not display.is_saved:
         steps = screen.next_steps(report, steps)
@@ -191,10 +149,6 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
         steps = tuple(step for step in steps if step != HEATMAP)
-    if name == "watch" and not report.spec.get("store"):
-        name, steps = "heads --checkpoints", ("--follow", steps[0], "-o checkpoints.db")
-    if name == "watch" and report.spec.get("head"):
-        steps = ("--show all", *steps[1:])
     shown = [_with_head(step, report) for step in steps if _is_new(step, report)]
     lines = [f"Next, with attn {name}: {'  '.join(shown[:count])}" for count in range(len(shown), 0, -1)]
     if lines:
@@ -261,13 +215,10 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
 }
 SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
     "diff of texts": two_texts_screen,
-}
-
-# An experiment without a screen of its own shows everything. Display.width is a number here.
-SCREENS: dict[str, ScreenFunction] = {
     "diff": comparison_screen,
     "results": results_screen,
     "watch": watch_screen,
+    "watch of a head": watch_head_screen,
 }
 
 
@@ -289,7 +240,7 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     """The first screen; empty for an experiment without one and for a saved report that was edited since."""
-    screen: ScreenFunction | None = SCREENS_OF_KINDS.get(report.kind) or SCREENS.get(report.experiment)
+    screen: ScreenFunction | None = SCREENS_OF_KINDS.get(report.kind)
     if type(report.result) in FIRST_SCREENS:
         screen = FIRST_SCREENS[type(report.result)].sections
     if screen is None or not suits(report):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from attncli.commands.diff import GAP_NOTE, NO_SHARED_NOTE, Place, compare, left_out_notes
+from attncli.commands.diff import GAP_NOTE, NO_SHARED_NOTE, ComparedHead, compare, left_out_notes
 from attncli.errors import UserError
 from attncli.measure.differences import align
 from attncli.report import NamedTensor, Report
@@ -187,9 +187,11 @@ def test_rows_of_lessons_are_compared_each_with_its_own() -> None:
     assert rows["sharpness.entropy, factor 8"]["difference"] == 0
 
 
-def places(*stacks: tuple[str, int, int]) -> set[Place]:
+def places(*stacks: tuple[str, int, int]) -> set[ComparedHead]:
     """Stacks with so many layers of so many heads."""
-    return {Place(stack, i, j) for stack, layers, heads in stacks for i, j in np.ndindex(layers, heads)}
+    return {
+        ComparedHead(stack, i, j) for stack, layers, heads in stacks for i, j in np.ndindex(layers, heads)
+    }
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def places(*stacks: tuple[str, int, int]) -> set[Place]:
         (places(("self", 3, 5)), places(("self", 3, 5)), []),
         (places(("self", 12, 12)), places(("self", 6, 12)), ["A: layers 6 to 11"]),
         (places(("self", 6, 12)), places(("self", 7, 9)), ["A: heads 9 to 11", "B: layer 6"]),
-        (places(("self", 2, 3)) - {Place("self", 0, 1)}, places(("self", 2, 3)), ["B: head 0:1"]),
+        (places(("self", 2, 3)) - {ComparedHead("self", 0, 1)}, places(("self", 2, 3)), ["B: head 0:1"]),
         (
             places(("self", 1, 1)),
             places(("encoder", 2, 3), ("cross", 2, 3)),
@@ -211,12 +213,14 @@ def places(*stacks: tuple[str, int, int]) -> set[Place]:
         ),
         (
             places(("self", 4, 3)),
-            places(("self", 4, 3)) - {Place("self", i, i % 3) for i in range(4)},
+            places(("self", 4, 3)) - {ComparedHead("self", i, i % 3) for i in range(4)},
             ["A: heads 0:0, 1:1, 2:2 and 1 more"],
         ),
     ],
 )
-def test_layers_and_heads_of_one_side_in_words(a: set[Place], b: set[Place], parts: list[str]) -> None:
+def test_layers_and_heads_of_one_side_in_words(
+    a: set[ComparedHead], b: set[ComparedHead], parts: list[str]
+) -> None:
     said = [note.removeprefix("In ").removesuffix(".") for note in left_out_notes(a, b)]
     assert [note.replace(" alone, and left out where heads are compared", "") for note in said] == parts
 

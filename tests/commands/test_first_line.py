@@ -86,8 +86,8 @@ def test_the_line_is_erased_before_a_diff(arguments: list[str], tmp_path: Path) 
 def test_a_terminal_reads_which_file_was_written(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text("experiment: self\nsweep: {seed: [1, 2]}\n")
     on_terminal(["batch", "sweep.yaml", "-o", "runs.db"], tmp_path)
-    for command in ("export", "results"):
-        assert "wrote tidy.csv" in on_terminal([command, "runs.db", "-o", "tidy.csv"], tmp_path)
+    for flags in ([], ["--tidy"]):
+        assert "wrote tidy.csv" in on_terminal(["results", "runs.db", *flags, "-o", "tidy.csv"], tmp_path)
     assert on_terminal(["self", "a b", "-o", "a.json"], tmp_path).count("wrote a.json") == 1
 
 

@@ -58,7 +58,8 @@ def offered() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "step"), sorted({*offered()}))
 def test_what_to_type_next_is_taken(name: str, step: str) -> None:
     files = {"diff": ["a.json", "b.json"], "results": ["a.db"], "show": ["a.json"], "watch": ["a.db"]}
-    parse(name, [*files.get(name, []), *shlex.split(step)])
+    command = name.partition(" ")[0]  # of a kind of result
+    parse(command, [*files.get(command, []), *shlex.split(step)])
 
 
 def test_flags_that_sources_name_are_flags_of_their_commands() -> None:

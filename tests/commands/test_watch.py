@@ -24,8 +24,10 @@ import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from attncli.commands import watch as page
+from attncli.commands.command import shipped
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.report import NamedTensor, Report, Table
+from attncli.runs.checkpoints import is_settled, logged_loss
 from attncli.runs.runner import Session
 from attncli.runs.watching import Watch
 from attncli.views import Display, load_view
@@ -76,7 +78,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def test_checkpoints_are_surveyed_in_the_order_of_their_steps(checkpoints: Path, attn: Attn) -> None:
-    asked = ["heads", "--checkpoints", f"{checkpoints}/checkpoint-*", *PROBE]
+    asked = ["watch", f"{checkpoints}/checkpoint-*", *PROBE]
     ended = attn([*asked, "--format", "csv"])
     assert ended.code == 0
     table = rows(ended.out)
@@ -106,7 +108,7 @@ def test_a_store_resumes_and_replaces_a_checkpoint_that_changed(
 ) -> None:
     folder, store = tmp_path / "run", tmp_path / "kept.db"
     shutil.copytree(checkpoints, folder)
-    asked = ["heads", "--checkpoints", f"{folder}/*", *PROBE, "-o", str(store)]
+    asked = ["watch", f"{folder}/*", *PROBE, "-o", str(store)]
     surveyed: list[str] = []
     run = Session.run
 
@@ -121,14 +123,14 @@ def test_a_store_resumes_and_replaces_a_checkpoint_that_changed(
     assert attn(["watch", str(store)]).out == first.out
     moved = tmp_path / "elsewhere"
     folder.rename(moved)
-    asked[2] = f"{moved}/*"
+    asked[1] = f"{moved}/*"
     assert attn(asked).code == 0 and len(surveyed) == 3, "it is known by its content"
     save(moved / "checkpoint-9", 5.0)
     assert attn(asked).code == 0 and surveyed[3:] == ["checkpoint-9"]
     table = rows(attn(["watch", str(store), "--format", "csv"]).out)
     scores = [float(row["largest_max_score"]) for row in table]
     assert len(scores) == 3 and scores[0] < scores[2] < scores[1]
-    other = attn([*asked[:3], "--sentence", "to be", "-o", str(store)])
+    other = attn([*asked[:2], "--sentence", "to be", "-o", str(store)])
     assert (other.code, other.err) == (
         2,
         f"-o {store}: has steps on another text, or with other settings: give another name, or --fresh\n",
@@ -136,7 +138,7 @@ def test_a_store_resumes_and_replaces_a_checkpoint_that_changed(
     assert attn(["heads", "--store", str(store)]).err == (
         f"--store: {store} has steps of a training run: attn watch {store} shows them\n"
     )
-    tidy = rows(attn(["export", str(store)]).out)
+    tidy = rows(attn(["results", str(store), "--tidy"]).out)
     assert {row["id"] for row in tidy} == {"2", "9", "10"}
 
 
@@ -144,7 +146,7 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
     checkpoints: Path, tmp_path: Path, attn: Attn
 ) -> None:
     store = tmp_path / "kept.db"
-    asked = ["heads", "--checkpoints", f"{checkpoints}/*", *PROBE, "-o", str(store)]
+    asked = ["watch", f"{checkpoints}/*", *PROBE, "-o", str(store)]
     assert attn(asked).code == 0
     table = rows(attn(["watch", str(store), "--format", "csv"]).out)
     scores = [float(row["largest_max_score"]) for row in table]
@@ -170,26 +172,62 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
 
 
 REFUSED = [
-    (["--checkpoints", "{}/none-*"], "--checkpoints: no folder of a model is named {}/none-*"),
-    (["--checkpoints", "{}/checkpoint-2", "{}/checkpoint-9"],
-     "--checkpoints: the shell made 2 names of the pattern: quote it: --checkpoints '{}/checkpoint-*'"),
-    (["--precision", "2", "--checkpoints", "{}/run-2", "{}/run-9", "{}/run-10", "-o", "a.csv"],
-     "--checkpoints: the shell made 3 names of the pattern: quote it: --checkpoints '{}/run-*'"),
-    (["--checkpoints", "{}/*", "--sort", "induction"], "--sort: is not for --checkpoints"),
-    (["--checkpoints", "{}/*", "--model", "{}/checkpoint-2"], "--model: is not for --checkpoints"),
-    (["--checkpoints", "{}/*", "--store", "a.db"], "--store: is not for --checkpoints"),
-    (["--checkpoints", "{}/*", "--head", "7:0", *PROBE],
+    (["watch", "{}/none-*"], "{}/none-*: no such store or folder of a model"),
+    (["watch", "{}"], "{}: no such store or folder of a model: of those in it, '{}/*'"),
+    (["watch", "{}/checkpoint-2", "a.db"], "a.db: is a store, which is shown by itself: attn watch a.db"),
+    (["watch", "{}/*", "--head", "7:0", *PROBE],
      "--head: must be a head of checkpoint-10: layers 0 to 1, heads 0 to 2 (got 7:0)"),
-    (["--checkpoints", "owner/tiny@step*"],
-     "--checkpoints: no such folder: owner/tiny@step* (a hub id needs --allow-download)"),
-    (["--follow"], "--follow: needs --checkpoints"),
+    (["watch", "owner/tiny@step*"], "owner/tiny@step*: no such folder (a hub id needs --allow-download)"),
+    (["watch", "{}/*", "--fresh"], "--fresh: needs a store: -o FILE.db"),
+    (["watch", "{}/*", "-o", "kept/"], "-o kept/: steps of a training run are kept in one file: -o kept.db"),
+    (["watch", "lessons/learning-to-copy.db", "--follow"],
+     "--follow: is for checkpoints, and {lesson} is a store"),
+    (["watch", "lessons/learning-to-copy.db", "--sentence", "a b"],
+     "--sentence: is for checkpoints, and {lesson} is a store"),
+    # As it was spelled before.
+    (["heads", "--checkpoints", "{}/checkpoint-2", "{}/checkpoint-9"],
+     "--checkpoints: the shell made 2 names of the pattern: attn watch '{}/checkpoint-*'"),
+    (["heads", "--precision", "2", "--checkpoints", "{}/run-2", "{}/run-9", "{}/run-10", "-o", "a.csv"],
+     "--checkpoints: the shell made 3 names of the pattern: attn watch '{}/run-*'"),
+    (["heads", "--checkpoints", "{}/*", "--sort", "induction"],
+     "attn heads --checkpoints is now attn watch '{}/*'\n--sort: is not for checkpoints"),
+    (["heads", "--checkpoints", "{}/*", "--model", "{}/checkpoint-2"],
+     "attn heads --checkpoints is now attn watch '{}/*'\n--model: is not for checkpoints"),
+    (["heads", "--checkpoints", "{}/*", "--store", "a.db"], "--store: is not for --checkpoints"),
+    (["heads", "--checkpoints", "{}/*", "--show-config"], "--show-config: is not for --checkpoints"),
+    (["heads", "--follow"], "--follow: is a flag of attn watch"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flags", "line"), REFUSED, ids=lambda each: str(each)[:40])
-def test_what_cannot_be_is_one_line(flags: list[str], line: str, checkpoints: Path, attn: Attn) -> None:
-    ended = attn(["heads", *(flag.replace("{}", str(checkpoints)) for flag in flags)])
-    assert (ended.code, ended.err) == (2, line.replace("{}", str(checkpoints)) + "\n")
+@pytest.mark.parametrize(("words", "line"), REFUSED, ids=lambda each: str(each)[:40])
+def test_what_cannot_be_is_one_line(words: list[str], line: str, checkpoints: Path, attn: Attn) -> None:
+    ended = attn([word.replace("{}", str(checkpoints)) for word in words])
+    told = line.replace("{}", str(checkpoints)).replace("{lesson}", shipped(LEARNED))
+    assert (ended.code, ended.err) == (2, f"{told}\n")
+
+
+def test_checkpoints_that_a_shell_names_one_by_one_are_watched_together(
+    checkpoints: Path, attn: Attn
+) -> None:
+    names = [f"{checkpoints}/checkpoint-{step}" for step in STEPS]
+    one_by_one = attn(["watch", *names, *PROBE])
+    assert one_by_one.code == 0
+    assert one_by_one == attn(["watch", f"{checkpoints}/*", *PROBE])
+
+
+def test_what_heads_of_checkpoints_was_still_works_and_says_what_it_is_called(
+    checkpoints: Path, tmp_path: Path, attn: Attn
+) -> None:
+    pattern, kept = f"{checkpoints}/checkpoint-*", str(tmp_path / "kept.db")
+    for former_words, words in (
+        (PROBE, PROBE),
+        ([*PROBE, "--head", "1:2", "-o", kept], [*PROBE, "--head", "1:2", "-o", kept]),
+        (["to be", "--format", "json"], ["--sentence", "to be", "--format", "json"]),
+    ):
+        former = attn(["heads", "--checkpoints", pattern, *former_words])
+        assert former.err == f"attn heads --checkpoints is now attn watch '{pattern}'\n"
+        assert attn(["watch", pattern, *words]) == (0, former.out, "") and former.code == 0
+    assert "--checkpoints" not in attn(["heads", "--help-all"]).out
 
 
 def test_a_name_needs_a_step_and_one_that_cannot_be_read_is_told(
@@ -198,15 +236,15 @@ def test_a_name_needs_a_step_and_one_that_cannot_be_read_is_told(
     folder = tmp_path / "run"
     shutil.copytree(checkpoints, folder)
     (folder / "checkpoint-9" / "model.safetensors").write_bytes(b"cut off")
-    ended = attn(["heads", "--checkpoints", f"{folder}/*", *PROBE, "--format", "csv"])
+    ended = attn(["watch", f"{folder}/*", *PROBE, "--format", "csv"])
     assert ended.code == 3 and [row["step"] for row in rows(ended.out)] == ["2", "10"]
     assert ended.err.startswith(f"{folder}/checkpoint-9: ")
     shutil.copytree(checkpoints / "checkpoint-2", folder / "best")
-    ended = attn(["heads", "--checkpoints", f"{folder}/*"])
-    assert ended.err == f"--checkpoints: {folder}/best: a name with a step is needed, as checkpoint-500\n"
+    ended = attn(["watch", f"{folder}/*"])
+    assert ended.err == f"{folder}/best: a name with a step is needed, as checkpoint-500\n"
     (folder / "best").rename(folder / "step-10")
-    ended = attn(["heads", "--checkpoints", f"{folder}/*"])
-    assert ended.err == (f"--checkpoints: {folder}/checkpoint-10 and {folder}/step-10 are both of step 10\n")
+    ended = attn(["watch", f"{folder}/*"])
+    assert ended.err == (f"{folder}/checkpoint-10 and {folder}/step-10 are both of step 10\n")
 
 
 def test_follow_goes_on_with_checkpoints_as_they_are_written(
@@ -215,7 +253,9 @@ def test_follow_goes_on_with_checkpoints_as_they_are_written(
     folder, table = tmp_path / "run", tmp_path / "steps.csv"
     folder.mkdir()
     new = iter([2, None, 9, 10, None])
-    monkeypatch.setattr(page, "is_settled", lambda path: (path / "tokenizer.json").is_file())
+    monkeypatch.setattr(
+        "attncli.runs.checkpoints.is_settled", lambda path: (path / "tokenizer.json").is_file()
+    )
     seen = []
 
     def sleep(_: float) -> None:
@@ -228,7 +268,7 @@ def test_follow_goes_on_with_checkpoints_as_they_are_written(
             shutil.copytree(checkpoints / f"checkpoint-{step}", folder / f"checkpoint-{step}")
 
     monkeypatch.setattr(time, "sleep", sleep)
-    asked = ["heads", "--checkpoints", f"{folder}/*", "--follow", *PROBE, "-o", str(table)]
+    asked = ["watch", f"{folder}/*", "--follow", *PROBE, "-o", str(table)]
     assert attn(asked).code == 0
     assert seen == [[], ["2"], ["2"], ["2", "9"], ["2", "9", "10"], ["2", "9", "10"]]
 
@@ -285,17 +325,17 @@ def _commit(revision: str) -> str:
 def test_a_log_that_cannot_be_read_is_one_without_losses(tmp_path: Path) -> None:
     log = tmp_path / "trainer_state.json"
     log.write_text('{"log_history": [{"step": 5, "loss": 1.5}]}')
-    assert page.logged_loss(tmp_path, 5) == 1.5
+    assert logged_loss(tmp_path, 5) == 1.5
     for written in (
         *("", "[]", "[" * 100_000, '{"log_history": 5}', '{"log_history": [5]}', "\ud800"),
         f'{{"log_history": [{{"step": 5, "loss": {"9" * 400}}}]}}',
     ):
         log.write_bytes(written.encode("utf-8", "surrogatepass"))
-        assert page.logged_loss(tmp_path, 5) is None
+        assert logged_loss(tmp_path, 5) is None
     os.truncate(log, 2**33)
     tracemalloc.start()
     try:
-        assert page.logged_loss(tmp_path, 5) is None
+        assert logged_loss(tmp_path, 5) is None
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -318,7 +358,7 @@ def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_c
         },
     }
 
-    asked = ["heads", "--checkpoints", "owner/tiny@step*", *PROBE, "--allow-download"]
+    asked = ["watch", "owner/tiny@step*", *PROBE, "--allow-download"]
     command = [sys.executable, "-m", "attncli", *asked, "-o", str(tmp_path / "kept.db"), "--format", "csv"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
@@ -326,7 +366,7 @@ def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_c
         server.shutdown()
         server.server_close()
     assert (done.returncode, done.stderr) == (0, "")
-    folders = attn(["heads", "--checkpoints", f"{checkpoints}/*", *PROBE, "--format", "csv"])
+    folders = attn(["watch", f"{checkpoints}/*", *PROBE, "--format", "csv"])
     assert rows(done.stdout) == [
         {name: cell for name, cell in row.items() if name != "loss"} for row in rows(folders.out)
     ]
@@ -338,19 +378,18 @@ def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_c
         with offline.context() as kept:
             kept.setattr(Session, "run", None)  # by their commits all are known
             assert attn([*asked, "-o", str(tmp_path / "kept.db"), "--format", "csv"]).out == done.stdout
-        assert attn([*asked[:2], "owner/tiny@ste9*", "--allow-download"]).err == (
-            "--checkpoints: no revision of owner/tiny is named ste9*: it has "
+        assert attn([*asked[:1], "owner/tiny@ste9*", "--allow-download"]).err == (
+            "owner/tiny@ste9*: no revision of owner/tiny is named ste9*: it has "
             "step10-tokens1B, step2-tokens1B, step9-tokens1B\n"
         )
-        assert attn([*asked[:2], "owner/other@*", "--allow-download"]).err == (
-            "--checkpoints: owner/other: HF_HUB_OFFLINE is set, "
-            "and none of its revisions was downloaded before\n"
+        assert attn([*asked[:1], "owner/other@*", "--allow-download"]).err == (
+            "owner/other: HF_HUB_OFFLINE is set, and none of its revisions was downloaded before\n"
         )
         refs = tmp_path / "hub" / "models--owner--tiny" / "refs"
         (refs / "stepX").write_bytes(b"\xff")
         assert (
             "a revision of it cannot be read: 'utf-8' codec"
-            in attn([*asked[:2], "owner/tiny@*", "--allow-download"]).err
+            in attn([*asked[:1], "owner/tiny@*", "--allow-download"]).err
         )
         shutil.rmtree(refs)
         one = attn(["heads", "--model", "owner/tiny@step9-tokens1B", *PROBE, "--allow-download"])
@@ -362,8 +401,8 @@ def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_c
 
 def test_of_a_folder_being_written_nothing_is_read_yet(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert not page.is_settled(tmp_path)
-    assert not page.is_settled(tmp_path / "removed")
+    assert not is_settled(tmp_path)
+    assert not is_settled(tmp_path / "removed")
 
 
 @pytest.fixture(scope="module")
@@ -411,7 +450,7 @@ def test_the_screen_fits_the_terminal(watched: Path, lines: int) -> None:
     assert ("more lines: --show all." in text) == (lines == 16)
     stream = StringIO()
     load_view("table")([replace(report, spec={**report.spec, "store": None})], stream, Display(width=80))
-    assert "Next, with attn heads --checkpoints: --follow" in stream.getvalue()
+    assert "Next, with attn watch: --follow" in stream.getvalue()
 
 
 def test_other_stores_and_files_are_refused(tmp_path: Path, attn: Attn) -> None:
@@ -449,8 +488,8 @@ def test_names_that_no_step_has_are_told_those_it_has(watched: Path, attn: Attn)
     for name in known:
         number = attn(["watch", str(watched), "--expect", f"{name} != nothing"])
         assert "no run has" not in number.err, name
-    assert ended.err.endswith("; attn export STORE has every one\n")
-    table = rows(attn(["export", str(watched)]).out)
+    assert ended.err.endswith("; attn results STORE --tidy has every one\n")
+    table = rows(attn(["results", str(watched), "--tidy"]).out)
     assert {name for name in known if name in ("entropy", "loss")} <= {row["statistic"] for row in table}
     unknown = attn(["watch", str(watched), "--expect", "patern != uniform"])
     assert "no run has patern (did you mean 'pattern'?)" in unknown.err
@@ -499,7 +538,7 @@ def test_steps_of_another_run_are_never_replaced(
     store = tmp_path / "run.db"
     shutil.copy(watched, store)
     before = attn(["watch", str(store), "--format", "csv", "-o", str(tmp_path / "before.csv")])
-    asked = ["heads", "--checkpoints", f"{checkpoints}/*", "-o", str(store)]
+    asked = ["watch", f"{checkpoints}/*", "-o", str(store)]
     asked += ["--num-tokens", "5"]
     ended = attn(asked)
     assert before.code == 0 and ended.code == 2 and ended.err.count("\n") == 1, ended.err
@@ -507,7 +546,7 @@ def test_steps_of_another_run_are_never_replaced(
     attn(["watch", str(store), "--format", "csv", "-o", str(tmp_path / "after.csv")])
     assert (tmp_path / "before.csv").read_text() == (tmp_path / "after.csv").read_text()
     kept, other = tmp_path / "kept.db", save(tmp_path / "other" / "checkpoint-9", 4.0)
-    asked = ["heads", *PROBE, "-o", str(kept), "--checkpoints"]
+    asked = ["watch", *PROBE, "-o", str(kept)]
     assert attn([*asked, f"{checkpoints}/*"]).code == 0
     ended = attn([*asked, str(other)])
     assert ended.code == 2 and f"has checkpoints in {checkpoints}" in ended.err
@@ -518,7 +557,7 @@ def test_a_checkpoint_of_another_size_is_told_and_left_out(tmp_path: Path, attn:
     folder = save(tmp_path / "run" / "checkpoint-2", 1.0)
     config = GPT2Config(vocab_size=64, n_positions=32, n_embd=12, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(folder)
-    ended = attn(["heads", "--checkpoints", f"{tmp_path}/run/*", *PROBE, "--format", "csv"])
+    ended = attn(["watch", f"{tmp_path}/run/*", *PROBE, "--format", "csv"])
     assert ended.code == 3 and "checkpoint-2: has other layers and heads" in ended.err
     assert [row["step"] for row in rows(ended.out)] == ["1"]
 
@@ -606,12 +645,14 @@ def test_steps_without_a_loss_are_gaps_in_charts() -> None:
     assert how["markevery"] == [1], "only what stands alone is marked"
 
 
-@pytest.mark.parametrize(("command", "name"), [("results", "x.md"), ("export", "x.csv"), ("watch", "x.svg")])
+@pytest.mark.parametrize(
+    ("command", "name"), [("results", "x.md"), ("results --tidy", "x.csv"), ("watch", "x.svg")]
+)
 def test_a_store_and_the_file_that_is_written_are_named_meanwhile(
     command: str, name: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the line that counts the seconds: reading a large store and drawing many charts takes some."""
     said: list[str] = []
     monkeypatch.setattr("attncli.commands.output.ProgressLine.begin", lambda _line, text: said.append(text))
-    assert attn([command, LEARNED, "-o", str(tmp_path / name)]).err == ""
+    assert attn([*command.split(), LEARNED, "-o", str(tmp_path / name)]).err == ""
     assert said[0] == "reading learning-to-copy.db" and f"writing {name}" in said

@@ -34,14 +34,14 @@ def over(request: pytest.FixtureRequest) -> HeadsOverSteps:
 
 def numbers_at(over: HeadsOverSteps, place: int) -> dict[str, np.ndarray]:
     """The statistics of the heads at a step, as the survey has them."""
-    rows = over.rows(place)
-    return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in over.statistics}
+    rows = over.heads(place)
+    return {name: rows.column(name) for name in over.statistics}
 
 
 def test_each_head_is_named_as_the_survey_names_it(over: HeadsOverSteps) -> None:
     named = named_patterns(over)
     for place in range(len(STEPS)):
-        rows = over.rows(place)
+        rows = over.heads(place)
         assert len(rows) == 14, "one head is not there"
         names = pattern_names(numbers_at(over, place), over.stack)
         for row, expected in zip(rows, names, strict=True):
@@ -55,7 +55,7 @@ def test_counts_are_those_of_the_survey_and_first_steps_follow_from_them(over: H
             rows = heads_of_patterns(numbers, pattern_names(numbers, over.stack), over.stack)
             assert count == {each.pattern: each.heads for each in rows}[row["pattern"]]
         shown = [step for step, count in zip(STEPS, row["count"], strict=True) if count]
-        assert row["first_step"] == (shown[0] if shown else None)
+        assert row["first_step"] == shown[0]
         assert row["heads"] == row["count"][-1]
     assert "next token" not in {row["pattern"] for row in forming(over)}, "it has too few rows"
 
@@ -63,7 +63,7 @@ def test_counts_are_those_of_the_survey_and_first_steps_follow_from_them(over: H
 def test_changes_are_those_between_neighbouring_steps(over: HeadsOverSteps) -> None:
     expected = []
     for place in range(1, len(STEPS)):
-        for before, after in zip(over.rows(place - 1), over.rows(place), strict=True):
+        for before, after in zip(over.heads(place - 1), over.heads(place), strict=True):
             if before["pattern"] != after["pattern"]:
                 expected.append((STEPS[place], after["layer"], after["head"], after["pattern"]))
     found = [(row["step"], row["layer"], row["head"], row["after"]) for row in changes(over)]
@@ -74,7 +74,7 @@ def test_a_step_is_told_by_the_ends_and_means_of_all_heads(over: HeadsOverSteps)
     rows = step_rows([over], [None, 2.0, 1.0, 0.5])
     assert [row["loss"] for row in rows] == [None, 2.0, 1.0, 0.5]
     for place, row in enumerate(rows):
-        heads = over.rows(place)
+        heads = over.heads(place)
         assert row["largest_max_score"] == max(head["max_score"] for head in heads)
         assert row["least_entropy"] == min(head["entropy"] for head in heads)
         assert row["mean_sink_mass"] == pytest.approx(np.mean([head["sink_mass"] for head in heads]))

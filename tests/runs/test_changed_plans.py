@@ -29,7 +29,7 @@ def batch(folder: Path, lines: list[str], settings: str = "experiment: self\nemb
 
 
 def exported(attn: Attn, store: Path, *flags: str) -> list[dict[str, str]]:
-    ended = attn(["export", str(store), *flags])
+    ended = attn(["results", "--tidy", str(store), *flags])
     assert ended.code == 0, ended.err
     return list(csv.DictReader(io.StringIO(ended.out)))
 
@@ -73,7 +73,7 @@ def test_runs_of_deleted_lines_stay_and_do_not_count(attn: Attn, tmp_path: Path)
     shown = attn(["results", str(store)])
     assert "1 run is done, 0 failed" in shown.out
     assert "Left out: 2 runs of earlier plans (--all includes them)." in shown.out
-    told = attn(["export", str(store)])
+    told = attn(["results", "--tidy", str(store)])
     assert told.err == f"{store}: left out: 2 runs of earlier plans (--all includes them)\n"
     assert {row["id"] for row in exported(attn, store)} == {"1"}
     everything = exported(attn, store, "--all")
@@ -100,7 +100,7 @@ def test_earlier_plans_are_told_apart_where_all_is_asked_for(attn: Attn, tmp_pat
     assert note in attn(["results", str(store), "--all"]).out
     attn(batch(tmp_path, ["f g", "a b", "c d e", "h"]))
     assert sentences_by_id(store) == {"1": "f g", "2": "a b", "3": "c d e", "4": "h"}
-    assert "left out" not in attn(["export", str(store)]).err
+    assert "left out" not in attn(["results", "--tidy", str(store)]).err
 
 
 def test_another_config_is_another_plan(attn: Attn, tmp_path: Path) -> None:
@@ -284,13 +284,13 @@ def test_a_store_of_an_earlier_version_is_read_and_carried_on(
 ) -> None:
     store = tmp_path / "runs.db"
     attn([*batch(tmp_path, ["a b", "c d e", "f"]), *rows])
-    before, summary = attn(["export", str(store)]), attn(["results", str(store)])
+    before, summary = attn(["results", "--tidy", str(store)]), attn(["results", str(store)])
     as_earlier_version(store, versions)
     old = store.read_bytes()
     with closing(sqlite3.connect(store)) as connection:
         of_view = connection.execute("SELECT value FROM tidy ORDER BY run, statistic, value").fetchall()
     assert len(of_view) == len(exported(attn, store))
-    assert attn(["export", str(store)]) == before and attn(["results", str(store)]) == summary
+    assert attn(["results", "--tidy", str(store)]) == before and attn(["results", str(store)]) == summary
     assert {row["plan"] for row in exported(attn, store, "--all")} == {"1"}
     dry = attn([*batch(tmp_path, ["c d e", "new"]), *rows, "--dry-run"])
     assert dry.out.endswith("has 1 of them, 1 are left\n")
@@ -314,7 +314,7 @@ def test_a_store_of_an_earlier_version_is_whole_when_migrating_is_cut_short(
 ) -> None:
     store = tmp_path / "runs.db"
     attn(batch(tmp_path, ["a b", "c d e"]))
-    before = attn(["export", str(store)])
+    before = attn(["results", "--tidy", str(store)])
     as_earlier_version(store, versions)
 
     def cut_short(connection: sqlite3.Connection) -> None:
@@ -326,7 +326,7 @@ def test_a_store_of_an_earlier_version_is_whole_when_migrating_is_cut_short(
     monkeypatch.undo()
     with closing(sqlite3.connect(store)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == versions[-1:]
-    assert attn(["export", str(store)]) == before
+    assert attn(["results", "--tidy", str(store)]) == before
     assert attn(batch(tmp_path, ["a b"])).code == 0
 
 
@@ -337,7 +337,7 @@ def test_no_two_ids_become_equal_in_csv(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("experiment: self")
     store = tmp_path / "runs.db"
     attn(["batch", str(tmp_path / "x.yaml"), "--file", str(tmp_path / "p.jsonl"), "-o", str(store)])
-    assert attn(["export", str(store), "-o", str(tmp_path / "tidy.csv")]).code == 0
+    assert attn(["results", "--tidy", str(store), "-o", str(tmp_path / "tidy.csv")]).code == 0
     assert attn(["results", str(store), "--group-by", "id", "-o", str(tmp_path / "sums.csv")]).code == 0
     for file in ("tidy.csv", "sums.csv"):
         with (tmp_path / file).open(newline="") as stream:

@@ -86,7 +86,7 @@ def test_workers_write_the_parts_of_a_folder_themselves(
         here.setattr("attncli.runs.parts._read_lists", None)
         ended = attn([*arguments, "-o", f"{folder}/", "--scheduler", scheduler])
     assert ended.code == 0 and "has 80 of 80 runs" in ended.err
-    tables = [attn(["export", str(store)]).out.splitlines() for store in (folder, file)]
+    tables = [attn(["results", "--tidy", str(store)]).out.splitlines() for store in (folder, file)]
     pairs = [[line.rpartition(",")[::2] for line in table[1:]] for table in tables]
     assert [name for name, _ in pairs[0]] == [name for name, _ in pairs[1]]
     numbers = [[float(value or "nan") for _, value in table] for table in pairs]

@@ -43,8 +43,8 @@ def parts_of(store: Path) -> list[Path]:
 def given(attn: Attn, store: Path, *flags: str) -> list[str]:
     """What all that reads a store prints of it, without its name."""
     commands = [
-        ["export"],
-        ["export", "--format", "jsonl"],
+        ["results", "--tidy"],
+        ["results", "--tidy", "--format", "jsonl"],
         ["results", "--format", "json"],
         ["results", "--group-by", "id", "--format", "csv"],
     ]
@@ -56,7 +56,7 @@ def assert_equal_stores(attn: Attn, folder: Path, file: Path, *flags: str) -> No
     assert given(attn, folder, *flags) == given(attn, file, *flags)
     tables = [store.with_name(f"{store.name}-tidy.parquet") for store in (folder, file)]
     for store, table in zip((folder, file), tables, strict=True):
-        assert attn(["export", str(store), "-o", str(table), *flags]).code == 0
+        assert attn(["results", "--tidy", str(store), "-o", str(table), *flags]).code == 0
     assert tables[0].read_bytes() == tables[1].read_bytes()
 
 
@@ -126,7 +126,7 @@ def test_parts_are_read_by_others(attn: Attn, tmp_path: Path) -> None:
     query = f"SELECT sentence, id, \"entropy.mean\"[1] FROM '{tmp_path}/runs/*.parquet' ORDER BY run"
     _, _, rows = read_by_duckdb(query)
     tidy = tmp_path / "tidy.csv"
-    assert attn(["export", f"{tmp_path}/runs", "-o", str(tidy)]).code == 0
+    assert attn(["results", "--tidy", f"{tmp_path}/runs", "-o", str(tidy)]).code == 0
     of_entropy = f"FROM read_csv('{tidy}') WHERE statistic = 'entropy.mean' ORDER BY run"
     exported = read_by_duckdb(f"SELECT value {of_entropy}")[2]
     assert [row[:2] for row in rows] == [("0", "1"), ("1 a", "2"), ("2 a b", "3")]
@@ -153,7 +153,7 @@ NUM_KILLS = 3
 
 def tidy_rows(attn: Attn, store: Path) -> dict[tuple[str, ...], float]:
     """Every number of a store by what it is of, each once; the number of a run is its place in the plan."""
-    lines = [line.split(",") for line in attn(["export", str(store)]).out.splitlines()[1:]]
+    lines = [line.split(",") for line in attn(["results", "--tidy", str(store)]).out.splitlines()[1:]]
     rows = {(*line[:-1],): float(line[-1] or "nan") for line in lines}
     assert len(rows) == len(lines)
     return rows
@@ -222,7 +222,7 @@ def test_a_damaged_part_is_named_and_computed_again(attn: Attn, tmp_path: Path) 
     for num_sentences in (3, 6):
         arguments = write_batch(tmp_path, num_sentences)
         assert attn([*arguments, "-o", f"{folder}/"]).code == 0
-    whole = attn(["export", str(folder)]).out
+    whole = attn(["results", "--tidy", str(folder)]).out
     part = parts_of(folder)[-1]
     content = bytearray(part.read_bytes())
     for place in range(len(content) // 4, len(content) // 2):
@@ -230,7 +230,7 @@ def test_a_damaged_part_is_named_and_computed_again(attn: Attn, tmp_path: Path) 
     part.write_bytes(content)
     for damage in (bytes(content), bytes(content)[:100]):
         part.write_bytes(damage)
-        ended = attn(["export", str(folder)])
+        ended = attn(["results", "--tidy", str(folder)])
         advice = "remove the file, and the same batch computes its runs again"
         line = f"{folder}: {part.name} is damaged, with 6 runs: left out: {advice}"
         assert (ended.code, ended.err) == (1, f"{line}\n")
@@ -240,7 +240,7 @@ def test_a_damaged_part_is_named_and_computed_again(attn: Attn, tmp_path: Path) 
     part.unlink()
     ended = attn([*arguments, "-o", str(folder)])
     assert ended.code == 0 and "6 done now" in ended.err
-    assert attn(["export", str(folder)]).out == whole
+    assert attn(["results", "--tidy", str(folder)]).out == whole
 
 
 def test_folders_that_are_no_store_are_refused(
@@ -269,7 +269,7 @@ def test_folders_that_are_no_store_are_refused(
     assert attn([*arguments, "-o", f"{store}/"]).code == 0
     monkeypatch.setattr("attncli.runs.parts.find_spec", lambda name: None)
     line = f'{store}: is a store of Parquet files: needs: pip install "attncli[parquet]"\n'
-    assert attn(["export", str(store)]) == attn([*arguments, "-o", str(store)]) == (2, "", line)
+    assert attn(["results", "--tidy", str(store)]) == attn([*arguments, "-o", str(store)]) == (2, "", line)
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

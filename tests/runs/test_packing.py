@@ -144,7 +144,7 @@ def test_numbers_that_signal_are_read_without_a_word(attn: Attn, tmp_path: Path)
         signals = np.full(size // 4, 0x7FA00000, "<u4").tobytes()
         connection.execute("UPDATE runs SET figures = ?", (signals,))
         connection.commit()
-    ended = attn(["export", str(store)])
+    ended = attn(["results", "--tidy", str(store)])
     assert (ended.code, ended.err) == (0, "") and ended.out.splitlines()[1].endswith("scores.mean,")
 
 

@@ -173,7 +173,11 @@ def test_what_is_no_store_is_left_as_it_is(attn: Attn, tmp_path: Path, make, fre
     make(store)
     before = (store.read_bytes(), store.stat().st_mtime_ns)
     arguments = write_batch(tmp_path, 2)
-    for command in ([*arguments, "-o", str(store), *fresh], ["results", str(store)], ["export", str(store)]):
+    for command in (
+        [*arguments, "-o", str(store), *fresh],
+        ["results", str(store)],
+        ["results", "--tidy", str(store)],
+    ):
         instead = "give a file that -o FILE.db wrote, or a new name to write one"
         line = f"{store}: is not an attn store, left unchanged: {instead}\n"
         assert attn(command) == (2, "", line)
@@ -251,7 +255,7 @@ def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
         (["--fresh"], "--fresh: needs a store: -o FILE.db"),
         (["--rows", "-o", "x.json"], "--rows: needs a store: -o FILE.db"),
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
-        (["-o", "x.db", "--format", "csv"], "--format: needs no store: attn export x.db -o FILE reads one"),
+        (["-o", "x.db", "--format", "csv"], "--format: needs no store: attn results x.db --tidy -o FILE reads one"),
         (["-o", "x.db", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers: cannot be combined with --scheduler, which has its own"),
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
@@ -464,7 +468,7 @@ def test_exports_read_back_to_the_last_bit(attn: Attn, tmp_path: Path, suffix: s
     arguments, store = write_batch(tmp_path, 30), tmp_path / "runs.db"
     attn([*arguments, "-o", str(store), *rows])
     file = tmp_path / f"tidy.{suffix}"
-    assert attn(["export", str(store), "-o", str(file)]) == (0, "", "")
+    assert attn(["results", "--tidy", str(store), "-o", str(file)]) == (0, "", "")
     connection = with_tidy(store)
     token = ", token" if rows else ""
     cursor = connection.execute(f"SELECT * FROM tidy ORDER BY run, statistic, layer, head, value{token}")
@@ -486,7 +490,7 @@ def test_a_swept_setting_of_words_and_numbers_is_a_column_of_texts(attn: Attn, t
     config, store, table = tmp_path / "x.yaml", str(tmp_path / "x.db"), tmp_path / "x.parquet"
     config.write_text("experiment: self\nsweep: {scale: [sqrt, 0.5], causal: [true, false]}\n")
     assert attn(["batch", str(config), "-o", store]).code == 0
-    assert attn(["export", store, "-o", str(table)]).code == 0
+    assert attn(["results", "--tidy", store, "-o", str(table)]).code == 0
     *_, found = read_by_duckdb(f"SELECT DISTINCT scale, causal FROM '{table}' ORDER BY ALL")
     assert found == [(s, c) for s in ("0.5", "sqrt") for c in ("false", "true")]
 
@@ -494,11 +498,16 @@ def test_a_swept_setting_of_words_and_numbers_is_a_column_of_texts(attn: Attn, t
 def test_an_export_to_standard_output(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 1), tmp_path / "runs.db"
     attn([*arguments, "-o", str(store)])
-    done = subprocess.run([*ATTN, "export", str(store)], capture_output=True, text=True, env=environment())
+    done = subprocess.run(
+        [*ATTN, "results", str(store), "--tidy"], capture_output=True, text=True, env=environment()
+    )
     assert done.stdout.splitlines()[0] == "run,id,causal,layer,head,statistic,value"
     assert done.stdout.splitlines()[1].startswith("1,1,false,,,scores.mean,")
-    assert attn(["export", str(store), "--format", "parquet"]).err == "--format parquet: needs -o FILE\n"
-    assert "the suffix must be one of .csv" in attn(["export", str(store), "-o", "x.xyz"]).err
+    assert (
+        attn(["results", "--tidy", str(store), "--format", "parquet"]).err
+        == "--format parquet: needs -o FILE\n"
+    )
+    assert "the suffix must be one of .csv" in attn(["results", "--tidy", str(store), "-o", "x.xyz"]).err
 
 
 def rows_of(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:
@@ -665,7 +674,7 @@ def test_ten_heads_of_one_statistic_are_the_strongest() -> None:
         for i in range(30)
     )
     spec = {"store": "s.db", "where": [], "group_by": ["layer", "head"]}
-    report = Report("results", spec, {}, statistics={"summary": rows})
+    report = Report("results", spec, {}, statistics={"summary": rows}, kind="results")
     stream = io.StringIO()
     load_view("table")([report], stream, Display(width=80))
     shown = stream.getvalue()

@@ -60,7 +60,7 @@ def of_store(tmp_path: Path, store: Path) -> list[list[str]]:
     """The command lines that read or write a store."""
     return [
         ["results", str(store)],
-        ["export", str(store)],
+        ["results", "--tidy", str(store)],
         ["watch", str(store)],
         ["heads", "--store", str(store)],
         [*write_batch(tmp_path, 3), "-o", str(store)],
@@ -99,16 +99,16 @@ def test_what_attn_does_not_create_is_refused(
 
 
 def test_what_analyze_and_vacuum_leave_is_read(attn: Attn, store: Path) -> None:
-    before = attn(["export", str(store)])
+    before = attn(["results", "--tidy", str(store)])
     change(store, "ANALYZE", "VACUUM", "PRAGMA journal_mode = delete")
-    assert attn(["export", str(store)]) == before and before.code == 0
+    assert attn(["results", "--tidy", str(store)]) == before and before.code == 0
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
 def test_stores_of_releases_are_read(attn: Attn, tmp_path: Path, version: str) -> None:
     store = tmp_path / "runs.db"
     store.write_bytes(gzip.decompress((RELEASES / f"{version}.db.gz").read_bytes()))
-    assert attn(["export", str(store)]).code == 0
+    assert attn(["results", "--tidy", str(store)]).code == 0
 
 
 BOMB = zlib.compress(bytes(2**26), 9).hex()
@@ -134,13 +134,13 @@ DAMAGED_RUNS = [
 
 @pytest.mark.parametrize(("statement", "what"), DAMAGED_RUNS)
 def test_a_damaged_run_is_left_out_in_a_line(attn: Attn, store: Path, statement: str, what: str) -> None:
-    whole = attn(["export", str(store)]).out.splitlines()
+    whole = attn(["results", "--tidy", str(store)]).out.splitlines()
     change(store, statement)
     advice = "restore a copy of the store, or start over with --fresh"
-    for command in (["export", str(store)], ["results", str(store)]):
+    for command in (["results", "--tidy", str(store)], ["results", str(store)]):
         ended = attn(command)
         assert (ended.code, ended.err) == (1, f"{store}: run 2: {what} damaged: left out: {advice}\n")
-        if command[0] == "export":
+        if "--tidy" in command:
             assert ended.out.splitlines() == [line for line in whole if not line.startswith("2,")]
         else:
             assert "\n3 runs are done, 0 failed" in ended.out

@@ -221,7 +221,7 @@ def test_threads_spin_for_a_short_time(door: str, given: dict[str, str], spins: 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["show", "x.json"], ["results", "x.db"], ["self", "a b"], ["export", "x.db"]]
+    "arguments", [["show", "x.json"], ["results", "x.db"], ["self", "a b"], ["results", "--tidy", "x.db"]]
 )
 def test_garbage_is_collected_while_a_command_runs(
     attn: Attn, arguments: list[str], monkeypatch: pytest.MonkeyPatch

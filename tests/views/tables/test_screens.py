@@ -365,6 +365,7 @@ def test_a_store_of_many_statistics_fits_a_screen(num_rows: int, num_failed: int
         ENVIRONMENT,
         statistics={"summary": Table(rows), **({"failed": Table(failed)} if failed else {})},
         notes=("216 runs are done, 0 failed.", "A long note " * 12),
+        kind="results",
     )
     text = shown("table", [report], width=80)
     lines = text.splitlines()

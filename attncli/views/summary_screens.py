@@ -1,0 +1,90 @@
+"""The first screen of `results`: what a store of many runs holds, in short."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
+from attncli.plain_text import plain_text
+from attncli.records.columns import Records
+from attncli.records.store_summaries import GroupSummary, StoreSummary
+from attncli.report import PLACES, Report, Row, Table
+from attncli.views import Display
+from attncli.views.matrices import head_name
+from attncli.views.screens import LEAST_ROWS
+from attncli.views.sections import (
+    Elastic,
+    Paragraph,
+    ScreenParts,
+    Section,
+    TableLabels,
+    one_line,
+    statistic_tables,
+)
+
+MOST_SUMMARY_ROWS, MOST_FAILED = 18, 2
+STRONGEST = 10
+HEADS_TITLE = "the head with the largest mean of each statistic"
+
+
+def results_screen(report: Report, display: Display) -> ScreenParts:
+    """The rows that say most, without groups that are all the same; a few failed runs; what is left out."""
+    result = report.result_of(StoreSummary)
+    summary, failed = result.summary, result.failed or ()
+    group_by: Sequence[str] = report.spec.get("group_by", ())
+    yield one_line(f"results: {report.spec.get('store')}", display, "title")
+    for note in report.notes:
+        yield Paragraph(plain_text(note), "line")
+    same = {name for name in group_by if len({row[name] for row in summary}) == 1}
+
+    def of(most: int) -> Iterator[Section]:
+        telling: Sequence[Row]
+        if len(summary) <= most or report.spec.get("sort"):
+            title, telling = "summary", summary[:most]
+        else:
+            title, telling = _telling_rows(summary, group_by, most)
+        rows = [{name: cell for name, cell in row.items() if name not in same} for row in telling]
+        tables = {title: Table(rows), "failed": Table(failed[:MOST_FAILED])}
+        statistics = {name: table for name, table in tables.items() if table}
+        part = replace(report, statistics=statistics, tensors={})
+        for grid in statistic_tables(part, display, TableLabels(report, display)):
+            yield grid.first_group(display.width)
+        left_out = {"rows": len(summary) - len(rows), "failed runs": max(len(failed) - MOST_FAILED, 0)}
+        if counts := ", ".join(f"{count:,} {name}" for name, count in left_out.items() if count > 0):
+            yield Paragraph(
+                f"Not shown: {counts}; --statistic NAME, --group-by, --top N, or -o summary.csv.", "note"
+            )
+
+    # A second table takes its rows, a blank line, title, header and rule.
+    most = MOST_SUMMARY_ROWS - bool(failed) * (min(len(failed), MOST_FAILED) + 4)
+    yield Elastic(of, most, min(LEAST_ROWS, len(summary)), len(summary))
+
+
+def _telling_rows(
+    summary: Records[GroupSummary], group_by: Sequence[str], most: int
+) -> tuple[str, Sequence[Row]]:
+    """A title, and at most that many rows: of heads the strongest, else first means of statistics of rows."""
+    by_statistic: dict[str, list[GroupSummary]] = {}
+    for row in summary:
+        by_statistic.setdefault(row.statistic, []).append(row)
+    if not {*PLACES} <= {*group_by}:
+        of_rows = [f"{name}.mean" for name in ROW_STATISTICS]
+        names = [*(name for name in of_rows if name in by_statistic)]
+        names += [name for name in by_statistic if name not in of_rows]
+        return "summary", [row for name in names for row in by_statistic[name]][:most]
+    ranked = [sorted(rows, key=lambda row: -row.mean) for rows in by_statistic.values()]
+    ranked = [rows for rows in ranked if _is_of_strong_head(rows[0])]
+    if len(ranked) == 1:
+        count = min(STRONGEST, most)
+        return f"the {count} heads with the largest mean", list(map(_of_head, ranked[0][:count]))
+    return HEADS_TITLE, [_of_head(rows[0]) for rows in ranked[:most]]
+
+
+def _is_of_strong_head(row: GroupSummary) -> bool:
+    """Whether a row says something of a head, as it is and not without its first key."""
+    return row.get("head") is not None and row.mean != 0 and f"{WITHOUT_FIRST}." not in row.statistic
+
+
+def _of_head(row: GroupSummary) -> Row:
+    """The row with its head as 24:4."""
+    others = {name: cell for name, cell in row.items() if name not in ("statistic", *PLACES)}
+    return {"statistic": row.statistic, "head": head_name(row), **others}
