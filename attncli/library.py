@@ -54,19 +54,20 @@ from attncli.arguments import (
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import CACHE_POLICIES, PATTERNS, ROW_STATISTICS, named_head
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.ablate import Predicted, ablated, predicted_reading, swapped_reading
+from attncli.measure.ablate import ablated
 from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged
-from attncli.measure.cache_policies import policy_costs, windows
 from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
+from attncli.measure.predicted import predicted_pair, predicted_reading
+from attncli.measure.prompt_cache import policy_costs, windows
 from attncli.measure.prompts import read_prompt
 from attncli.measure.relations import SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
 from attncli.measure.scores import score_parts as parts_of_score
-from attncli.measure.sources import SourceMethod, given_answer, written_answer
+from attncli.measure.sources import SourceMethod, answer_to
 from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.sources import retrieving_heads as heads_that_retrieve
 from attncli.measure.two_texts import text_differences as differences_of_texts
@@ -388,20 +389,23 @@ def ablate(
     names, later = head_names(heads), None if into is None else head_name(into)
     _check_swap(method, len(texts), None if others is None else len(others), token, later)
 
-    def predicted(one: str | Reading, key: str) -> Predicted:
-        reading = _read(pretrained, one, key)
-        return predicted_reading(reading, pretrained, generator, answer=answer, against=against, key=key)
-
     with in_use(model) as pretrained:
         readings = []
-        for place, one in enumerate(texts):
-            state = generator.get_state()
-            reading = predicted(one, "text")
-            if others is not None:
-                generator.set_state(state)  # of an encoder's texts the same tokens are masked
-                at = None if token == "each" else token
-                reading = swapped_reading(reading, predicted(others[place], "other"), at)
-            readings.append(reading)
+        for place, prompt in enumerate(texts):
+            reading = _read(pretrained, prompt)
+            if others is None:
+                predicted = predicted_reading(reading, pretrained, generator, answer=answer, against=against)
+            else:
+                predicted = predicted_pair(
+                    reading,
+                    _read(pretrained, others[place], "other"),
+                    pretrained,
+                    generator,
+                    answer=answer,
+                    against=against,
+                    token=None if token == "each" else token,
+                )
+            readings.append(predicted)
         return ablated(
             pretrained,
             readings,
@@ -472,7 +476,7 @@ def cache_policies(
         raise UserError("policies: must name at least one, where `bits` is not given (got none)")
     with in_use(model) as pretrained:
         reading = _judged(pretrained, text, needle, every)
-        readings = [reading] if every is None else windows(pretrained, reading, every)
+        readings = windows(pretrained, reading, every)
         return policy_costs(
             pretrained, readings, policies=names, budgets=shares(budgets), bits=bits, every=every
         )
@@ -618,13 +622,9 @@ def answer_sources(
             sourced = sourced.in_template(pretrained)
         num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
         reading = read_sourced(pretrained, sourced, num_new=num_new, key="sources")
-        found = (
-            written_answer(pretrained, reading, Decoding(max_new_tokens))
-            if answer is None
-            else given_answer(pretrained, answer, reading)
-        )
+        ids = answer_to(pretrained, reading, answer, Decoding(max_new_tokens))
         return sources_of_answer(
-            pretrained, reading, found, heads=head_names(heads), method=method, num_runs=num_runs, seed=seed
+            pretrained, reading, ids, heads=head_names(heads), method=method, num_runs=num_runs, seed=seed
         )
 
 

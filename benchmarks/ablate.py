@@ -27,6 +27,7 @@ from transformers.utils import logging
 from attncli.commands.ablate import AblateSpec
 from attncli.models.loading import kept_pretrained
 from attncli.models.pretrained import Pretrained, repeated_probe
+from attncli.records.effects import HeadEffects
 from attncli.report import Report
 from attncli.runs.runner import Session
 from attncli.settings.text import Texts
@@ -99,14 +100,14 @@ def compare(folder: Path, length: int, rounds: int) -> None:
     loaded, ratios, difference = peak_bytes(), [], 0.0
     for _ in range(rounds):
         times = [time.perf_counter()]
-        rows = all_at_once(spec).table("heads")
+        rows = all_at_once(spec).result_of(HeadEffects).heads
         times.append(time.perf_counter())
         growth = peak_bytes() - loaded
         expected = one_by_one(pretrained, ids, first)
         times.append(time.perf_counter())
         ours, theirs = (after - before for before, after in pairwise(times))
         ratios.append(theirs / ours)
-        effects = {(row["layer"], row["head"]): row["loss"] for row in rows}
+        effects = {(row.layer, row.head): row.loss for row in rows}
         difference = max(abs(effects[place] - expected[place]) for place in expected)  # type: ignore[operator]
         print(
             f"{len(expected)} heads, {len(ids)} tokens: attn {ours:.1f} s, one by one {theirs:.1f} s, "

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from attncli.core.names import CACHE_POLICIES
 from attncli.measure.cache import judged_reading, limited_heads
-from attncli.measure.cache_policies import policy_costs
+from attncli.measure.prompt_cache import policy_costs
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 

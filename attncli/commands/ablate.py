@@ -27,7 +27,7 @@ from attncli.settings.text import Text, Texts
 if TYPE_CHECKING:
     import torch
 
-    from attncli.measure.ablate import Predicted
+    from attncli.measure.predicted import Predicted
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.models.text_files import TextLine
     from attncli.report import Report
@@ -224,7 +224,7 @@ def read(
     spec: AblateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
-    from attncli.measure.ablate import predicted_reading
+    from attncli.measure.predicted import predicted_reading
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import reader_of
     from attncli.runs.runner import read_survey_text
@@ -258,23 +258,23 @@ def _pair(
     pretrained: "Pretrained",
     generator: "torch.Generator",
 ) -> "Predicted":
-    """A prompt with the other one; of encoders the same tokens are masked in both."""
-    from attncli.measure.ablate import predicted_reading, swapped_reading
+    """A prompt with the other one."""
+    from attncli.measure.predicted import predicted_pair
     from attncli.models.pretrained import read_text
     from attncli.models.token_names import token_named
 
-    state = generator.get_state()
     there = read_text(pretrained, other, key="other", truncate=spec.truncate)
-    predicted = []
-    for text, name in ((reading, key), (there, "other")):
-        generator.set_state(state)
-        predicted.append(
-            predicted_reading(text, pretrained, generator, answer=spec.answer, against=spec.against, key=name)
-        )
-    is_one = spec.token not in (None, EACH_TOKEN)
-    token = token_named(str(spec.token), reading.text, pretrained, key="token") if is_one else None
-    here, other_reading = predicted
-    return swapped_reading(here, other_reading, token)
+    is_at_one = spec.token not in (None, EACH_TOKEN)
+    return predicted_pair(
+        reading,
+        there,
+        pretrained,
+        generator,
+        answer=spec.answer,
+        against=spec.against,
+        token=token_named(str(spec.token), reading.text, pretrained, key="token") if is_at_one else None,
+        key=key,
+    )
 
 
 def _read_pair(
@@ -285,9 +285,8 @@ def _read_pair(
 
     answers = {"answer": line.answer or spec.answer, "against": line.against or spec.against}
     reading = read_text(pretrained, line.text, key="texts", truncate=spec.truncate)
-    own = spec.model_copy(update=answers)
     assert line.other is not None
-    return _pair(own, reading, line.other, "texts", pretrained, generator)
+    return _pair(spec.model_copy(update=answers), reading, line.other, "texts", pretrained, generator)
 
 
 def report(

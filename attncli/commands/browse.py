@@ -141,14 +141,16 @@ class OpenModel:
         """The loss from removing all of these heads together."""
         from torch import Generator
 
-        from attncli.measure.ablate import ablated, predicted_reading
+        from attncli.measure.ablate import ablated
+        from attncli.measure.predicted import predicted_reading
         from attncli.models.loading import measuring
 
         generator = Generator().manual_seed(self.spec.seed)
         with measuring(self.pretrained.name, self.pretrained.whole):
             predicted = predicted_reading(self.reading, self.pretrained, generator)
-            losses = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
-        return losses.joint or {name: losses.heads[0][name] for name in EFFECTS if name in losses.heads[0]}
+            result = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
+        effects = result.joint or result.heads[0]
+        return {name: number for name in EFFECTS if isinstance(number := effects.get(name), float)}
 
     def addition(self, head: str) -> "Addition":
         """What a head adds to the logit of the likeliest next token."""

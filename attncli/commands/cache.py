@@ -144,8 +144,12 @@ class CacheSpec(SurveyTextSpec):
         return "cache of policies" if self.is_of_policies else "cache"
 
     def unmeasured(self) -> set[str]:
-        left_out = {"needle": not self.needle, "full": not self.budget, "at_budget": not self.budget}
-        left_out["lines"] = not self.policy or len(self.budget) == 1
+        left_out = {
+            "needle": not self.needle,
+            "full": not self.budget,
+            "at_budget": not self.budget,
+            "lines": not self.policy or len(self.budget) == 1,
+        }
         return {name for name, is_left_out in left_out.items() if is_left_out}
 
     def contradictions(self) -> Contradictions:
@@ -264,13 +268,12 @@ def _keys(count: int) -> str:
 def _of_policies(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
 ) -> "Report":
-    from attncli.measure.cache_policies import policy_costs, windows
+    from attncli.measure.prompt_cache import policy_costs, windows
     from attncli.report_parts import build_report, shipped_notes
 
-    readings = [reading] if spec.every is None else windows(pretrained, reading, spec.every)
     result = policy_costs(
         pretrained,
-        readings,
+        windows(pretrained, reading, spec.every),
         policies=spec.policies,
         budgets=spec.budget or USUAL_BUDGETS,
         bits=None if spec.bits is None else int(spec.bits),

@@ -117,7 +117,7 @@ def report_many(
 
 def _report(
     spec: CircuitSpec,
-    readings: Sequence["Reading"],
+    readings: "Sequence[Reading]",
     notes: Sequence[str],
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,

@@ -259,17 +259,19 @@ def _answer(
     progress: "Progress | None",
     work: "AnswerWork | None",
 ) -> "Answer":
-    """The answer that is given, or what the model writes."""
-    from attncli.measure.sources import given_answer, written_answer
+    """The answer that is given, or what the model writes, which is shown as it comes."""
+    from attncli.measure.sources import answer_to
     from attncli.models.writing import Decoding
 
-    if spec.answer is not None:
-        return given_answer(pretrained, text_or_file(spec.answer, "answer"), reading)
-    decoding = Decoding(spec.max_new_tokens, seed=spec.seed)
-    answer = written_answer(
-        pretrained, reading, decoding, on_text=None if progress is None else progress.write, work=work
+    answer = answer_to(
+        pretrained,
+        reading,
+        None if spec.answer is None else text_or_file(spec.answer, "answer"),
+        Decoding(spec.max_new_tokens, seed=spec.seed),
+        on_text=None if progress is None else progress.write,
+        work=work,
     )
-    if progress is not None:
+    if progress is not None and spec.answer is None:
         progress.write("\n\n")
     return answer
 
@@ -395,9 +397,11 @@ def kept_heads(spec: SourceSpec) -> list[str] | None:
     if place is None or not place.exists():
         return None
     try:
-        heads = json.loads(place.read_bytes())["heads"]
-        return [f"{head.layer}:{head.head}" for head in map(named_head, heads)] or None
-    except (OSError, ValueError, TypeError, KeyError):
+        match json.loads(place.read_bytes()):
+            case {"heads": [*heads]} if all(isinstance(head, str) for head in heads):
+                return [f"{head.layer}:{head.head}" for head in map(named_head, heads)] or None
+        raise ValueError("without heads")
+    except (OSError, ValueError):
         raise UserError(f"head: {place} is damaged: attn source --find-heads writes it anew") from None
 
 

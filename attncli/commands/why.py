@@ -140,10 +140,10 @@ class WhySpec(QueryAndKeySpec):
     @property
     def query(self) -> str:
         """The name of the token that looks."""
-        return getattr(self, "from") or "last"
+        return self.names_of_tokens().get("from") or "last"
 
     def names_of_tokens(self) -> dict[str, str]:
-        names = {"from": getattr(self, "from"), "to": self.to}
+        names = self.model_dump(include={"from", "to"})
         return {key: name for key, name in names.items() if name is not None}
 
     def result_kind(self) -> str:

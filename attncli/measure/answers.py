@@ -71,8 +71,8 @@ def one_token_each(
     the setting, for a text of several tokens.
     """
     typed = {key: _typed(text) for key, text in texts.items()}
-    plain = {key: _ids(pretrained, one.text) for key, one in typed.items()}
-    blank = {key: _ids(pretrained, one.with_blank) for key, one in typed.items()}
+    plain = {key: _ids(pretrained, form.text) for key, form in typed.items()}
+    blank = {key: _ids(pretrained, form.with_blank) for key, form in typed.items()}
     unknown = pretrained.tokenizer.unk_token_id
     may_be_blank = all(len(ids) == 1 and ids[0] != unknown for ids in blank.values()) and plain != blank
     if before is not None and ends_in_blank(pretrained, before):
@@ -80,16 +80,21 @@ def one_token_each(
     is_only_way = not all(len(ids) == 1 for ids in plain.values())
     if not may_be_blank or not (is_only_way or _are_likelier(blank, plain, log_probabilities())):
         return AnswerTokens([_the_one(pretrained, key, typed[key], ids) for key, ids in plain.items()])
-    changed = [one.with_blank for key, one in typed.items() if plain[key] != blank[key]]
+    changed = [form.with_blank for key, form in typed.items() if plain[key] != blank[key]]
     why = "only so one token" if is_only_way else "which is likelier here"
     return AnswerTokens([ids[0] for ids in blank.values()], (_note(changed, why),))
 
 
 def _are_likelier(
-    blank: Mapping[str, list[int]], plain: Mapping[str, list[int]], found: Float[Tensor, " vocabulary"]
+    blank: Mapping[str, list[int]],
+    plain: Mapping[str, list[int]],
+    log_probabilities: Float[Tensor, " vocabulary"],
 ) -> bool:
     """Whether the model expects the tokens with a blank, together, rather than those without."""
-    sums = [found[[ids[0] for ids in form.values()]].double().logsumexp(dim=0) for form in (blank, plain)]
+    sums = [
+        log_probabilities[[ids[0] for ids in form.values()]].double().logsumexp(dim=0)
+        for form in (blank, plain)
+    ]
     return bool(sums[0] > sums[1])
 
 

@@ -18,9 +18,10 @@ from attncli.core.progress import Stage, Work
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.errors import UserError
-from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together, work_of_run
 from attncli.measure.looks import rows_at
+from attncli.measure.predicted import Predicted, predicted_reading
 from attncli.measure.removal import HeadPlace, Removed
+from attncli.measure.removal_runs import RemovalRuns, runs_together, work_of_run
 from attncli.models.capture import run_model
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
@@ -152,10 +153,10 @@ class Limit:
         window_start = queries.start + seen.shift - self.window + 1
         return torch.cat([torch.arange(sink), torch.arange(max(sink, window_start), end)])
 
-    def visibility(self, own: Visibility) -> Visibility:
+    def visibility(self, seen: Visibility) -> Visibility:
         """Who sees whom, where heads keep no other keys. The layers of a run share it."""
-        if self._last is None or self._last[0] is not own:
-            self._last = own, replace(own, rule=_Ends(self.sink, self.window, own))
+        if self._last is None or self._last[0] is not seen:
+            self._last = seen, replace(seen, rule=_Ends(self.sink, self.window, seen))
         return self._last[1]
 
 
@@ -165,14 +166,14 @@ class _Ends:
 
     sink: int
     window: int
-    own: Visibility
+    seen: Visibility
 
     def __call__(
         self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
     ) -> Bool[Tensor, "#text query key"]:
-        behind = queries.unsqueeze(-1) + self.own.shift - keys
+        behind = queries.unsqueeze(-1) + self.seen.shift - keys
         kept = ((keys < self.sink) | (behind < self.window)).unsqueeze(0)
-        return kept if self.own.rule is None else kept & self.own.rule(queries, keys)
+        return kept if self.seen.rule is None else kept & self.seen.rule(queries, keys)
 
 
 def output_by(fused: FusedAttention, layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
@@ -189,7 +190,7 @@ def kept_weight(layer: AttentionLayer, few: Visibility) -> Float[Tensor, " kv_he
 
     sum p over the kept keys is exp(logsumexp over them - logsumexp over all) times their sum without a sink.
     """
-    all_keys, kept = (attend(one, Wanted()) for one in (layer, replace(layer, visibility=few)))
+    all_keys, kept = (attend(attention, Wanted()) for attention in (layer, replace(layer, visibility=few)))
     assert all_keys.logsumexp is not None and kept.logsumexp is not None and kept.sums is not None
     share = kept.sums.double() * (kept.logsumexp.double() - all_keys.logsumexp.double()).exp()
     assert all_keys.sums is not None
@@ -285,7 +286,7 @@ class Limiting:
         self.heads: list[CacheHead] = []
         # Queries that see no more keys than heads keep lose nothing.
         start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
-        self.run = TextRun(pretrained, reading, self._take, key="cache", start=start)
+        self.run = RemovalRuns(pretrained, reading, self._take, key="cache", start=start)
         self.judge = Judge(self.run.output, reading, self.run.num_same)
 
     def _take(self, layer: CapturedLayer) -> Tensor | None:

@@ -14,9 +14,10 @@ from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval
-from attncli.measure.ablate import predicted_reading
 from attncli.measure.heads import NOTHING_MORE, surveyed
-from attncli.measure.scores import Part, Stream, Vectors, call_of, seen_by
+from attncli.measure.predicted import predicted_reading
+from attncli.measure.residual_stream import PartVectors, Stream, StreamPart
+from attncli.measure.scores import call_of, seen_by
 from attncli.measure.stream_ends import Copied, ToUnembedding, copied_by, embedding_of, unembedding_of
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
@@ -87,7 +88,7 @@ def head_edges(
 
     UserError for a model whose scores are not sums, and a head that is not there; MemoryError.
     """
-    targets: list[tuple[_Target, list[Part]]] = []
+    targets: list[tuple[_Target, list[StreamPart]]] = []
     shares, weights = _Means(), _Means()
     weight: dict[tuple[int, int], float] = {}
     notes: dict[str, None] = {}
@@ -119,7 +120,7 @@ def head_edges(
 
 
 def _share_rows(
-    targets: Sequence[tuple[_Target, list[Part]]],
+    targets: Sequence[tuple[_Target, list[StreamPart]]],
     shares: _Means,
     mean_weights: Mapping[tuple[int, int], float],
     *,
@@ -152,7 +153,7 @@ def _edges(rows: Records[PartShare]) -> Records[PartEdge]:
     order = np.argsort(-np.abs(rows.column("strength")), kind="stable")
     strongest = rows.taken(order[is_kept[order]].tolist())
     cells = strongest.cells
-    parts = map(Part, cells["kind"], cells["from_layer"], cells["from_head"])
+    parts = map(StreamPart, cells["kind"], cells["from_layer"], cells["from_head"])
     heads = zip(cells["layer"], cells["head"], strict=True)
     columns = ("side", "share", "share_low", "share_high", "strength", "from_layer", "from_head")
     return PartEdge.table(
@@ -189,7 +190,7 @@ def _fed_heads(rows: Records[PartShare], mean_weights: Mapping[tuple[int, int], 
 
 def _targets(
     stream: Stream, heads: Sequence[str], notes: dict[str, None]
-) -> Iterator[tuple[_Target, list[Part], Float[Tensor, " part"], float]]:
+) -> Iterator[tuple[_Target, list[StreamPart], Float[Tensor, " part"], float]]:
     """Each side of the heads, and the logits: the parts, what each adds, the mean weight of the head.
 
     `notes` get why there are no logits, where they are no sum of the parts.
@@ -248,7 +249,7 @@ class _Look:
 
 
 def _added(
-    stream: Stream, call: int, vectors: Sequence[Vectors], looks: Sequence[_Look]
+    stream: Stream, call: int, vectors: Sequence[PartVectors], looks: Sequence[_Look]
 ) -> Float[Tensor, "side part"]:
     """What each part, the biases last, adds to the sides of each head, one head after the other.
 
@@ -274,7 +275,7 @@ def _added(
 
 def _added_to_logits(
     stream: Stream, unembedding: nn.Linear, out: ToUnembedding
-) -> tuple[list[Part], Float[Tensor, " part"]] | None:
+) -> tuple[list[StreamPart], Float[Tensor, " part"]] | None:
     """What each part adds to the logits of the tokens that are predicted, above the mean of all tokens.
 
     The scale of the last norm is frozen; a factor or cap behind W_U is left out, which leaves the shares of

@@ -35,14 +35,15 @@ def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | N
     size = read.shape[-1:]
     # Some have a gain for each head (Cohere).
     if read.shape != gave.shape or any(
-        isinstance(one, Tensor) and (not one.ndim or one.shape != read.shape[-one.ndim :])
-        for one in (weight, bias)
+        isinstance(parameter, Tensor)
+        and (not parameter.ndim or parameter.shape != read.shape[-parameter.ndim :])
+        for parameter in (weight, bias)
     ):
         return None
     gain = weight.detach() if isinstance(weight, Tensor) else read.new_ones(size)
     shift = bias.detach() if isinstance(bias, Tensor) else None
     unshifted = (gave if shift is None else gave - shift).double()
-    found: list[tuple[float, FrozenNorm]] = []
+    norms: list[tuple[float, FrozenNorm]] = []
     for is_centred in (False, True):
         centred = read - read.mean(dim=-1, keepdim=True) if is_centred else read
         for own_gain in (gain, 1 + gain):  # Gemma keeps the gain less one
@@ -51,9 +52,9 @@ def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | N
             scale = (unscaled * unshifted).sum(dim=-1, keepdim=True) / length
             if is_close(unscaled * scale, unshifted):
                 error = float((unscaled * scale - unshifted).abs().max())
-                found.append((error, FrozenNorm(own_gain, scale.to(read.dtype), shift, is_centred)))
+                norms.append((error, FrozenNorm(own_gain, scale.to(read.dtype), shift, is_centred)))
     # A vector whose mean is next to nothing is nearly the same with and without it: the nearest one counts.
-    return min(found, key=lambda one: one[0])[1] if found else None
+    return min(norms, key=lambda parameter: parameter[0])[1] if norms else None
 
 
 def is_close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:

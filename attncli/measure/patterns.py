@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -328,7 +327,7 @@ def patterns_of_text(
     patterns: list[Records[HeadsOfPattern]] = []
     strongest: list[Records[StrongestHead]] = []
     for stack in stacks:
-        places = places_of_stack(heads.cells["stack"], stack)
+        places = places_of_stack(heads.column("stack").tolist(), stack)
         numbers = numbers_at(numbers_of(heads), places)
         names = [heads.cells["pattern"][place] for place in places]
         patterns.append(heads_of_patterns(numbers, names, stack))
@@ -426,7 +425,7 @@ class RestOfText(NamedTuple):
 
     def patterns(self) -> list[str]:
         """The pattern of each head, in the order of the rows."""
-        return patterns_by_stack(self.heads.cells["stack"], numbers_of(self.heads), self.stacks)
+        return patterns_by_stack(self.heads.column("stack").tolist(), numbers_of(self.heads), self.stacks)
 
 
 class SurveyedText(NamedTuple):
@@ -594,13 +593,3 @@ class HeadTotals:
                 )
             )
         return StatisticInterval.joined(parts)
-
-
-HeadRow = dict[str, Any]
-"""The place of a head, and its statistics by name."""
-
-
-def with_equal_names(rows: Sequence[HeadRow]) -> list[HeadRow]:
-    """The rows, with NaN for what is measured of other stacks alone, as of words or of a picture."""
-    nothing = {name: nan for row in rows for name in row}
-    return [nothing | row for row in rows]

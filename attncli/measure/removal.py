@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import compress, count, product
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -22,7 +22,6 @@ from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained
 from attncli.models.side_by_side import of_this_run
-from attncli.records.columns import Records
 
 RemovalMethod = Literal["zero", "mean", "sink", "swap"]
 
@@ -35,6 +34,16 @@ class HeadPlace(NamedTuple):
     call: int
     head: int
     token: int | None = None
+
+
+class ModelHead(NamedTuple):
+    """Where a head of a model is, as the rows of a survey say it."""
+
+    layer: int
+    module: str
+    kind: str
+    stack: str
+    head: int
 
 
 Removed = Sequence[HeadPlace]
@@ -70,16 +79,18 @@ class Removal:
     ) -> Float[Tensor, "text head query value_dim"]:
         """The output of a call, each text without its own removed heads."""
         output = output_of(layer)
-        own = [(text, place) for text, each in enumerate(removed) for place in each if place.call == call]
-        if not own:
+        in_texts = [
+            (text, place) for text, each in enumerate(removed) for place in each if place.call == call
+        ]
+        if not in_texts:
             return output
         if self.method == "zero":
-            places = [(text, place.head) for text, place in own]
+            places = [(text, place.head) for text, place in in_texts]
             return without_columns(model, layer, output, places, hooks)
         assert isinstance(layer.attention, AttentionLayer)
         replacement = self._replacement(layer.attention, call).to(output.dtype)
         changed = output.clone()
-        for text, place in own:
+        for text, place in in_texts:
             tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
             changed[text, place.head, tokens] = replacement[text, place.head, tokens]
         return changed
@@ -152,17 +163,31 @@ def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) 
     return [total / number for total, number in zip(sums, counts, strict=True)]
 
 
-def index_of_head(heads: Records[Any], name: str, key: str, pretrained: Pretrained) -> int:
-    """The index of its row; UserError, at `key`, for a head that the model does not have."""
+@runtime_checkable
+class PlacedHead(Protocol):
+    """A head of a layer, in one of the stacks of a model."""
+
+    @property
+    def stack(self) -> str: ...
+
+    @property
+    def layer(self) -> int: ...
+
+    @property
+    def head(self) -> int: ...
+
+
+def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: Pretrained) -> int:
+    """The place of a named head among these; UserError, at `key`, for one that the model does not have."""
     stack, layer, head = named_head(name)
-    stacks = list(dict.fromkeys(row.stack for row in heads))
+    stacks = list(dict.fromkeys(place.stack for place in heads))
     if not stack and len(stacks) > 1:
         raise UserError(f"{key}: must say which stack of {pretrained.name}, as {stacks[0]}:{name}")
-    of_stack = stack or stacks[0]
-    for index, row in enumerate(heads):
-        if (row.stack, row.layer, row.head) == (of_stack, layer, head):
+    in_stack = stack or stacks[0]
+    for index, place in enumerate(heads):
+        if (place.stack, place.layer, place.head) == (in_stack, layer, head):
             return index
-    num_heads = Counter(row.layer for row in heads if row.stack == of_stack)
+    num_heads = Counter(place.layer for place in heads if place.stack == in_stack)
     if not num_heads:
         raise UserError(f"{key}: {pretrained.name} has no stack {stack} (got {name})")
     raise UserError(f"{key}: {head_range(num_heads, stack)} in {pretrained.name} (got {name})")
@@ -178,7 +203,7 @@ class AblatedHeads:
         self.hooks = hooks
         self.heads = {name: named_head(name) for name in names}
         self.consume = consume
-        self.found: set[str] = set()
+        self.met: set[str] = set()
         self.num_heads: dict[str, dict[int, int]] = {}
         for name, head in self.heads.items():
             if not head.stack and pretrained.has_decoder:
@@ -188,27 +213,27 @@ class AblatedHeads:
         """The layer's output without these heads; UserError for a head that it does not have."""
         output = self.consume(layer)
         self.num_heads.setdefault(layer.stack_name, {})[layer.layer] = layer.attention.shape[1]
-        own = {
+        taken_out = {
             name: head.head
             for name, head in self.heads.items()
             if (head.stack or "self", head.layer) == (layer.stack_name, layer.layer)
         }
-        if not own:
+        if not taken_out:
             return output
-        self.found.update(own)
+        self.met.update(taken_out)
         if isinstance(layer.attention, GivenWeights):
             raise UserError(f"ablate: {self.name} computes its attention itself: no head can be taken out")
-        for name, head in own.items():
+        for name, head in taken_out.items():
             if head >= layer.attention.num_heads:
                 known = head_range({layer.layer: layer.attention.num_heads}, self.heads[name].stack)
                 raise UserError(f"ablate: {known} in {self.name} (got {name})")
         output = output_of(layer) if output is None else output
-        places = list(product(range(len(output)), own.values()))
+        places = list(product(range(len(output)), taken_out.values()))
         return without_columns(self.model, layer, output, places, self.hooks)
 
     def check_all_found(self) -> None:
         """UserError for a head of a layer that the model does not have."""
-        for name in (each for each in self.heads if each not in self.found):
+        for name in (each for each in self.heads if each not in self.met):
             stack = self.heads[name].stack
             if (stack or "self") not in self.num_heads:
                 raise UserError(f"ablate: {self.name} has no stack {stack} (got {name})")
@@ -216,8 +241,19 @@ class AblatedHeads:
             raise UserError(f"ablate: {known} in {self.name} (got {name})")
 
 
+Container = Mapping[object, object] | list[object]
+"""What a block may leave something in."""
+
+
+@runtime_checkable
+class Forward(Protocol):
+    """What a module computes, of whatever it is given."""
+
+    def __call__(self, *arguments: object, **named: object) -> object: ...
+
+
 @dataclass
-class Blocks:
+class ModelBlocks:
     """The blocks of a model in the order of their calls, and the output of each.
 
     A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
@@ -228,12 +264,12 @@ class Blocks:
 
     model: nn.Module
     calls: list[nn.Module] = field(default_factory=list)
-    outputs: list[Any] = field(default_factory=list)
+    outputs: list[object] = field(default_factory=list)
     running: int | None = None
     leave_notes: bool = False
     first_token: int = 0
     part: str = ""
-    _given: list[tuple[Any, list[Any]]] = field(default_factory=list)
+    _given: list[tuple[Container, list[object]]] = field(default_factory=list)
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -245,16 +281,16 @@ class Blocks:
                     hooks.enter_context(module.register_forward_hook(self._end))
             yield
 
-    def _begin(self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    def _begin(self, module: nn.Module, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
         self.running = len(self.calls)
         self.calls.append(module)
         given = (*inputs, *named.values())
-        self._given = [(one, _content(one)) for one in given if isinstance(one, Mapping | list)]
+        self._given = [(part, _content(part)) for part in given if isinstance(part, Mapping | list)]
 
-    def _end(self, module: nn.Module, inputs: object, output: Any) -> None:
+    def _end(self, module: nn.Module, inputs: object, output: object) -> None:
         self.outputs.append(after(self.first_token, output) if self.first_token else output)
         self.running = None
-        self.leave_notes |= any(_differ(_content(one), before) for one, before in self._given)
+        self.leave_notes |= any(_differ(_content(part), before) for part, before in self._given)
         self._given = []
 
     def keep_lists(self, lists: Collection[str]) -> None:
@@ -272,17 +308,18 @@ class Blocks:
         """
         calls = iter(range(len(self.calls)))
 
-        def replaced(module: nn.Module) -> Any:
-            forward = module.forward
+        def replaced(module: nn.Module) -> Forward:
+            forward: Forward = module.forward
 
-            def run(*arguments: Any, **named: Any) -> Any:
+            def run(*arguments: object, **named: object) -> object:
                 number = next(calls)
                 if number < first:
                     output = self.outputs[number]
                     if stream is None or not isinstance(output, Tensor | tuple | list):
                         return copied(output, num_copies)
-                    others = [] if isinstance(output, Tensor) else copied(output[1:], num_copies)
-                    return stream if isinstance(output, Tensor) else type(output)((stream, *others))
+                    if isinstance(output, Tensor):
+                        return stream
+                    return type(output)((stream, *(copied(part, num_copies) for part in output[1:])))
                 return forward(*arguments, **named)
 
             return run
@@ -292,7 +329,7 @@ class Blocks:
 
 
 @contextmanager
-def forwards_replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+def forwards_replaced(forwards: Mapping[nn.Module, Forward | Callable[[Tensor], Tensor]]) -> Iterator[None]:
     """While it is open, modules compute these instead; a forward of an instance's own (hooks) comes back."""
     before = {module: vars(module).get("forward") for module in forwards}
     for module, forward in forwards.items():
@@ -300,30 +337,30 @@ def forwards_replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Itera
     try:
         yield
     finally:
-        for module, own in before.items():
-            if own is None:
+        for module, former in before.items():
+            if former is None:
                 del module.forward
             else:
-                module.forward = own
+                module.forward = former
 
 
-def _content(one: Mapping[Any, Any] | list[Any]) -> list[Any]:
-    return [part for pair in one.items() for part in pair] if isinstance(one, Mapping) else list(one)
+def _content(given: Container) -> list[object]:
+    return [part for pair in given.items() for part in pair] if isinstance(given, Mapping) else list(given)
 
 
-def _differ(now: list[Any], before: list[Any]) -> bool:
+def _differ(now: list[object], before: list[object]) -> bool:
     """Whether these are other objects, or in another order."""
     return len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True))
 
 
-def after(start: int, output: Any) -> Any:
+def after(start: int, output: object) -> object:
     """What a block gave for the tokens from `start` on, and no more of it."""
     if isinstance(output, Tensor):
         return output[:, start:].clone() if output.ndim == 3 else output
     return type(output)(after(start, part) for part in output) if isinstance(output, tuple) else output
 
 
-def copied(output: Any, num_copies: int) -> Any:
+def copied(output: object, num_copies: int) -> object:
     """The output of a block for one text, for copies of that text."""
     if isinstance(output, Tensor):
         is_of_text = output.ndim > 1 and len(output) == 1

@@ -69,6 +69,21 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
+def answer_to(
+    pretrained: Pretrained,
+    reading: SourcedReading,
+    answer: str | None,
+    decoding: Decoding,
+    *,
+    on_text: Callable[[str], None] | None = None,
+    work: "AnswerWork | None" = None,
+) -> Answer:
+    """The answer that is given, else what the model writes; UserError for neither, MemoryError."""
+    if answer is not None:
+        return given_answer(pretrained, answer, reading)
+    return written_answer(pretrained, reading, decoding, on_text=on_text, work=work)
+
+
 def written_answer(
     pretrained: Pretrained,
     reading: SourcedReading,
@@ -82,17 +97,17 @@ def written_answer(
     UserError where it cannot write, and where it writes nothing; MemoryError.
     """
     ids: list[int] = []
-    shown = ""
+    handed_over = ""
 
     def take(token: int, _layers: Sequence[CapturedLayer]) -> None:
-        nonlocal shown
+        nonlocal handed_over
         if not ids and work is not None:
             work.write()
         ids.append(token)
         text = pretrained.text_of(ids)
         if on_text is not None and not text.endswith("\ufffd"):
-            on_text(text[len(shown) :])
-            shown = text
+            on_text(text[len(handed_over) :])
+            handed_over = text
 
     whole = whole_cache(pretrained.whole)
     cache = whole.cache if whole is not None and whole.may_be_cut else None
@@ -216,8 +231,8 @@ def source_weights(
         for head in named:
             if head.layer == layer.layer:
                 chosen += rows[head.head]
-    found = torch.cat(of_heads)
-    return SourceWeights(names, found, total / len(found), chosen / len(named) if named else None)
+    weights = torch.cat(of_heads)
+    return SourceWeights(names, weights, total / len(weights), chosen / len(named) if named else None)
 
 
 def likeliest(weights: SourceWeights) -> Float[Tensor, " source"]:
@@ -254,12 +269,14 @@ class Removals:
         what: str = "without source",
     ) -> Float[Tensor, "run token"]:
         """Those of the answer's tokens with the sources of each mask; alike ones run one after another."""
-        found = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
+        log_probabilities = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
         order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
         told = repeat(None) if work is None else work.remove(masks[order], self.replay, what)
         for run, _ in zip(order, told, strict=False):
-            found[run] = self.replay.log_probabilities(self._prompt(self.sourced.with_only(masks[run])))
-        return found
+            log_probabilities[run] = self.replay.log_probabilities(
+                self._prompt(self.sourced.with_only(masks[run]))
+            )
+        return log_probabilities
 
     def _prompt(self, sourced: SourcedText) -> Int[Tensor, " token"]:
         ids, _ = encoded_sources(self.pretrained, sourced)
@@ -286,8 +303,8 @@ def lasso_effects(
     present = masks.double()
     scale = present.std(dim=0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
-    found = lasso((present - present.mean(dim=0)) / scale, logits / num_tokens, LASSO_ALPHA)
-    return found / scale * num_tokens
+    weights = lasso((present - present.mean(dim=0)) / scale, logits / num_tokens, LASSO_ALPHA)
+    return weights / scale * num_tokens
 
 
 def lasso(
@@ -302,22 +319,22 @@ def lasso(
     By coordinate descent: Friedman, Hastie & Tibshirani 2010, equation 5.
     """
     rest = target - target.mean()
-    found = torch.zeros(columns.shape[1], dtype=columns.dtype)
+    weights = torch.zeros(columns.shape[1], dtype=columns.dtype)
     squares = columns.square().mean(dim=0)
     for _ in range(MOST_SWEEPS):
         largest = 0.0
-        for place in range(len(found)):
-            column, before = columns[:, place], float(found[place])
+        for place in range(len(weights)):
+            column, before = columns[:, place], float(weights[place])
             if not squares[place]:
                 continue
             pull = float(column @ rest) / len(rest) + float(squares[place]) * before
             now = max(abs(pull) - penalty, 0.0) * (1 if pull > 0 else -1) / float(squares[place])
             rest = rest - column * (now - before)
-            found[place] = now
+            weights[place] = now
             largest = max(largest, abs(now - before))
         if largest <= tolerance:
             break
-    return found
+    return weights
 
 
 MOST_SWEEPS = 10_000
@@ -629,9 +646,9 @@ def retrieving_heads(
         found=shares[order].tolist(),
         weight=weight[order].tolist(),
     )
-    chosen = rows.where(lambda row: (row.found or 0.0) >= LEAST_FOUND)[:MOST_CHOSEN]
+    chosen = rows.where(lambda row: (row.share_found or 0.0) >= LEAST_FOUND)[:MOST_CHOSEN]
     if not chosen:
-        best = f"{rows[0].name} does in {rows[0].found:.0%}"
+        best = f"{rows[0].name} does in {rows[0].share_found:.0%}"
         message = f"looks at the right sentence most in {LEAST_FOUND:.0%} of the contexts (the best, {best})"
         raise UserError(f"find_heads: no head of {pretrained.name} {message}: name some with `head`")
     return RetrievingHeads(

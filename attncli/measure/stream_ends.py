@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attncli.measure.frozen_norms import FrozenNorm, frozen_norm, in_turn, is_close
 from attncli.measure.removal import forwards_replaced, output_of
-from attncli.measure.scores import Stream
+from attncli.measure.residual_stream import Stream
 from attncli.models.capture import run_model
 from attncli.models.layers import StopCapture
 from attncli.models.pretrained import Pretrained

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from attncli.core.summaries import jensen_shannon
 from attncli.errors import refuse_bytes
-from attncli.measure.ablate import WHERE
 from attncli.measure.differences import NAMING, align
 from attncli.measure.heads import NOTHING_MORE, Survey, surveyed_texts
+from attncli.measure.removal import ModelHead
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack
@@ -178,7 +178,7 @@ def _head(a: SurveyedHead, b: SurveyedHead, furthest: FurthestRow) -> HeadChange
     statistic = max(sorted(known), key=lambda name: abs(known[name]))
     row_a, row_b = furthest.a, furthest.b
     return HeadChange.single(
-        **{name: a[name] for name in WHERE},
+        **{name: a[name] for name in ModelHead._fields},
         pattern_a=a.pattern,
         pattern_b=b.pattern,
         mean_jensen_shannon=furthest.mean,

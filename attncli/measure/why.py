@@ -4,11 +4,11 @@ The logit is a sum: what each head and each MLP adds to the residual stream of t
 direction that W_U reads.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from jaxtyping import Float
@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.measure.ablate import WHERE
 from attncli.measure.answers import AnswerTokens, one_token_each
 from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
-from attncli.measure.removal import index_of_head
+from attncli.measure.removal import ModelHead, index_of_head
 from attncli.models.architectures import BLOCK, list_of_block, output_projection, projection_of_heads
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer
@@ -39,6 +38,7 @@ class Call:
     gave: Float[Tensor, " embed"]
 
 
+ForwardHook = Callable[[nn.Module, tuple[object, ...], dict[str, object], object], None]
 Calls = dict[str, list[Call]]
 """The calls of the modules that read and give a vector for each token, by their names."""
 
@@ -48,16 +48,19 @@ def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
     """The calls of a model's modules, while it runs on one text."""
     calls: Calls = {}
 
-    def last(tensor: Any) -> Tensor | None:
+    def last(tensor: object) -> Tensor | None:
         """The last token's vector, copied: some models reuse the memory."""
-        is_of_tokens = isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.ndim > 1
-        if not is_of_tokens or tensor.numel() != num_tokens * tensor.shape[-1]:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.ndim < 2:
+            return None
+        if tensor.numel() != num_tokens * tensor.shape[-1]:
             return None
         vector: Tensor = tensor.reshape(num_tokens, -1)[-1].detach().double().clone()
         return vector
 
-    def hook(name: str) -> Any:
-        def note(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+    def hook(name: str) -> ForwardHook:
+        def note(
+            module: nn.Module, inputs: tuple[object, ...], named: dict[str, object], output: object
+        ) -> None:
             read = last(inputs[0] if inputs else named.get("hidden_states"))
             gave = last(output[0] if isinstance(output, tuple | list) and output else output)
             if read is not None and gave is not None:
@@ -72,7 +75,7 @@ def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
 
 
 @dataclass(frozen=True)
-class Block:
+class LayerAddition:
     """What a layer adds: its heads through W_O, the bias of W_O, and the rest, its MLP.
 
     `factor` is what W_O's output is multiplied by; it is in `heads` and `bias`.
@@ -89,7 +92,7 @@ class Residual:
     """The stream before the first block, what the blocks add, and the stream after the last."""
 
     embedding: Float[Tensor, " embed"]
-    blocks: list[Block]
+    blocks: list[LayerAddition]
     last: Float[Tensor, " embed"]
 
 
@@ -141,7 +144,7 @@ def _block(
     inside: Sequence[Call],
     projection: nn.Module,
     heads: Float[Tensor, "head value_dim"],
-) -> Block | None:
+) -> LayerAddition | None:
     """What a block adds, from its call and those of W_O and of all modules in it; None where it is no sum."""
     added = call.gave - call.read
     factor = _factor(added, of_projection.gave, [each.gave for each in inside], call.gave.abs().max())
@@ -151,7 +154,7 @@ def _block(
     by_head = factor * (columns @ heads.unsqueeze(-1)).squeeze(-1)
     bias = getattr(projection, "bias", None)
     of_bias = torch.zeros_like(added) if bias is None else factor * bias.detach().double()
-    return Block(by_head, of_bias, added - factor * of_projection.gave, factor)
+    return LayerAddition(by_head, of_bias, added - factor * of_projection.gave, factor)
 
 
 def _factor(added: Tensor, of_heads: Tensor, given: Sequence[Tensor], size: Tensor) -> float | None:
@@ -159,14 +162,14 @@ def _factor(added: Tensor, of_heads: Tensor, given: Sequence[Tensor], size: Tens
 
     1 where it can be; Granite multiplies both by a setting. None where the block adds something else.
     """
-    given = [one for one in given if one.shape == added.shape == of_heads.shape]
-    if given and any(close(one, added - of_heads, size) for one in given):
+    given = [part for part in given if part.shape == added.shape == of_heads.shape]
+    if given and any(close(part, added - of_heads, size) for part in given):
         return 1.0
-    for one in given:
-        columns = torch.stack([of_heads, one], dim=1)
+    for part in given:
+        columns = torch.stack([of_heads, part], dim=1)
         factors = torch.linalg.lstsq(columns, added).solution
         # What differs by a factor alone is no second part.
-        if abs(float(torch.cosine_similarity(of_heads, one, dim=0))) < 1 - ROUNDING and close(
+        if abs(float(torch.cosine_similarity(of_heads, part, dim=0))) < 1 - ROUNDING and close(
             columns @ factors, added, size
         ):
             return float(factors[0])
@@ -311,7 +314,7 @@ def attribution(
         chosen = max(heads, key=lambda row: abs(row.contribution or 0.0))
     else:
         chosen = heads[index_of_head(heads, head, "head", pretrained)]
-    place = layers.cells["layer"].index(chosen.layer)
+    place = layers.column("layer").tolist().index(chosen.layer)
     return LogitAttribution(
         heads=heads,
         layers=layers,
@@ -378,7 +381,7 @@ def _head_logits(survey: Survey, contributions: Sequence[float], num_tokens: int
     looks = looked_at(survey, 0, [num_tokens - 1] * len(contributions))
     compare_distances(survey)
     return HeadLogit.rows(
-        {name: head[name] for name in (*WHERE, "pattern")} | {"contribution": number, **looks_at}
+        {name: head[name] for name in (*ModelHead._fields, "pattern")} | {"contribution": number, **looks_at}
         for head, number, looks_at in zip(surveyed_texts(survey)[0].heads, contributions, looks, strict=True)
     )
 

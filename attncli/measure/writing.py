@@ -183,7 +183,14 @@ class WrittenRows:
         keys = torch.arange(num_keys, device=weights.device)
         rows = Rows(weights, seen.sum(dim=-1, keepdim=True), keys[-1:], keys)
         prompted = self._prompted(weights)
-        numbers = {name: _number(name, rows, prompted) for name in self.statistic_names}
+        numbers = {}
+        for name in self.statistic_names:
+            if name in ROW_STATISTICS:
+                of_queries = load_formula(ROW_STATISTICS[name].formula)(rows)
+            else:
+                of_queries = load_formula(WRITING[name])(prompted)
+            # A copy: the weight on the first key is a view, which would keep all weights of the token.
+            numbers[name] = of_queries[..., 0].clone().cpu()
         ranking = weights.masked_fill(~seen.unsqueeze(-2), -torch.inf).nan_to_num(nan=-torch.inf)
         best = top_keys(ranking, ranks, unit=0.0)
         top = weights.gather(-1, best.clamp(min=0)).masked_fill(best < 0, torch.nan)
@@ -304,15 +311,6 @@ class WrittenRows:
         return PromptedRows(weights, len(self.prompt_ids), special.to(device), in_needle.to(device))
 
 
-def _number(name: str, rows: Rows, prompted: PromptedRows) -> Float[Tensor, "layer head"]:
-    """One statistic of each row."""
-    is_of_rows = name in ROW_STATISTICS
-    formula = load_formula(ROW_STATISTICS[name].formula if is_of_rows else WRITING[name])
-    numbers: Tensor = formula(rows if is_of_rows else prompted)
-    # A copy: the weight on the first key is a view, which would keep all weights of the token.
-    return numbers[..., 0].clone().cpu()
-
-
 def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
     """The keys of the largest weights without the first key; None where there are fewer."""
     top = row[1:].topk(min(count, len(row) - 1))
@@ -407,6 +405,20 @@ def written(
         way, log_probability = replay.way, float(log_probabilities.sum())
     else:
         way, is_unfinished = _write(pretrained, prompt, decoding, rows, on_text)
+    result = _text_of(pretrained, prompt, rows, log_probability)
+    return replace(
+        result,
+        weights=None if whole_rows == "none" else rows.whole_rows(),
+        weights_are_mean=whole_rows != "none" and rows.tokens[-1].weights is None,
+        is_unfinished=is_unfinished,
+        notes=(*way.notes(),),
+    )
+
+
+def _text_of(
+    pretrained: Pretrained, prompt: Prompt, rows: WrittenRows, log_probability: float | None
+) -> WrittenText:
+    """The text, and what was measured of its rows."""
     ids = [token.token for token in rows.tokens]
     needle = _retrieval(rows) if prompt.needle else None
     first_query = len(prompt.text.ids) - 1 if prompt.context is None else 0
@@ -425,11 +437,7 @@ def written(
         rows=rows.all_rows(),
         text=pretrained.text_of(ids),
         ids=ids,
-        weights=None if whole_rows == "none" else rows.whole_rows(),
-        weights_are_mean=whole_rows != "none" and rows.tokens[-1].weights is None,
         first_query=first_query,
-        is_unfinished=is_unfinished,
-        notes=(*way.notes(),),
     )
 
 

@@ -19,21 +19,23 @@ import numpy as np
 
 from attncli.errors import NoSuchName, UserError
 from attncli.records.tabled import SmallTable
-from attncli.records.values import NamedTensor, Numbers, Statistic, Table, Tensors, are_equal
+from attncli.records.values import Cell, NamedTensor, Numbers, Statistic, Table, Tensors, are_equal
 
 R = TypeVar("R", bound="Record")
 INTERVAL = ("_low", "_high")
 """The lower and upper end of the 95 % interval of a mean."""
+Cells = Sequence[Any] | np.ndarray
+"""A column, or a part of it."""
 WIDER = {float: (int, float)}
 """What else a cell may be: JSON has whole numbers among others."""
 
 
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
+def _alternatives(annotation: object) -> tuple[Any, ...]:
     """The types of a union, or the only one."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
-def _comparable(row: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable(row: Mapping[str, object]) -> dict[str, object]:
     """The cells of a row, None for no number in an array too, so that `==` compares its numbers."""
     return {
         name: [None if number != number else number for number in cell.tolist()]
@@ -43,12 +45,12 @@ def _comparable(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _order(cell: Any) -> tuple[int, Any]:
+def _order(cell: str | float | None) -> tuple[int, str | float]:
     """What cells are sorted by: numbers, texts, None."""
     return (2, 0) if cell is None else (int(isinstance(cell, str)), cell)
 
 
-def _are_numbers(cells: Sequence[Any] | np.ndarray) -> bool:
+def _are_numbers(cells: Cells) -> bool:
     """Whether each cell is a number or None."""
     if isinstance(cells, np.ndarray) and cells.dtype != object:
         return cells.dtype.kind in "biuf"
@@ -78,7 +80,7 @@ class ColumnKind:
         self.unit, self.is_kept, self.is_needed, self.of = unit, is_kept, is_needed and of is None, of
         self.has_interval = has_interval
 
-    def named(self, name: str, annotation: Any) -> Self:
+    def named(self, name: str, annotation: object) -> Self:
         """The column with its name, unless it has another, and what its cells are."""
         kinds = [get_origin(kind) or kind for kind in _alternatives(annotation)]
         self.name = self.name or name
@@ -100,7 +102,13 @@ class ColumnKind:
         """Whether a store keeps its numbers, or its lists of numbers."""
         return self.is_kept and (self.is_number or self.is_list)
 
-    def __get__(self, row: "Record | None", _: type) -> Any:
+    @overload
+    def __get__(self, row: None, _: type) -> Self: ...
+
+    @overload
+    def __get__(self, row: "Record", _: type) -> object: ...
+
+    def __get__(self, row: "Record | None", _: type) -> object:
         return self if row is None else row.get(self.name)
 
 
@@ -120,7 +128,7 @@ def column(
     return ColumnKind(name, unit, is_kept, is_needed, has_interval, of)
 
 
-class Record(Mapping[str, Any]):
+class Record(Mapping[str, Cell | list[Cell] | np.ndarray]):
     """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
@@ -153,7 +161,7 @@ class Record(Mapping[str, Any]):
                 setattr(cls, name, declared_here[name])
         cls.columns = {**cls.columns, **declared_here}
 
-    def __init__(self, cells: Mapping[str, Sequence[Any]], place: int) -> None:
+    def __init__(self, cells: Mapping[str, Cells], place: int) -> None:
         self._cells, self._place = cells, place
 
     def __getitem__(self, name: str) -> Any:
@@ -187,32 +195,33 @@ class Record(Mapping[str, Any]):
         return any(declared.of is not None for declared in cls.columns.values())
 
     @classmethod
-    def table(cls, **cells: Sequence[Any] | np.ndarray) -> "Records[Self]":
+    def table(cls, **cells: Cells) -> "Records[Self]":
         """Rows from their columns, each a list or an array; TypeError for what the class does not declare."""
         return Records(cls, cells)
 
     @classmethod
-    def rows(cls, rows: Iterable[Mapping[str, Any]]) -> "Records[Self]":
+    def rows(cls, rows: Iterable[Mapping[str, object]]) -> "Records[Self]":
         """Rows from mappings with the same names; TypeError for what the class does not declare."""
-        found = [*rows]
-        return Records(cls, {name: [row[name] for row in found] for name in (found or [cls.columns])[0]})
+        listed = [*rows]
+        return Records(cls, {name: [row[name] for row in listed] for name in (listed or [cls.columns])[0]})
 
     @classmethod
     def joined(cls, tables: Iterable["Records[Self]"]) -> "Records[Self]":
         """The rows of several tables, one after the other; None where one lacks a column of another."""
         parts = [*tables]
         names = dict.fromkeys(name for part in parts for name in part.cells)
-        cells: dict[str, Sequence[Any] | np.ndarray] = {}
+        cells: dict[str, Cells] = {}
         for name in names:
             of_parts = [part.cells.get(name, [None] * len(part)) for part in parts]
-            if all(isinstance(cells_of_part, np.ndarray) for cells_of_part in of_parts):
-                cells[name] = np.concatenate(of_parts)
+            arrays = [kept for kept in of_parts if isinstance(kept, np.ndarray)]
+            if len(arrays) == len(of_parts):
+                cells[name] = np.concatenate(arrays)
             else:
-                cells[name] = [cell for cells_of_part in of_parts for cell in cells_of_part]
+                cells[name] = [cell for kept in of_parts for cell in kept]
         return cls.table(**cells) if cells else cls.rows([])
 
     @classmethod
-    def single(cls, **cells: Any) -> Self:
+    def single(cls, **cells: object) -> Self:
         """A single row, of which all cells may be missing where none is needed."""
         rows = cls.rows([cells])
         return rows[0] if cells else cls({}, 0)
@@ -225,9 +234,9 @@ class Records(Table[R]):
     of unequal lengths, or with cells of another kind.
     """
 
-    def __init__(self, kind: type[R], cells: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
+    def __init__(self, kind: type[R], cells: Mapping[str, Cells]) -> None:
         self.kind = kind
-        self.cells: dict[str, Any] = {name: kept for name, kept in cells.items() if kept is not None}
+        self.cells: dict[str, Cells] = {name: kept for name, kept in cells.items() if kept is not None}
         self._len = len(next(iter(self.cells.values()), ()))
         missing = [
             name for name, needed in kind.columns.items() if needed.is_needed and name not in self.cells
@@ -240,7 +249,7 @@ class Records(Table[R]):
             if computed.of is not None and name not in self.cells:
                 self.cells[name] = [computed.of(row) for row in self]
 
-    def _check(self, name: str, kept: Sequence[Any] | np.ndarray) -> None:
+    def _check(self, name: str, kept: Cells) -> None:
         if len(kept) != self._len:
             raise TypeError(f"{self.kind.__name__}: {name} has {len(kept)} cells, others {self._len}")
         declared = self.kind.declared(name)
@@ -398,7 +407,7 @@ class StatisticGroup:
             return Numbers(value)
         return value if value or self.is_needed else None  # a report has no table without rows
 
-    def read(self, statistic: Statistic) -> dict[str, Any]:
+    def read(self, statistic: Statistic) -> dict[str, object]:
         """The fields from what a report holds; TypeError for another form."""
         (first, *_) = self.fields
         if self.kind is None:
@@ -479,7 +488,7 @@ class Result:
     def groups(cls) -> tuple[StatisticGroup, ...]:
         """The fields that stand among a report's statistics, in their order."""
         groups: dict[str, StatisticGroup] = {}
-        numbers: dict[str, dict[str, Any]] = {}
+        numbers: dict[str, dict[str, ColumnKind]] = {}
         for part in fields(cls):
             annotation = next(kind for kind in _alternatives(part.type) if kind is not type(None))
             if "group" in part.metadata:
@@ -520,7 +529,7 @@ class Result:
         cls, statistics: Mapping[str, Statistic], tensors: Mapping[str, NamedTensor] = MappingProxyType({})
     ) -> Self:
         """The result that a report holds; TypeError where something is missing or has another form."""
-        values: dict[str, Any] = {}
+        values: dict[str, object] = {}
         for name, (num_axes, is_needed) in cls.tensors().items():
             drawn = tensors.get(name)
             if drawn is None and is_needed:

@@ -1,14 +1,14 @@
 """What a model loses without a head: the loss, the prediction, the output."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from attncli.records.columns import Record, Records, Result, column, group
 
 
-def _effect(unit: str = "") -> Any:
+def _effect(unit: str = "") -> float | None:
     """A number that is a mean over texts, where there are several, with its interval."""
-    return column(unit=unit, has_interval=True, is_needed=False)
+    effect: float | None = column(unit=unit, has_interval=True, is_needed=False)
+    return effect
 
 
 class BaselineNumbers(Record):

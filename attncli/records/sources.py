@@ -127,7 +127,7 @@ class RetrievingHead(Record):
     stack: str = column(is_needed=False)
     layer: int
     head: int
-    found: float | None = column(is_needed=False)
+    share_found: float | None = column("found", is_needed=False)
     weight: float | None = column(is_needed=False)
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from attncli.plain_text import counted, plain_text
 
@@ -19,7 +19,7 @@ class SmallTable(NamedTuple):
     rows: list[list[str]]
 
     @classmethod
-    def of(cls, name: str, rows: Sequence[Mapping[str, Any]], where: str = "") -> "SmallTable":
+    def of(cls, name: str, rows: Sequence[Mapping[str, object]], where: str = "") -> "SmallTable":
         """The table of rows with the same names; a head is one column, as 5:11.
 
         `where` says where all of them are, as `.heads`.
@@ -70,7 +70,7 @@ class Tabled:
         return SmallTable.of(type(self).__name__, getattr(self, self.shown_rows), f".{self.shown_rows}")
 
 
-def _with_head(row: Mapping[str, Any]) -> dict[str, Any]:
+def _with_head(row: Mapping[str, object]) -> dict[str, object]:
     if not {"layer", "head"} <= row.keys():
         return dict(row)
     others = {name: cell for name, cell in row.items() if name not in PLACE}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, SupportsIndex, overload
+from typing import Annotated, SupportsIndex, cast, overload
 
 import numpy as np
 from pydantic import BeforeValidator
@@ -27,7 +27,7 @@ def is_table_of_heads(group: str) -> bool:
     return group == "heads"
 
 
-def are_equal(a: Any, b: Any) -> bool:
+def are_equal(a: object, b: object) -> bool:
     """Whether two values are equal; arrays where all their numbers are, and where both have none."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f")
@@ -80,7 +80,8 @@ class Tensors(dict[str, NamedTensor]):
         raise NoSuchName("tensor", name, self)
 
 
-Row = Mapping[str, Cell | list[Cell]]
+Row = Mapping[str, Cell | list[Cell] | np.ndarray]
+"""Cells by the names of their columns; a cell of tensors is an array."""
 
 
 RowKind = TypeVar("RowKind", bound=Row, covariant=True, default=Row)
@@ -89,8 +90,8 @@ RowKind = TypeVar("RowKind", bound=Row, covariant=True, default=Row)
 class Table(Sequence[RowKind]):
     """Rows of named cells, all with the same names; a cell may be a list of numbers."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._rows: Any = [*rows]
+    def __init__(self, rows: Iterable[Mapping[str, object]] = ()) -> None:
+        self._rows = cast(list[RowKind], [*rows])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -101,7 +102,7 @@ class Table(Sequence[RowKind]):
     @overload
     def __getitem__(self, place: slice) -> Sequence[RowKind]: ...
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: SupportsIndex | slice) -> RowKind | Sequence[RowKind]:
         return self._rows[place]
 
     def __iter__(self) -> Iterator[RowKind]:
@@ -120,7 +121,7 @@ class Table(Sequence[RowKind]):
 
         The stack, in the order of the rows, is empty where there is but one.
         """
-        stacks: dict[str, dict[tuple[int, ...], Any]] = {}
+        stacks: dict[str, dict[tuple[int, ...], object]] = {}
         for row in self:
             place = tuple(index for axis in PLACES if isinstance(index := row.get(axis), int))
             if len(place) == len(PLACES) and min(place) >= 0:
@@ -131,7 +132,7 @@ class Table(Sequence[RowKind]):
         }
 
 
-def _grid(cells: Mapping[tuple[int, ...], Any]) -> np.ndarray:
+def _grid(cells: Mapping[tuple[int, ...], object]) -> np.ndarray:
     grid = np.full(np.max(list(cells), axis=0) + 1, np.nan)
     for place, cell in cells.items():
         if isinstance(cell, int | float):

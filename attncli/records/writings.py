@@ -48,14 +48,13 @@ class WritingCounts(Record):
 
 
 class NeedleCounts(Record):
-    """The tokens of the needle, how many new ones were copied from it, and the share of it that was written.
-
-    That share, `found`, is of its different tokens.
+    """The tokens of the needle, how many new ones were copied from it, and the share of its different tokens
+    that was written.
     """
 
     tokens: int = column(is_needed=False)
     copied: int = column(is_needed=False)
-    found: float | None = column(is_needed=False)
+    share_written: float | None = column("found", is_needed=False)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

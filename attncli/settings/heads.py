@@ -17,7 +17,6 @@ from attncli.core.names import (
     WITHOUT_FIRST,
     named_head,
 )
-from attncli.records.surveys import SurveyedHead
 from attncli.settings.fields import (
     Contradictions,
     Count,
@@ -306,6 +305,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             comparing = {name for name, known in ROW_STATISTICS.items() if known.positional} | {*PATTERNS}
             asked |= dict.fromkeys(comparing - {*OF_PICTURES}, False)
             asked |= {f"{name}_mul": asked.get(name, True) for name in WITH_SHARE}
+        from attncli.records.surveys import SurveyedHead  # with numpy, which help does without
+
         kept = (name for name, column in SurveyedHead.columns.items() if column.is_in_stores)
         return tuple(name for name in kept if asked.get(name, True))
 

@@ -37,7 +37,7 @@ A header with names of two words has a second line.
 
 
 def _sort(report: Report) -> str:
-    return str(report.spec["sort"])
+    return str(report.spec.get("sort"))
 
 
 def _is_whole(report: Report) -> bool:

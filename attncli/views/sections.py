@@ -328,7 +328,7 @@ def _grid(
 
 
 def _columns(
-    name: str, cells: Sequence[Cell | list[Cell]], display: Display, labels: TableLabels
+    name: str, cells: Sequence[Cell | list[Cell] | np.ndarray], display: Display, labels: TableLabels
 ) -> Iterator[Column]:
     precision, header = display.precision, split_header(name)
     if lists := [cell for cell in cells if isinstance(cell, list)]:

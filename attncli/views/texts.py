@@ -11,6 +11,7 @@ import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.plain_text import counted, plain_text, readable_token
+from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
 from attncli.settings.text import is_vector_file
@@ -321,7 +322,7 @@ def text_of(report: Report, key: str) -> str:
     if not tokens:
         return ""
     if spec.get("probe"):
-        return f"random tokens, {spec['probe']}"
+        return f"random tokens, {spec.get('probe')}"
     if spec.get("num_tokens"):
         return "random vectors" if key == "sentence" else ""
     text = spec.get(key)
@@ -364,19 +365,23 @@ MOST_NAMED = 6
 
 def named_tokens(report: Report, key: str) -> list[str]:
     """`5 ·to` and `13-14 ·liz·ard`: the tokens that names in a setting mean; of many texts the names."""
-    rows = [row for row in report.table("named_tokens") if row.get("setting") == key]
-    if not rows:
+    survey = report.result
+    tokens = (
+        [token for token in survey.named_tokens if token.setting == key]
+        if isinstance(survey, HeadSurvey)
+        else []
+    )
+    if not tokens:
         return [repr(name) for name in map(str, report.spec.get(key) or ())]
-    several_texts = len({row["text"] for row in rows}) > 1
+    several_texts = len({token.text for token in tokens}) > 1
     named = []
     # A name of several tokens in a row is one word.
     for (_, text, _), run in groupby(
-        enumerate(rows),
-        lambda item: (item[1]["name"], item[1]["text"], int(str(item[1]["position"])) - item[0]),
+        enumerate(tokens), lambda item: (item[1].name, item[1].text, item[1].position - item[0])
     ):
-        places, tokens = zip(*((str(row["position"]), str(row["token"])) for _, row in run), strict=True)
-        where = "-".join(dict.fromkeys((places[0], places[-1])))
-        named.append(f"{f'{text} ' * several_texts}{where} {''.join(tokens)}")
+        word = [token for _, token in run]
+        where = "-".join(dict.fromkeys(str(token.position) for token in (word[0], word[-1])))
+        named.append(f"{f'{text} ' * several_texts}{where} {''.join(token.token for token in word)}")
     left_out = len(named) - MOST_NAMED
     return named if left_out <= 0 else [*named[:MOST_NAMED], f"{left_out} more"]
 
@@ -430,9 +435,9 @@ def readable(report: Report) -> Report:
     if spelling is None:
         return report
     tables = {
-        name: Table(_readable_row(row, spelling) for row in found)
-        for name, found in report.statistics.items()
-        if isinstance(found, Table) and found and any(map(_is_token, found[0]))
+        name: Table(_readable_row(row, spelling) for row in rows)
+        for name, rows in report.statistics.items()
+        if isinstance(rows, Table) and rows and any(map(_is_token, rows[0]))
     }
     return replace(
         report,

@@ -121,7 +121,8 @@ def test_scores_stand_before_scaled_ones_in_csv_with_and_without_an_explanation(
         (
             ["--show", "foo"],
             "--show: must be one of weights, scores, rows, output, statistics, all, scaled_scores, "
-            "pooled_mean (got foo)",
+            "second_scores, second_scaled_scores, differential, score_rule, keys, quantiles, extremes, "
+            "agreement, pooled_mean (got foo)",
         ),
         (
             ["--show", "all", "--format", "json"],

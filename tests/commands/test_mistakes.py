@@ -56,7 +56,7 @@ MISTAKES = [
     ('self "-the cat"', "-the cat: begins with a dash: attn self -- '-the cat'"),
     ("self t.txt", "t.txt: is a file: --file t.txt reads it, --sentence t.txt takes its name as the text"),
     ("self list.yaml", "list.yaml: is a file: --config list.yaml reads it, --sentence list.yaml takes its name as the text"),
-    ("self --show wieghts", "--show: got wieghts (did you mean 'weights'?): must be one of weights, scores, rows, output, statistics, all, scaled_scores, pooled_mean"),
+    ("self --show wieghts", "--show: got wieghts (did you mean 'weights'?): must be one of weights, scores, rows, output, statistics, all, scaled_scores, second_scores, second_scaled_scores, differential, score_rule, keys, quantiles, extremes, agreement, pooled_mean"),
     ("self --format markdown", f"--format: got markdown (did you mean 'md'?): must be one of {', '.join(VIEWS)}"),
     ("info show", "info: must be one of plugins, config-schema, report-schema (got show)"),
     ("lesson head", "lesson: none is called head: give one of 3 heads-and-output, 15 heads (attn lesson lists all)"),

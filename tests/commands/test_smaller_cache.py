@@ -12,8 +12,8 @@ import pytest
 import attncli
 from attncli.commands import forecast, output
 from attncli.core.progress import Stage
-from attncli.measure.ablate import TextRun
 from attncli.measure.cache import limited_heads, read_judged
+from attncli.measure.removal_runs import RemovalRuns
 from attncli.models.loading import in_use
 from attncli.report import plain
 from tests.conftest import Attn
@@ -162,7 +162,7 @@ def test_of_each_head_the_keys_are_named_that_it_forgets(attn: Attn) -> None:
 
 @pytest.mark.parametrize("budget", [None, 0.6])
 def test_the_forecast_is_one_of_all_passes(budget: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextRun, "num_together", lambda _run: 1)
+    monkeypatch.setattr(RemovalRuns, "num_together", lambda _run: 1)
     stages: list[Stage] = []
     with in_use(attncli.open_model()) as pretrained:
         reading = read_judged(pretrained, TEXT)

@@ -17,14 +17,9 @@ from attncli.core.names import CACHE_POLICIES
 from attncli.errors import UserError
 from attncli.measure import cache_policies
 from attncli.measure.cache import Judge, Judged, judged_reading, limited_heads, read_judged
-from attncli.measure.cache_policies import (
-    PromptCache,
-    PromptLayer,
-    _parts_of,
-    by_expected_weight,
-    policy_costs,
-    rounded_cache,
-)
+from attncli.measure.cache_policies import PromptLayer, by_expected_weight
+from attncli.measure.prompt_cache import PromptCache, SmallerCaches, _parts_of, policy_costs, rounded_cache
+from attncli.measure.removal_runs import FirstTokens
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from tests.model_folders import save_tokenizer, save_writer
@@ -414,7 +409,7 @@ def test_the_keys_that_stay_are_kvpresss(policy: str, llama: Pretrained, kvpress
     theirs = kvpress["policies"][policy]
     assert [[head.tolist() for head in layer] for layer in kept] == theirs["kept"]
     copies = [lambda call, start: _parts_of(kept[call], start)]
-    logits = cache.run.without([()], cache_policies.KeptKeys(copies, cache.run.starts), 0)[0]
+    logits = cache.run.without([()], SmallerCaches(copies, cache.run.starts), 0)[0]
     if theirs["logits"] is not None:
         torch.testing.assert_close(logits[:, :SHOWN], torch.tensor(theirs["logits"])[:-1], rtol=0, atol=1e-4)
 
@@ -504,7 +499,7 @@ def test_a_budget_is_a_share_of_the_cache_whatever_the_policy(llama: Pretrained)
 def test_rounding_is_by_channel_and_by_token(bits: int) -> None:
     generator = torch.Generator().manual_seed(0)
     key, value = torch.randn(2, 1, 3, 70, 64, generator=generator)
-    found = rounded_cache(cache_policies.Start(key, value, None), bits)  # type: ignore[arg-type]
+    found = rounded_cache(FirstTokens(key, value, None), bits)  # type: ignore[arg-type]
     levels = 2**bits - 1
     for of, theirs in (
         (found[0][1, 32:64, 5], key[0, 1, 32:64, 5]),

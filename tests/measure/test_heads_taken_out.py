@@ -11,8 +11,9 @@ from transformers.pytorch_utils import Conv1D
 
 from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.measure.ablate import Predicted, TextRun
+from attncli.measure.predicted import Predicted
 from attncli.measure.removal import HeadPlace, Removal, mean_outputs
+from attncli.measure.removal_runs import RemovalRuns
 from attncli.models.architectures import output_projection
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained
@@ -63,10 +64,10 @@ def reading_of(inputs: dict[str, Tensor]) -> Predicted:
     return Predicted(text(inputs["input_ids"]))
 
 
-def text_run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> tuple[TextRun, list[CapturedLayer]]:
+def text_run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> tuple[RemovalRuns, list[CapturedLayer]]:
     """In float64, so that rounding hides nothing; and the layers in the order of their calls."""
     layers: list[CapturedLayer] = []
-    run = TextRun(pretrained_of(model.double()), reading_of(inputs), layers.append)
+    run = RemovalRuns(pretrained_of(model.double()), reading_of(inputs), layers.append)
     return run, layers
 
 
@@ -143,7 +144,7 @@ def test_where_blocks_cannot_be_skipped_runs_are_whole(name: str, monkeypatch: p
         [place] for place in places(layers) if run.block_of(place.call) == run.block_of(len(layers) - 1)
     ]
     expected = run.without(removed, Removal("zero"))
-    monkeypatch.setattr(TextRun, "_begins_well", lambda self: False)
+    monkeypatch.setattr(RemovalRuns, "_begins_well", lambda self: False)
     whole, _ = text_run(model, inputs)
     assert whole.block_of(len(layers) - 1) == 0
     torch.testing.assert_close(whole.without(removed, Removal("zero")), expected, atol=1e-9, rtol=0)

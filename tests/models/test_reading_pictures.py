@@ -18,8 +18,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedCo
 
 import attncli
 from attncli.errors import UserError
-from attncli.measure.heads import HIGH_NORM, LastNorms
-from attncli.measure.looks import HeadLooks
+from attncli.measure.looks import HIGH_NORM, HeadLooks, LastNorms
 from attncli.models.loading import open_model
 from attncli.models.picture_files import Processing, open_picture
 from attncli.models.picture_reading import read_picture

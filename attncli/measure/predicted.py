@@ -1,0 +1,183 @@
+"""What is predicted of a text: its tokens, those that a mask hides, or an answer after it."""
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.measure.answers import log_probabilities_at, one_token_each
+from attncli.models.pretrained import FIRST_WORD_ID, Pretrained, Reading
+from attncli.models.token_names import checked_position
+
+MASKED_SHARE = 0.15
+"""Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
+NO_PLACES = torch.empty(0, dtype=torch.long)
+
+
+@dataclass(frozen=True)
+class Predicted(Reading):
+    """What a model reads, the places of its predictions, and the token that each should be.
+
+    A model without a head has none. An answer is the only target, and `against` a token that it is compared
+    with. `other` is another prompt, of as many tokens, whose heads may give what they gave there: all tokens,
+    or at the position `token`. `notes` say what was done to the answer.
+    """
+
+    places: Int[Tensor, " place"] = NO_PLACES
+    targets: Int[Tensor, " place"] = NO_PLACES
+    is_answer: bool = False
+    against: int | None = None
+    other: "Predicted | None" = None
+    token: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_places(self) -> int:
+        """How many tokens are predicted."""
+        return len(self.places)
+
+
+def predicted_reading(
+    reading: Reading,
+    pretrained: Pretrained,
+    generator: torch.Generator,
+    *,
+    answer: str | None = None,
+    against: str | None = None,
+    key: str = "text",
+) -> Predicted:
+    """What is predicted of a text; UserError, which names `key`, where that is nothing.
+
+    Where tokens are predicted from those before: every token but the first; of the repeated probe the second
+    copy without its first token, which nothing gives away. For an encoder a random share of the tokens is
+    masked. With an answer, what comes after the text, or replaces its mask.
+    """
+    if against is not None and answer is None and pretrained.predicts is not None:
+        raise UserError("against: needs `answer`, with which it is compared")
+    if answer is not None:
+        return _with_answer(reading, pretrained, answer, against, key)
+    if pretrained.predicts is None:
+        return _without_predictions(reading, pretrained.name)
+    if pretrained.predicts == "masked":
+        return _masked(pretrained, reading, key, generator)
+    return _with_next_tokens(reading, key)
+
+
+def _predicted(
+    reading: Reading,
+    *,
+    places: Int[Tensor, " place"] = NO_PLACES,
+    targets: Int[Tensor, " place"] = NO_PLACES,
+    is_answer: bool = False,
+    against: int | None = None,
+    notes: tuple[str, ...] = (),
+) -> Predicted:
+    """A reading with what is predicted of it."""
+    what_is_read = {field.name: getattr(reading, field.name) for field in fields(Reading)}
+    return Predicted(
+        **what_is_read, places=places, targets=targets, is_answer=is_answer, against=against, notes=notes
+    )
+
+
+def _without_predictions(reading: Reading, name: str) -> Predicted:
+    """Of a model without a head; UserError for a picture that is read in parts."""
+    are_whole = all(len(shape) == len(("picture", "colour", "row", "column")) for shape in reading.shapes)
+    if not are_whole and not reading.part:
+        raise UserError(f"image: {name} reads patches one after another: attn ablate needs whole pictures")
+    return _predicted(reading)
+
+
+def _with_answer(
+    reading: Reading, pretrained: Pretrained, answer: str, against: str | None, key: str
+) -> Predicted:
+    """An answer of one token as the only target; UserError where it has no place, or is no token."""
+    name, ids, is_next = pretrained.name, reading.text.ids, pretrained.predicts == "next"
+    if pretrained.predicts is None:
+        raise UserError(f"answer: {name} has no head that predicts tokens")
+    mask = pretrained.tokenizer.mask_token_id
+    if not is_next and mask is None:
+        raise UserError(f"answer: the tokenizer of {name} has no mask token, in whose place it could stand")
+    place = torch.tensor([len(ids) - 1]) if is_next else (ids == mask).nonzero().flatten()
+    if len(place) != 1:
+        token = pretrained.tokenizer.mask_token
+        raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
+    tokens = one_token_each(
+        pretrained,
+        {"answer": answer} | ({} if against is None else {"against": against}),
+        ids if is_next else None,
+        lambda: log_probabilities_at(pretrained, reading, int(place)),
+    )
+    target, *other = tokens.ids
+    return _predicted(
+        reading,
+        places=place,
+        targets=torch.tensor([target]),
+        is_answer=True,
+        against=other[0] if other else None,
+        notes=tokens.notes,
+    )
+
+
+def _with_next_tokens(reading: Reading, key: str) -> Predicted:
+    """Every token but the first; of the repeated probe the second copy without its first token."""
+    ids, repeated = reading.text.ids, reading.repeat
+    first = 1 if repeated is None else len(ids) - repeated + 1
+    if first >= len(ids):
+        key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
+        raise UserError(f"{key}: must be at least 2 tokens, so that one predicts another (got {count})")
+    predicted = torch.arange(first, len(ids))
+    if reading.seen is not None:  # words alone are predicted
+        predicted = predicted[ids[first:] < FIRST_WORD_ID]
+    return _predicted(reading, places=predicted - 1, targets=ids[predicted])
+
+
+def predicted_pair(
+    reading: Reading,
+    other: Reading,
+    pretrained: Pretrained,
+    generator: torch.Generator,
+    *,
+    answer: str | None = None,
+    against: str | None = None,
+    token: int | None = None,
+    key: str = "text",
+) -> Predicted:
+    """What is predicted of a prompt, whose heads are to give what they gave on another one.
+
+    At all tokens or at the position `token`. Of encoders the same tokens are masked in both. UserError where
+    the other has not as many tokens, else as in `predicted_reading`.
+    """
+    state = generator.get_state()
+    here = predicted_reading(reading, pretrained, generator, answer=answer, against=against, key=key)
+    generator.set_state(state)
+    there = predicted_reading(other, pretrained, generator, answer=answer, against=against, key="other")
+    return _swapped(here, there, token)
+
+
+def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predicted:
+    """A prompt with another of as many tokens, whose heads give what they gave there; UserError otherwise."""
+    counts = len(reading.text.ids), len(other.text.ids)
+    if counts[0] != counts[1]:
+        raise UserError(f"other: must have as many tokens as the text, {counts[0]} (got {counts[1]})")
+    if reading.is_answer:  # the same tokens after both
+        other = replace(other, targets=reading.targets, against=reading.against)
+    token = None if token is None else checked_position(token, counts[0], "token")
+    return replace(reading, other=other, token=token)
+
+
+def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
+    """Some tokens that are not special, hidden behind the mask; at least one."""
+    ids, mask = reading.text.ids, pretrained.tokenizer.mask_token_id
+    if mask is None:
+        raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token")
+    words = torch.tensor([i for i, token in enumerate(ids.tolist()) if token not in pretrained.special_ids])
+    if not len(words):
+        raise UserError(f"{key}: must hold a token that is not special, to predict")
+    count = max(1, round(MASKED_SHARE * len(words)))
+    places = words[torch.randperm(len(words), generator=generator)[:count]].sort().values
+    hidden = ids.clone()
+    hidden[places] = mask
+    text = replace(reading.text, tokens=pretrained.labels(hidden.tolist()), ids=hidden)
+    return Predicted(text, reading.context, places, ids[places], repeat=reading.repeat)

@@ -1,0 +1,301 @@
+"""The run of a text with all heads of a model, and its runs without some, many of them together."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from copy import copy
+from dataclasses import replace
+from itertools import count, groupby
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.core.layer import AttentionLayer, Visibility
+from attncli.errors import UserError, refuse_bytes
+from attncli.measure.predicted import Predicted
+from attncli.measure.removal import Change, ModelBlocks, Removal, Removed, after, output_of
+from attncli.models.architectures import LOGITS_TO_KEEP
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
+from attncli.models.pretrained import Pretrained
+from attncli.models.stored import blocks_of
+
+LOGIT_BYTES = 2**28
+"""Of the logits of a batch of runs: a larger one gains nothing."""
+MAX_ROWS = 2**13
+"""Tokens in texts that run together: products of matrices with more rows gain nothing."""
+CHECKED_TOKENS = 16
+"""The last ones, of which it is seen that a run that begins later gives what the whole run gave."""
+AGREES = 1e-4
+"""By how much outputs may differ, relative to the largest: rounding of float32 is below it."""
+FLOAT_BYTES = 4
+WORK_OF_A_LOGIT = 500
+"""To compare it with another, in products of numbers that cost as much."""
+COPIES_OF_LOGITS = 4
+"""Of one text: its logits, their log-probabilities, and those that they are compared with."""
+
+
+class FirstTokens(NamedTuple):
+    """What a call of a layer had made of the first tokens of a text, and who sees whom in all of it."""
+
+    key: Float[Tensor, "1 kv_head key dim"]
+    value: Float[Tensor, "1 kv_head key value_dim"]
+    visibility: Visibility
+
+    def first(self, count: int) -> "FirstTokens":
+        """That of fewer tokens; it holds no more memory than they need."""
+        key, value = (part[:, :, :count].clone() for part in (self.key, self.value))
+        return FirstTokens(key, value, self.visibility)
+
+
+class RemovalRuns:
+    """The run of a text with all heads, and its runs without some, each a row of a batch.
+
+    `output` is what the model gives: logits at the places that are predicted, or the last vectors of a model
+    without a head. Where the first tokens are the same in all runs, these begin at the token `start`, and
+    take the keys and values before it, `starts` of each call, from the whole run; `start` is 0 where a model
+    cannot.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        reading: Predicted,
+        consume: Consumer,
+        *,
+        key: str = "ablate",
+        start: int = 0,
+    ) -> None:
+        self.key = key
+        self.start = 0
+        self.starts: list[FirstTokens] = []
+        self._seen_after: dict[int, Visibility] = {}
+        self.pretrained = pretrained
+        self.model = pretrained.whole
+        self.reading = reading
+        self.is_language_model = pretrained.with_head is not None
+        self.inputs = pretrained.inputs([reading])
+        parameters = inspect.signature(self.model.forward).parameters
+        self._keeps = self.is_language_model and LOGITS_TO_KEEP in parameters
+        self.way = check_computed_here(self.model, self.inputs)
+        self._refuse_what_does_not_fit()
+        # Where most is left out of the runs to come, no more of the blocks' outputs is kept.
+        is_short = start > 0 and 2 * start > max(tensor.shape[1] for tensor in self.inputs.values())
+        self._blocks = ModelBlocks(self.model, first_token=start if is_short else 0, part=reading.part)
+        self._block_of_call: list[int | None] = []
+
+        def taken(layer: CapturedLayer) -> Tensor | None:
+            self._block_of_call.append(self._blocks.running)
+            attention = layer.attention
+            if start and isinstance(attention, AttentionLayer) and attention.rules.bias is None:
+                self.starts.append(FirstTokens(attention.key, attention.value, attention.visibility))
+            return consume(layer)
+
+        with self._blocks.recorded():
+            self.output = self._run(self.inputs, taken)[0]
+        self._can_begin_later = None not in self._block_of_call and not self._blocks.leave_notes
+        self._can_begin_later = self._can_begin_later and (is_short or self._begins_well())
+        is_known = "position_ids" in parameters and len(self.starts) == len(self._block_of_call)
+        if start:
+            self._begin_after(start if is_known and self._can_begin_later else 0)
+        self._can_begin_later = self._can_begin_later and (self.start > 0 or not is_short)
+
+    def _begin_after(self, start: int) -> None:
+        """Leave the first tokens out of the runs to come, where that gives what the whole run gave.
+
+        That is seen of the last tokens, which read the keys and values of all others: what else a model
+        carries from token to token (a state, a convolution) they would miss.
+        """
+        starts, blocks = self.starts, self._blocks
+        outputs = blocks.outputs
+
+        def leave_out(count: int) -> None:
+            self.start = count
+            self.starts = [each.first(count) for each in starts] if count else []
+            self._seen_after.clear()
+            more = count - blocks.first_token
+            blocks.outputs = [after(more, output) for output in outputs] if more > 0 else outputs
+
+        if start:
+            leave_out(max(start, int(self.reading.places[-1]) + 1 - CHECKED_TOKENS))
+            start = start if self._begins_well(first_call=0) else 0
+        leave_out(start)
+
+    def begin_from(self, removed: Removed, change: Change) -> None:
+        """Let the runs to come begin from what the model gives with these heads changed.
+
+        They need them changed as well, in `without`.
+        """
+        if not self._can_begin_later:
+            return
+        # What comes before the first block that attends (a state-space block, perhaps) stays as it is.
+        del self._blocks.outputs[self.block_of(0) :]
+        blocks = ModelBlocks(self.model)
+        with blocks.recorded():
+            self.without([removed], change, first_call=0)
+        self._blocks.outputs = blocks.outputs
+
+    @property
+    def num_same(self) -> int:
+        """How many of the places are left out of the runs."""
+        return int((self.reading.places < self.start).sum())
+
+    def _refuse_what_does_not_fit(self) -> None:
+        """UserError where the blocks' outputs and the logits do not fit into memory."""
+        config = self.model.config.get_text_config()
+        rows = sum(tensor.shape[1] for name, tensor in self.inputs.items() if name.endswith("ids"))
+        layers = self.pretrained.num_layers * (2 if "decoder_input_ids" in self.inputs else 1)
+        recorded = rows * layers * getattr(config, "hidden_size", 1) * FLOAT_BYTES
+        places = self.reading.num_places if self._keeps else rows
+        of_one = places * config.vocab_size * FLOAT_BYTES if self.is_language_model else 0
+        needed = recorded + max(LOGIT_BYTES * bool(of_one), of_one) + COPIES_OF_LOGITS * of_one
+        refuse_bytes(self.key, needed, "fewer tokens")
+
+    def _begins_well(self, first_call: int | None = None) -> bool:
+        """Whether runs that begin at the last block, or at that call, give what the whole run gave, at the
+        last places.
+        """
+        first_call = len(self._block_of_call) - 1 if first_call is None else first_call
+        again = self.without([(), ()], Removal("zero"), first_call, most_places=CHECKED_TOKENS)
+        output = self.output[-again.shape[1] :]
+        return bool((again - output).abs().max() <= AGREES * output.abs().max())
+
+    def block_of(self, call: int) -> int:
+        """The first block that runs anew without a head of this call."""
+        block = self._block_of_call[call]
+        return block if self._can_begin_later and block is not None else 0
+
+    def work_without(self, removed: Removed) -> float:
+        """About what a run without these costs, in products of numbers: its blocks, and the predictions."""
+        num_blocks = max(1, len(self._blocks.calls))
+        first = self.block_of(min(place.call for place in removed)) if removed else 0
+        share = (num_blocks - first) / num_blocks
+        return work_of_run(self.pretrained, self.reading, self.start, len(self.output) - self.num_same, share)
+
+    def num_together(self) -> int:
+        """How many runs make a batch."""
+        is_picture = self.reading.inputs is not None
+        num_tokens = self.reading.counts[0] if is_picture else self.inputs["input_ids"].shape[1] - self.start
+        places = self.reading.num_places - self.num_same if self._keeps else num_tokens
+        of_one = places * self.output.shape[-1] * self.output.element_size()
+        rows = num_tokens
+        if not is_picture:
+            rows = max(tensor.shape[1] for tensor in self.inputs.values()) - self.start
+        return max(1, min(LOGIT_BYTES // of_one, MAX_ROWS // rows))
+
+    def without(
+        self,
+        removed: Sequence[Removed],
+        removal: Change,
+        first_call: int | None = None,
+        *,
+        most_places: int | None = None,
+    ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
+        """The output with each of these sets of heads changed, all at once; from the first block on.
+
+        With `most_places` predictions at no more than these last ones.
+        """
+        if first_call is None:
+            first_call = min(place.call for places in removed for place in places)
+        begin = self.block_of(first_call)
+        first = next(call for call, block in enumerate(self._block_of_call) if (block or 0) >= begin)
+        calls = count(first if begin else 0)
+
+        def consume(layer: CapturedLayer) -> Tensor:
+            call = next(calls)
+            return removal.applied(self.model, self._whole(layer, call), call, removed, hooks)
+
+        inputs = self._copies(len(removed))
+        if self.start:
+            num_tokens = self.inputs["input_ids"].shape[1]
+            positions = torch.arange(self.start, num_tokens, device=self.pretrained.device)
+            inputs["position_ids"] = positions.expand(len(removed), -1)
+        with self._blocks.begun_at(begin, len(removed)), ExitStack() as hooks:
+            return self._run(inputs, consume, most_places)
+
+    def output_on(
+        self, call: int, streams: Float[Tensor, "copy token embed"]
+    ) -> Float[Tensor, "copy head query value_dim"]:
+        """What the heads of a call give when their block reads these.
+
+        UserError for a model whose blocks leave something to later ones.
+        """
+        if not self._can_begin_later:
+            raise UserError(f"into: {self.pretrained.name} cannot be run from a later block on")
+        outputs: list[Tensor] = []
+
+        def keep(layer: CapturedLayer) -> Tensor:
+            outputs.append(output_of(layer))
+            raise StopCapture
+
+        with self._blocks.begun_at(self.block_of(call), len(streams), streams):
+            run_model(self.model, self._copies(len(streams)), keep)
+        return outputs[0]
+
+    def _copies(self, count: int) -> dict[str, Tensor]:
+        """What the model reads in a batch of so many runs."""
+        if isinstance(self.inputs, PictureInputs):
+            return self.inputs.copies(count)
+        return {name: torch.cat([tensor[:, self.start :]] * count) for name, tensor in self.inputs.items()}
+
+    def _whole(self, layer: CapturedLayer, call: int) -> CapturedLayer:
+        """The layer with the keys and values of the first tokens, which it did not read."""
+        if not self.start:
+            return layer
+        attention, before = layer.attention, self.starts[call]
+        assert isinstance(attention, AttentionLayer)
+        num_copies = len(attention.query)
+        key, value = (
+            torch.cat([first.expand(num_copies, -1, -1, -1), read], dim=2)
+            for first, read in ((before.key, attention.key), (before.value, attention.value))
+        )
+        if id(before.visibility) not in self._seen_after:  # shared, as that of the whole text is
+            every = slice(None)
+            after = before.visibility[every, every, self.start :, every]
+            self._seen_after[id(before.visibility)] = after
+        seen = self._seen_after[id(before.visibility)]
+        return replace(layer, attention=replace(attention, key=key, value=value, visibility=seen))
+
+    def _run(
+        self, inputs: dict[str, Tensor], consume: Consumer, most_places: int | None = None
+    ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
+        places = self.reading.places[self.num_same :][-(most_places or 0) :] - self.start
+        if self._keeps:
+            inputs = copy(inputs)
+            inputs[LOGITS_TO_KEEP] = places
+        output: Tensor = run_model(self.model, inputs, consume)[0]
+        return output[:, places] if self.is_language_model and not self._keeps else output
+
+
+def work_of_run(
+    pretrained: Pretrained,
+    reading: Predicted,
+    start: int = 0,
+    num_places: int | None = None,
+    share: float = 1.0,
+) -> float:
+    """About what a run of a text from the token `start` on costs, in products of numbers: that share of its
+    blocks, and the predictions at so many places, of None at all.
+    """
+    config, num_tokens = pretrained.whole.config.get_text_config(), max(reading.counts)
+    stacks = blocks_of(pretrained.whole, in_memory=True)
+    weights = sum(part.numel() for stack in stacks for part in stack.parameters())
+    width, num_layers = config.hidden_size, max(1, pretrained.num_layers)
+    blocks = (num_tokens - start) * (weights + num_layers * num_tokens * width)
+    predictions = reading.num_places if num_places is None else num_places
+    return float(blocks * share + predictions * config.vocab_size * (width + WORK_OF_A_LOGIT))
+
+
+def runs_together(run: RemovalRuns, removed: Sequence[Removed]) -> Iterator[list[int]]:
+    """The indices of what runs together: what begins at the same block."""
+
+    def block(index: int) -> int:
+        return run.block_of(min(place.call for place in removed[index]))
+
+    size = run.num_together()
+    for _, indices in groupby(sorted(range(len(removed)), key=block), key=block):
+        alike = list(indices)
+        for start in range(0, len(alike), size):
+            yield alike[start : start + size]

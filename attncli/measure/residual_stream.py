@@ -1,0 +1,502 @@
+"""The residual stream of a model as a sum of what its parts wrote, the scales of its norms frozen."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Literal, NamedTuple, NoReturn, ParamSpec, TypeGuard, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attncli.core.layer import AttentionLayer, merge_heads
+from attncli.errors import UserError, refuse_bytes
+from attncli.measure.frozen_norms import FrozenNorm, frozen_norm, in_turn, is_close
+from attncli.measure.removal import ModelBlocks, forwards_replaced, output_of
+from attncli.models.architectures import (
+    BLOCK,
+    list_of_block,
+    matrix_and_bias,
+    output_projection,
+    projection_of_heads,
+)
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.pretrained import Pretrained, Reading
+
+HookInputs = ParamSpec("HookInputs")
+HookOutput = TypeVar("HookOutput")
+BlockOutput = Tensor | tuple[Tensor, ...]
+"""The vectors of the tokens, alone or before what else a block gives."""
+CHUNK = 2**24
+"""Numbers of the residual stream that a block reads at a time: 64 MB."""
+
+Kind = Literal["embedding", "head", "mlp", "bias"]
+
+
+class StreamPart(NamedTuple):
+    """A part of a model that writes to the residual stream, with layer and head where it has them."""
+
+    kind: Kind
+    layer: int | None = None
+    head: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`16:0` for a head, `MLP 16`, `embedding`, `biases`."""
+        if self.kind == "head":
+            return f"{self.layer}:{self.head}"
+        return {"mlp": f"MLP {self.layer}", "bias": "biases"}.get(self.kind, self.kind)
+
+
+def _is_vectors(given: object) -> TypeGuard[Tensor]:
+    return isinstance(given, Tensor) and given.is_floating_point() and given.ndim > 1
+
+
+class _RecordedCall(NamedTuple):
+    """What a call of a module read and gave; whether it read no other tensor."""
+
+    read: Tensor
+    gave: Tensor
+    is_alone: bool
+
+
+@dataclass(frozen=True)
+class _BlockRun:
+    """What a call of a block did: what its heads gave, what W_O made of that, its norms with their scales.
+
+    `mlp` is what else it added to what it read. Where it does more than add, `writers` are its modules that
+    gave a vector for each token, the innermost first, with what they gave.
+    """
+
+    name: str
+    layer: int
+    heads: Float[Tensor, "head token value_dim"]
+    projection: nn.Module
+    projected: Float[Tensor, "token embed"]
+    norms: Mapping[nn.Module, Sequence[FrozenNorm]]
+    read: Float[Tensor, "token embed"]
+    gave: Float[Tensor, "token embed"]
+    mlp: Float[Tensor, "token embed"] | None
+    writers: Sequence[tuple[nn.Module, Float[Tensor, "token embed"]]]
+
+    def of_head(self, head: int) -> Float[Tensor, "token embed"]:
+        """What a head gave, through its columns of W_O."""
+        columns = projection_of_heads(self.projection, len(self.heads))[head]
+        return self.heads[head].to(columns) @ columns.mT
+
+    @property
+    def bias(self) -> Float[Tensor, "token embed"]:
+        """What the bias of W_O gave each token."""
+        _, bias = matrix_and_bias(self.projection)
+        return torch.zeros_like(self.read) if bias is None else bias.detach().expand_as(self.read)
+
+
+PartVectors = Callable[[], Float[Tensor, "token embed"]]
+"""Made when they are read: all heads at once would be many."""
+GivenVectors = Mapping[nn.Module, Float[Tensor, "text token embed"]]
+"""What modules give instead of what they compute."""
+
+
+class Stream:
+    """The residual stream before each block, in one run on a text, as a sum of what parts of the model wrote.
+
+    UserError for a model whose stream is no such sum; MemoryError.
+    """
+
+    def __init__(self, pretrained: Pretrained, reading: Reading) -> None:
+        self.pretrained, self.model, self.reading = pretrained, pretrained.model, reading
+        if pretrained.has_decoder:
+            self.refuse("it has an encoder and a decoder")
+        if torch.finfo(self.model.dtype).bits < 32:
+            name = str(self.model.dtype).removeprefix("torch.")
+            raise UserError(f"dtype: must be float32: rounded parts do not add up to a score (got {name})")
+        self.inputs = pretrained.inputs([reading])
+        self.num_tokens = len(reading.text.ids)
+        self.way = check_computed_here(self.model, self.inputs)
+        self.attention: list[CapturedLayer] = []
+        """That of each call of a block."""
+        self._blocks = ModelBlocks(self.model)
+        self._runs: list[_BlockRun] = []
+        self._without_attention: list[str] = []
+        self._record()
+        first = self._runs[0].read
+        self._parts: list[tuple[StreamPart, PartVectors]] = [(StreamPart("embedding"), lambda: first)]
+        self._biases = torch.zeros_like(first)
+        self._next_call = 0
+        """The parts and biases are those that this block reads."""
+
+    def refuse(self, reason: str) -> NoReturn:
+        """UserError that says why a score is no sum of parts here."""
+        name = self.pretrained.name
+        raise UserError(f"model: the scores of {name} cannot be split into parts, use another: {reason}")
+
+    def _record(self) -> None:
+        captured: list[tuple[CapturedLayer, Tensor]] = []
+        calls: dict[nn.Module, list[_RecordedCall]] = {}
+
+        def keep(layer: CapturedLayer) -> Tensor:
+            output = output_of(layer)
+            captured.append((layer, output))
+            return output
+
+        def note(
+            module: nn.Module, inputs: tuple[object, ...], named: dict[str, object], output: object
+        ) -> None:
+            read = inputs[0] if inputs else named.get("hidden_states")
+            gave = output[0] if isinstance(output, tuple | list) and output else output
+            if _is_vectors(read) and _is_vectors(gave):
+                others = [*inputs[1:], *(given for name, given in named.items() if name != "hidden_states")]
+                is_alone = not any(isinstance(given, Tensor) for given in others)
+                calls.setdefault(module, []).append(_RecordedCall(read.clone(), gave.clone(), is_alone))
+
+        def begin(*_: object) -> None:
+            captured.clear()
+            calls.clear()
+
+        names = {module: name for name, module in self.model.named_modules()}
+        with ExitStack() as hooks:
+            for module, name in names.items():
+                hooks.enter_context(module.register_forward_hook(note, with_kwargs=True))
+                if BLOCK.fullmatch(name):
+                    hooks.enter_context(module.register_forward_pre_hook(begin))
+                    hooks.enter_context(
+                        module.register_forward_hook(
+                            lambda block, *_: self._keep(block, names, captured, calls)
+                        )
+                    )
+            hooks.enter_context(self._blocks.recorded())
+            run_model(self.model, self.inputs, keep)
+        if not self._runs:
+            self.refuse("no blocks were found in it")
+        lists = {list_of_block(run.name) for run in self._runs}
+        for name in self._without_attention:
+            if list_of_block(name) in lists:
+                self.refuse(f"{name} has no attention")
+        self._blocks.keep_lists(lists)
+
+    def _keep(
+        self,
+        block: nn.Module,
+        names: Mapping[nn.Module, str],
+        captured: Sequence[tuple[CapturedLayer, Tensor]],
+        calls: Mapping[nn.Module, Sequence[_RecordedCall]],
+    ) -> None:
+        """Note what a call of a block did, from the calls of its modules."""
+        if not captured:  # a layer of another kind, or no layer at all: rotary embeddings
+            self._without_attention.append(names[block])
+            return
+        if len(captured) != 1 or block not in calls:
+            self.refuse(f"{names[block]} has {len(captured)} attentions, not one")
+        layer, output = captured[0]
+        heads = output[0].clone()
+        projection = output_projection(self.model, layer.module, heads.shape[0] * heads.shape[2])
+        if projection is None or projection not in calls:
+            self.refuse(f"no output projection was found for {layer.module}")
+        of_projection = calls[projection][0]
+        if not is_close(self._by_token(of_projection.read), merge_heads(heads)):
+            self.refuse(f"{layer.module} changes its heads before W_O")
+        norms: dict[nn.Module, Sequence[FrozenNorm]] = {}
+        for module in block.modules():
+            if module in calls and not any(module.children()):
+                frozen = [
+                    frozen_norm(module, call.read, call.gave) if call.is_alone else None
+                    for call in calls[module]
+                ]
+                norms |= {module: [norm for norm in frozen if norm]} if all(frozen) else {}
+        read, gave = (self._by_token(tensor) for tensor in calls[block][-1][:2])
+        projected = self._by_token(of_projection.gave)
+        if not read.shape == gave.shape == projected.shape:
+            self.refuse(f"{names[block]} reads more than one vector for each token")
+        writers = [
+            (module, self._by_token(of_module[-1].gave))
+            for module, of_module in sorted(calls.items(), key=lambda item: -names[item[0]].count("."))
+            if module not in (block, projection, *norms)
+            and (of_module[-1].gave.shape[-1], of_module[-1].gave.numel()) == (gave.shape[-1], gave.numel())
+        ]
+        rest = gave - read - projected
+        mlp = next((wrote for _, wrote in writers if is_close(wrote, rest, gave)), None)
+        writers = [] if mlp is not None else writers
+        self.attention.append(layer.copied())
+        self._runs.append(
+            _BlockRun(
+                names[block], layer.layer, heads, projection, projected, norms, read, gave, mlp, writers
+            )
+        )
+
+    def read_by(self, call: int) -> Float[Tensor, "token embed"]:
+        """What a block reads."""
+        return self._runs[call].read
+
+    def behind(self) -> Float[Tensor, "token embed"]:
+        """What the last block gives."""
+        return self._runs[-1].gave
+
+    def beginning_behind(
+        self, num_copies: int, vectors: Float[Tensor, "text token embed"] | None
+    ) -> AbstractContextManager[None]:
+        """While the model runs, no block is computed: the last gives what it gave, or these vectors."""
+        return self._blocks.begun_at(len(self._blocks.calls), num_copies, vectors)
+
+    def read_first(self, num_copies: int) -> Float[Tensor, "text token embed"]:
+        """What the first block reads, of copies of the text."""
+        reads: list[Tensor] = []
+
+        def stop(_module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+            reads.append(named["hidden_states"] if "hidden_states" in named else inputs[0])
+            raise StopCapture
+
+        with ExitStack() as hooks:
+            hooks.enter_context(self._blocks.calls[0].register_forward_pre_hook(stop, with_kwargs=True))
+            run_model(self.model, self.repeated(num_copies), output_of)
+        return reads[0].reshape(num_copies, self.num_tokens, -1)
+
+    def written(
+        self, call: int, vectors: Float[Tensor, "text token embed"]
+    ) -> Float[Tensor, "text token embed"]:
+        """What a block adds to the stream when W_O gives these; UserError where it does more than add."""
+        run = self._runs[call]
+        if run.mlp is not None:
+            return vectors
+        writer, _, constant, keeps_stream = self._writer(call)
+        if not keeps_stream:
+            self.refuse("norms stand between what its blocks write and the stream")
+        passed = self._passed(
+            call, [partial(_same, of_text) for of_text in vectors], run.projection, {writer}, constant
+        )
+        return torch.stack(passed)
+
+    def columns(self, call: int) -> Float[Tensor, "head embed value_dim"]:
+        """The columns of W_O of each head of a block."""
+        run = self._runs[call]
+        return projection_of_heads(run.projection, len(run.heads))
+
+    def _by_token(self, tensor: Tensor) -> Float[Tensor, "token dim"]:
+        return tensor.reshape(self.num_tokens, -1)
+
+    def parts_before(self, call: int) -> list[tuple[StreamPart, PartVectors]]:
+        """The parts of what a block reads, or of the last stream, the biases last; to be asked for in rising
+        order.
+        """
+        while self._next_call < call:
+            gave = self._runs[self._next_call].gave
+            self._pass_block()
+            if self._next_call < len(self._runs) and not is_close(self._runs[self._next_call].read, gave):
+                self.refuse("what a block gives is changed before the next one reads it")
+        biases = self._biases
+        return [*self._parts, (StreamPart("bias"), lambda: biases)]
+
+    def _pass_block(self) -> None:
+        """Add what the next block writes, and what it makes of what was there."""
+        call, run = self._next_call, self._runs[self._next_call]
+        self._next_call += 1
+        parts = [StreamPart("head", run.layer, head) for head in range(len(run.heads))]
+        heads: list[PartVectors] = [partial(run.of_head, head) for head in range(len(parts))]
+        if run.mlp is not None:
+            self._parts += [
+                *zip(parts, heads, strict=True),
+                (StreamPart("mlp", run.layer), partial(_same, run.mlp)),
+            ]
+            self._biases = self._biases + run.bias
+            return
+        writer, wrote, constant, keeps_stream = self._writer(call)
+        num_kept = len(heads) + 1 + (0 if keeps_stream else len(self._parts))
+        refuse_bytes("sentence", num_kept * run.read.nbytes, "a shorter text")
+        *of_heads, of_bias = self._passed(
+            call, [*heads, lambda: run.bias], run.projection, {writer}, constant
+        )
+        (of_mlp,) = self._passed(call, [lambda: wrote], writer, {run.projection}, constant)
+        if not keeps_stream:
+            before = self._biases
+            stream = [*(vectors for _, vectors in self._parts), lambda: before]
+            *passed, self._biases = self._passed(call, stream, None, {writer, run.projection}, constant)
+            pairs = zip(self._parts, passed, strict=True)
+            self._parts = [(part, partial(_same, vectors)) for (part, _), vectors in pairs]
+        self._parts += [
+            (part, partial(_same, vectors)) for part, vectors in zip(parts, of_heads, strict=True)
+        ]
+        self._parts.append((StreamPart("mlp", run.layer), partial(_same, of_mlp)))
+        self._biases = self._biases + of_bias + constant
+        total = sum((vectors() for _, vectors in self._parts), self._biases)
+        if not is_close(total, run.gave):
+            self.refuse(f"{run.name} is not linear in what it reads once its norms are frozen")
+
+    def _writer(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
+        """The module that writes what the MLP gives, what it gave, what the block gives of nothing, and
+        whether what the block reads passes as it is.
+        """
+        run = self._runs[call]
+        nothing = torch.zeros_like(run.read)
+        other = torch.randn(nothing.shape, generator=torch.Generator().manual_seed(0)).to(nothing)
+        for module, wrote in run.writers:
+            reads = torch.stack([run.read, nothing, nothing, nothing, other])
+            given = {
+                run.projection: torch.stack([nothing, run.projected, nothing, nothing, nothing]),
+                module: torch.stack([nothing, nothing, wrote, nothing, nothing]),
+            }
+            *gave, constant, of_other = self._outputs(call, reads, given)
+            # A module around the heads, or around all of the block, leaves nothing to pass beside it.
+            others_pass = not any(is_close(alone, constant) for alone in gave[:2])
+            if others_pass and is_close(sum(gave, -2 * constant), run.gave):
+                return module, wrote, constant, is_close(of_other - constant, other)
+        self.refuse(f"{run.name} is no sum of what it reads, its heads and its MLP")
+
+    def _passed(
+        self,
+        call: int,
+        vectors: Sequence[PartVectors],
+        through: nn.Module | None,
+        silent: set[nn.Module],
+        constant: Float[Tensor, "token embed"],
+    ) -> list[Float[Tensor, "token embed"]]:
+        """What a block makes of vectors that it reads, or that a module in it gives, and of nothing else."""
+        passed: list[Tensor] = []
+        for some in self.chunks(vectors):
+            nothing = torch.zeros_like(some)
+            given = dict.fromkeys(silent, nothing)
+            reads = some if through is None else nothing
+            outputs = self._outputs(call, reads, given if through is None else {**given, through: some})
+            passed += (outputs - constant).unbind()
+        return passed
+
+    def chunks(self, vectors: Sequence[PartVectors]) -> Iterator[Float[Tensor, "text token embed"]]:
+        """The vectors of parts, as many together as a block reads at a time."""
+        size = max(1, CHUNK // self._runs[0].read.numel())
+        for start in range(0, len(vectors), size):
+            yield torch.stack([make() for make in vectors[start : start + size]])
+
+    def _outputs(self, call: int, reads: Float[Tensor, "text token embed"], given: GivenVectors) -> Tensor:
+        """What a block gives, its norms frozen, each text with its own vectors and what modules give."""
+        outputs: list[Tensor] = []
+
+        def stop(_module: nn.Module, _inputs: tuple[object, ...], output: BlockOutput) -> None:
+            outputs.append(output if isinstance(output, Tensor) else output[0])
+            raise StopCapture
+
+        with self._frozen(call, reads, given) as hooks:
+            hooks.enter_context(
+                self._blocks.calls[call].register_forward_hook(_at_call(self._turn(call), stop))
+            )
+            run_model(self.model, self.repeated(len(reads)), output_of)
+        return outputs[0].reshape(reads.shape)
+
+    def attention_on(self, call: int, reads: Float[Tensor, "text token embed"]) -> AttentionLayer:
+        """The attention of a block, its norms frozen, on other vectors in the place of what it read."""
+        layers: list[AttentionLayer] = []
+
+        def keep(layer: CapturedLayer) -> Tensor:
+            attention = layer.copied().attention
+            assert isinstance(attention, AttentionLayer)
+            layers.append(attention)
+            raise StopCapture
+
+        with self._frozen(call, reads, {}):
+            run_model(self.model, self.repeated(len(reads)), keep)
+        return layers[0]
+
+    def along(
+        self, call: int, directions: Sequence[Tensor]
+    ) -> tuple[Float[Tensor, "direction token embed"], Float[Tensor, " direction"]]:
+        """Inner products of query, key and value of a block, each (direction, head, token, dim), with
+        directions, as linear functions of what the block reads: their gradients, and what nothing gives.
+        """
+        with torch.enable_grad():
+            nothing = torch.zeros_like(self._runs[0].read).unsqueeze(0).requires_grad_()
+            layer = self.attention_on(call, nothing)
+            outputs = [tensor[0] for tensor in (layer.query, layer.key, layer.value)]
+        given = [direction.to(output) for direction, output in zip(directions, outputs, strict=True)]
+        size = max(1, CHUNK // sum(output.numel() for output in outputs))
+        gradients = [
+            torch.autograd.grad(
+                outputs,
+                nothing,
+                [direction[start : start + size] for direction in given],
+                retain_graph=True,
+                is_grads_batched=True,
+            )[0]
+            for start in range(0, len(given[0]), size)
+        ]
+        pairs = zip(directions, outputs, strict=True)
+        constants = [
+            direction.flatten(1) @ output.detach().flatten().to(direction) for direction, output in pairs
+        ]
+        return torch.cat(gradients).squeeze(1), torch.stack(constants).sum(dim=0)
+
+    def repeated(self, num_texts: int) -> dict[str, Tensor]:
+        """The model's inputs, that many texts."""
+        return {name: tensor.repeat(num_texts, 1) for name, tensor in self.inputs.items()}
+
+    def _turn(self, call: int) -> int:
+        """How often the module of a call was called before it: one may serve as several blocks (ALBERT)."""
+        return sum(module is self._blocks.calls[call] for module in self._blocks.calls[:call])
+
+    @contextmanager
+    def _frozen(self, call: int, reads: Tensor, given: GivenVectors) -> Iterator[ExitStack]:
+        """While the model runs: nothing before the block is computed, its norms are frozen."""
+
+        def read(
+            _module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]
+        ) -> tuple[tuple[object, ...], dict[str, object]]:
+            if "hidden_states" in named:
+                return inputs, {**named, "hidden_states": reads}
+            return (reads, *inputs[1:]), named
+
+        def give(vectors: Tensor) -> Callable[[nn.Module, tuple[object, ...], BlockOutput], BlockOutput]:
+            def replaced(_module: nn.Module, _inputs: tuple[object, ...], output: BlockOutput) -> BlockOutput:
+                if isinstance(output, Tensor):
+                    return vectors.reshape(output.shape)
+                return vectors.reshape(output[0].shape), *output[1:]
+
+            return replaced
+
+        with ExitStack() as hooks:
+            block = self._blocks.calls[call]
+            pre_hook = _at_call(self._turn(call), read)
+            hooks.enter_context(block.register_forward_pre_hook(pre_hook, with_kwargs=True))
+            for module, vectors in given.items():
+                hooks.enter_context(module.register_forward_hook(give(vectors)))
+            hooks.enter_context(self._blocks.begun_at(call, len(reads), reads))
+            norms = {module: in_turn(frozen) for module, frozen in self._runs[call].norms.items()}
+            hooks.enter_context(forwards_replaced(norms))
+            yield hooks
+
+    def read_parts(self, call: int) -> Iterator[tuple[list[StreamPart], AttentionLayer]]:
+        """Query, key and value of the attention of a block, of each part of what it reads, as texts.
+
+        That of nothing, from the biases of norms and of W_Q, W_K and W_V, belongs to the biases.
+        """
+        parts = self.parts_before(call)
+        nothing = self.attention_on(call, torch.zeros_like(self._runs[0].read).unsqueeze(0))
+        start = 0
+        for reads in self.chunks([vectors for _, vectors in parts]):
+            of_reads = [part for part, _ in parts[start : start + len(reads)]]
+            start += len(reads)
+            layer = self.attention_on(call, reads)
+            less = torch.tensor([part.kind != "bias" for part in of_reads], device=reads.device).view(
+                -1, 1, 1, 1
+            )
+            yield (
+                of_reads,
+                replace(
+                    layer,
+                    query=layer.query - less * nothing.query,
+                    key=layer.key - less * nothing.key,
+                    value=layer.value - less * nothing.value,
+                ),
+            )
+
+
+def _same(vectors: Tensor) -> Tensor:
+    return vectors
+
+
+def _at_call(turn: int, hook: Callable[HookInputs, HookOutput]) -> Callable[HookInputs, HookOutput | None]:
+    """A hook that does something at one call of its module alone, counted from 0."""
+    turns = count()
+
+    def at_call(*given: HookInputs.args, **named: HookInputs.kwargs) -> HookOutput | None:
+        return hook(*given, **named) if next(turns) == turn else None
+
+    return at_call
