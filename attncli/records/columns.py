@@ -294,7 +294,8 @@ class Records(Table[R]):
             raise UserError(f"sorted: {key} holds lists: give a function of a row, such as len(row[{key!r}])")
         if cells.dtype != object:
             return self.taken(cells.argsort(kind="stable").tolist())
-        return self.taken(sorted(range(self._len), key=lambda place: _order(cells[place])))
+        texts = cells.tolist()
+        return self.taken(sorted(range(self._len), key=lambda place: _order(texts[place])))
 
     def where(self, condition: Callable[[R], bool]) -> "Records[R]":
         """The rows that meet a condition."""
