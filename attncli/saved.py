@@ -29,7 +29,8 @@ from attncli import __version__
 from attncli.arguments import expectation
 from attncli.arrays import LARGEST, NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
-from attncli.records.kinds import kind_named, known_kind
+from attncli.records.kinds import kind_named, known_kind, may_lack_heads
+from attncli.records.values import is_table_of_heads
 from attncli.report import (
     AXES,
     PLACES,
@@ -338,10 +339,10 @@ def _table(rows: list[Any]) -> Table:
             is_plain = not any(isinstance(item, dict | list) for item in items)
             if not is_plain or kinds.setdefault(name, kind) != kind:
                 raise ValueError(f"row {number}: {name} is of another kind than in row 0, or none of a cell")
+            if name in ("stack", *PLACES) and isinstance(cell, list):
+                raise ValueError(f"row {number}: {name} must be a number or a text")
             if name in PLACES and isinstance(cell, int) and not 0 <= cell < MOST_PLACES:
                 raise ValueError(f"row {number}: {name} must be from 0 to {MOST_PLACES - 1} (got {cell})")
-    if not rows:
-        raise ValueError("is empty")
     return Table(rows)
 
 
@@ -359,7 +360,7 @@ STATISTIC_SCHEMA = {
     "anyOf": [
         _object_of({"type": ["number", "boolean", "null"]}, title="Single numbers by their names"),
         _object_of(NESTED, title="Tensors, whose axes stand in statistic_axes"),
-        {"title": "Rows with the same names", "type": "array", "minItems": 1, "items": ROW_SCHEMA},
+        {"title": "Rows with the same names", "type": "array", "items": ROW_SCHEMA},
     ]
 }
 
@@ -453,6 +454,15 @@ FORMER_NOTES = {
 }
 
 
+def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None:
+    """Raise ValueError for a table without rows, except that of a survey whose heads lack a pattern."""
+    may_be_empty = may_lack_heads(kind)
+    for name, statistic in statistics.items():
+        is_allowed = may_be_empty and is_table_of_heads(name)
+        if isinstance(statistic, Table) and not statistic and not is_allowed:
+            raise ValueError(f"statistics.{name}: is empty")
+
+
 @checked(frozen=True, kw_only=True, config=EXACT)
 class SavedReport(Report):
     """A report as JSON has it: the axes of the tensors among its statistics stand beside these.
@@ -480,6 +490,7 @@ class SavedReport(Report):
         statistics = with_axes(self.statistics, self.statistic_axes)
         values = {part.name: getattr(self, part.name) for part in fields(Report)}
         kind = self.kind or kind_named(self.experiment, statistics)
+        _refuse_empty_tables(kind, statistics)
         report = Report(**values | self._said() | {"statistics": statistics, "notes": (), "kind": kind})
         return replace(report, notes=tuple(note for note in self.notes if note not in report.sentences))
 

@@ -184,6 +184,8 @@ DAMAGED = {
     changed(statistics__heads=[{"a": 1}, {"a": "b"}]): "x: statistics.heads: row 1: a is of another kind than in row 0, or none of a cell",
     changed(statistics__heads=[{"layer": 10**12, "head": 0, "entropy": 0.5}]): "x: statistics.heads: row 0: layer must be from 0 to 4095 (got 1000000000000)",
     changed(statistics__heads=[{"layer": -1, "head": 0, "entropy": 0.5}]): "x: statistics.heads: row 0: layer must be from 0 to 4095 (got -1)",
+    changed(statistics__heads=[{"layer": 0, "head": [], "entropy": 0.5}]): "x: statistics.heads: row 0: head must be a number or a text",
+    changed(statistics__heads=[]): "x: statistics.heads: is empty",
     changed(**{"statistics__\x1b[2J": {}}): r"x: statistics: has a name that is not plain: '\x1b[2J'",
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from attncli.core.names import position_among, the_one_position, token_positions
 from attncli.errors import UserError, nearest
 from attncli.models.pretrained import ModelText, Pretrained
+from attncli.plain_text import readable_token
 
 POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
 """A point of a picture: how far across and down it lies, as shares of its width and height."""
@@ -65,15 +66,21 @@ def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], lis
 
     def occurrences(sought: str) -> list[range]:
         """Every token of that text; else every word of it, whose tokens follow one another."""
-        written = zip(text.tokens, pretrained.written_tokens(text), strict=True)
+        written, readable = pretrained.written_tokens(text), _readable_tokens(text, pretrained)
         alike = [
             range(i, i + 1)
-            for i, (token, as_written) in enumerate(written)
-            if sought == token or sought.removeprefix("·") == as_written
+            for i, token in enumerate(text.tokens)
+            if sought in (token, readable[i]) or sought.removeprefix("·") == written[i]
         ]
         return alike or (list(_pieces(sought, text, pretrained)) if pretrained.own_tokenizer else [])
 
     return occurrences
+
+
+def _readable_tokens(text: ModelText, pretrained: Pretrained) -> list[str]:
+    """The tokens of a text as screens show them: `<0xC2>` for a byte that is no whole character."""
+    spelling = None if text.is_merged else pretrained.token_spelling
+    return [readable_token(token, spelling) for token in text.tokens]
 
 
 def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
@@ -104,6 +111,13 @@ def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[rang
 
 
 def _missing(name: str, texts: Sequence[ModelText], pretrained: Pretrained) -> str:
-    tokens = dict.fromkeys(token for text in texts for token in pretrained.written_tokens(text))
+    tokens = dict.fromkeys(
+        # A token that is not written otherwise than in the vocabulary may be a part of a character.
+        readable if written == token else written
+        for text in texts
+        for token, written, readable in zip(
+            text.tokens, pretrained.written_tokens(text), _readable_tokens(text, pretrained), strict=True
+        )
+    )
     listed = ", ".join([*tokens][:MAX_LISTED]) + (", ..." if len(tokens) > MAX_LISTED else "")
     return f"no token of the text (got {name:.60}){nearest(name, tokens)}: its tokens are {listed}"

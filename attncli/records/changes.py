@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.values import are_equal
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,11 @@ class Alignment:
     tokens: tuple[str, ...]
     a: np.ndarray
     b: np.ndarray
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Alignment) or self.tokens != other.tokens:
+            return False
+        return are_equal(self.a, other.a) and are_equal(self.b, other.b)
 
     @property
     def num_shared(self) -> int:

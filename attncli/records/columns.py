@@ -19,7 +19,7 @@ import numpy as np
 
 from attncli.errors import NoSuchName, UserError
 from attncli.records.tabled import SmallTable
-from attncli.records.values import Cell, NamedTensor, Numbers, Statistic, Table, Tensors
+from attncli.records.values import Cell, NamedTensor, Numbers, Statistic, Table, Tensors, are_equal
 
 R = TypeVar("R", bound="Record")
 INTERVAL = ("_low", "_high")
@@ -33,6 +33,28 @@ WIDER = {float: (int, float)}
 def _alternatives(annotation: object) -> tuple[Any, ...]:
     """The types of a union, or the only one."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _comparable(row: Mapping[str, object]) -> dict[str, object]:
+    """The cells of a row, None for no number in an array too, so that `==` compares its numbers."""
+    return {
+        name: [None if number != number else number for number in cell.tolist()]
+        if isinstance(cell, np.ndarray)
+        else cell
+        for name, cell in row.items()
+    }
+
+
+def _order(cell: str | float | None) -> tuple[int, str | float]:
+    """What cells are sorted by: numbers, texts, None."""
+    return (2, 0) if cell is None else (int(isinstance(cell, str)), cell)
+
+
+def _are_numbers(cells: Cells) -> bool:
+    """Whether each cell is a number or None."""
+    if isinstance(cells, np.ndarray) and cells.dtype != object:
+        return cells.dtype.kind in "biuf"
+    return all(isinstance(cell, int | float | None) for cell in cells)
 
 
 class ColumnKind:
@@ -156,6 +178,9 @@ class Record(Mapping[str, Cell | list[Cell] | np.ndarray]):
     def __len__(self) -> int:
         return len(self._cells)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and _comparable(self) == _comparable(other)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self)})"
 
@@ -258,10 +283,19 @@ class Records(Table[R]):
         return SmallTable.of(self.kind.__name__, self).html()
 
     def sorted(self, key: str | Callable[[R], Any]) -> "Records[R]":
-        """The rows in rising order of a column, those without a number last, or of what a function gives."""
-        if isinstance(key, str):
-            return self.taken(self.column(key).argsort(kind="stable").tolist())
-        return self.taken(sorted(range(self._len), key=lambda place: key(self[place])))
+        """The rows in rising order of a column, those without a cell last, or of what a function gives.
+
+        UserError for a column of lists, which have no order.
+        """
+        if not isinstance(key, str):
+            return self.taken(sorted(range(self._len), key=lambda place: key(self[place])))
+        cells = self.column(key)
+        if cells.ndim > 1 or any(isinstance(cell, list) for cell in cells.flat):
+            raise UserError(f"sorted: {key} holds lists: give a function of a row, such as len(row[{key!r}])")
+        if cells.dtype != object:
+            return self.taken(cells.argsort(kind="stable").tolist())
+        texts = cells.tolist()
+        return self.taken(sorted(range(self._len), key=lambda place: _order(texts[place])))
 
     def where(self, condition: Callable[[R], bool]) -> "Records[R]":
         """The rows that meet a condition."""
@@ -280,18 +314,42 @@ class Records(Table[R]):
         )
 
     def column(self, name: str) -> np.ndarray:
-        """A column as an array: of numbers in float64, NaN for none; of texts as objects."""
+        """A column as an array: of numbers in float64, NaN for none; of texts and of lists as objects.
+
+        Where each cell is an array of the same length, the columns of the array are their numbers.
+        """
         if name not in self.cells:
             raise NoSuchName("column", name, self.cells)
         declared, kept = self.kind.declared(name), self.cells[name]
-        return np.asarray(kept, dtype=np.float64 if declared is None or declared.is_number else object)
+        if isinstance(kept, np.ndarray) and kept.ndim > 1:
+            return kept
+        if _are_numbers(kept) if declared is None else declared.is_number:
+            return np.asarray(kept, dtype=np.float64)
+        return np.fromiter(kept, dtype=object, count=self._len)
 
     def grid(self, name: str, *axes: str) -> np.ndarray:
-        """A column of numbers by whole numbers of others, as by layer and head; NaN where there is no row."""
-        places = tuple(self.column(axis).astype(int) for axis in axes or ("layer", "head"))
-        numbers = np.full([place.max() + 1 for place in places], np.nan)
-        numbers[places] = self.column(name)
-        return numbers
+        """A column of numbers by whole numbers of others, as by layer and head; NaN where there is no row.
+
+        A row that lacks one of them, as an MLP has no head, has no place. UserError for a column of
+        something else, and for several rows at one place, such as heads of an encoder and a decoder.
+        """
+        axes = axes or ("layer", "head")
+        columns = [self.column(each) for each in (name, *axes)]
+        for each, cells in zip((name, *axes), columns, strict=True):
+            if cells.ndim > 1 or (cells.dtype == object and self._len):
+                raise UserError(f"grid: {each} does not hold one number per row")
+        numbers, *placed = [cells.astype(np.float64) for cells in columns]
+        is_placed = ~np.isnan(placed).any(axis=0)
+        for axis, cells in zip(axes, placed, strict=True):
+            if (cells[is_placed] % 1 != 0).any() or (cells[is_placed] < 0).any():
+                raise UserError(f"grid: {axis} must hold whole numbers from 0")
+        places = np.array([cells[is_placed] for cells in placed], dtype=int)
+        if np.unique(places, axis=1).shape != places.shape:
+            several = f"grid: several rows have the same {' and '.join(axes)}"
+            raise UserError(f"{several}: name further axes, or choose rows with where()")
+        grid = np.full(places.max(axis=1, initial=-1) + 1, np.nan)
+        grid[tuple(places)] = numbers[is_placed]
+        return grid
 
     def kept_names(self) -> list[str]:
         """The columns whose numbers a store keeps."""
@@ -417,6 +475,14 @@ class Result:
             (first, *_) = place.fields
             if place.may_be_empty and place.kind is not None and getattr(self, first) is None:
                 object.__setattr__(self, first, place.kind.rows([]))
+
+    def __init_subclass__(cls) -> None:
+        cls.__eq__ = Result.__eq__  # type: ignore[method-assign]  # else dataclass compares arrays as truths
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and all(
+            are_equal(getattr(self, part.name), getattr(other, part.name)) for part in fields(self)
+        )
 
     @classmethod
     @cache

@@ -81,6 +81,12 @@ def kinds_of(experiment: str) -> dict[str, type[Result]]:
     return {name: kind for name, kind in KINDS.items() if name.split(" of ")[0] == experiment}
 
 
+def may_lack_heads(kind: str) -> bool:
+    """Whether the table of heads of a kind may have no rows; false without a kind."""
+    groups = KINDS[kind].groups() if kind else ()
+    return any(place.may_be_empty for place in groups if is_table_of_heads(place.name))
+
+
 def units_of_heads() -> dict[str, str]:
     """The units of what is measured of heads, by the names of the columns, which are those of the grids."""
     return {

@@ -27,6 +27,14 @@ def is_table_of_heads(group: str) -> bool:
     return group == "heads"
 
 
+def are_equal(a: object, b: object) -> bool:
+    """Whether two values are equal; arrays where all their numbers are, and where both have none."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f")
+    is_array = isinstance(a, np.ndarray) or isinstance(b, np.ndarray)
+    return not is_array and bool(a == b)
+
+
 @dataclass(frozen=True)
 class NamedTensor:
     """Numbers with a name for each axis.
@@ -39,6 +47,11 @@ class NamedTensor:
 
     def __post_init__(self) -> None:
         assert len(self.axes) == self.values.ndim, f"{self.axes} for {self.values.shape}"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NamedTensor):
+            return False
+        return self.axes == other.axes and are_equal(self.values, other.values)
 
 
 def _checked_cell(value: object) -> object:

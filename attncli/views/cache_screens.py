@@ -40,8 +40,18 @@ def _whole_cache(report: Report, display: Display) -> Iterator[str]:
     """What is lost with the whole cache, its size, and what a limited head keeps."""
     result = report.result_of(LimitedHeads)
     losses = _whole_losses(result.baseline.loss, result.baseline.needle, display.precision)
-    kept = f"limited: the first {result.sink} and last {result.window} keys"
-    yield f"{losses}, {readable_bytes(result.baseline.bytes)}; {kept}"
+    yield f"{losses}, {readable_bytes(result.baseline.bytes)}; limited: {_kept_keys(result)}"
+
+
+def _kept_keys(result: LimitedHeads) -> str:
+    """`the first 4 and last 64 keys`, `the first key and the last 7`."""
+    first, last = result.sink, result.window
+    if first > 1 and last > 1:
+        return f"the first {first} and last {last} keys"
+    if not first:
+        return "the last key" if last == 1 else f"the last {last} keys"
+    kept_first = "the first key" if first == 1 else f"the first {first} keys"
+    return f"{kept_first} and the last{'' if last == 1 else f' {last}'}"
 
 
 def _whole_losses(loss: float | None, needle: float | None, precision: int) -> str:
@@ -167,7 +177,7 @@ def _by_budget(costs: Records[PolicyCost], policies: Sequence[str], name: str, d
     }
     if of_all_keys:
         columns.append(Column(("", "all keys"), [of_all_keys.get(policy, "") for policy in policies]))
-    title = f"{MEANS[name]}, by the share of the cache that stays"
+    title = f"{MEANS[name]}, by the share of the cache kept"
     return Grid(title, Column(("", "policy"), [*map(plain_text, policies)], left=True), columns).first_group(
         display.width
     )

@@ -24,7 +24,7 @@ from attncli.views.first_screen import (
     lines_of,
 )
 from attncli.views.model_screens import NATS, effect_named, looked_at_columns, nats, some_of
-from attncli.views.sections import Column, split_header
+from attncli.views.sections import Column, asked_top, split_header
 from attncli.views.texts import fixed, shortened
 
 MOST_LINES, FEWEST_HEADS = 30, 4
@@ -60,11 +60,11 @@ def _heads_below(report: Report, display: Display) -> int:
     taken = OTHER_LINES + has_second_header + (lines_of(drawings) if any(d.usual for d in drawings) else 0)
     lines = (*_summary(report, display), *map(plain_text, report.notes))
     taken += sum(-(-cell_len(line) // (display.width or TEXT_WIDTH)) for line in lines)
-    return report.spec.get("top") or max(FEWEST_HEADS, MOST_LINES - taken)
+    return asked_top(report) or max(FEWEST_HEADS, MOST_LINES - taken)
 
 
 def _most_heads(report: Report, display: Display) -> int:
-    return report.spec.get("top") or len(report.result_of(HeadEffects).heads)
+    return asked_top(report) or len(report.result_of(HeadEffects).heads)
 
 
 def _summary(report: Report, display: Display) -> Iterator[str]:

@@ -37,6 +37,7 @@ from attncli.views.sections import (
     Section,
     TableLabels,
     TensorTables,
+    asked_top,
     heads_grid,
     model_name,
     titled,
@@ -461,7 +462,7 @@ def _sorted_heads(report: Report, survey: HeadSurvey, display: Display) -> Elast
         grid = heads_grid(title, rows, display.precision, first=sort, halves=halves)
         return [grid if is_whole else grid.first_group(display.width)]
 
-    return Elastic(of, spec.get("top") or MOST_HEADS, LEAST_ROWS, len(heads))
+    return Elastic(of, asked_top(report) or MOST_HEADS, LEAST_ROWS, len(heads))
 
 
 LITTLE_KNOWN = ("participation", "local_mass")

@@ -237,9 +237,15 @@ def titled(report: Report) -> str:
 
 def model_name(report: Report) -> str:
     """The model's folder or id, the default one where the user named none."""
-    default = getattr(SPECS[report.experiment], "default_model", "")
+    default = getattr(SPECS.get(report.experiment), "default_model", "")
     model = str(report.spec.get("model") or default)
     return Path(model).name or model
+
+
+def asked_top(report: Report) -> int | None:
+    """How many heads the user asked for; None for all, and for no such number in an edited report."""
+    top = report.spec.get("top")
+    return top if isinstance(top, int) and top > 0 else None
 
 
 def text_line(report: Report, display: Display) -> Paragraph:
@@ -352,8 +358,9 @@ def heads_grid(
     """
     places = _distinguishing_places(rows)
     columns = [Column(("", name), [plain_text(str(row[name])) for row in rows], left=True) for name in places]
-    own = (name for name in rows[0] if name not in HEAD_COLUMNS and not isinstance(rows[0][name], list))
-    names = sorted(own, key=lambda name: name != first)
+    with_lists = {name for row in rows for name, cell in row.items() if isinstance(cell, list)}
+    names = sorted(rows[0].keys() - with_lists - {*HEAD_COLUMNS}, key=[*rows[0]].index)
+    names.sort(key=lambda name: name != first)
     numbers = [Column(split_header(name), [_cell(row[name], precision) for row in rows]) for name in names]
     if halves is not None:
         numbers.insert(1, Column(("", ""), halves))

@@ -34,7 +34,7 @@ def results_screen(report: Report, display: Display) -> ScreenParts:
     yield one_line(f"results: {report.spec.get('store')}", display, "title")
     for note in report.notes:
         yield Paragraph(plain_text(note), "line")
-    same = {name for name in group_by if len({row[name] for row in summary}) == 1}
+    same = {name for name in group_by if len({repr(row[name]) for row in summary}) == 1}
 
     def of(most: int) -> Iterator[Section]:
         telling: Sequence[Row]

@@ -240,3 +240,36 @@ def test_a_store_is_not_shown_as_text_but_named(tmp_path: Path, attn: Attn) -> N
     ended = attn(["show", str(store)])
     wanted = "is a database: attn results, watch, export and heads --store show a store"
     assert (ended.code, ended.err) == (2, f"{store}: {wanted}\n")
+
+
+def edited(report: Path, keys: str, value: object) -> list[str]:
+    """The command that shows a saved report, one value of which was edited, as `statistics.heads.3.entropy`."""
+    data = json.loads(report.read_text())
+    *path, last = (int(key) if key.isdigit() else key for key in keys.split("."))
+    place = data
+    for key in path:
+        place = place[key]
+    place[last] = value
+    report.with_name("edited.json").write_text(json.dumps(data))
+    return ["show", str(report.with_name("edited.json"))]
+
+
+@pytest.mark.parametrize(
+    ("command", "keys", "value", "line"),
+    [
+        (["heads", "--words", "aa bb aa bb"], "spec.top", "x", "heads"),
+        (["heads", "--words", "aa bb aa bb"], "spec.top", [1], "heads"),
+        (["ablate", "abcabc"], "spec.top", "x", "ablate"),
+        (["heads", "aba"], "statistics.without_first.6.special_mass", [1], "heads"),
+        (["why", "--head", "1:2", "--from", "5", "--to", "2", "ababab"], "experiment", "zzz", "why"),
+    ],
+)
+def test_an_edited_report_is_shown_without_what_was_edited(
+    command: list[str], keys: str, value: object, line: str, attn: Attn, tmp_path: Path
+) -> None:
+    """Values of the right form but another type, which only a screen reads."""
+    report = tmp_path / "report.json"
+    assert attn([*command, "-o", str(report)]).code == 0
+    ended = attn(edited(report, keys, value))
+    assert (ended.code, ended.err) == (0, "") and ended.out.startswith(line)
+    assert attn([*edited(report, keys, value), "--show", "all"]).code == 0

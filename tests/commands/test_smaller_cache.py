@@ -189,3 +189,25 @@ def test_beyond_a_minute_a_line_says_what_takes_less(
     monkeypatch.setattr(output, "LONG_SECONDS", 0.0)
     ended = attn(["cache", *arguments])
     assert ended.code == 0 and ended.err.splitlines() == [f"about 1 min in all: {fewer}"]
+
+
+@pytest.mark.parametrize(
+    ("sink", "window", "kept"),
+    [
+        (4, 7, "the first 4 and last 7 keys"),
+        (1, 7, "the first key and the last 7"),
+        (4, 1, "the first 4 keys and the last"),
+        (1, 1, "the first key and the last"),
+        (0, 7, "the last 7 keys"),
+        (0, 1, "the last key"),
+    ],
+)
+def test_the_keys_that_limited_heads_keep_are_counted_in_words(
+    attn: Attn, sink: int, window: int, kept: str
+) -> None:
+    assert f"; limited: {kept}\n" in attn(["cache", "--sink", str(sink), "--window", str(window)]).out
+
+
+def test_a_needle_is_offered_for_a_text_alone(attn: Attn) -> None:
+    assert "attn cache: --budget" in attn(["cache"]).out
+    assert "attn cache: --needle TEXT  --budget" in attn(["cache", "to be or not to be"]).out

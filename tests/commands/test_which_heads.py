@@ -64,10 +64,16 @@ def test_heads_of_a_pattern_are_the_strongest_first(name: str, attn: Attn) -> No
     assert found["patterns"] == every["patterns"]
 
 
-def test_a_pattern_of_no_head_is_said_and_one_that_is_not_known_refused(attn: Attn) -> None:
+def test_a_pattern_of_no_head_is_said_and_one_that_is_not_known_refused(attn: Attn, tmp_path: Path) -> None:
     none = attn(["heads", "--pattern", "next token"])
     assert none.code == 0 and "No head of this pattern, next token: none is above 0.4." in none.out
     assert attn(["heads", "--pattern", "next token", "--format", "csv"]).code == 0
+    saved = str(tmp_path / "none.json")
+    assert attn(["heads", "--pattern", "next token", "-o", saved]).code == 0
+    again = attn(["show", saved])
+    assert again.code == 0 and again.out.partition("Next,")[0] == none.out.partition("Next,")[0]
+    for more in (["--show", "all"], ["--format", "csv"], ["-o", str(tmp_path / "none.html")]):
+        assert attn(["show", saved, *more]).code == 0, more
     unknown = attn(["heads", "--pattern", "inductoin"])
     assert unknown.code == 2 and "did you mean 'induction'" in unknown.err
     for flags in (["--statistic", "entropy"], ["--pattern", "adjacent patches"]):

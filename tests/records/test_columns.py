@@ -1,5 +1,7 @@
 """Typed columns: what a class of rows declares is what tables, reports and results make of it."""
 
+import copy
+import pickle
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,6 +40,25 @@ class Lamps(Result):
     keys: Records[AtKey] = group(axes=("key",))
     others: Records[Lamp] | None = group("more", is_needed=False)
     notes: tuple[str, ...] = ()
+
+
+class Place(Record):
+    layer: int
+    head: int | None
+    glow: float
+
+
+class Path(Record):
+    """Cells that are lists, and arrays."""
+
+    steps: list[int]
+    around: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Walk(Result):
+    paths: Records[Path] = group()
+    map: np.ndarray | None = None
 
 
 class Shade(Record, others=float):
@@ -103,11 +124,54 @@ def test_columns_and_grids_are_arrays() -> None:
     assert list(table.column("name")) == ["a", None, "c"]
     grid = table.grid("glow")
     assert grid.shape == (3, 2) and grid[2, 1] == -3.0 and np.isnan(grid[1]).all()
-    assert table.grid("glow", "head").tolist()[0] == 0.5
+    assert table[:2].grid("glow", "head").tolist()[0] == 0.5
     with pytest.raises(NoSuchName, match="no column lumens; known: layer, head, name, glow, double"):
         table.column("lumens")
     with pytest.raises(NoSuchName, match="no column lumens"):
         table[0]["lumens"]
+
+
+def test_texts_are_sorted_with_none_last_and_lists_have_no_order() -> None:
+    assert [row.name for row in lamps().sorted("name")] == ["a", "c", None]
+    other = Lamp.table(layer=[0] * 4, head=[0, 1, 2, 3], glow=[0.5] * 4, more=["b", None, 2, 1.5])
+    assert [row["more"] for row in other.sorted("more")] == [1.5, 2, "b", None]
+    listed = Path.table(steps=[[1, 2], [3, 4]], around=np.array([[1.0, np.nan], [2.0, 3.0]]))
+    for name in ("steps", "around"):
+        with pytest.raises(UserError, match=f"^sorted: {name} holds lists: give a function of a row"):
+            listed.sorted(name)
+    assert listed.column("steps").tolist() == [[1, 2], [3, 4]] and listed.column("steps").shape == (2,)
+
+
+def test_a_grid_has_a_place_for_each_row_or_says_why_not() -> None:
+    empty, table = lamps()[:0], lamps()
+    assert empty.grid("glow").shape == (0, 0) and empty.grid("glow", "head").shape == (0,)
+    mlp = Place.table(layer=[0, 0, 1], head=[1, None, 0], glow=[2.0, 9.0, 3.0])
+    np.testing.assert_array_equal(mlp.grid("glow"), [[np.nan, 2.0], [3.0, np.nan]])
+    for names, message in {
+        ("name",): "grid: name does not hold one number per row",
+        ("glow", "name"): "grid: name does not hold one number per row",
+        ("layer", "glow"): "grid: glow must hold whole numbers from 0",
+        (
+            "glow",
+            "head",
+        ): r"grid: several rows have the same head: name further axes, or choose rows with where\(\)",
+    }.items():
+        with pytest.raises(UserError, match=f"^{message}$"):
+            table.grid(*names)
+
+
+def test_tables_and_results_with_arrays_are_equal_by_their_numbers() -> None:
+    def path(last: float) -> Records[Path]:
+        return Path.table(steps=[[1], [2]], around=np.array([[1.0, np.nan], [2.0, last]]))
+
+    assert path(3.0) == path(3.0) and path(3.0) != path(4.0) and path(3.0)[0] == path(4.0)[0]
+    tensor_a, tensor_b = (NamedTensor(("row",), np.array([np.nan, number])) for number in (1.0, 2.0))
+    assert tensor_a == replace(tensor_a) and tensor_a != tensor_b
+    assert tensor_a != NamedTensor(("key",), tensor_a.values)
+    walk = Walk(paths=path(3.0), map=np.array([1.0, np.nan]))
+    assert pickle.loads(pickle.dumps(walk)) == walk == copy.deepcopy(walk)
+    assert walk != replace(walk, map=None) and walk != replace(walk, paths=path(4.0))
+    assert replace(walk, map=np.array([1, 2])) == replace(walk, map=np.array([1, 2]))
 
 
 @pytest.mark.parametrize(
