@@ -226,8 +226,11 @@ def changed_heads(
 
 
 def _read(intervals: Table) -> Records[HeadInterval]:
-    """The intervals with typed columns, those that are read here."""
-    return HeadInterval.rows({name: row.get(name) for name in HeadInterval.columns} for row in intervals)
+    """The intervals with typed columns, those that are read here. Raises UserError for other cells."""
+    try:
+        return HeadInterval.rows({name: row.get(name) for name in HeadInterval.columns} for row in intervals)
+    except TypeError as error:  # a saved report was edited
+        raise UserError(f"intervals: are not those of a survey: {error}") from None
 
 
 def _patterns(heads: Table) -> dict[tuple[object, ...], object]:

@@ -1,10 +1,14 @@
 """`attn diff` of two surveys: the heads whose intervals do not meet, by a naive loop."""
 
+import json
 from pathlib import Path
+
+import pytest
 
 from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS
 from tests.commands.test_models_together import SENTENCES
+from tests.conftest import Attn
 from tests.running import run
 
 
@@ -41,3 +45,19 @@ def test_a_survey_has_not_changed_from_itself(tmp_path: Path) -> None:
     found = compare(survey, survey)
     assert not found.table("changed_heads")
     assert found.notes[0] == "0 of 8 heads changed beyond their 95 % intervals."
+
+
+@pytest.mark.parametrize(("column", "cell"), [("upper", []), ("mean", "much"), ("statistic", 3)])
+def test_intervals_that_were_edited_are_refused_in_a_line(
+    column: str, cell: object, attn: Attn, tmp_path: Path
+) -> None:
+    texts, saved = tmp_path / "a.txt", tmp_path / "a.json"
+    texts.write_text("\n".join(SENTENCES))
+    assert attn(["heads", "--texts", str(texts), "-o", str(saved)]).code == 0
+    report = json.loads(saved.read_text())
+    for row in report["statistics"]["intervals"]:
+        row[column] = cell
+    saved.write_text(json.dumps(report))
+    ended = attn(["diff", str(saved), str(saved)])
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("intervals: are not those of a survey: ") and ended.err.count("\n") == 1
