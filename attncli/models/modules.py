@@ -1,0 +1,113 @@
+"""Which module of a program is running: its path in the outermost module that was called, by global hooks."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import local
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+NUMBERS_OF_HEADS = (
+    *("num_heads", "n_heads", "num_attention_heads", "nhead", "n_head", "heads", "attention_heads"),
+    *("num_attn_heads", "nheads", "h"),
+)
+"""What modules call the number of their heads."""
+COMPILED = "_orig_mod"
+"""What torch.compile calls the module that it wraps."""
+
+
+@dataclass
+class CalledModule:
+    """A module that is running, and how often attention was heard in this call of it."""
+
+    module: nn.Module
+    num_heard: int = 0
+
+
+class RunningModules:
+    """The modules that are running in each thread, outermost first, while `watched` is open.
+
+    `entered` and `left` are told of each thread's outermost module.
+    """
+
+    def __init__(self) -> None:
+        self._threads = local()
+        self._paths: WeakKeyDictionary[nn.Module, dict[int, str]] = WeakKeyDictionary()
+        self._roots: list[str] = []
+        self.has_scripted = False
+
+    @property
+    def stack(self) -> list[CalledModule]:
+        """Those of this thread."""
+        stack: list[CalledModule] | None = getattr(self._threads, "stack", None)
+        if stack is None:
+            stack = self._threads.stack = []
+        return stack
+
+    def enter(self, module: nn.Module) -> None:
+        """A module begins to run."""
+        self.has_scripted = self.has_scripted or isinstance(module, torch.jit.ScriptModule)
+        self.stack.append(CalledModule(module))
+
+    def leave(self, module: nn.Module) -> None:
+        """A module ended, and with it those in it that were cut off."""
+        stack = self.stack
+        while stack and any(called.module is module for called in stack):
+            if stack.pop().module is module:
+                return
+
+    def path(self) -> str:
+        """The path of the innermost module, or the function that runs where none does."""
+        stack = self.stack
+        if not stack:
+            return _running_function()
+        names = self._names(stack[0].module)
+        known = [names[id(called.module)] for called in stack if id(called.module) in names]
+        path = ".".join(part for part in known[-1].split(".") if part != COMPILED)
+        return path or type(stack[0].module).__name__
+
+    def _names(self, root: nn.Module) -> dict[int, str]:
+        """The names of the modules of an outermost module, in one that was outermost before if it is in that."""
+        for other, names in self._paths.items():
+            if id(root) in names and other is not root and names[id(root)]:
+                return names
+        names = self._paths.get(root, {})
+        if any(id(called.module) not in names for called in self.stack):
+            names = {id(module): name for name, module in root.named_modules()}
+            self._paths[root] = names
+        return names
+
+    def path_of(self, module: nn.Module) -> str:
+        """The path of a module, once all outermost modules are known."""
+        names = [paths[id(module)] for paths in self._paths.values() if id(module) in paths]
+        return max(names, key=len, default="")
+
+    def num_heads(self, divides: int) -> int | None:
+        """The number of heads that the running modules name, the innermost first; None where none does."""
+        for called in reversed(self.stack):
+            for holder in (called.module, getattr(called.module, "config", None)):
+                for name in NUMBERS_OF_HEADS:
+                    number = getattr(holder, name, None)
+                    if type(number) is int and number > 0 and divides % number == 0:
+                        return number
+        return None
+
+    def class_names(self) -> Sequence[str]:
+        """The classes of the running modules, the innermost first."""
+        return [type(called.module).__name__ for called in reversed(self.stack)]
+
+
+def _running_function() -> str:
+    """The function of the program that runs, and where it stands."""
+    frame = sys._getframe()
+    ours, theirs = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+    while frame is not None and frame.f_code.co_filename.startswith((ours, theirs, "<frozen")):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
