@@ -1,17 +1,14 @@
 """Which module of a program is running: its path in the outermost module that was called, by global hooks."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import local
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 NUMBERS_OF_HEADS = (
     *("num_heads", "n_heads", "num_attention_heads", "nhead", "n_head", "heads", "attention_heads"),
