@@ -312,7 +312,7 @@ _attention_forward.__kwdefaults__ = functional.multi_head_attention_forward.__kw
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """While it is open, what is computed is no part of the program: neither gradients nor its modes see it."""
+    """While it is open, what is computed is no part of the program: its modes do not see it."""
     with (
         torch.no_grad(),
         torch.autocast("cpu", enabled=False),
@@ -365,7 +365,7 @@ class FusedAttention:
 
 
 def _four_axes(tensor: Tensor, lead: torch.Size, places: tuple[int, int]) -> Tensor:
-    """(text, head, token, dim) of a tensor whose leading axes are those of the query, or fewer heads, or 1."""
+    """(text, head, token, dim) of a tensor with the leading axes of the query, or fewer heads, or 1."""
     num_texts, num_heads = places
     *of_tensor, num_tokens, dim = tensor.shape
     if len(lead) < 2:

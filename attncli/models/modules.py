@@ -70,7 +70,7 @@ class RunningModules:
         return path or type(stack[0].module).__name__
 
     def _names(self, root: nn.Module) -> dict[int, str]:
-        """The names of the modules of an outermost module, in one that was outermost before if it is in that."""
+        """The names in an outermost module, or in one that holds it and was outermost before."""
         for other, names in self._paths.items():
             if id(root) in names and other is not root and names[id(root)]:
                 return names
