@@ -1,6 +1,13 @@
-from dataclasses import dataclass
 class Follower:
-    def __init__(self, heard): pass
-    def after(self, *a): pass
-    def clear(self): pass
-class HandmadeAttention: pass
+    def __init__(self, heard):
+        pass
+
+    def after(self, *a):
+        pass
+
+    def clear(self):
+        pass
+
+
+class HandmadeAttention:
+    pass
