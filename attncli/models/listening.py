@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from math import prod
-from threading import current_thread, local
+from threading import Thread, current_thread, local
 from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +35,8 @@ MOST_RECOGNISED = 2**22
 """Entries of a mask that are compared with causal ones and windows."""
 MOST_SPLIT = 2**24
 """Entries of a mask that is split at once; of larger ones a part at a time, as it is needed."""
+_opened: Counter[Thread] = Counter()
+"""The threads that have a listener of their own."""
 CLOSE = 1e-5
 """How far weights that are computed again may be from a program's own in float32."""
 
@@ -113,6 +115,8 @@ class Listener(TorchFunctionMode):
         """Listen to the programs of this thread, or of all, until it is closed."""
         self._thread = current_thread()
         with ExitStack() as stack:
+            _opened[self._thread] += 1
+            stack.callback(partial(_opened.subtract, (self._thread,)))
             before = register_module_forward_pre_hook(self._enter)
             stack.callback(before.remove)
             after = register_module_forward_hook(self._leave, always_call=True)
@@ -135,10 +139,12 @@ class Listener(TorchFunctionMode):
     # Modules
 
     def _enter(self, module: nn.Module, _inputs: object) -> None:
-        if current_thread() is not self._thread and not self.all_threads:
-            self._said[
-                "Modules were called in other threads, which are heard by a recording of their own."
-            ] = None
+        thread = current_thread()
+        if thread is not self._thread and not self.all_threads:
+            if not _opened[thread]:
+                self._said[
+                    "Modules were called in other threads, which are heard by a recording of their own."
+                ] = None
             return
         self._run_uncompiled()
         running = self.running
