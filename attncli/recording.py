@@ -1,4 +1,4 @@
-"""The attention of any PyTorch program, from Python: `record` while it runs, `layers_of` a call (docs/record.md)."""
+"""The attention of any PyTorch program, from Python: `record` while it runs, `layers_of` of one call."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -228,9 +228,8 @@ def record(
 
     Heard are torch's attention functions, and a softmax over the last axis whose result reaches a product.
     `tokens` names the tokens of self-attention, `grid` is (rows, columns) of patches. The first `calls` of
-    each module are recorded, or all, or the last; of the modules whose path fits `modules`, as
-    `*.self_attn`. `heads` says how many heads there are by such a pattern, where texts and heads are one axis.
-    Weights are kept up to `whole_tokens` tokens.
+    each module are recorded, or all, or the last; of those whose path fits `modules`, as `*.self_attn`.
+    `heads` says how many there are by such a pattern, where texts and heads are one axis. Weights are kept up to `whole_tokens` tokens.
 
     The program computes what it computes otherwise, to the bit, but for torch's fast path of
     nn.TransformerEncoderLayer and for compiled code, which run as they are written.

@@ -6,7 +6,7 @@ is read of it is read beside it, and no error of ours reaches the program.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -36,7 +36,7 @@ MOST_RECOGNISED = 2**22
 MOST_SPLIT = 2**24
 """Entries of a mask that is split at once; of larger ones a part at a time, as it is needed."""
 _opened: Counter[Thread] = Counter()
-"""The threads that have a listener of their own."""
+"""The threads that have listeners of their own, and how many."""
 CLOSE = 1e-5
 """How far weights that are computed again may be from a program's own in float32."""
 
@@ -64,6 +64,12 @@ class CallHint(NamedTuple):
 
     num_heads: int | None = None
     is_self: bool | None = None
+
+
+def _close(thread: Thread) -> None:
+    _opened[thread] -= 1
+    if not _opened[thread]:
+        del _opened[thread]
 
 
 class NotHeard(Exception):
@@ -116,7 +122,7 @@ class Listener(TorchFunctionMode):
         self._thread = current_thread()
         with ExitStack() as stack:
             _opened[self._thread] += 1
-            stack.callback(partial(_opened.subtract, (self._thread,)))
+            stack.callback(_close, self._thread)
             before = register_module_forward_pre_hook(self._enter)
             stack.callback(before.remove)
             after = register_module_forward_hook(self._leave, always_call=True)
@@ -329,7 +335,7 @@ def reading() -> Iterator[None]:
         yield
 
 
-def _names_cross(path: str, classes: list[str]) -> bool:
+def _names_cross(path: str, classes: Sequence[str]) -> bool:
     last = path.rpartition(".")[2].lower()
     words = ("cross", "encdec", "enc_dec", "encoder_attn", "multihead_attn", "attn2", "src_attn")
     return any(word in last for word in words) or "cross" in classes[0].lower() if classes else False
@@ -466,7 +472,8 @@ def _of_flex(
     from torch.nn.attention.flex_attention import _identity, create_mask
 
     query, key, value = (readable(tensor) for tensor in (query, key, value))
-    shape = (*query.shape[:3], key.shape[2])
+    num_texts, num_heads, num_queries = query.shape[:3]
+    shape = (num_texts, num_heads, num_queries, key.shape[2])
     if prod(shape) > MOST_SPLIT:
         raise NotHeard(f"flex_attention of {prod(shape):,} scores is too large to work out its mask")
     mask = create_mask(block_mask[-1], *shape, device=str(query.device))
