@@ -227,7 +227,7 @@ class Follower:
         self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], result: Tensor
     ) -> None:
         """beta input + alpha left right."""
-        given = dict(zip(("input", "batch1", "batch2"), arguments, strict=False)) | named
+        given = {**dict(zip(("input", "batch1", "batch2"), arguments, strict=False)), **named}
         left, right = given["batch1"], given["batch2"]
         if isinstance(weights := self.of(left), Weights) and weights.key_axis == -1:
             self.reach(weights, left, right)
