@@ -234,7 +234,7 @@ def record(
     The program computes what it computes otherwise, to the bit, but for torch's fast path of
     nn.TransformerEncoderLayer and for compiled code, which run as they are written.
     """
-    recorder = Recorder(tokens=tokens, grid=grid, whole_tokens=whole_tokens)
+    recorder = Recorder(tokens=tokens, grid=grid, whole_tokens=whole_tokens, calls=calls)
     return Recording(recorder, {"calls": calls, "modules": modules, "heads": heads})
 
 
