@@ -144,15 +144,15 @@ def _contiguous(tensor: NamedTensor) -> np.ndarray:
 
 
 ColumnTypes = Mapping[str, str]
-Block = Mapping[str, list[Any]]
-Blocks = Iterable[Block]
+RowBlock = Mapping[str, list[Any]]
+RowBlocks = Iterable[RowBlock]
 
 ENDS = re.compile('[,"\r\n]')
 # The names of types, and what pyarrow calls them.
 TYPES = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
 
 
-def write_csv_table(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
+def write_csv_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> None:
     """A header, then one line per row; a cell is empty where there is no value.
 
     Texts are written as they are, in quotes where they need them, so that equal cells are equal texts; a
@@ -190,7 +190,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if not text or ENDS.search(text) else text
 
 
-def write_jsonl(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
+def write_jsonl(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> None:
     """An object a row; what is not ASCII is escaped."""
     for block in blocks:
         rows = zip(*(block[name] for name in columns), strict=True)
@@ -198,7 +198,7 @@ def write_jsonl(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
         stream.writelines(lines)
 
 
-def write_parquet_table(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes]) -> None:
+def write_parquet_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[bytes]) -> None:
     """A row group a block, so that no more than a block is in memory; repeated texts as a dictionary."""
     import pyarrow
     from pyarrow import parquet
@@ -212,7 +212,7 @@ def write_parquet_table(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes])
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
 
 
-WRITERS: dict[str, Callable[[ColumnTypes, Blocks, IO[Any]], None]] = {
+WRITERS: dict[str, Callable[[ColumnTypes, RowBlocks, IO[Any]], None]] = {
     "csv": write_csv_table,
     "jsonl": write_jsonl,
     "parquet": write_parquet_table,
@@ -230,7 +230,7 @@ class DataTable(NamedTuple):
     """The type of each column, and the rows, made block by block when they are written."""
 
     columns: Mapping[str, str]
-    blocks: Callable[[], Iterator[Block]]
+    blocks: Callable[[], Iterator[RowBlock]]
 
 
 def _type_of(cells: Sequence[Any]) -> str | None:
@@ -282,7 +282,7 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
                 values[column] = np.broadcast_to(array, shape)
                 columns[column] = "number" if array.dtype.kind == "f" else "integer"
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[RowBlock]:
         for start in range(0, prod(shape), BLOCK):
             rows = slice(start, min(start + BLOCK, prod(shape)))
             places = np.unravel_index(np.arange(rows.start, rows.stop), shape)
@@ -305,7 +305,7 @@ def stacked(parts: Sequence[tuple[Mapping[str, Cell], DataTable]]) -> DataTable:
         for name, kind in table.columns.items():
             columns[name] = WIDER.get(frozenset((kind, columns.get(name, kind))), "text")
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[RowBlock]:
         for own, table in parts:
             for block in table.blocks():
                 count = len(next(iter(block.values()), ()))
