@@ -114,9 +114,13 @@ def pictured(report: Report) -> dict[str, list[Picture]]:
     return found
 
 
+OF_CONTEXT = ("key", "column", "source")
+"""The axes along which a context has its tokens, where there is one."""
+
+
 def tokens_of(report: Report, axis: str) -> tuple[str, ...]:
     """The tokens along an axis; none where it counts something else."""
-    if axis in ("key", "column", "source"):
+    if axis in OF_CONTEXT:
         return report.context_tokens or report.tokens
     if axis == "query":
         return report.tokens[report.first_query :]

@@ -20,9 +20,6 @@ from attncli.records.attention import (
 )
 from attncli.records.columns import Records
 from attncli.records.demonstrations import (
-    MistakeComparison,
-    MistakeLine,
-    Mistakes,
     NormEffects,
     ScaleEffects,
     ScoreVariances,
@@ -30,8 +27,9 @@ from attncli.records.demonstrations import (
 from attncli.report import PLACES, NamedTensor, Report, Row, Table
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import FirstScreen, Sentences, Special
 from attncli.views.heatmap import draw
-from attncli.views.matrices import Curve, Matrix, curves_of, matrices, matrices_of, pictured, tokens_of
+from attncli.views.matrices import Curve, Matrix, curves_of, matrices_of, pictured, tokens_of
 from attncli.views.overlays import (
     LINES,
     MOST_LINES,
@@ -250,10 +248,9 @@ WAYS = {
 }
 
 
-def attention_screen(report: Report, display: Display) -> ScreenParts:
-    """Title, sizes, the weights of the first head, how to read a row, mean and variance of the scores."""
+def _layer(report: Report, display: Display) -> ScreenParts:
+    """The weights of the first head, how to read a row, mean and variance of the scores."""
     result = report.result_of(AttentionStatistics)
-    yield from opening(report, display)
     if pictured(report):
         yield from screen_parts(report, display, PICTURE_LINES)
     else:
@@ -264,10 +261,9 @@ def attention_screen(report: Report, display: Display) -> ScreenParts:
     yield notes_in(report.notes, display, usual=_note_lines(report, result.weights))
 
 
-def outside_weights_screen(report: Report, display: Display) -> ScreenParts:
-    """Title, sizes, the first weights, how to read a row."""
+def _outside_weights(report: Report, display: Display) -> ScreenParts:
+    """The first weights, how to read a row."""
     result = report.result_of(OutsideWeights)
-    yield from opening(report, display)
     yield from _weights(report, result.weights, None, display)
     yield notes_in(report.notes, display, usual=_note_lines(report, result.weights))
 
@@ -289,10 +285,9 @@ def _moments(moments: Mapping[str, ScoreMoments], precision: int, rows: int) -> 
     return [Paragraph("; ".join(texts), "line")]
 
 
-def average_screen(report: Report, display: Display) -> ScreenParts:
-    """Title, sizes, the weights, and how far each way to average is from the loop."""
+def _ways_to_average(report: Report, display: Display) -> ScreenParts:
+    """The weights, and how far each way to average is from the loop."""
     result = report.result_of(AverageStatistics)
-    yield from opening(report, display)
     yield from _weights(report, result.weights, None, display)
     if isinstance(agreement := result.agreement, LoopDifferences):
         differences = [agreement.loop_vs_matmul, agreement.loop_vs_softmax]
@@ -403,10 +398,9 @@ SENTENCES = {
 }
 
 
-def scale_demo_screen(report: Report, display: Display) -> ScreenParts:
+def _scaling(report: Report, display: Display) -> ScreenParts:
     """The variances of each head_dim; the weights of a row by factor, as bars; the softmax curve."""
     result = report.result_of(ScaleEffects)
-    yield Paragraph(heading(report), "title")
     yield _variances(result.variance[:MOST_SIZES], str(report.spec.get("scale")), display)
     sharpness = _sharpness(result, display)
     yield sharpness
@@ -463,10 +457,9 @@ def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[
     yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])
 
 
-def norm_screen(report: Report, display: Display) -> ScreenParts:
+def _norms(report: Report, display: Display) -> ScreenParts:
     """Mean and standard deviation of feature 0 and example 0, one row for the input and each kind."""
     result = report.result_of(NormEffects)
-    yield Paragraph(heading(report), "title")
     states = result.states()
     columns = []
     for column, state, numbers in (
@@ -493,71 +486,8 @@ def norm_screen(report: Report, display: Display) -> ScreenParts:
     yield notes_in(report.notes, display, usual=NOTE_LINES)
 
 
-# Of each matrix of a mistake, where it is alone, and where a table follows.
-PITFALL_ROWS, FEW_PITFALL_ROWS = 6, 3
 MOST_SUMMARY_ROWS, MOST_FAILED = 18, 2
 STRONGEST = 10
-
-
-def mistakes_screen(report: Report, display: Display) -> ScreenParts:
-    """Two lines for each mistake."""
-    yield from opening(report, display)
-    lines = report.result_of(Mistakes).pitfalls
-    yield Elastic(lambda count: [_mistakes(lines[:count], display)], len(lines), least=1)
-
-
-def mistake_screen(report: Report, display: Display) -> ScreenParts:
-    """The sentences about a mistake, its numbers, and wrong and right rows."""
-    result = report.result_of(MistakeComparison)
-    yield from opening(report, display)
-    for note in report.sentences:
-        yield Paragraph(plain_text(note), "line")
-    for name, wrong in result.wrong.items():
-        numbers = [scalar(number, display.precision) for number in (wrong, result.right.get(name))]
-        yield Paragraph(f"{name.replace('_', ' ')}: {numbers[0]} wrong, {numbers[1]} right", "bold")
-    tables = {"growth": result.growth, "readings": result.readings}
-    further = {name: table for name, table in tables.items() if table}
-    rows = FEW_PITFALL_ROWS if further else PITFALL_ROWS
-    shared_name, pair = next(reversed(report.pairs.items()), ("weights", ("weights",)))
-    if compared := [matrix for matrix in matrices(report) if matrix.name in pair]:
-        part = partial(_wrong_and_right, report, shared_name, compared, display)
-        yield Elastic(lambda most: [part(most)], rows, least=1, most=MOST_ROWS)
-    for name, table in further.items():
-        yield Elastic(
-            partial(_first_rows, report, name, table, display),
-            len(table),
-            min(LEAST_ROWS, len(table)),
-            rank=1,
-        )
-
-
-def _first_rows(
-    report: Report, name: str, table: Records[Any], display: Display, count: int
-) -> Iterator[Grid]:
-    part = replace(report, statistics={name: table[:count]})
-    return statistic_tables(part, display, TableLabels(report, display))
-
-
-def _mistakes(table: Records[MistakeLine], display: Display) -> Grid:
-    """Each mistake in words, and below it the number that exposes it."""
-    names, lines = [], []
-    for row in table:
-        wrong, right = (scalar(number, display.precision) for number in (row.wrong, row.right))
-        statistic = plain_text(row.figure).replace("_", " ")
-        names += [plain_text(row.pitfall), ""]
-        lines += [plain_text(row.mistake), f"{statistic} {wrong}, not {right}"]
-    return Grid("", Column(("pitfall",), names, left=True), [Column(("what goes wrong",), lines, left=True)])
-
-
-def _wrong_and_right(
-    report: Report, name: str, compared: Sequence[Matrix], display: Display, rows: int
-) -> Grid:
-    """The first rows of the wrong matrix and of the right one."""
-    sides = {matrix.name.removesuffix(name).strip("_"): matrix for matrix in compared}
-    part = MatrixPart(report, sides, display, "", rows)
-    left_out = ", ".join(part.left_out())
-    axes = " × ".join(part.axes)
-    return replace(part.grid, title=f"{name} ({axes})" + (f" without {left_out}" if left_out else ""))
 
 
 def results_screen(report: Report, display: Display) -> ScreenParts:
@@ -722,3 +652,14 @@ def picture_maps_part(report: Report, display: Display) -> Iterator[Elastic]:
         yield from (Paragraph(line, "note") for line in lines)
 
     yield Elastic(of, min(MOST_PICTURES, most), 1, most, rank=1)
+
+
+def _heading(report: Report, display: Display) -> Iterator[str]:
+    yield heading(report)
+
+
+ATTENTION_SCREEN = FirstScreen(AttentionStatistics, (Special(opening), Special(_layer)))
+OUTSIDE_SCREEN = FirstScreen(OutsideWeights, (Special(opening), Special(_outside_weights)))
+AVERAGE_SCREEN = FirstScreen(AverageStatistics, (Special(opening), Special(_ways_to_average)))
+SCALE_SCREEN = FirstScreen(ScaleEffects, (Sentences(_heading, "title"), Special(_scaling)))
+NORM_SCREEN = FirstScreen(NormEffects, (Sentences(_heading, "title"), Special(_norms)))

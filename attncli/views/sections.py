@@ -270,12 +270,12 @@ TITLES = {
     "heads_difference": "statistics of heads, B minus A",
     "side_by_side": "statistics of A and B",
 }
-"""What people read above the tables of a comparison."""
+"""What people read above the tables of a comparison, whose names no other report has."""
 
 
-def table_title(report: Report, name: str) -> str:
+def table_title(name: str) -> str:
     """The title of a table: its name, but for those of comparisons."""
-    return TITLES.get(name, name) if report.experiment == "diff" else name
+    return TITLES.get(name, name)
 
 
 def statistic_tables(report: Report, display: Display, labels: TableLabels) -> Iterator[Grid]:
@@ -286,10 +286,10 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
         if isinstance(value, Table) and is_of_store and report.tensors:
             value = Table(row for row in value if None in map(row.get, PLACES))  # the others are on grids
         if value and isinstance(value, Table) and not is_of_store and _is_of_heads(value):
-            yield heads_grid(table_title(report, name), value, display.precision)
+            yield heads_grid(table_title(name), value, display.precision)
         elif value and isinstance(value, Table):
             yield _grid(
-                table_title(report, name),
+                table_title(name),
                 [str(number) for number in range(len(value))],
                 value,
                 display,

@@ -25,18 +25,17 @@ from attncli.views.heatmap import sentences
 from attncli.views.layout import Screen, fitted, markdown_blocks
 from attncli.views.logit_screens import LOGIT_SCREEN, SCORE_SCREEN
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
+from attncli.views.mistake_screens import MISTAKE_SCREEN, MISTAKES_SCREEN
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
 from attncli.views.relation_screens import RELATIONS_SCREEN
 from attncli.views.screens import (
-    attention_screen,
-    average_screen,
-    mistake_screen,
-    mistakes_screen,
-    norm_screen,
-    outside_weights_screen,
+    ATTENTION_SCREEN,
+    AVERAGE_SCREEN,
+    NORM_SCREEN,
+    OUTSIDE_SCREEN,
+    SCALE_SCREEN,
     results_screen,
-    scale_demo_screen,
 )
 from attncli.views.sections import (
     Drawing,
@@ -256,18 +255,11 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
         *(EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN, LIMITED_SCREEN, POLICIES_SCREEN),
         *(SOURCE_SCREEN, RETRIEVAL_SCREEN, CIRCUIT_SCREEN, COMPOSITIONS_SCREEN),
         *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN),
+        *(ATTENTION_SCREEN, OUTSIDE_SCREEN, AVERAGE_SCREEN, SCALE_SCREEN, NORM_SCREEN),
+        *(MISTAKES_SCREEN, MISTAKE_SCREEN),
     )
 }
 SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
-    "average": average_screen,
-    "self": attention_screen,
-    "multihead": attention_screen,
-    "cross": attention_screen,
-    "show": outside_weights_screen,
-    "scale-demo": scale_demo_screen,
-    "norm": norm_screen,
-    "pitfalls": mistakes_screen,
-    "pitfalls of one": mistake_screen,
     "diff of texts": two_texts_screen,
 }
 

@@ -14,15 +14,17 @@ from rich.cells import cell_len
 
 from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
+from attncli.records.attention import AttentionStatistics
 from attncli.records.surveys import HeadSurvey
 from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import build_spec
 from attncli.views import Display
+from attncli.views.first_screen import FirstScreen, Sentences
 from attncli.views.head_screens import head_letters, pattern_letter, pattern_part
 from attncli.views.layout import BlankScreen, Screen
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, model_name
-from attncli.views.tables import SCREENS_OF_KINDS, sections, suits
+from attncli.views.tables import FIRST_SCREENS, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -240,11 +242,12 @@ def assert_shown_when_edited(report: Report) -> None:
 
 
 def test_a_mistake_in_a_screen_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(report: Report, display: Display) -> Iterator[Any]:
+    def broken(report: Report, display: Display) -> Iterator[str]:
         raise KeyError("a mistake of ours")
         yield
 
-    monkeypatch.setitem(SCREENS_OF_KINDS, "self", broken)
+    screen = FirstScreen(AttentionStatistics, (Sentences(broken),))
+    monkeypatch.setitem(FIRST_SCREENS, AttentionStatistics, screen)
     with pytest.raises(KeyError, match="a mistake of ours"):
         list(sections(SELF, Display(width=80)))
 
