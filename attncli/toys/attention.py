@@ -165,7 +165,7 @@ class Draws:
 
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
         """One draw for each text that runs together, each with its own arguments: here there is one text."""
-        return [draw(*of_text, self.generator) for of_text in arguments]
+        return [draw(*text_arguments, self.generator) for text_arguments in arguments]
 
 
 MAX_KEPT_BYTES = 32 * 2**20
@@ -229,7 +229,8 @@ class DrawsTogether(Draws):
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
         """The draw of each experiment, with its own arguments."""
         sampled = [
-            KEPT.draw(point, draw, of_text) for point, of_text in zip(self._points, arguments, strict=True)
+            KEPT.draw(point, draw, text_arguments)
+            for point, text_arguments in zip(self._points, arguments, strict=True)
         ]
         self._points = [point for _, point in sampled]
         return [result for result, _ in sampled]
