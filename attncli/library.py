@@ -124,16 +124,16 @@ def _one_or_more_texts(value: Any) -> Any:
     texts = [value] if isinstance(value, str | Reading) else listed(value)
     if not texts:
         raise ValueError("must hold at least one text (got none)")
-    return [_text(one) for one in texts]
+    return [_text(text) for text in texts]
 
 
 def _texts(value: Any) -> Any:
     if isinstance(value, str | PathLike):
         return file_name(value)
     texts = listed(value)
-    for one in texts:
-        if not isinstance(one, str):
-            raise ValueError(f"must hold texts (got {shown(one)})")
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"must hold texts (got {shown(text)})")
     return texts
 
 
@@ -145,10 +145,10 @@ def _sources(value: Any) -> Any:
         raise ValueError("must hold at least one source (got none)")
     if isinstance(value, SourcedText):
         return value
-    for one in texts:
-        if not isinstance(one, str):
-            raise ValueError(f"must be texts (got {shown(one)})")
-        check_text(one)
+    for source in texts:
+        if not isinstance(source, str):
+            raise ValueError(f"must be texts (got {shown(source)})")
+        check_text(source)
     return texts
 
 
@@ -180,26 +180,26 @@ def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[C
     lacks.
     """
     chosen = whole_numbers(numbers)
-    found: list[CapturedLayer] = []
+    captured: list[CapturedLayer] = []
 
     def keep(layer: CapturedLayer) -> None:
         if chosen and layer.layer not in chosen:
             return
-        if not found:
+        if not captured:
             num_kept = (len(chosen) or pretrained.num_layers) * (3 if pretrained.has_decoder else 1)
             refuse_bytes("layers", num_kept * _num_bytes(layer), "fewer tokens, or some of the layers")
-        found.append(layer.copied())
-        if len(found) == len(chosen) and not pretrained.has_decoder:
+        captured.append(layer.copied())
+        if len(captured) == len(chosen) and not pretrained.has_decoder:
             raise StopCapture
 
     with in_use(model) as whole:
         reading = _read(whole, text)
         pretrained = reader_of(whole, reading)
         capture(pretrained.model, pretrained.inputs([reading]), keep)
-    missing = sorted({*chosen} - {layer.layer for layer in found})
+    missing = sorted({*chosen} - {layer.layer for layer in captured})
     if missing:
         raise UserError(f"numbers: {pretrained.name} has no such layer (got {missing[0]})")
-    return found
+    return captured
 
 
 def _num_bytes(layer: CapturedLayer) -> int:
@@ -551,7 +551,7 @@ def head_edges(model: Model, text: OneOrMoreTexts, *, heads: HeadsWithoutStack =
     texts = [text] if isinstance(text, str | Reading) else text
     names = head_names_without_stack(heads)
     with in_use(model) as pretrained:
-        readings = [_read(pretrained, one) for one in texts]
+        readings = [_read(pretrained, each) for each in texts]
         return edges_of_heads(pretrained, readings, heads=names)
 
 
