@@ -301,6 +301,16 @@ class Pretrained:
         return self.with_head or self.model
 
     @cached_property
+    def _prefix(self) -> str:
+        modules = self.whole.named_modules()
+        name = next(name for name, module in modules if module is self.model)
+        return f"{name}." if name else ""
+
+    def module_name(self, name: str) -> str:
+        """What results call a module of `whole`: by its name in `model`, where it is part of that."""
+        return name.removeprefix(self._prefix)
+
+    @cached_property
     def predicts(self) -> Predicts | None:
         """Which tokens the model predicts; None without a head."""
         return None if self.with_head is None else predicted_tokens(self.with_head)
