@@ -485,7 +485,8 @@ def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     """Other views of a store; of checkpoints also new ones, and a store for what was measured."""
     if report.spec.get("store", True):
         return STEPS_OF_STORE[type(report.result)]
-    return STEPS_OF_CHECKPOINTS[type(report.result)]
+    offered = STEPS_OF_CHECKPOINTS[type(report.result)]
+    return tuple(step for step in offered if step != "--follow" or not report.spec.get("follow"))
 
 
 WATCH_SCREEN = FirstScreen(
@@ -500,6 +501,7 @@ WATCH_SCREEN = FirstScreen(
         Notes(usual=0, apart=True),
     ),
     next_steps=_next_steps,
+    if_empty={"changes": "No head's pattern differs from that of the step before."},
 )
 """Numbers and counts of patterns over the steps, what each head does at the last one, changes."""
 WATCH_HEAD_SCREEN = FirstScreen(

@@ -74,6 +74,13 @@ def suits(report: Report) -> bool:
     return screen is not None and screen.suits(report)
 
 
+def empty_parts(report: Report) -> dict[str, str]:
+    """Why tables that a report could have are without rows, by their names, where that is an answer."""
+    screen = FIRST_SCREENS.get(type(report.result))
+    reasons = {} if screen is None else screen.if_empty
+    return {name: reason for name, reason in reasons.items() if name not in report.statistics}
+
+
 HEATMAP = "--format heatmap"
 STEPS_OF_SAVED = ("--show all", HEATMAP, "-o page.html")
 
@@ -159,8 +166,10 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
     """The parts that --show asks for, the explanation, or the first screen; else everything."""
     if display.show:
         yield from _parts(chosen_parts(report, display.show), display)
-        names = [name for name in display.show if name not in named_parts(report)]
-        for sentence in missing_parts(names, parts_of(report)):
+        reasons = empty_parts(report)
+        yield from (Paragraph(reasons[name], "line") for name in display.show if name in reasons)
+        names = [name for name in display.show if name not in (*named_parts(report), *reasons)]
+        for sentence in missing_parts(report, names, parts_of(report)):
             yield Paragraph(f"T{sentence[1:]}.", "dim")
         if display.height is not None:  # on a terminal, where the first lines may be gone
             yield from next_steps(report, display, display.show)
