@@ -173,8 +173,8 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
 
 REFUSED = [
     (["watch", "{}/none-*"],
-     "{}/none-*: no checkpoints, and no store of this name: a checkpoint is a model's folder named by its step, "
-     "as run/checkpoint-500"),
+     "{}/none-*: no checkpoints, and no store of this name: a checkpoint is a model's folder named by its "
+     "step, as run/checkpoint-500"),
     (["watch", "{}"], "{}: is no checkpoint itself: attn watch '{}/*' takes those in it"),
     (["watch", "{}/empty"],
      "{}/empty: no checkpoints in it: a checkpoint is a model's folder named by its step, as "
