@@ -96,6 +96,7 @@ def _of_head(row: GroupSummary) -> Row:
     return {"statistic": row.statistic, "head": head_name(row), **others}
 
 
+SUMMARY_STEPS = ("--statistic NAME", "--group-by none", "-o summary.csv")
 SUMMARY_SCREEN = FirstScreen(
     StoreSummary,
     (
@@ -103,6 +104,6 @@ SUMMARY_SCREEN = FirstScreen(
         Sentences(_notes, "line"),
         Special(_summary),
     ),
-    next_steps=lambda *_: ("--statistic NAME", "--group-by none", "-o summary.csv"),
+    next_steps=lambda *_: SUMMARY_STEPS,
 )
 """What the store holds, in the rows that say most."""
