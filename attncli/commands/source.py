@@ -336,7 +336,7 @@ def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Prog
     from attncli.library import retrieving_heads
     from attncli.report_parts import build_report
 
-    result = retrieving_heads(pretrained, seed=spec.seed, key="find_heads", progress=progress)
+    result = retrieving_heads(pretrained, seed=spec.seed, progress=progress)
     place = keep_heads(spec, result)
     where = (
         f"Kept in {place}." if place else "They are not kept: this model is no folder with weights in files."
