@@ -475,7 +475,7 @@ def test_as_much_can_be_written_as_leaves_a_place_for_the_prompt(tmp_path: Path)
     folder = save_writer(tmp_path, "Llama")
     change(folder / "config.json", max_position_embeddings=17)
     run("generate", model=str(folder), sentence="w3", max_new_tokens=15)
-    with pytest.raises(UserError, match="sentence: must be at most 2 tokens .* beside 16 new ones"):
+    with pytest.raises(UserError, match=r"sentence: must be at most 2 tokens .* beside 16 new ones"):
         run("generate", model=str(folder), sentence="w3", max_new_tokens=16)
     with pytest.raises(UserError, match=r"max_new_tokens: must be at most 17 .*\(got 18\)"):
         run("generate", model=str(folder), sentence="w3", max_new_tokens=18)
