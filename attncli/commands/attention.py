@@ -11,7 +11,7 @@ from attncli.core.layer import Moments, merge_heads
 from attncli.core.mechanisms import alibi_slopes
 from attncli.core.summaries import merged_moments, moments
 from attncli.errors import RunError, readable_bytes
-from attncli.records.attention import AttentionStatistics, LambdaFactor, LoopDifferences, ScoreMoments
+from attncli.records.attention import LambdaFactor, LayerStatistics, LoopDifferences, ScoreMoments
 from attncli.records.columns import Records
 from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors
@@ -109,7 +109,7 @@ class AttentionParts:
 
     output: Float[Tensor, "*batch query value_dim"]
     tensors: dict[str, NamedTensor]
-    statistics: AttentionStatistics
+    statistics: LayerStatistics
     notes: tuple[str, ...] = ()
 
 
@@ -234,7 +234,7 @@ def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAx
     return _of_pairs(tensors | {"weights": attention.computed.weights}, lead)
 
 
-def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> AttentionStatistics:
+def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> LayerStatistics:
     layer = attention.layer
     everywhere = layer.visibility.whole(layer.query.device).unsqueeze(1).expand(layer.shape)
 
@@ -243,7 +243,7 @@ def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> Atte
         return ScoreMoments.single(**moments(scores[everywhere]))
 
     first, second = attention.halves
-    return AttentionStatistics(
+    return LayerStatistics(
         scores=of_visible(first.raw_scores),
         scaled_scores=of_visible(first.scores),
         second_scores=of_visible(second.raw_scores),
@@ -252,15 +252,13 @@ def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> Atte
     )
 
 
-def _score_statistics(
-    spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes
-) -> AttentionStatistics:
+def _score_statistics(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> LayerStatistics:
     """The moments of all heads' scores before and after scaling; per text where several run together."""
     computed, raw = attention.computed, attention.raw_moments
     assert computed.moments is not None and computed.visible is not None and raw is not None
     counts = computed.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
     by_text = lead.has_batch and spec.batch_size is None
-    return AttentionStatistics(
+    return LayerStatistics(
         scores=_of_all_heads(raw, counts, by_text=by_text),
         scaled_scores=_of_all_heads(computed.moments, counts, by_text=by_text),
     )

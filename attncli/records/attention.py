@@ -69,7 +69,7 @@ class ExtremeRow(Record):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AttentionStatistics(Result):
+class LayerStatistics(Result):
     """What is measured of one layer: the scores, and each row and key.
 
     `weights`, or the means of their blocks where they would be too large. Of differential attention the

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.attention import (
-    AttentionStatistics,
     AverageStatistics,
+    LayerStatistics,
     LoopDifferences,
     OutsideWeights,
     ScoreMoments,
@@ -269,7 +269,7 @@ class FirstWeights(Element):
 
 def _weights_and_pooled(report: Report) -> tuple[NamedTensor | None, NamedTensor | None]:
     match report.result:
-        case AttentionStatistics(weights=weights, pooled_mean=pooled):
+        case LayerStatistics(weights=weights, pooled_mean=pooled):
             return weights, pooled
         case OutsideWeights(weights=weights) | AverageStatistics(weights=weights):
             return weights, None
@@ -279,7 +279,7 @@ def _weights_and_pooled(report: Report) -> tuple[NamedTensor | None, NamedTensor
 
 def _score_moments(report: Report, display: Display) -> ScreenParts:
     """Mean and variance of the scores."""
-    result = report.result_of(AttentionStatistics)
+    result = report.result_of(LayerStatistics)
     moments = {"scores": result.scores, "scaled scores": result.scaled_scores}
     if known := {name: numbers for name, numbers in moments.items() if isinstance(numbers, ScoreMoments)}:
         yield Elastic(partial(_moments, known, display.precision), usual=1, rank=1)
@@ -609,7 +609,7 @@ def _heading(report: Report, display: Display) -> Iterator[str]:
 
 
 ATTENTION_SCREEN = FirstScreen(
-    AttentionStatistics,
+    LayerStatistics,
     # Of the moments of the scores a table where there is room, else a line.
     (Opening(), FirstWeights(has_pictures=True), Special(_score_moments), Notes(usual=_note_lines)),
 )
