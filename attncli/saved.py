@@ -387,13 +387,14 @@ def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None
             raise ValueError(f"statistics.{name}: is empty")
 
 
-def _with_facts(kind: str, report: Report) -> Mapping[str, NamedTensor]:
+def _with_facts(kind: str, report: "SavedReport") -> dict[str, NamedTensor]:
     """The tensors; of a report without masks and scales (before 0.4.0) with those that its settings state."""
-    has_facts = any(tensor.mask is not None or tensor.scale is not None for tensor in report.tensors.values())
+    tensors = {name: tensor.unchecked() for name, tensor in report.tensors.items()}
+    has_facts = any(tensor.mask is not None or tensor.scale is not None for tensor in tensors.values())
     if has_facts or not kind:
-        return report.tensors
+        return tensors
     has_context = bool(report.context_tokens)
-    return KINDS[kind].with_stated_facts(report.tensors, report.spec, has_context=has_context)
+    return KINDS[kind].with_stated_facts(tensors, report.spec, has_context=has_context)
 
 
 @checked(frozen=True, kw_only=True, config=EXACT)
@@ -456,6 +457,7 @@ def report_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     definitions["Nested"] = NESTED_SCHEMA
     definitions["SavedTensor"]["properties"]["values"] = NESTED
+    definitions["SavedMask"]["properties"]["visible"] = NESTED
     del schema["properties"]["id"]  # a field without a place in JSON
     schema["properties"]["statistics"]["additionalProperties"] = STATISTIC_SCHEMA
     return {
