@@ -114,7 +114,7 @@ class TokenRows:
     strongest: Int[Tensor, "layer head"]
     mean: Float[Tensor, " key"]
     weights: Float[Tensor, "layer head key"] | None
-    seen: Bool[Tensor, "layer key"]
+    seen: Bool[Tensor, "#layer key"]
 
 
 @dataclass
