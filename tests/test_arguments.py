@@ -17,7 +17,7 @@ import attncli
 from attncli.arguments import head_name, head_names
 from attncli.commands.cache import CacheSpec
 from attncli.errors import MOST_LINES, UserError
-from attncli.measure.predicted import predicted_reading
+from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import Pretrained
 from tests.conftest import Attn
 

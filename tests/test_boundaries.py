@@ -15,7 +15,7 @@ ARROWS = {
     "api": {"settings", "runs", "models", "views", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("runs", "views", "settings", "toys", "measure", "models", "core"),
+        *("library", "runs", "views", "settings", "toys", "measure", "models", "core"),
         *("saved", "arrays", "report_parts", *LEAVES),
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},

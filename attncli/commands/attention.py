@@ -36,9 +36,9 @@ from attncli.toys.attention import (
     MAX_LOOP_CELLS,
     AttentionForm,
     Draws,
+    NamedVectors,
     SampledAttention,
     Source,
-    Vectors,
     Vocabulary,
     choose_device,
     embed,
@@ -149,7 +149,7 @@ def _head_axes(spec: AttentionSpec) -> tuple[str, ...]:
     return ("head",) if spec.shows_all_heads else ()
 
 
-def attention_parts(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> AttentionParts:
+def attention_parts(spec: AttentionSpec, vectors: NamedVectors, draws: Draws) -> AttentionParts:
     """softmax(query key^T scale) value of query, key and value, with the variants that the spec asks for."""
     query, key = (vectors[name] for name in ("query", "key"))
     num_queries, num_keys = query.shape[-2], key.shape[-2]
@@ -195,7 +195,7 @@ def attention_parts(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> Atte
 
 
 def _explained(
-    spec: AttentionSpec, before: Vectors, attention: SampledAttention, lead: LeadingAxes
+    spec: AttentionSpec, before: NamedVectors, attention: SampledAttention, lead: LeadingAxes
 ) -> dict[str, NamedTensor]:
     """The variants' parameters, and query and key before and after them."""
     axes, tensors = _head_axes(spec), {}

@@ -322,7 +322,7 @@ def report(
     spec: TwoTextsSpec, reading: "tuple[Reading, Reading]", pretrained: "Pretrained", progress: object
 ) -> Report:
     """B compared with A."""
-    from attncli.measure.two_texts import text_differences
+    from attncli.library import text_differences
     from attncli.report_parts import versions
 
     result = text_differences(pretrained, *reading)

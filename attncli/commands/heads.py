@@ -164,7 +164,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         if spec.head is not None:
-            return report_examples(spec, many, pretrained, options_of(spec))
+            return report_examples(spec, many, pretrained)
         totals, way_notes = head_totals(pretrained, many, options_of(spec), ablate=spec.ablate)
     notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
     return report_of_totals(spec, totals, pretrained.name, notes)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,11 +17,11 @@ from transformers import DynamicCache
 
 from attncli.core.engines import attend
 from attncli.core.layer import Wanted
-from attncli.core.names import NamedHead, head_range, named_head
+from attncli.core.names import NamedHead, SourceMethod, head_range, named_head
 from attncli.core.progress import Stage, Work
 from attncli.core.summaries import rank_correlation
 from attncli.errors import UserError
-from attncli.measure.answers import answer_forms, likelier_form
+from attncli.models.answers import answer_forms, likelier_form
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay, queries_of
@@ -40,7 +40,6 @@ from attncli.records.sources import (
     SourceRanking,
 )
 
-SourceMethod = Literal["weights", "removal", "sampled"]
 CHECKED = 5
 """Sources that are removed where all of them would take long."""
 QUERIES_AT_ONCE = 64

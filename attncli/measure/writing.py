@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,28 +14,33 @@ from torch.nn.utils.rnn import pad_sequence
 from attncli.core.engines import attend
 from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_score, top_keys
 from attncli.core.layer import AttentionLayer, Wanted
-from attncli.core.names import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, head_range
+from attncli.core.names import (
+    MOST_KEYS_OF_HEADS,
+    OF_WEIGHTS,
+    OF_WRITTEN_KEYS,
+    ROW_STATISTICS,
+    WRITING,
+    WholeRows,
+    head_range,
+)
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.masks import mask_of_layers
-from attncli.measure.prompts import Prompt
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.pretrained import Pretrained
+from attncli.models.prompts import Prompt
 from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, write
 from attncli.records.columns import Records
 from attncli.records.values import Mask, NamedTensor, Tensors
 from attncli.records.writings import NeedleCounts, WriterHead, WritingCounts, WrittenText, WrittenToken
 
-MOST_KEYS_OF_HEADS = 128
-"""Keys up to which the weights of each head are kept; beyond it is their mean over the heads."""
 MOST_MEAN_WEIGHTS = 2**22
 """Weights of the mean rows of all tokens that are kept."""
 MOST_STACKED = 2**21
 """Numbers in the keys of layers that are computed together: these are copied."""
 
-WholeRows = Literal["none", "mean", "heads"]
 """Which whole rows of weights are kept: their mean over the heads, or up to 128 keys those of each head."""
 
 RowOfWeights = tuple[Float[Tensor, "head key"], Bool[Tensor, " key"]]

@@ -278,7 +278,8 @@ class Pretrained:
 
     `with_head` is the model with the head that predicts tokens, if requested and present. `lent` is a
     caller's model, which is measured in its present state and left unchanged. `source` is its folder, whose
-    image processor is opened to read a picture, or that processor itself.
+    image processor is opened to read a picture, or that processor itself. `is_in_use`: whoever hands it on
+    has it measured by this thread alone.
     """
 
     name: str
@@ -287,6 +288,7 @@ class Pretrained:
     with_head: PreTrainedModel | None = None
     lent: PreTrainedModel | None = None
     source: Any = None
+    is_in_use: bool = False
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

@@ -196,7 +196,8 @@ def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
 
     assert spec.model is not None
     name = short_name(spec.model)
-    with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as pretrained:
+    with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as as_it_is:
+        pretrained = replace(as_it_is, is_in_use=True)
         return _run_on_model(spec, read_texts(spec), pretrained, Generator().manual_seed(spec.seed))
 
 
@@ -399,7 +400,8 @@ def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dic
 
     refused: dict[int, Outcome | Values] = {}
     batches = in_batches(runs.texts, partial(runs.read, pretrained), refused.__setitem__)
-    with in_use(pretrained), _threads_for(pretrained) if runs.runs_once else nullcontext(_nothing) as adapt:
+    threads = _threads_for(pretrained) if runs.runs_once else nullcontext(_nothing)
+    with in_use(pretrained) as pretrained, threads as adapt:
         # Of a report every matrix may be kept: several batches of them take too much memory.
         at_once = runs.gives_values and runs.runs_once and can_run_at_once(pretrained)
         for some in _some(batches, MOST_WORKS) if at_once else together(pretrained.model, batches):

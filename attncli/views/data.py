@@ -161,15 +161,15 @@ def _contiguous(values: np.ndarray) -> np.ndarray:
 
 
 ColumnTypes = Mapping[str, str]
-Block = Mapping[str, list[Any]]
-Blocks = Iterable[Block]
+RowBlock = Mapping[str, list[Any]]
+RowBlocks = Iterable[RowBlock]
 
 ENDS = re.compile('[,"\r\n]')
 # The names of types, and what pyarrow calls them.
 TYPES = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
 
 
-def write_csv_table(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
+def write_csv_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> None:
     """A header, then one line per row; a cell is empty where there is no value.
 
     Texts are written as they are, in quotes where they need them, so that equal cells are equal texts; a
@@ -185,9 +185,9 @@ def write_csv_table(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> No
 def _cells(cells: list[Any], kind: str, show: Callable[[str], str]) -> list[str]:
     match kind:
         case "text":
-            found = _texts(cells)
-            texts = {text: _quoted(show(text)) for text in {*found} if text is not None}
-            return ["" if text is None else texts[text] for text in found]
+            texts = _texts(cells)
+            quoted = {text: _quoted(show(text)) for text in {*texts} if text is not None}
+            return ["" if text is None else quoted[text] for text in texts]
         case "boolean":
             return ["" if cell is None else _text(cell) for cell in cells]
     return ["" if cell is None else repr(cell) for cell in cells]
@@ -207,7 +207,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if not text or ENDS.search(text) else text
 
 
-def write_jsonl(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
+def write_jsonl(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> None:
     """An object a row; what is not ASCII is escaped."""
     for block in blocks:
         rows = zip(*(block[name] for name in columns), strict=True)
@@ -215,7 +215,7 @@ def write_jsonl(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
         stream.writelines(lines)
 
 
-def write_parquet_table(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes]) -> None:
+def write_parquet_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[bytes]) -> None:
     """A row group a block, so that no more than a block is in memory; repeated texts as a dictionary."""
     import pyarrow
     from pyarrow import parquet
@@ -229,7 +229,7 @@ def write_parquet_table(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes])
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
 
 
-WRITERS: dict[str, Callable[[ColumnTypes, Blocks, IO[Any]], None]] = {
+WRITERS: dict[str, Callable[[ColumnTypes, RowBlocks, IO[Any]], None]] = {
     "csv": write_csv_table,
     "jsonl": write_jsonl,
     "parquet": write_parquet_table,
@@ -247,7 +247,7 @@ class DataTable(NamedTuple):
     """The type of each column, and the rows, made block by block when they are written."""
 
     columns: Mapping[str, str]
-    blocks: Callable[[], Iterator[Block]]
+    blocks: Callable[[], Iterator[RowBlock]]
 
 
 def _type_of(cells: Sequence[Any]) -> str | None:
@@ -268,15 +268,15 @@ def table_of_rows(rows: Sequence[Row]) -> DataTable:
 
 
 def _cells_by_column(row: Row) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for name, cell in row.items():
         items = (
             {f"{name}_{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {name: cell}
         )
         for column, item in items.items():
             # An id stays exact, so that it matches the user's own.
-            found[column] = plain_text(item) if isinstance(item, str) and name != "id" else plain(item)
-    return found
+            cells[column] = plain_text(item) if isinstance(item, str) and name != "id" else plain(item)
+    return cells
 
 
 def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> DataTable:
@@ -299,7 +299,7 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
                 values[column] = np.broadcast_to(array, shape)
                 columns[column] = "number" if array.dtype.kind == "f" else "integer"
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[RowBlock]:
         for start in range(0, prod(shape), BLOCK):
             rows = slice(start, min(start + BLOCK, prod(shape)))
             places = np.unravel_index(np.arange(rows.start, rows.stop), shape)
@@ -315,18 +315,18 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
 
 def stacked(parts: Sequence[tuple[Mapping[str, Cell], DataTable]]) -> DataTable:
     """The tables one below the other, with the union of their columns; its own cells lead each row."""
-    names = dict.fromkeys(name for own, _ in parts for name in own)
-    kinds = {name: _type_of([own.get(name) for own, _ in parts]) for name in names}
+    names = dict.fromkeys(name for labels, _ in parts for name in labels)
+    kinds = {name: _type_of([labels.get(name) for labels, _ in parts]) for name in names}
     columns = {name: kind for name, kind in kinds.items() if kind is not None}
     for _, table in parts:
         for name, kind in table.columns.items():
             columns[name] = WIDER.get(frozenset((kind, columns.get(name, kind))), "text")
 
-    def blocks() -> Iterator[Block]:
-        for own, table in parts:
+    def blocks() -> Iterator[RowBlock]:
+        for labels, table in parts:
             for block in table.blocks():
                 count = len(next(iter(block.values()), ()))
-                yield {name: block.get(name) or [own.get(name)] * count for name in columns}
+                yield {name: block.get(name) or [labels.get(name)] * count for name in columns}
 
     return DataTable(columns, blocks)
 
@@ -478,20 +478,20 @@ def _long_column(table: Table, name: str) -> list[Row]:
 
 def _with_scaled_scores(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
     """The tensors, and after scores the scaled ones, where their scale is known."""
-    every: dict[str, NamedTensor] = {}
+    completed: dict[str, NamedTensor] = {}
     for name, tensor in tensors.items():
-        every[name] = tensor
+        completed[name] = tensor
         if not name.endswith("scores"):
             continue
         scaled = f"{name.removesuffix('scores')}scaled_scores"
         if scaled in tensors:
-            every.pop(scaled, None)  # an explanation has them in front
-            every[scaled] = tensors[scaled]
+            completed.pop(scaled, None)  # an explanation has them in front
+            completed[scaled] = tensors[scaled]
         elif tensor.scale is not None:
             # In double precision, then rounded as scores are: a saved report gives the same.
             product = (tensor.values.astype(np.float64) * tensor.scale).astype(np.float32)
-            every[scaled] = replace(tensor, values=product, scale=None)
-    return every
+            completed[scaled] = replace(tensor, values=product, scale=None)
+    return completed
 
 
 def write_csv(reports: Iterable[Report], stream: IO[str], display: Display) -> None:
@@ -515,8 +515,8 @@ def _table(reports: Iterable[Report], display: Display) -> DataTable:
     tables = []
     for number, report in enumerate(reports):
         tables.append(table_named(report, *display.show) if display.show else main_table(report))
-        own: dict[str, Cell] = {"report": number, "experiment": report.experiment, "id": report.id}
-        labels.append(own | {name: _setting(value) for name, value in report.spec.items()})
+        identity: dict[str, Cell] = {"report": number, "experiment": report.experiment, "id": report.id}
+        labels.append(identity | {name: _setting(value) for name, value in report.spec.items()})
     known = {name for table in tables for name in table.columns}
     names = _distinguishing(labels) - known if display.several else set()
     own_cells = [{name: cell for name, cell in label.items() if name in names} for label in labels]
@@ -529,7 +529,7 @@ def _distinguishing(labels: Sequence[Mapping[str, Cell]]) -> set[str]:
     for label in labels:
         for name, cell in label.items():
             cells.setdefault(name, set()).add(cell)
-    return {"report", "experiment", "id"} | {name for name, found in cells.items() if len(found) > 1}
+    return {"report", "experiment", "id"} | {name for name, values in cells.items() if len(values) > 1}
 
 
 def _setting(value: Any) -> Cell:

@@ -63,7 +63,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Values:
+class NamedValues:
     """Sentences and single numbers by name."""
 
     sentences: Mapping[str, str]
@@ -171,7 +171,7 @@ def split_header(name: str) -> tuple[str, str]:
     return first.replace("_", " "), second
 
 
-Section = Paragraph | Values | Grid | Drawing
+Section = Paragraph | NamedValues | Grid | Drawing
 
 
 @dataclass(frozen=True)
@@ -647,12 +647,12 @@ def _with_gaps(table: Terms, cells: list[str]) -> list[str]:
     return marked + cells[len(positions) :]
 
 
-def _values(step: Step, precision: int) -> Iterator[Values]:
+def _values(step: Step, precision: int) -> Iterator[NamedValues]:
     if step.values:
         values = {plain_text(name): value for name, value in step.values.items()}
         texts = {name: plain_text(value) for name, value in values.items() if isinstance(value, str)}
         numbers = {name: _number(value, precision) for name, value in values.items() if name not in texts}
-        yield Values(texts, numbers)
+        yield NamedValues(texts, numbers)
 
 
 def _number(value: Cell, precision: int) -> str:

@@ -226,8 +226,10 @@ def test_first_keys_that_are_skipped_are_hidden() -> None:
     np.testing.assert_array_equal(hidden_of(weights)[..., 1:], weights.values[..., 1:] == 0)
 
 
-def test_whole_heads_and_rollouts_have_masks() -> None:
-    report = run("heads", sentence=" ".join("ab" * 70), maps="self", full=["0:1"], rollout=True)
+def test_whole_heads_and_rollouts_have_masks(tmp_path: Path) -> None:
+    folder = str(save_model(tmp_path, "Llama"))
+    sentence = " ".join([SENTENCE] * 18)
+    report = run("heads", model=folder, sentence=sentence, maps="self", full=["0:1"], rollout=True)
     assert report.tensors["weights_0_1"].mask == report.tensors["rollout"].mask == Mask(causal=True)
     assert report.tensors["pooled_max"].mask == Mask(causal=True)
 
