@@ -118,7 +118,7 @@ if TYPE_CHECKING:
 
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
 StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
-HeadPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
+NamedPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
 
 
 def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
@@ -140,26 +140,26 @@ def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[C
     lacks.
     """
     chosen = whole_numbers(numbers)
-    found: list[CapturedLayer] = []
+    captured: list[CapturedLayer] = []
 
     def keep(layer: CapturedLayer) -> None:
         if chosen and layer.layer not in chosen:
             return
-        if not found:
+        if not captured:
             num_kept = (len(chosen) or pretrained.num_layers) * (3 if pretrained.has_decoder else 1)
             refuse_bytes("layers", num_kept * _num_bytes(layer), "fewer tokens, or some of the layers")
-        found.append(layer.copied())
-        if len(found) == len(chosen) and not pretrained.has_decoder:
+        captured.append(layer.copied())
+        if len(captured) == len(chosen) and not pretrained.has_decoder:
             raise StopCapture
 
     with in_use(model) as whole:
         reading = _read(whole, text)
         pretrained = reader_of(whole, reading)
         capture(pretrained.model, pretrained.inputs([reading]), keep)
-    missing = sorted({*chosen} - {layer.layer for layer in found})
+    missing = sorted({*chosen} - {layer.layer for layer in captured})
     if missing:
         raise UserError(f"numbers: {pretrained.name} has no such layer (got {missing[0]})")
-    return found
+    return captured
 
 
 def _num_bytes(layer: CapturedLayer) -> int:
@@ -551,7 +551,7 @@ def head_edges(
     text: OneOrMoreTexts,
     *,
     heads: HeadsWithoutStack = (),
-    pattern: HeadPattern | None = None,
+    pattern: NamedPattern | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEdges:
     """How much of what each head does, and of the logits, comes from each earlier part of the model.

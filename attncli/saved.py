@@ -69,11 +69,11 @@ class _Twice(ValueError):
 
 
 def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Twice(next(name for name in found if names.count(name) > 1))
-    return found
+        raise _Twice(next(name for name in mapping if names.count(name) > 1))
+    return mapping
 
 
 def _refuse_constant(constant: str) -> Any:
@@ -492,7 +492,7 @@ def read_reports(file: str, *, most_bytes: int | None = None) -> SavedReports:
 
 def reports_of(text: str, name: str) -> SavedReports:
     """The reports of a text: an object, a list of objects, or objects one after another."""
-    found: list[Report] = []
+    reports: list[Report] = []
     several = False
     for number, data in enumerate(documents(text, name)):
         if isinstance(data, list):
@@ -501,10 +501,10 @@ def reports_of(text: str, name: str) -> SavedReports:
                     f"{name}: holds a list after another document: give one list, or a report a line"
                 )
             several = True
-            found += [to_report(item, f"{name}: report {i}") for i, item in enumerate(data)]
+            reports += [to_report(item, f"{name}: report {i}") for i, item in enumerate(data)]
         else:
-            found.append(to_report(data, f"{name}: report {number}" if number else name))
-    return SavedReports(tuple(found), several or len(found) > 1)
+            reports.append(to_report(data, f"{name}: report {number}" if number else name))
+    return SavedReports(tuple(reports), several or len(reports) > 1)
 
 
 def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | None:

@@ -81,6 +81,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         attncli.answer_sources,
         {"question": "q", "sources": []},
     ),
+    "model: the prompt must be at most 112 tokens for tiny-induction": (attncli.retrieving_heads, {}),
     "seed: must be less than 9223372036854775808": (attncli.retrieving_heads, {"seed": 2**64}),
     "num_tokens: must be a whole number (got '5')": (
         attncli.read_probe,

@@ -14,8 +14,8 @@ from attncli.errors import RunError, readable_bytes
 from attncli.measure.masks import mask_of, mask_of_blocks, scale_of
 from attncli.records.attention import (
     UNSCALED,
-    AttentionStatistics,
     LambdaFactor,
+    LayerStatistics,
     LoopDifferences,
     ScoreMoments,
 )
@@ -116,7 +116,7 @@ class AttentionParts:
 
     output: Float[Tensor, "*batch query value_dim"]
     tensors: dict[str, NamedTensor]
-    statistics: AttentionStatistics
+    statistics: LayerStatistics
     notes: tuple[str, ...] = ()
 
 
@@ -249,7 +249,7 @@ def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAx
     return _of_pairs(tensors | {"weights": attention.computed.weights}, attention.layer, lead)
 
 
-def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> AttentionStatistics:
+def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> LayerStatistics:
     layer = attention.layer
     everywhere = layer.visibility.whole(layer.query.device).unsqueeze(1).expand(layer.shape)
 
@@ -258,7 +258,7 @@ def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> Atte
         return ScoreMoments.single(**moments(scores[everywhere]))
 
     first, second = attention.halves
-    return AttentionStatistics(
+    return LayerStatistics(
         scores=of_visible(first.raw_scores),
         scaled_scores=of_visible(first.scores),
         second_scores=of_visible(second.raw_scores),
@@ -267,15 +267,13 @@ def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> Atte
     )
 
 
-def _score_statistics(
-    spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes
-) -> AttentionStatistics:
+def _score_statistics(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> LayerStatistics:
     """The moments of all heads' scores before and after scaling; per text where several run together."""
     computed, raw = attention.computed, attention.raw_moments
     assert computed.moments is not None and computed.visible is not None and raw is not None
     counts = computed.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
     by_text = lead.has_batch and spec.batch_size is None
-    return AttentionStatistics(
+    return LayerStatistics(
         scores=_of_all_heads(raw, counts, by_text=by_text),
         scaled_scores=_of_all_heads(computed.moments, counts, by_text=by_text),
     )

@@ -73,6 +73,7 @@ class CacheSpec(SurveyTextSpec):
         "attn cache --model ./my-model --file prompt.txt --policy snapkv,heads --budget 0.1,0.3",
         "attn cache --model ./my-model --file prompt.txt --policy all -o policies.png",
     )
+    refused_keys = frozenset({"texts", "text_group", "context"})
     off_keys = frozenset(
         {"texts", "text_group", "needle", "sink", "window", "budget", "policy", "bits", "every", "top"}
     )

@@ -33,7 +33,7 @@ from attncli.models.pretrained import (
 )
 from attncli.models.side_by_side import of_this_run
 from attncli.models.token_names import check_tokens_named, token_named
-from attncli.records.attention import AttentionStatistics, ScoreMoments, ScoreRule
+from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
 from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
@@ -265,13 +265,13 @@ def _tensors_and_statistics(
     computed: Computed,
     projected: Tensor | None,
     text: int,
-) -> tuple[dict[str, NamedTensor], AttentionStatistics]:
+) -> tuple[dict[str, NamedTensor], LayerStatistics]:
     """The part of one text, of all heads or of one."""
     head, attention = spec.head or 0, layer.attention
     lead = LeadingAxes(has_batch=False, has_head=spec.shows_all_heads)
     place = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)
     tensors: dict[str, NamedTensor] = {}
-    result, mask = AttentionStatistics(), mask_of(attention, text)
+    result, mask = LayerStatistics(), mask_of(attention, text)
     output = None
     if isinstance(attention, AttentionLayer):
         assert computed.scores is not None and computed.raw_scores is not None
@@ -288,7 +288,7 @@ def _tensors_and_statistics(
                 **tensors,
                 "scaled_scores": lead.named(scaled, "query", "key", mask=mask),
             }
-        result = AttentionStatistics(
+        result = LayerStatistics(
             scores=_moments_of_visible(raw),
             scaled_scores=_moments_of_visible(scaled),
             score_rule=_score_rule(attention, head) if spec.explain else None,

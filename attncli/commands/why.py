@@ -96,6 +96,7 @@ class WhySpec(QueryAndKeySpec):
         'attn why --model ./my-model "the cat sat because it was tired" --head 5:11 --from it --to cat',
         "attn why --model ./my-model -o heads.csv",
     )
+    refused_keys = frozenset({"texts", "text_group", "context"})
     off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
     next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
     heading_keys = ("file", "model", "answer", "against", "seed")

@@ -222,9 +222,8 @@ class SurveyedLayers:
     wanted: dict[str, Wanted] = field(default_factory=dict)
     norms: LastNorms | None = None
 
-    def keep(self, layer: CapturedLayer, computed: Computed, norms: Tensor | None) -> None:
+    def keep(self, place: LayerPlace, computed: Computed, norms: Tensor | None) -> None:
         """Keep what the statistics of the heads of a layer need."""
-        place = LayerPlace(layer.layer, layer.kind, layer.stack_name, layer.module)
         kept = Computed(
             computed.rows,
             computed.sums,
@@ -338,10 +337,12 @@ class Survey:
     def _keep(
         self, layer: CapturedLayer, attention: LayerOrWeights, found: Computed, norms: Tensor | None
     ) -> None:
-        self._found.keep(layer, found, norms)
+        module = self.pretrained.module_name(layer.module)
+        place = LayerPlace(layer.layer, layer.kind, layer.stack_name, module)
+        self._found.keep(place, found, norms)
         if self.rest is not None:
             assert found.rest is not None
-            self.rest.keep(layer, found.rest, None)
+            self.rest.keep(place, found.rest, None)
         for text in range(self.num_texts):
             if self.maps:
                 self.maps[text].take(layer, attention, found, text)

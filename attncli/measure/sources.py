@@ -625,7 +625,7 @@ def retrieving_heads(
     weight: torch.Tensor | None = None
     names: list[tuple[str, int, int]] = []
     for done, context in enumerate(synthetic_contexts(num_contexts, seed), start=1):
-        reading = read_sourced(pretrained, context.sourced(), num_new=NUM_SENTENCES, key="find_heads")
+        reading = read_sourced(pretrained, context.sourced(), num_new=NUM_SENTENCES, key="model")
         ids = torch.tensor(given_answer(pretrained, context.answer, reading).ids)
         layers, _ = Replay(pretrained.whole, reading.prompt.ids, ids).layers()
         weights = source_weights(layers, reading, len(ids))
@@ -649,7 +649,7 @@ def retrieving_heads(
     if not chosen:
         best = f"{rows[0].name} does in {rows[0].share_found:.0%}"
         message = f"looks at the right sentence most in {LEAST_FOUND:.0%} of the contexts (the best, {best})"
-        raise UserError(f"find_heads: no head of {pretrained.name} {message}: name some with `head`")
+        raise UserError(f"model: no head of {pretrained.name} {message}: name some yourself")
     return RetrievingHeads(
         rows=rows,
         chosen=ChosenHead.table(chosen_head=[row.name for row in chosen]),

@@ -126,13 +126,15 @@ class TokenRows:
 class WrittenRows:
     """Takes the layers of each token and keeps its rows, from cross-attention where there is any.
 
-    `special_ids` are the tokenizer's own tokens, `needle` the places of the needle among the prompt's
-    `prompt_ids`. Only the heads of `layer`, and of these only `head`, are kept where one is named; `top_k`
-    keys are. With `keeps_heads` the weights of each head are kept up to 128 keys.
+    `special_ids` are the tokenizer's own tokens, `module_name` says what results call a module, `needle` are
+    the places of the needle among the prompt's `prompt_ids`. Only the heads of `layer`, and of these only
+    `head`, are kept where one is named; `top_k` keys are. With `keeps_heads` the weights of each head are
+    kept up to 128 keys.
     """
 
     prompt_ids: Int[Tensor, " token"]
     special_ids: Int[Tensor, " special"]
+    module_name: Callable[[str], str]
     _: KW_ONLY
     needle: tuple[int, ...] = ()
     is_cross: bool = False
@@ -160,10 +162,16 @@ class WrittenRows:
         for layer in kept:
             if layer.attention.shape[-1] != num_tokens:
                 counts = f"{layer.attention.shape[-1]} keys where there are {num_tokens} tokens"
-                raise CannotShow(f"{layer.module} has {counts}")
+                raise CannotShow(f"{self.module_name(layer.module)} has {counts}")
         if not self.layers:
             self.layers = [
-                WriterLayer(layer.layer, layer.module, layer.kind, layer.stack_name, layer.attention.shape[1])
+                WriterLayer(
+                    layer.layer,
+                    self.module_name(layer.module),
+                    layer.kind,
+                    layer.stack_name,
+                    layer.attention.shape[1],
+                )
                 for layer in kept
             ]
             most = max(layer.num_heads for layer in self.layers)
@@ -406,6 +414,7 @@ def written(
     rows = WrittenRows(
         prompt.prompt.ids,
         special,
+        pretrained.module_name,
         needle=prompt.needle,
         is_cross=prompt.context is not None,
         layer=layer,

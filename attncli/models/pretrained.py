@@ -303,6 +303,17 @@ class Pretrained:
         return self.with_head or self.model
 
     @cached_property
+    def _names_without_head(self) -> dict[str, str]:
+        modules = self.whole.named_modules()
+        prefix = next(name for name, module in modules if module is self.model)
+        names = (name for name, _ in self.model.named_modules() if name)
+        return {f"{prefix}.{name}": name for name in names} if prefix else {}
+
+    def module_name(self, name: str) -> str:
+        """What results call a module of `whole` or of `model`: its name in `model`, if it is part of that."""
+        return self._names_without_head.get(name, name)
+
+    @cached_property
     def predicts(self) -> Predicts | None:
         """Which tokens the model predicts; None without a head."""
         return None if self.with_head is None else predicted_tokens(self.with_head)

@@ -159,7 +159,7 @@ def inferred_mask(weights: NamedTensor, *, has_context: bool) -> Mask | None:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AttentionStatistics(Result):
+class LayerStatistics(Result):
     """What is measured of one layer: the scores, and each row and key.
 
     `weights`, or the means of their blocks where they would be too large. Of differential attention the

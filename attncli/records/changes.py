@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attncli.records.attention import stated_mask
-from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.columns import Record, Records, Result, column, group, tensor
 from attncli.records.values import NamedTensor, are_equal, with_masks
 
 
@@ -176,9 +176,11 @@ class StatisticPair(Record):
 class ReportDifferences(Result):
     """Report B compared with report A: the rows and heads that moved furthest first.
 
-    `changed_heads` are of surveys over texts, the largest change first.
+    `difference` is that of the weights, where both have some. `changed_heads` are of surveys over texts, the
+    largest change first.
     """
 
+    difference: NamedTensor | None = tensor(num_axes=2)
     changed_rows: Records[MovedRow] | None = group(is_needed=False)
     by_head: Records[MovedHead] | None = group(is_needed=False)
     changed_heads: Records[ChangedStatistic] | None = group(is_needed=False)

@@ -18,7 +18,7 @@ from attncli.report_parts import versions
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.packing import Packed, packed, rounded
 from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
-from attncli.runs.reading import Reader, Step
+from attncli.runs.reading import Reader, StepOnText
 from attncli.runs.report_values import Condition, Expectations, parse_conditions, refuse_unknown, values_of
 from attncli.runs.store import STEP, Store
 from attncli.runs.stored_columns import StoredColumn, StoredColumns, survey_columns_of, survey_number
@@ -104,7 +104,7 @@ def broken_expectations(
     """A line for each condition that does not hold: `step 300: expected max_score < 100: got 132.4 ...`."""
     if any(condition.name in OF_A_STEP for condition in expectations.conditions):
         steps = StoredSteps({})
-        steps.add(Step(step, 0, None, columns, values))
+        steps.add(StepOnText(step, 0, None, columns, values))
         (row,) = step_rows(steps.stacks(), None)
         numbers = [np.nan if row[name] is None else row[name] for name in row]
         columns, values = _with_row(columns, tuple(row)), np.append(values, numbers)
@@ -168,7 +168,7 @@ class StoredSteps:
     grids: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
     single: list[dict[str, float]] = field(default_factory=list)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: StepOnText) -> None:
         """One more step."""
         places = _places_of(step.columns)
         self.steps.append(step.step)

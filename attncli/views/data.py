@@ -373,8 +373,11 @@ def main_table(report: Report) -> DataTable:
 def table_named(report: Report, name: str) -> DataTable:
     """A tensor, a statistic, all single numbers (`statistics`), or every number in long form (`all`).
 
-    NoSuchTable for any other name.
+    A table that this kind of result may have, and has no rows here, has its columns. NoSuchTable for another
+    name.
     """
+    if name not in report.statistics and name in (declared := _declared_tables(report)):
+        return DataTable(declared[name], lambda: iter([]))
     tensors = _with_scaled_scores(report.tensors)
     names = tuple(dict.fromkeys((*tensors, *report.statistics, "statistics", "all")))
     if name not in names:
@@ -399,6 +402,20 @@ def table_named(report: Report, name: str) -> DataTable:
             return table_of_rows([numbers])
         case table:
             return table_of_rows(_layer_and_head_first(table))
+
+
+def _declared_tables(report: Report) -> dict[str, dict[str, str]]:
+    """The tables that results of this class may have: of each the types of the columns that it always has."""
+    groups = () if report.result is None else report.result.groups()
+    return {
+        each.name: {
+            name: "text" if str in column.kinds else "number" if float in column.kinds else "integer"
+            for name, column in each.kind.columns.items()
+            if column.is_needed
+        }
+        for each in groups
+        if each.is_table and each.kind is not None
+    }
 
 
 def _of_equal_axes(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:

@@ -10,6 +10,7 @@ from attncli.errors import nearest
 from attncli.plain_text import plain_text
 from attncli.records.kinds import units_of_heads
 from attncli.report import PLACES, NamedTensor, Picture, Report, Statistic, Table, Tensors, whole_head_name
+from attncli.settings import SPECS
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
@@ -285,11 +286,20 @@ def listed_names(report: Report) -> list[str]:
     return ordered if len(ordered) <= MOST_NAMES else [*ordered[:MOST_NAMES], "..."]
 
 
-def missing_parts(parts: Sequence[str], found: Sequence[str]) -> list[str]:
-    """A message for each part or name that was asked for and is not there."""
+def missing_parts(report: Report, parts: Sequence[str], found: Sequence[str]) -> list[str]:
+    """A message for each part or name that is not there, with what would show it or is spelled alike."""
     has = ", ".join(found) or "no part of its own: --show all"
-    missing = [part for part in parts if part not in (*found, "all")]
-    return [f"there is no part {part} in this report{nearest(part, found)}; it has {has}" for part in missing]
+    shown_by = SPECS[report.experiment].parts_elsewhere if report.experiment in SPECS else {}
+    messages = []
+    for part in parts:
+        if part in (*found, "all"):
+            continue
+        message = f"there is no part {part} in this report{nearest(part, found)}"
+        if part in OF_REPORTS:  # spelled right
+            elsewhere = f": {shown_by[part]}" if part in shown_by else ""
+            message = f"this report holds no {part}{elsewhere}"
+        messages.append(f"{message}; it has {has}")
+    return messages
 
 
 def chosen_parts(report: Report, parts: Sequence[str]) -> Report:

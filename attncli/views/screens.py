@@ -10,8 +10,8 @@ from rich.cells import cell_len
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.attention import (
-    AttentionStatistics,
     AverageStatistics,
+    LayerStatistics,
     LoopDifferences,
     OutsideWeights,
     ScoreMoments,
@@ -235,7 +235,7 @@ WAYS = {
 
 def _layer(report: Report, display: Display) -> ScreenParts:
     """The weights of the first head, how to read a row, mean and variance of the scores."""
-    result = report.result_of(AttentionStatistics)
+    result = report.result_of(LayerStatistics)
     if pictured(report):
         yield from screen_parts(report, display, PICTURE_LINES)
     else:
@@ -579,7 +579,7 @@ def _heading(report: Report, display: Display) -> Iterator[str]:
     yield heading(report)
 
 
-ATTENTION_SCREEN = FirstScreen(AttentionStatistics, (Special(opening), Special(_layer)))
+ATTENTION_SCREEN = FirstScreen(LayerStatistics, (Special(opening), Special(_layer)))
 OUTSIDE_SCREEN = FirstScreen(OutsideWeights, (Special(opening), Special(_outside_weights)))
 AVERAGE_SCREEN = FirstScreen(AverageStatistics, (Special(opening), Special(_ways_to_average)))
 SCALE_SCREEN = FirstScreen(ScaleEffects, (Sentences(_heading, "title"), Special(_scaling)))

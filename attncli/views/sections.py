@@ -556,12 +556,19 @@ class TensorTables:
         return Grid(title, label, shown)
 
     def lines_of_numbers(self) -> Iterator[Grid]:
-        """Tensors of one axis, side by side where they share it; long ones thinned, which is said."""
+        """Tensors of one axis, side by side where they share it; long ones thinned, which is said.
+
+        Columns of a table are not repeated.
+        """
         by_axis: dict[tuple[str, int], dict[str, NamedTensor]] = {}
+        tables = [table for table in self.report.statistics.values() if isinstance(table, Table) and table]
+        in_tables = {(name, len(table)) for table in tables for name in table[0]}
         for name, tensor in self.report.tensors.items():
             if tensor.values.ndim == 1 and name not in self.report.explained:
                 by_axis.setdefault((tensor.axes[0], len(tensor.values)), {})[name] = tensor
         for (axis, count), tensors in by_axis.items():
+            if all((name, count) in in_tables for name in tensors):
+                continue
             step = -(-count // MAX_VECTOR_ROWS) if self.display.width is not None else 1
             label = self.labels.rows(axis, count)
             columns = [Column(split_header(n), self._fixed(t.values[::step])) for n, t in tensors.items()]

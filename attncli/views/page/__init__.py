@@ -297,18 +297,18 @@ def _source(name: str) -> str:
 
 def modules() -> dict[str, str]:
     """The sources of the page's modules, each after those that it imports."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
 
     def add(path: str) -> None:
         source = _source(f"scripts/{path}")
         for address in IMPORT.findall(source):
             name = posixpath.normpath(f"{posixpath.dirname(path)}/{address}")
-            if name not in found:
+            if name not in sources:
                 add(name)
-        found[path] = source
+        sources[path] = source
 
     add("page/page.js")
-    return found
+    return sources
 
 
 def _script() -> str:

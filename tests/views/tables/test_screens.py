@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
-from attncli.records.attention import AttentionStatistics
+from attncli.records.attention import LayerStatistics
 from attncli.records.surveys import HeadSurvey
 from attncli.report import Mask, NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
@@ -248,8 +248,8 @@ def test_a_mistake_in_a_screen_is_not_hidden(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyError("a mistake of ours")
         yield
 
-    screen = FirstScreen(AttentionStatistics, (Sentences(broken),))
-    monkeypatch.setitem(FIRST_SCREENS, AttentionStatistics, screen)
+    screen = FirstScreen(LayerStatistics, (Sentences(broken),))
+    monkeypatch.setitem(FIRST_SCREENS, LayerStatistics, screen)
     with pytest.raises(KeyError, match="a mistake of ours"):
         list(sections(SELF, Display(width=80)))
 
