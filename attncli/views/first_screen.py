@@ -107,15 +107,16 @@ class Notes(Element):
 
     notes: Callable[[Report], Iterable[str]] = attrgetter("notes")
     apart: bool = False
-    usual: int | None = None
+    usual: int | Callable[[Report], int] | None = None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        yield notes_in(self.notes(report), display, usual=self.usual, apart=self.apart)
+        usual = self.usual(report) if callable(self.usual) else self.usual
+        yield notes_in(self.notes(report), display, usual=usual, apart=self.apart)
 
 
 @dataclass(frozen=True)
 class Special(Element):
-    """What is special to one screen."""
+    """What is special to one screen, which its function says in a line."""
 
     parts: Callable[[Report, Display], ScreenParts]
 
