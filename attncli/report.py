@@ -15,6 +15,7 @@ from attncli.records.values import (
     AXES,
     PLACES,
     Cell,
+    Mask,
     NamedTensor,
     Number,
     Numbers,
@@ -25,7 +26,8 @@ from attncli.records.values import (
 )
 
 __all__ = [  # what a report is made of has its names here, too
-    "AXES", "PLACES", "Cell", "NamedTensor", "Number", "Numbers", "Row", "Statistic", "Table", "Tensors",
+    "AXES", "PLACES", "Cell", "Mask", "NamedTensor", "Number", "Numbers", "Row", "Statistic", "Table",
+    "Tensors",
 ]  # fmt: skip
 
 ResultKind = TypeVar("ResultKind", bound=Result)
@@ -157,7 +159,7 @@ class PictureRow:
             "picture": self.picture.fields(),
             "tokens": self.tokens,
             "queries": self.queries,
-            "weights": {"axes": self.weights.axes, "values": self.weights},
+            "weights": self.weights.fields(),
         }
 
 
@@ -274,9 +276,7 @@ class Report:
             **more,
             **pictures,
             **maps,
-            "tensors": {
-                name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
-            },
+            "tensors": {name: tensor.fields() for name, tensor in self.tensors.items()},
             "statistics": self.statistics,
             "statistic_axes": self._statistic_axes(),
             **steps,

@@ -7,11 +7,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.core.layer import Moments, merge_heads
+from attncli.core.layer import MAP_SIZE, AttentionLayer, Moments, merge_heads
 from attncli.core.mechanisms import alibi_slopes
 from attncli.core.summaries import merged_moments, moments
 from attncli.errors import RunError, readable_bytes
-from attncli.records.attention import LambdaFactor, LayerStatistics, LoopDifferences, ScoreMoments
+from attncli.measure.masks import mask_of, mask_of_blocks, scale_of
+from attncli.records.attention import (
+    UNSCALED,
+    LambdaFactor,
+    LayerStatistics,
+    LoopDifferences,
+    ScoreMoments,
+)
 from attncli.records.columns import Records
 from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors
@@ -206,20 +213,28 @@ def _explained(
     return tensors
 
 
-def _of_pairs(tensors: Mapping[str, Tensor | None], lead: LeadingAxes) -> dict[str, NamedTensor]:
-    """Matrices of a number for each query and key."""
-    return {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
+def _of_pairs(
+    tensors: Mapping[str, Tensor | None], layer: AttentionLayer, lead: LeadingAxes
+) -> dict[str, NamedTensor]:
+    """Matrices of a number for each query and key, with the mask; the scores with their scale."""
+    mask, scale = mask_of(layer), scale_of(layer)
+    return {
+        name: lead.named(tensor, "query", "key", mask=mask, scale=scale if name in UNSCALED else None)
+        for name, tensor in tensors.items()
+    }
 
 
 def _matrices(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
     computed = attention.computed
     matrices = {"scores": computed.raw_scores, "weights": computed.weights}
-    return _of_pairs({"scaled_scores": computed.scores, **matrices} if spec.explain else matrices, lead)
+    explained = {"scaled_scores": computed.scores} if spec.explain else {}
+    return _of_pairs(explained | matrices, attention.layer, lead)
 
 
 def _streamed_maps(attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
     maps = {"pooled_mean": attention.computed.pooled_mean, "pooled_max": attention.computed.pooled_max}
-    return {name: lead.named(tensor, "query_block", "key_block") for name, tensor in maps.items()}
+    mask = mask_of_blocks(attention.layer, MAP_SIZE)
+    return {name: lead.named(tensor, "query_block", "key_block", mask=mask) for name, tensor in maps.items()}
 
 
 def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
@@ -231,7 +246,7 @@ def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAx
             tensors |= {f"{prefix or 'first_'}weights": half.weights}
         else:
             tensors |= {f"{prefix}scores": half.raw_scores}
-    return _of_pairs(tensors | {"weights": attention.computed.weights}, lead)
+    return _of_pairs(tensors | {"weights": attention.computed.weights}, attention.layer, lead)
 
 
 def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> LayerStatistics:

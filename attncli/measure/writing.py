@@ -25,6 +25,7 @@ from attncli.core.names import (
 )
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
+from attncli.measure.masks import mask_of_layers
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.pretrained import Pretrained
@@ -32,7 +33,7 @@ from attncli.models.prompts import Prompt
 from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, write
 from attncli.records.columns import Records
-from attncli.records.values import NamedTensor, Tensors
+from attncli.records.values import Mask, NamedTensor, Tensors
 from attncli.records.writings import NeedleCounts, WriterHead, WritingCounts, WrittenText, WrittenToken
 
 MOST_MEAN_WEIGHTS = 2**22
@@ -107,7 +108,8 @@ class WriterLayer(NamedTuple):
 class TokenRows:
     """The rows of one new token: numbers (layer, head) by statistic, NaN where a layer has fewer heads.
 
-    One key more is kept than is asked for, so that there are enough beside the first.
+    One key more is kept than is asked for, so that there are enough beside the first. `seen` are the keys
+    that each layer sees, or that some layer sees, where no `weights` of layers are kept.
     """
 
     token: int
@@ -117,6 +119,7 @@ class TokenRows:
     strongest: Int[Tensor, "layer head"]
     mean: Float[Tensor, " key"]
     weights: Float[Tensor, "layer head key"] | None
+    seen: Bool[Tensor, "#layer key"]
 
 
 @dataclass
@@ -216,6 +219,7 @@ class WrittenRows:
             best[..., 0, 0].cpu(),
             weights[..., 0, :].flatten(0, 1).nanmean(dim=0).cpu(),
             weights[..., 0, :].cpu() if keeps else None,
+            (seen[:, 0] if keeps else seen[:, 0].any(dim=0, keepdim=True)).cpu(),
         )
 
     def numbers(self) -> dict[str, Float[Tensor, "layer head query"]]:
@@ -291,11 +295,19 @@ class WrittenRows:
         """
         of_heads = [token.weights for token in self.tokens if token.weights is not None]
         if len(of_heads) == len(self.tokens):
-            return self._placed(_by_query(of_heads), "query", "key")
+            weights = self._placed(_by_query(of_heads), "query", "key")
+            return replace(weights, mask=self._mask_of_layers())
         means = [token.mean for token in self.tokens]
         if len(means) * len(means[-1]) > MOST_MEAN_WEIGHTS:
             return None
-        return _named(_by_query(means), "query", "key")
+        visible = _by_query([token.seen.any(dim=0) for token in self.tokens])
+        return replace(_named(_by_query(means), "query", "key"), mask=Mask.of(visible.numpy()))
+
+    def _mask_of_layers(self) -> Mask | None:
+        """Which keys the rows of each layer see; those after a query were not written yet."""
+        visible = _by_query([token.seen for token in self.tokens]).numpy()
+        masks = {layer.layer: Mask.of(seen) for layer, seen in zip(self.layers, visible, strict=True)}
+        return mask_of_layers(masks, *visible.shape[1:])
 
     def _placed(self, tensor: Tensor, *axes: str) -> NamedTensor:
         """At the places of their layers, NaN or key -1 elsewhere; a chosen layer or head is not an axis."""

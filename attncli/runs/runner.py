@@ -532,7 +532,7 @@ def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Ite
 
 def _own_tensor(tensor: NamedTensor, place: int) -> NamedTensor:
     assert tensor.axes[0] == "batch", tensor.axes
-    return NamedTensor(tensor.axes[1:], tensor.values[place])
+    return tensor.at(place)
 
 
 def _own_statistic(found: Statistic, place: int) -> Statistic:

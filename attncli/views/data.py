@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import IO, Any, BinaryIO, NamedTuple, TextIO
 
@@ -80,13 +81,15 @@ ALIGNMENT = 8  # bytes
 
 
 def write_npz(reports: Iterable[Report], stream: BinaryIO, display: Display) -> None:
-    """Tensors by name, their axes as `axes.NAME`, tokens, context_tokens; `report` is the rest, as JSON.
+    """Tensors by name, their axes as `axes.NAME`, the keys that a mask without a rule leaves visible as
+    `visible.NAME`; tokens, context_tokens; `report` is the rest, as JSON.
 
     `np.load` reads it without pickle, and `attn show` restores the report.
     """
     (report,) = reports
     tensors = _named_tensors(report)
-    arrays: dict[str, Any] = {name: _contiguous(tensor) for name, tensor in tensors.items()}
+    arrays: dict[str, Any] = {name: _contiguous(tensor.values) for name, tensor in tensors.items()}
+    arrays |= _visible_keys(report)
     arrays |= {f"axes.{name}": np.array(tensor.axes) for name, tensor in tensors.items()}
     tokens = {"tokens": report.tokens, "context_tokens": report.context_tokens}
     arrays |= {name: np.array(texts) for name, texts in tokens.items() if texts}
@@ -101,7 +104,8 @@ def write_safetensors(reports: Iterable[Report], stream: BinaryIO, display: Disp
     the other (https://huggingface.co/docs/safetensors).
     """
     (report,) = reports
-    arrays = {name: _contiguous(tensor) for name, tensor in _named_tensors(report).items()}
+    arrays = {name: _contiguous(tensor.values) for name, tensor in _named_tensors(report).items()}
+    arrays |= _visible_keys(report)
     # Larger numbers first, so that each begins at a multiple of its size.
     arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].itemsize))
     header: dict[str, Any] = {"__metadata__": {"report": _json_without_arrays(report)}}
@@ -130,7 +134,10 @@ def _named_tensors(report: Report) -> dict[str, NamedTensor]:
 def _json_without_arrays(report: Report) -> str:
     """The report's JSON form with null in the place of every array."""
     fields: dict[str, Any] = report.fields()
-    fields["tensors"] = {name: {**tensor, "values": None} for name, tensor in fields["tensors"].items()}
+    for tensor in fields["tensors"].values():
+        tensor["values"] = None
+        if "visible" in tensor.get("mask", ()):
+            tensor["mask"]["visible"] = None
     fields["statistics"] = {
         group: dict.fromkeys(members) if isinstance(members, Tensors) else members
         for group, members in report.statistics.items()
@@ -138,9 +145,19 @@ def _json_without_arrays(report: Report) -> str:
     return "".join(pieces(fields))
 
 
-def _contiguous(tensor: NamedTensor) -> np.ndarray:
+def _visible_keys(report: Report) -> dict[str, np.ndarray]:
+    """The keys that masks without a rule leave visible, as `visible.weights`."""
+    masks = {f"visible.{name}": tensor.mask for name, tensor in report.tensors.items()}
+    return {
+        name: _contiguous(mask.visible)
+        for name, mask in masks.items()
+        if mask is not None and mask.visible is not None
+    }
+
+
+def _contiguous(values: np.ndarray) -> np.ndarray:
     """The numbers in order, little end first."""
-    return np.ascontiguousarray(tensor.values, dtype=tensor.values.dtype.newbyteorder("<"))
+    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
 
 
 ColumnTypes = Mapping[str, str]
@@ -328,7 +345,6 @@ MATRIX = ("query", "key")
 PLACE_TEXTS = ("module", "kind", "stack")
 """Where a head is, beside its layer."""
 LONG_COLUMNS = ("name", "row", *(name for axis in AXES for name in (axis, f"{axis}_text")), "text", "value")
-TOLERANCE = 1e-5
 
 
 def main_table(report: Report) -> DataTable:
@@ -345,7 +361,7 @@ def main_table(report: Report) -> DataTable:
         return table_named(report, first)
     matrices = {name: tensor for name, tensor in report.tensors.items() if tensor.axes[-2:] == MATRIX}
     if matrices:
-        return table_of_tensors(report, _of_equal_axes(_with_scaled_scores(report, matrices)))
+        return table_of_tensors(report, _of_equal_axes(_with_scaled_scores(matrices)))
     if rows := report.tensors_of("rows"):
         return table_of_tensors(report, rows)
     groups = _groups_of_same_names(report)
@@ -362,7 +378,7 @@ def table_named(report: Report, name: str) -> DataTable:
     """
     if name not in report.statistics and name in (declared := _declared_tables(report)):
         return DataTable(declared[name], lambda: iter([]))
-    tensors = _with_scaled_scores(report, report.tensors)
+    tensors = _with_scaled_scores(report.tensors)
     names = tuple(dict.fromkeys((*tensors, *report.statistics, "statistics", "all")))
     if name not in names:
         raise NoSuchTable(name, names)
@@ -477,8 +493,8 @@ def _long_column(table: Table, name: str) -> list[Row]:
     return rows
 
 
-def _with_scaled_scores(report: Report, tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
-    """The tensors, and after scores the scaled ones, where scaling only multiplied them by a factor."""
+def _with_scaled_scores(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
+    """The tensors, and after scores the scaled ones, where their scale is known."""
     completed: dict[str, NamedTensor] = {}
     for name, tensor in tensors.items():
         completed[name] = tensor
@@ -488,30 +504,11 @@ def _with_scaled_scores(report: Report, tensors: Mapping[str, NamedTensor]) -> d
         if scaled in tensors:
             completed.pop(scaled, None)  # an explanation has them in front
             completed[scaled] = tensors[scaled]
-        elif (factor := _scale(report, name, scaled)) is not None:
+        elif tensor.scale is not None:
             # In double precision, then rounded as scores are: a saved report gives the same.
-            product = (tensor.values.astype(np.float64) * factor).astype(np.float32)
-            completed[scaled] = NamedTensor(tensor.axes, product)
+            product = (tensor.values.astype(np.float64) * tensor.scale).astype(np.float32)
+            completed[scaled] = replace(tensor, values=product, scale=None)
     return completed
-
-
-def _scale(report: Report, name: str, scaled: str) -> float | None:
-    """The factor between the moments of both, to float32; None where something else happened to the scores.
-
-    A softcap or a bias changes smallest, mean and largest in different ways.
-    """
-    before, after = report.numbers(name), report.numbers(scaled)
-    pairs = [(before.get(moment), after.get(moment)) for moment in ("min", "mean", "max")]
-    if any(None in pair for pair in pairs):
-        return None
-    unscaled, moments = np.array(pairs, dtype=np.float64).T
-    largest = np.abs(unscaled).argmax()
-    for after_scale in (moments, moments[::-1]):  # a negative factor makes the largest the smallest
-        factor = after_scale[largest] / unscaled[largest] if unscaled[largest] else 0.0
-        tolerance = TOLERANCE * np.abs(moments).max()
-        if factor and np.allclose(after_scale, unscaled * factor, rtol=0, atol=tolerance):
-            return float(factor)
-    return None
 
 
 def write_csv(reports: Iterable[Report], stream: IO[str], display: Display) -> None:

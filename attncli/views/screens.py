@@ -154,7 +154,7 @@ class MatrixPart:
         self.precision = display.precision + (self.num_keys > MANY_KEYS)
         self.rows = min(rows, self.num_queries)
         # On a terminal the last queries of a causal matrix: they see most.
-        self.first = self.num_queries - self.rows if display.height is not None and _is_causal(first) else 0
+        self.first = self.num_queries - self.rows if display.height is not None and first.is_causal else 0
         self.values = np.concatenate([matrix.drawn[self.shown] for matrix in matrices.values()])
         self.largest = largest_keys(self.values)
         self.grid = self._whole() or self._cut()
@@ -209,17 +209,6 @@ class MatrixPart:
                 yield f"{noun} {first}"
             elif first < end:
                 yield f"{PLURALS.get(noun, f'{noun}s')} {first}-{end - 1}"
-
-
-def _is_causal(matrix: Matrix) -> bool:
-    """Whether each query sees one key more than the one before it, the last one all."""
-    num_queries, num_keys = matrix.values.shape
-    hidden, first = matrix.hidden, num_keys - num_queries
-    return (
-        hidden is not None
-        and first >= 0
-        and bool(hidden[np.triu_indices(num_queries, 1 + first, num_keys)].all())
-    )
 
 
 def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = MOST_ROWS) -> Elastic:

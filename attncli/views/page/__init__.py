@@ -221,7 +221,7 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
     What lies on a picture has queries, or one row for the look of the chosen one.
     """
     is_pictured = name in pictured(report)
-    hidden = hidden_cells(report, name, tensor)
+    hidden = hidden_cells(name, tensor)
     if is_pictured and "query" not in tensor.axes:
         tensor, hidden = (
             NamedTensor((*tensor.axes[:-1], "query", "key"), tensor.values[..., np.newaxis, :]),

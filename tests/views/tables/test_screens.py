@@ -16,7 +16,7 @@ from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
 from attncli.records.attention import LayerStatistics
 from attncli.records.surveys import HeadSurvey
-from attncli.report import NamedTensor, Numbers, Report, Table
+from attncli.report import Mask, NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import build_spec
 from attncli.views import Display
@@ -48,7 +48,9 @@ SELF = Report(
     ENVIRONMENT,
     ("a", "cat", "a"),
     tensors={
-        "weights": NamedTensor(("query", "key"), np.array([[1, 0, 0], [0.25, 0.75, 0], [0.2, 0.7, 0.1]]))
+        "weights": NamedTensor(
+            ("query", "key"), np.array([[1, 0, 0], [0.25, 0.75, 0], [0.2, 0.7, 0.1]]), Mask(causal=True)
+        )
     },
     statistics={
         "scores": Numbers(mean=0.5, variance=63.7, min=-1.0, max=9.0),
