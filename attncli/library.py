@@ -78,9 +78,9 @@ from attncli.models.model_arguments import (
 from attncli.models.predicted import (
     Judged,
     Predicted,
+    check_swap,
     judged_reading,
-    predicted_pair,
-    predicted_reading,
+    predicted_of,
     read_judged,
 )
 from attncli.models.pretrained import (
@@ -367,28 +367,21 @@ def ablate(
     names, later = head_names(heads), None if into is None else head_name(into)
     are_pairs = all(isinstance(prompt, Predicted) and prompt.other is not None for prompt in texts)
     num_others = len(texts) if are_pairs else None if others is None else len(others)
-    _check_swap(method, len(texts), num_others, token, later)
+    check_swap(method, len(texts), num_others, token, later)
 
     with in_use(model) as pretrained:
-        readings = []
-        for place, prompt in enumerate(texts):
-            reading = _read(pretrained, prompt)
-            if isinstance(reading, Predicted):
-                predicted = reading
-            elif others is None:
-                reader = reader_of(pretrained, reading)
-                predicted = predicted_reading(reading, reader, generator, answer=answer, against=against)
-            else:
-                predicted = predicted_pair(
-                    reading,
-                    _read(pretrained, others[place], "other"),
-                    pretrained,
-                    generator,
-                    answer=answer,
-                    against=against,
-                    token=None if token == "each" else token,
-                )
-            readings.append(predicted)
+        readings = [
+            predicted_of(
+                _read(pretrained, prompt),
+                None if others is None else _read(pretrained, others[place], "other"),
+                pretrained,
+                generator,
+                answer=answer,
+                against=against,
+                token=None if token == "each" else token,
+            )
+            for place, prompt in enumerate(texts)
+        ]
         return ablated(
             reader_of(pretrained, readings[0]),
             readings,
@@ -400,20 +393,6 @@ def ablate(
             into=later,
             progress=progress,
         )
-
-
-def _check_swap(
-    method: str, num_texts: int, num_others: int | None, token: int | str | None, into: str | None
-) -> None:
-    """UserError where what swaps heads between two prompts is not given whole, or to another method."""
-    if method != "swap":
-        for key, value in {"other": num_others, "token": token, "into": into}.items():
-            if value is not None:
-                raise UserError(f"{key}: needs method swap (got {method})")
-    elif num_others is None:
-        raise UserError("other: must be given with method swap: another prompt")
-    elif num_others != num_texts:
-        raise UserError(f"other: must hold one prompt for each text, {num_texts} (got {num_others})")
 
 
 @checked

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from attncli.records.columns import Result
+from attncli.records.columns import Cells, Records, Result
 from attncli.records.kinds import KINDS
 from attncli.records.values import (
     AXES,
@@ -326,8 +326,18 @@ def plain(value: Any) -> Any:
         return cells.tolist()
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, Records):
+        columns = [_plain_column(cells) for cells in value.cells.values()]
+        return [dict(zip(value.cells, row, strict=True)) for row in zip(*columns, strict=True)]
     if isinstance(value, list | tuple | Table):
         return [plain(item) for item in value]
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     return value
+
+
+def _plain_column(cells: Cells) -> list[Any]:
+    """The cells of a table's column: of all rows at once, which takes a fraction of the time."""
+    if not isinstance(cells, np.ndarray) or np.issubdtype(cells.dtype, np.floating):
+        return [*plain(cells if isinstance(cells, np.ndarray) else [*cells])]
+    return [plain(cell) for cell in cells.tolist()]

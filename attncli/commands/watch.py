@@ -12,8 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from attncli.commands.command import (
     COLOR,
     CONFIG,
@@ -52,7 +50,7 @@ from attncli.records.steps import (
     PatternOverSteps,
     StepOfHead,
 )
-from attncli.report import PLACES, NamedTensor, Report, Row
+from attncli.report import NamedTensor, Report, Row
 from attncli.runs.reading import Reader, reading
 from attncli.runs.report_values import Condition, Expectations, parse_conditions
 from attncli.runs.store import open_store
@@ -62,7 +60,6 @@ from attncli.settings.heads import HeadsSpec
 from attncli.views import load_view
 
 if TYPE_CHECKING:
-    from attncli.measure.training import HeadsOverSteps
     from attncli.runs.checkpoints import Checkpoint, CheckpointSurveys
     from attncli.runs.training_steps import StoredSteps
 
@@ -150,13 +147,10 @@ def _head_named(head: str) -> NamedHead:
 
 
 def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) -> Report:
-    from attncli.measure.training import heads_in_training
-
-    stacks = steps.stacks()
-    result = heads_in_training(stacks, steps.losses())
+    result = steps.of_all_heads()
     numbers = [name for name in result.steps.cells if not name.endswith(COUNT)]
     tensors = {name: NamedTensor(("point",), result.steps.column(name)) for name in numbers}
-    tensors |= _grids(stacks)
+    tensors |= steps.tensors()
     notes = [f"No head at any step: {', '.join(result.never)}."] if result.never else []
     return _built(path, steps, environment, tensors, result, notes, counted(len(result.heads), "head"))
 
@@ -186,28 +180,11 @@ def _built(
     )
 
 
-def _grids(stacks: "Sequence[HeadsOverSteps]") -> dict[str, NamedTensor]:
-    """Each statistic by step, layer and head; of a model of several stacks a grid for each of them."""
-    return {
-        f"{name} {over.stack.name}" if len(stacks) > 1 else name: NamedTensor(("step", *PLACES), values)
-        for over in stacks
-        for name, values in over.statistics.items()
-    }
-
-
 def _report_of_head(
     path: Path, steps: "StoredSteps", environment: Mapping[str, str], layer: int, head: int
 ) -> Report:
     """Every statistic of a head over the steps, and its pattern at each."""
-    from attncli.measure.training import head_in_training
-
-    stacks = steps.stacks()
-    with_head = [over for over in stacks if over.has_head(layer, head)]
-    if not with_head:
-        layers, heads = np.max([over.is_head.shape for over in stacks], axis=0).tolist()
-        known = f"layers 0 to {layers - 1}, heads 0 to {heads - 1}"
-        raise UserError(f"--head: must be a head of {steps.name}: {known} (got {layer}:{head})")
-    result = head_in_training(with_head, steps.losses(), layer, head)
+    result = steps.of_head(layer, head)
     names = ("step", *result.number_names())
     tensors = {name: NamedTensor(("point",), result.head.column(name)) for name in names}
     report = _built(path, steps, environment, tensors, result, (), f"head {layer}:{head}")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attncli.errors import UserError
 from attncli.models.answers import log_probabilities_at, one_token_each
-from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading
+from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, reader_of
 from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
@@ -154,6 +154,39 @@ def predicted_pair(
     generator.set_state(state)
     there = predicted_reading(other, pretrained, generator, answer=answer, against=against, key="other")
     return _swapped(here, there, token)
+
+
+def predicted_of(
+    reading: Reading,
+    other: Reading | None,
+    pretrained: Pretrained,
+    generator: torch.Generator,
+    *,
+    answer: str | None = None,
+    against: str | None = None,
+    token: int | None = None,
+) -> Predicted:
+    """What is predicted of a prompt, with the other one where there is one; the reading itself if it says."""
+    if isinstance(reading, Predicted):
+        return reading
+    if other is None:
+        reader = reader_of(pretrained, reading)
+        return predicted_reading(reading, reader, generator, answer=answer, against=against)
+    return predicted_pair(reading, other, pretrained, generator, answer=answer, against=against, token=token)
+
+
+def check_swap(
+    method: str, num_texts: int, num_others: int | None, token: int | str | None, into: str | None
+) -> None:
+    """UserError where what swaps heads between two prompts is not given whole, or to another method."""
+    if method != "swap":
+        for key, value in {"other": num_others, "token": token, "into": into}.items():
+            if value is not None:
+                raise UserError(f"{key}: needs method swap (got {method})")
+    elif num_others is None:
+        raise UserError("other: must be given with method swap: another prompt")
+    elif num_others != num_texts:
+        raise UserError(f"other: must hold one prompt for each text, {num_texts} (got {num_others})")
 
 
 def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predicted:

@@ -10,9 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
-from attncli.measure.training import SUMMARIES, HeadsOverSteps, step_rows
-from attncli.records.steps import count_name
+from attncli.errors import UserError
+from attncli.measure.training import (
+    SUMMARIES,
+    HeadsOverSteps,
+    head_in_training,
+    heads_in_training,
+    step_rows,
+)
+from attncli.records.steps import HeadInTraining, HeadsInTraining, count_name
 from attncli.records.surveys import Stack
+from attncli.records.values import PLACES, NamedTensor
 from attncli.report import Report
 from attncli.report_parts import versions
 from attncli.runs.chunks import Chunk, ChunkResult
@@ -210,6 +218,29 @@ class StoredSteps:
             whole = {name: np.stack(grids[name]) for name in names if len(grids[name]) == len(self.steps)}
             stacks.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))
         return stacks
+
+    def of_all_heads(self) -> HeadsInTraining:
+        """What all heads do over the steps."""
+        return heads_in_training(self.stacks(), self.losses())
+
+    def of_head(self, layer: int, head: int) -> HeadInTraining:
+        """Every statistic of a head over the steps; UserError for one that no stack has."""
+        stacks = self.stacks()
+        with_head = [over for over in stacks if over.has_head(layer, head)]
+        if not with_head:
+            layers, heads = np.max([over.is_head.shape for over in stacks], axis=0).tolist()
+            known = f"layers 0 to {layers - 1}, heads 0 to {heads - 1}"
+            raise UserError(f"--head: must be a head of {self.name}: {known} (got {layer}:{head})")
+        return head_in_training(with_head, self.losses(), layer, head)
+
+    def tensors(self) -> dict[str, NamedTensor]:
+        """Each statistic by step, layer and head; of a model of several stacks a grid for each of them."""
+        stacks = self.stacks()
+        return {
+            f"{name} {over.stack.name}" if len(stacks) > 1 else name: NamedTensor(("step", *PLACES), values)
+            for over in stacks
+            for name, values in over.statistics.items()
+        }
 
 
 def text_key(settings: Mapping[str, Any], sentence: str | None) -> bytes:

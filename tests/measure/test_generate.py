@@ -470,6 +470,17 @@ def test_retrieval_is_that_of_a_naive_loop(needle: str) -> None:
     assert title in shown("table", [report], width=100)
 
 
+def test_as_much_can_be_written_as_leaves_a_place_for_the_prompt(tmp_path: Path) -> None:
+    """The last token that is written is not read."""
+    folder = save_writer(tmp_path, "Llama")
+    change(folder / "config.json", max_position_embeddings=17)
+    run("generate", model=str(folder), sentence="w3", max_new_tokens=15)
+    with pytest.raises(UserError, match=r"sentence: must be at most 2 tokens .* beside 16 new ones"):
+        run("generate", model=str(folder), sentence="w3", max_new_tokens=16)
+    with pytest.raises(UserError, match=r"max_new_tokens: must be at most 17 .*\(got 18\)"):
+        run("generate", model=str(folder), sentence="w3", max_new_tokens=18)
+
+
 @pytest.mark.parametrize(
     ("side", "place", "is_kept"),
     [
