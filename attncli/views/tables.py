@@ -33,6 +33,7 @@ from attncli.views.matrices import chosen_parts, head_name, missing_parts, named
 from attncli.views.mistake_screens import MISTAKE_SCREEN, MISTAKES_SCREEN
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
+from attncli.views.recording_screens import RECORDED_SCREEN
 from attncli.views.relation_screens import RELATIONS_SCREEN
 from attncli.views.screens import (
     ATTENTION_SCREEN,
@@ -122,6 +123,7 @@ HEATMAP = "--format heatmap"
 # Of reports without a Spec, by their kinds; of those of a store, whether there is one.
 NEXT_STEPS = {
     "diff": ("--show weights", "--show statistics", "-o page.html"),
+    "record": ("--calls all", "--show heads", "--show modules", "-o page.html"),
     "results": ("--statistic NAME", "--group-by none", "-o summary.csv"),
     "show": ("--show all", HEATMAP, "-o page.html"),
     "watch": ("--head LAYER:HEAD", "-o page.html", "-o steps.csv"),
@@ -208,7 +210,7 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
     for screen in (
         *(EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN, LIMITED_SCREEN, POLICIES_SCREEN),
         *(SOURCE_SCREEN, RETRIEVAL_SCREEN, CIRCUIT_SCREEN, COMPOSITIONS_SCREEN),
-        *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN),
+        *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN, RECORDED_SCREEN),
         *(ATTENTION_SCREEN, OUTSIDE_SCREEN, AVERAGE_SCREEN, SCALE_SCREEN, NORM_SCREEN),
         *(MISTAKES_SCREEN, MISTAKE_SCREEN),
     )
