@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from attncli.records.attention import AttentionStatistics, AverageStatistics, OutsideWeights
+from attncli.records.attention import AverageStatistics, LayerStatistics, OutsideWeights
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import ReportDifferences, TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
@@ -21,9 +21,9 @@ from attncli.records.values import is_table_of_heads
 from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
-    "self": AttentionStatistics,
-    "multihead": AttentionStatistics,
-    "cross": AttentionStatistics,
+    "self": LayerStatistics,
+    "multihead": LayerStatistics,
+    "cross": LayerStatistics,
     "show": OutsideWeights,
     "average": AverageStatistics,
     "scale-demo": ScaleEffects,

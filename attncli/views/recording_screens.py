@@ -115,6 +115,7 @@ def _end_of_path(path: str, most: int) -> str:
     return path if len(path) <= most else f"…{path[1 - most :]}"
 
 
+NEXT_STEPS = ("--calls all", "--show modules", "--show heads", "-o page.html")
 RECORDED_SCREEN = FirstScreen(
     RecordedHeads,
     (
@@ -124,5 +125,6 @@ RECORDED_SCREEN = FirstScreen(
         Special(maps_part),
         Notes(apart=True),
     ),
+    next_steps=lambda *_: NEXT_STEPS,
 )
 """Which module each layer is, the patterns, and a letter for each head."""
