@@ -1,6 +1,7 @@
 """The steps of a generation with a cache as one text: rows of queries that follow the keys so far."""
 
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from jaxtyping import Bool, Float
@@ -88,8 +89,11 @@ class GrowingText:
             or layer.rules.sink is not None
         ):
             return False
-        parts = layer.key[:, :, : self.num_tokens].split([key.shape[2] for key in self.keys], dim=2)
-        return all(map(torch.equal, parts, self.keys))
+        ends = accumulate(key.shape[2] for key in self.keys)
+        return all(
+            torch.equal(layer.key[:, :, end - key.shape[2] : end], key)
+            for end, key in zip(ends, self.keys, strict=True)
+        )
 
     def add(self, layer: AttentionLayer) -> None:
         """Take in a call that continues the text."""

@@ -281,7 +281,7 @@ class Recorder:
                 for row, module in zip(rows, modules, strict=True)
             )
             parts = {name: kept for name, kept in vars(survey).items() if name != "notes"}
-            sizes = [row.num_queries for row in rows if row.kind == "self"] or [rows[0].queries]
+            sizes = [row.num_queries for row in rows if row.kind == "self"] or [rows[0].num_queries]
             parts["tokens_of_text"] = max(sizes)
             return RecordedHeads(**parts, modules=table, notes=(*notes, *self._notes(table)))
 
@@ -318,6 +318,16 @@ class Recorder:
             size = "×".join(map(str, self.grid))
             notes.append(f"grid: no self-attention was over {size} patches or more.")
         return notes
+
+    def names_of(self, count: int) -> list[str]:
+        """The names of so many tokens: as given, or by their places on the grid; else none."""
+        if self.tokens is not None and len(self.tokens) == count:
+            return [*self.tokens]
+        if self.grid is None or count < self.grid[0] * self.grid[1]:
+            return []
+        rows, columns = self.grid
+        before = [f"+{number}" for number in range(count - rows * columns)]
+        return [*before, *(f"r{row + 1}c{column + 1}" for row in range(rows) for column in range(columns))]
 
     def maps(self, stack: str) -> dict[str, Float[np.ndarray, "layer head query key"]]:
         """The maps of a stack by their names, of the first text, NaN where a layer has fewer heads.
@@ -414,11 +424,11 @@ def _maps_of(computed: Computed) -> dict[str, Float[np.ndarray, "head query key"
 def _described(module: HeardModule, layer: LayerOrWeights) -> RecordedModule:
     """The sizes of a call, and which keys its queries see."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
-    is_layer = isinstance(layer, AttentionLayer)
+    head_dim, scale, visibility = None, None, None
     if isinstance(layer, AttentionLayer):
-        visibility: Visibility | None = layer.visibility
-    else:
-        visibility = recognised(layer.seen) if layer.seen.numel() <= MOST_RECOGNISED else None
+        head_dim, scale, visibility = layer.query.shape[-1], layer.scale, layer.visibility
+    elif layer.seen.numel() <= MOST_RECOGNISED:
+        visibility = recognised(layer.seen)
     return RecordedModule.single(
         stack=module.place.stack,
         layer=module.place.layer,
@@ -429,10 +439,10 @@ def _described(module: HeardModule, layer: LayerOrWeights) -> RecordedModule:
         heads=num_heads,
         queries=num_queries,
         keys=num_keys,
-        head_dim=layer.query.shape[-1] if is_layer else None,
+        head_dim=head_dim,
         mask="other" if visibility is None else mask_name(visibility),
         window=None if visibility is None else visibility.window,
-        scale=layer.scale if is_layer else None,
+        scale=scale,
         calls=module.measured,
         measured=module.measured,
     )
