@@ -13,6 +13,9 @@ LEAVES = {"arguments", "errors", "files", "records", "report", "plain_text"}
 ARROWS = {
     "cli": {"commands", "settings", "core", "signals", *LEAVES},
     "api": {"settings", "runs", "models", "views", *LEAVES},
+    "child": {"program"},  # loaded by its file, in other programs
+    "program": {"measure", "models", "views", "commands", *LEAVES},
+    "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
         *("library", "runs", "views", "settings", "toys", "measure", "models", "core"),
