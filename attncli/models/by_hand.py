@@ -273,10 +273,15 @@ class Follower:
         kept = self._memory.get(storage._cdata)
         if kept is None:
             if len(self._memory) >= MOST_SOURCES:
-                self._memory = {key: kept for key, kept in self._memory.items() if not kept[0].expired()}
+                self._memory = {
+                    address: kept
+                    for address, kept in self._memory.items()
+                    if not kept[0].expired()  # type: ignore[no-untyped-call]
+                }
             self._num_sources += 1
-            kept = self._memory[storage._cdata] = StorageWeakRef(storage), self._num_sources
-        return frozenset({(kept[1], tensor.storage_offset())})
+            weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            kept = self._memory[storage._cdata] = weak, self._num_sources
+        return frozenset({(kept[1], int(tensor.storage_offset()))})
 
     def is_self(self, left: Tensor, right: Tensor, *, are_as_many: bool) -> bool | None:
         """Whether two tensors were made of the same; None where that is not known.
@@ -472,13 +477,13 @@ class Follower:
         summed = [label for label in inputs[0] if label in inputs[1] and label not in out]
         if not summed or any(label not in (*out, *summed) for labels in inputs for label in labels):
             return
-        tokens = []
+        tokens: list[str | None] = []
         for tensor, labels, others in zip(operands, inputs, reversed(inputs), strict=True):
             alone = [label for label in out if label in labels and label not in others]
             known = self.of(tensor)
             features = _feature_axes(tensor, known.features) if isinstance(known, Projected) else ()
             plain = [label for label in alone if labels.index(label) - len(labels) not in (features or ())]
-            tokens.append((plain or alone or [None])[-1])
+            tokens.append(next(reversed(plain or alone), None))
         if tokens == [None, None]:
             return
         lead = [label for label in out if label not in tokens]
@@ -487,9 +492,9 @@ class Follower:
                 _arranged(tensor.detach(), labels, lead, [] if token is None else [token], summed)
                 for tensor, labels, token in zip(operands, inputs, tokens, strict=True)
             )
-        axes = [None if token is None else out.index(token) - len(out) for token in tokens]
+        left_axis, right_axis = (None if token is None else out.index(token) - len(out) for token in tokens)
         is_self = self.is_self(*operands, are_as_many=left.shape[-2] == right.shape[-2])
-        self.note(result, Scores(left, right, 1.0, is_self, *axes))
+        self.note(result, Scores(left, right, 1.0, is_self, left_axis, right_axis))
 
     def softmax(self, call: TorchCall) -> None:
         """A softmax over keys gives weights."""
@@ -643,11 +648,11 @@ def _scaled(known: Scores, tensor: Tensor, factor: object, *, is_divided: bool) 
     with unseen():
         factor = factor.detach().reshape(*[1] * (tensor.ndim - factor.ndim), *factor.shape)
         factor = _placed(1 / factor if is_divided else factor, *axes)
-        for name in ("left", "right"):
-            part = getattr(known, name)
-            if factor.shape[-1] == 1 and (led := with_lead(part, tensor_lead(tensor, axes))) is not None:
-                return replace(known, **{name: led * factor})
-            factor = factor.mT
+        lead = tensor_lead(tensor, axes)
+        if factor.shape[-1] == 1 and (left := with_lead(known.left, lead)) is not None:
+            return replace(known, left=left * factor)
+        if factor.shape[-2] == 1 and (right := with_lead(known.right, lead)) is not None:
+            return replace(known, right=right * factor.mT)
     return known  # a mask of zeros and ones
 
 
@@ -905,7 +910,7 @@ STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys(CONVOLUTIONS, Follower.convolve),
     **dict.fromkeys(MATMULS, Follower.multiply),
     **dict.fromkeys(_functions("baddbmm"), Follower.add_product),
-    **dict.fromkeys({torch.einsum, functional.torch.functional.einsum}, Follower.einsum),
+    **dict.fromkeys({torch.einsum, torch.functional.einsum}, Follower.einsum),
     **dict.fromkeys(SOFTMAXES, Follower.softmax),
     **dict.fromkeys(_functions("setitem"), Follower.overwrite),
 }
