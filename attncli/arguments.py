@@ -251,13 +251,13 @@ def named(known: Collection[str]) -> Callable[[Any], list[str]]:
     return lambda value: list(dict.fromkeys(map(check, listed(value))))
 
 
-Rows = TypeVar("Rows")
+CheckedRows = TypeVar("CheckedRows")
 
 
-def rows_with(*columns: str, given_as: Callable[[list[Any]], Rows]) -> Callable[[Any], Rows]:
+def rows_with(*columns: str, given_as: Callable[[list[Any]], CheckedRows]) -> Callable[[Any], CheckedRows]:
     """A check for rows of a survey that have these columns, which gives them in another form."""
 
-    def check(value: Any) -> Rows:
+    def check(value: Any) -> CheckedRows:
         rows: list[Any] = listed(value) if is_list(value) else [value]
         for row in rows:
             if not isinstance(row, Mapping):

@@ -290,8 +290,8 @@ def read_tokens(file: str) -> tuple[str, ...]:
 def _json_list(text: str) -> tuple[str, ...] | None:
     """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
     try:
-        found = json.loads(text)
+        tokens = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    is_list = isinstance(found, list) and all(isinstance(token, str) for token in found)
-    return tuple(found) if is_list and found else None
+    is_list = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
+    return tuple(tokens) if is_list and tokens else None

@@ -1,19 +1,21 @@
-"""What is asked of a model, from texts to rows: the doors of `measure` (docs/python.md).
+"""What is asked of a model, from texts to results: the doors of `measure` (docs/python.md).
 
+Commands and users call the same functions, which import what they measure with when they are called.
 `model` is what `open_model` gives, or the name of a folder, which the first of several calls loads.
 `text` is a text or what `read_text`, `read_picture` and `read_probe` made; `texts` are many, or the name of a
-file of them. Heads are "0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)], one is "0:1" or (0, 1). Every result
-has lists of plain dicts: `pandas.DataFrame(found.heads)` is a data frame.
+file of them. Heads are "0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)], one is "0:1" or (0, 1). `progress` is
+called with the share that is done, or with the stage of long work. Every result has tables of typed rows:
+`pandas.DataFrame(result.heads)` is a data frame.
 
 Each call is held to its annotations before a model is loaded (`attncli.arguments`): UserError with a line for
 each argument that does not fit.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 
@@ -36,9 +38,7 @@ from attncli.arguments import (
     TokenNames,
     TopShare,
     by,
-    check_text,
     checked,
-    file_name,
     head_name,
     head_name_without_stack,
     head_names,
@@ -47,35 +47,42 @@ from attncli.arguments import (
     named,
     one_of,
     shares,
-    shown,
     token_names,
     whole_numbers,
 )
 from attncli.core.layer import AttentionLayer
-from attncli.core.names import CACHE_POLICIES, PATTERNS, ROW_STATISTICS, named_head
+from attncli.core.names import (
+    CACHE_POLICIES,
+    HEAD_PATTERNS,
+    PATTERNS,
+    ROW_STATISTICS,
+    USUAL_BUDGETS,
+    RemovalMethod,
+    SourceMethod,
+    WholeRows,
+    named_head,
+)
+from attncli.core.progress import Stage
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.ablate import ablated
-from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged
-from attncli.measure.circuit import compositions as compositions_of_heads
-from attncli.measure.circuit import head_edges as edges_of_heads
-from attncli.measure.examples import head_examples
-from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
-from attncli.measure.predicted import predicted_pair, predicted_reading
-from attncli.measure.prompt_cache import policy_costs, windows
-from attncli.measure.prompts import read_prompt
-from attncli.measure.relations import SentenceFile, sentences_of
-from attncli.measure.relations import relations as relations_of
-from attncli.measure.removal import RemovalMethod
-from attncli.measure.scores import score_parts as parts_of_score
-from attncli.measure.sources import SourceMethod, answer_to
-from attncli.measure.sources import answer_sources as sources_of_answer
-from attncli.measure.sources import retrieving_heads as heads_that_retrieve
-from attncli.measure.two_texts import text_differences as differences_of_texts
-from attncli.measure.why import attribution
-from attncli.measure.writing import written
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
+from attncli.models.model_arguments import (
+    Model,
+    OneOrMoreTexts,
+    Sources,
+    TextOrPrompt,
+    TextOrReading,
+    TextsOrFile,
+)
+from attncli.models.predicted import (
+    Judged,
+    Predicted,
+    check_swap,
+    judged_reading,
+    predicted_of,
+    read_judged,
+)
 from attncli.models.pretrained import (
     Pretrained,
     Reading,
@@ -84,7 +91,15 @@ from attncli.models.pretrained import (
     reader_of,
     words_of_characters,
 )
-from attncli.models.source_texts import SourcedText, Split, read_sourced, split_text, with_documents
+from attncli.models.prompts import read_prompt
+from attncli.models.source_texts import (
+    SourcedReading,
+    SourcedText,
+    Split,
+    read_sourced,
+    split_text,
+    with_documents,
+)
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding
 from attncli.records.caches import LimitedHeads, PolicyCosts
@@ -98,67 +113,12 @@ from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.surveys import HeadSurvey
 from attncli.records.writings import WrittenText
 
+if TYPE_CHECKING:
+    from attncli.measure.heads import HeadOptions
 
-def _model(value: Any) -> Any:
-    if isinstance(value, Pretrained):
-        return value
-    if hasattr(value, "config"):
-        kind = type(value).__name__
-        raise ValueError(f"must be what open_model gives, as open_model(model, tokenizer) (got a {kind})")
-    try:
-        return file_name(value)
-    except ValueError:
-        instead = "must be what open_model gives, or the name of a model's folder"
-        raise ValueError(f"{instead} (got {shown(value)})") from None
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, str):
-        return check_text(value)
-    if not isinstance(value, Reading):
-        raise ValueError(f"must be text, or what read_text gives (got {shown(value)})")
-    return value
-
-
-def _one_or_more_texts(value: Any) -> Any:
-    texts = [value] if isinstance(value, str | Reading) else listed(value)
-    if not texts:
-        raise ValueError("must hold at least one text (got none)")
-    return [_text(one) for one in texts]
-
-
-def _texts(value: Any) -> Any:
-    if isinstance(value, str | PathLike):
-        return file_name(value)
-    texts = listed(value)
-    for one in texts:
-        if not isinstance(one, str):
-            raise ValueError(f"must hold texts (got {shown(one)})")
-    return texts
-
-
-def _sources(value: Any) -> Any:
-    if isinstance(value, str):
-        return check_text(value)
-    texts = value.sources if isinstance(value, SourcedText) else listed(value)
-    if not texts:
-        raise ValueError("must hold at least one source (got none)")
-    if isinstance(value, SourcedText):
-        return value
-    for one in texts:
-        if not isinstance(one, str):
-            raise ValueError(f"must be texts (got {shown(one)})")
-        check_text(one)
-    return texts
-
-
-TextOrReading = Annotated[str | Reading, by(_text)]
-OneOrMoreTexts = Annotated[str | Reading | Sequence[str | Reading], by(_one_or_more_texts)]
-TextsOrFile = Annotated[str | PathLike[str] | Iterable[str], by(_texts)]
-Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
-Sources = Annotated[str | Sequence[str] | SourcedText, by(_sources)]
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
 StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
+NamedPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
 
 
 def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
@@ -180,26 +140,26 @@ def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[C
     lacks.
     """
     chosen = whole_numbers(numbers)
-    found: list[CapturedLayer] = []
+    captured: list[CapturedLayer] = []
 
     def keep(layer: CapturedLayer) -> None:
         if chosen and layer.layer not in chosen:
             return
-        if not found:
+        if not captured:
             num_kept = (len(chosen) or pretrained.num_layers) * (3 if pretrained.has_decoder else 1)
             refuse_bytes("layers", num_kept * _num_bytes(layer), "fewer tokens, or some of the layers")
-        found.append(layer.copied())
-        if len(found) == len(chosen) and not pretrained.has_decoder:
+        captured.append(layer.copied())
+        if len(captured) == len(chosen) and not pretrained.has_decoder:
             raise StopCapture
 
     with in_use(model) as whole:
         reading = _read(whole, text)
         pretrained = reader_of(whole, reading)
         capture(pretrained.model, pretrained.inputs([reading]), keep)
-    missing = sorted({*chosen} - {layer.layer for layer in found})
+    missing = sorted({*chosen} - {layer.layer for layer in captured})
     if missing:
         raise UserError(f"numbers: {pretrained.name} has no such layer (got {missing[0]})")
-    return found
+    return captured
 
 
 def _num_bytes(layer: CapturedLayer) -> int:
@@ -228,6 +188,8 @@ def survey(
     `queries`. `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what cannot be
     measured on this text, or of this model; MemoryError.
     """
+    from attncli.measure.heads import HeadOptions, check_reading, surveyed
+
     _check_weighted(weighted, head_names(ablate))
     with in_use(model) as whole:
         reading = _read(whole, text)
@@ -266,9 +228,10 @@ def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = Fal
 
 @contextmanager
 def _many(
-    model: Model, texts: TextsOrFile, options: HeadOptions, *, truncate: bool
+    model: Model, texts: TextsOrFile, options: "HeadOptions", *, truncate: bool
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
     """The model in use, and the texts as it reads them."""
+    from attncli.measure.heads import check_reading
 
     def read(line: TextLine) -> Reading:
         words = words_of_characters if options.words else None
@@ -278,6 +241,9 @@ def _many(
 
     file: TextFile | ListedTexts
     with ExitStack() as opened:
+        if isinstance(texts, ManyTexts):
+            yield opened.enter_context(in_use(model)), texts
+            return
         if isinstance(texts, str | PathLike):
             file = opened.enter_context(TextFile(fspath(texts)))
         else:
@@ -303,6 +269,8 @@ def survey_texts(
     out, with a note; `truncate` cuts one that is too long, `words` merges tokens into words; the others are
     as in `survey`. UserError where no text can be read; MemoryError.
     """
+    from attncli.measure.heads import HeadOptions, head_totals
+
     _check_weighted(weighted, head_names(ablate), words=words)
     options = HeadOptions(
         skip_sink=skip_sink, words=words, weighted=weighted, rest=not (skip_sink or weighted)
@@ -330,6 +298,9 @@ def examples(
     The statistic is one of a row, as entropy, or a pattern, as induction. UserError for one that is neither,
     for a head that the model does not have, and for a model of two stacks.
     """
+    from attncli.measure.examples import head_examples
+    from attncli.measure.heads import HeadOptions
+
     _, layer, number = named_head(head_name_without_stack(head))
     options = HeadOptions(skip_sink=skip_sink, words=words)
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
@@ -346,13 +317,17 @@ def relations(
     *,
     truncate: bool = False,
     ablate: HeadsArgument = (),
+    progress: Callable[[float], None] | None = None,
 ) -> HeadRelations:
     """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
 
     UserError for a file that is no such file, and for a model of two stacks; see `HeadRelations`.
     """
+    from attncli.measure.relations import SentenceFile, sentences_of
+    from attncli.measure.relations import relations as relations_of
+
     with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
-        many = sentences_of(file, pretrained, truncate=truncate)
+        many = sentences_of(file, pretrained, truncate=truncate, progress=progress)
         result = relations_of(pretrained, many, ablate=head_names(ablate))
     return replace(result, notes=(*many.notes(), *result.notes))
 
@@ -372,6 +347,7 @@ def ablate(
     token: Position | Literal["each"] | None = None,
     into: HeadArgument | None = None,
     seed: Seed = 0,
+    progress: Callable[[float], None] | None = None,
 ) -> HeadEffects:
     """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
 
@@ -383,31 +359,31 @@ def ablate(
     position `token`, or at each by itself; `into` one later head alone, or into all. `back` is the other
     direction. UserError for heads that are not there, and for what the model cannot do; MemoryError.
     """
+    from attncli.measure.ablate import ablated
+
     generator = torch.Generator().manual_seed(seed)
     texts = [text] if isinstance(text, str | Reading) else text
     others = [other] if isinstance(other, str | Reading) else other
     names, later = head_names(heads), None if into is None else head_name(into)
-    _check_swap(method, len(texts), None if others is None else len(others), token, later)
+    are_pairs = all(isinstance(prompt, Predicted) and prompt.other is not None for prompt in texts)
+    num_others = len(texts) if are_pairs else None if others is None else len(others)
+    check_swap(method, len(texts), num_others, token, later)
 
     with in_use(model) as pretrained:
-        readings = []
-        for place, prompt in enumerate(texts):
-            reading = _read(pretrained, prompt)
-            if others is None:
-                predicted = predicted_reading(reading, pretrained, generator, answer=answer, against=against)
-            else:
-                predicted = predicted_pair(
-                    reading,
-                    _read(pretrained, others[place], "other"),
-                    pretrained,
-                    generator,
-                    answer=answer,
-                    against=against,
-                    token=None if token == "each" else token,
-                )
-            readings.append(predicted)
+        readings = [
+            predicted_of(
+                _read(pretrained, prompt),
+                None if others is None else _read(pretrained, others[place], "other"),
+                pretrained,
+                generator,
+                answer=answer,
+                against=against,
+                token=None if token == "each" else token,
+            )
+            for place, prompt in enumerate(texts)
+        ]
         return ablated(
-            pretrained,
+            reader_of(pretrained, readings[0]),
             readings,
             heads=names,
             method=method,
@@ -415,21 +391,8 @@ def ablate(
             approximate=approximate,
             each_token=token == "each",
             into=later,
+            progress=progress,
         )
-
-
-def _check_swap(
-    method: str, num_texts: int, num_others: int | None, token: int | str | None, into: str | None
-) -> None:
-    """UserError where what swaps heads between two prompts is not given whole, or to another method."""
-    if method != "swap":
-        for key, value in {"other": num_others, "token": token, "into": into}.items():
-            if value is not None:
-                raise UserError(f"{key}: needs method swap (got {method})")
-    elif num_others is None:
-        raise UserError("other: must be given with method swap: another prompt")
-    elif num_others != num_texts:
-        raise UserError(f"other: must hold one prompt for each text, {num_texts} (got {num_others})")
 
 
 @checked
@@ -441,6 +404,7 @@ def cache(
     window: Size | None = None,
     needle: NonBlankText | None = None,
     budget: Share | None = None,
+    progress: Callable[[Stage], None] | None = None,
 ) -> LimitedHeads:
     """What the model loses on a text where a key/value head keeps the first `sink` and last `window` keys.
 
@@ -449,9 +413,11 @@ def cache(
     the heads that keep everything. UserError for a model that keeps no cache, and a budget that is too small;
     MemoryError.
     """
+    from attncli.measure.cache import limited_heads
+
     with in_use(model) as pretrained:
         reading = _judged(pretrained, text, needle)
-        return limited_heads(pretrained, reading, sink=sink, window=window, budget=budget)
+        return limited_heads(pretrained, reading, sink=sink, window=window, budget=budget, progress=progress)
 
 
 @checked
@@ -460,10 +426,11 @@ def cache_policies(
     text: TextOrReading,
     *,
     policies: Policies = tuple(CACHE_POLICIES),
-    budgets: Budgets = (0.1, 0.3, 0.5),
+    budgets: Budgets = USUAL_BUDGETS,
     bits: KeyValueBits | None = None,
     needle: NonBlankText | None = None,
     every: Size | None = None,
+    progress: Callable[[Stage], None] | None = None,
 ) -> PolicyCosts:
     """What the model loses on the end of a text where a policy keeps a share of the keys before it.
 
@@ -471,6 +438,8 @@ def cache_policies(
     many tokens again and again. `bits` rounds keys and values. UserError for a policy that there is not, a
     text too short, and a model that cannot read on from kept keys; MemoryError.
     """
+    from attncli.measure.prompt_cache import policy_costs, windows
+
     names = listed(policies)
     if not names and bits is None:
         raise UserError("policies: must name at least one, where `bits` is not given (got none)")
@@ -478,7 +447,13 @@ def cache_policies(
         reading = _judged(pretrained, text, needle, every)
         readings = windows(pretrained, reading, every)
         return policy_costs(
-            pretrained, readings, policies=names, budgets=shares(budgets), bits=bits, every=every
+            pretrained,
+            readings,
+            policies=names,
+            budgets=shares(budgets),
+            bits=bits,
+            every=every,
+            progress=progress,
         )
 
 
@@ -487,6 +462,8 @@ def _judged(model: Pretrained, text: str | Reading, needle: str | None, every: i
         return read_judged(model, text, needle=needle, every=every)
     if needle is not None:
         raise UserError("needle: needs the text itself, which says where it stands")
+    if isinstance(text, Judged):
+        return text
     return judged_reading(check_made_for(model, text, "text"), model)
 
 
@@ -496,6 +473,8 @@ def text_differences(model: Model, a: TextOrReading, b: TextOrReading) -> TextDi
 
     UserError for what the model cannot do; MemoryError.
     """
+    from attncli.measure.two_texts import text_differences as differences_of_texts
+
     with in_use(model) as pretrained:
         return differences_of_texts(pretrained, _read(pretrained, a, "a"), _read(pretrained, b, "b"))
 
@@ -514,6 +493,8 @@ def why(
     With `against`, to how far it is above that token's. `head`, as 5:11, is split by tokens: by default the
     one that adds most. UserError for a model whose logits are not such a sum; MemoryError.
     """
+    from attncli.measure.why import attribution
+
     name = None if head is None else head_name(head)
     with in_use(model) as pretrained:
         return attribution(pretrained, _read(pretrained, text), answer=answer, against=against, head=name)
@@ -535,6 +516,8 @@ def score_parts(
     `over` of the heads that count most say what they looked at when they wrote. UserError for a model whose
     scores are not such sums, and a head or key that is not there; MemoryError.
     """
+    from attncli.measure.scores import score_parts as parts_of_score
+
     _, layer, number = named_head(head_name_without_stack(head))
     with in_use(model) as pretrained:
         reading = _read(pretrained, text)
@@ -542,51 +525,93 @@ def score_parts(
 
 
 @checked
-def head_edges(model: Model, text: OneOrMoreTexts, *, heads: HeadsWithoutStack = ()) -> HeadEdges:
+def head_edges(
+    model: Model,
+    text: OneOrMoreTexts,
+    *,
+    heads: HeadsWithoutStack = (),
+    pattern: NamedPattern | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> HeadEdges:
     """How much of what each head does, and of the logits, comes from each earlier part of the model.
 
-    On a text, or means over several with 95 % intervals; of some heads, as 18:6, or of all. UserError for a
-    model whose scores are not sums, and heads that are not there; MemoryError.
+    On a text, or means over several with 95 % intervals; of some heads, as 18:6, of those with a `pattern`
+    on most of the texts, or of all. UserError for a model whose scores are not sums, heads that are not
+    there, and a pattern that no head has; MemoryError.
     """
+    from attncli.measure.circuit import head_edges as edges_of_heads
+
     texts = [text] if isinstance(text, str | Reading) else text
     names = head_names_without_stack(heads)
+    if names and pattern is not None:
+        raise UserError("pattern: cannot be combined with `heads`")
     with in_use(model) as pretrained:
-        readings = [_read(pretrained, one) for one in texts]
-        return edges_of_heads(pretrained, readings, heads=names)
+        readings = [_read(pretrained, each) for each in texts]
+        return edges_of_heads(pretrained, readings, heads=names, pattern=pattern, progress=progress)
 
 
 @checked
-def compositions(model: Model, *, head: HeadWithoutStack | None = None) -> Compositions:
+def compositions(
+    model: Model,
+    *,
+    head: HeadWithoutStack | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Compositions:
     """How much of what earlier heads can write each head can read, and how much each copies, without a text.
 
-    Of all pairs of heads, or of those with one `head`, as 18:6. UserError for a model whose heads do not add
+    Of all pairs of heads, or those with the one `head`, as 18:6. UserError for a model whose heads do not add
     to a stream that later heads read; MemoryError.
     """
+    from attncli.measure.circuit import compositions as compositions_of_heads
+
     name = None if head is None else head_name_without_stack(head)
     with in_use(model) as pretrained:
-        return compositions_of_heads(pretrained, head=name)
+        return compositions_of_heads(pretrained, head=name, progress=progress)
 
 
 @checked
 def generate(
     model: Model,
-    text: NonBlankText,
+    text: TextOrPrompt,
     *,
     max_new_tokens: Size = 20,
     temperature: Temperature | None = None,
     top_p: TopShare | None = None,
     seed: Seed = 0,
     top_k: Size = 3,
+    layer: Count | None = None,
+    head: HeadWithoutStack | None = None,
+    maps: WholeRows = "none",
+    prefill_chunk: Size | None = None,
+    on_text: Callable[[str], None] | None = None,
 ) -> WrittenText:
     """The model continues a text; where each head looked for each new token, at the `top_k` keys first.
 
     The likeliest token each time, or one sampled at a temperature among the likeliest with `top_p` of the
-    probability. UserError for a model that cannot write; MemoryError.
+    probability. Of every head, of those of one `layer`, or of one `head`, as 17:3; `maps` keeps whole rows,
+    their mean or those of all heads. `on_text` gets what is written as it comes; Ctrl-C then ends it.
+    UserError for a model that cannot write; MemoryError.
     """
-    decoding = Decoding(max_new_tokens, temperature, top_p, seed)
+    from attncli.measure.writing import written
+
+    number = None
+    if head is not None:
+        _, layer, number = named_head(head_name_without_stack(head))
+    decoding = Decoding(max_new_tokens, temperature, top_p, seed, prefill_chunk)
     with in_use(model) as pretrained:
-        prompt = read_prompt(pretrained, text, max_new_tokens=max_new_tokens)
-        return written(pretrained, prompt, decoding, top_k=top_k)
+        prompt = text
+        if isinstance(prompt, str):
+            prompt = read_prompt(pretrained, prompt, max_new_tokens=max_new_tokens)
+        return written(
+            pretrained,
+            prompt,
+            decoding,
+            layer=layer,
+            head=number,
+            top_k=top_k,
+            whole_rows=maps,
+            on_text=on_text,
+        )
 
 
 @checked
@@ -603,36 +628,66 @@ def answer_sources(
     method: SourceMethod = "weights",
     num_runs: Size = 64,
     seed: Seed = 0,
+    on_text: Callable[[str], None] | None = None,
+    progress: Callable[[Stage], None] | None = None,
 ) -> AnswerSources:
     """Which sources an answer came from: one that is given, or what the model writes.
 
     `sources` are documents above the question, a text whose parts (`split`) are the sources, or a prompt of
     your own with its sources. `heads`, as `retrieving_heads` chose them, are told apart from all heads;
-    `method` is weights, removal or sampled. UserError for what the model cannot do; MemoryError.
+    `method` is weights, removal or sampled. `on_text` gets what is written as it comes, and a blank line
+    after it. UserError for what the model cannot do; MemoryError.
     """
-    if isinstance(sources, str):
-        sourced = split_text(sources, split, question=question, key="sources")
-    elif isinstance(sources, SourcedText):
-        sourced = sources
-    else:
-        documents = [(str(number), text) for number, text in enumerate(sources, start=1)]
-        sourced = with_documents(documents, question or "")
+    from attncli.measure.sources import AnswerWork, answer_to
+    from attncli.measure.sources import answer_sources as sources_of_answer
+
     with in_use(model) as pretrained:
-        if chat:
-            sourced = sourced.in_template(pretrained)
-        num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
-        reading = read_sourced(pretrained, sourced, num_new=num_new, key="sources")
-        ids = answer_to(pretrained, reading, answer, Decoding(max_new_tokens))
+        reading = sources
+        if not isinstance(reading, SourcedReading):
+            sourced = _sourced(question, reading, split)
+            if chat:
+                sourced = sourced.in_template(pretrained)
+            num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
+            reading = read_sourced(pretrained, sourced, num_new=num_new, key="sources")
+        work = None
+        if progress is not None:
+            num_new = max_new_tokens if answer is None else 0
+            work = AnswerWork(progress, reading, num_new, method, num_runs)
+        decoding = Decoding(max_new_tokens, seed=seed)
+        ids = answer_to(pretrained, reading, answer, decoding, on_text=on_text, work=work)
+        if on_text is not None and answer is None:
+            on_text("\n\n")
         return sources_of_answer(
-            pretrained, reading, ids, heads=head_names(heads), method=method, num_runs=num_runs, seed=seed
+            pretrained,
+            reading,
+            ids,
+            heads=head_names(heads),
+            method=method,
+            num_runs=num_runs,
+            seed=seed,
+            work=work,
         )
 
 
+def _sourced(question: str | None, sources: str | Sequence[str] | SourcedText, split: Split) -> SourcedText:
+    """The sources in their prompt."""
+    if isinstance(sources, SourcedText):
+        return sources
+    if isinstance(sources, str):
+        return split_text(sources, split, question=question, key="sources")
+    documents = [(str(number), text) for number, text in enumerate(sources, start=1)]
+    return with_documents(documents, question or "")
+
+
 @checked
-def retrieving_heads(model: Model, *, seed: Seed = 0) -> RetrievingHeads:
+def retrieving_heads(
+    model: Model, *, seed: Seed = 0, progress: Callable[[float], None] | None = None
+) -> RetrievingHeads:
     """The heads that look at the right sentence of 24 synthetic contexts, from the seed.
 
     UserError for a model that cannot read these, and where no head does; MemoryError.
     """
+    from attncli.measure.sources import retrieving_heads as heads_that_retrieve
+
     with in_use(model) as pretrained:
-        return heads_that_retrieve(pretrained, seed=seed)
+        return heads_that_retrieve(pretrained, seed=seed, progress=progress)

@@ -229,12 +229,13 @@ def record(
     Heard are torch's attention functions, and a softmax over the last axis whose result reaches a product.
     `tokens` names the tokens of self-attention, `grid` is (rows, columns) of patches. The first `calls` of
     each module are recorded, or all, or the last; of those whose path fits `modules`, as `*.self_attn`.
-    `heads` says how many there are by such a pattern, where texts and heads are one axis. Weights are kept up to `whole_tokens` tokens.
+    `heads` says how many there are by such a pattern, where texts and heads are one axis. Weights are kept
+    up to `whole_tokens` tokens.
 
     The program computes what it computes otherwise, to the bit, but for torch's fast path of
     nn.TransformerEncoderLayer and for compiled code, which run as they are written.
     """
-    recorder = Recorder(tokens=tokens, grid=grid, whole_tokens=whole_tokens)
+    recorder = Recorder(tokens=tokens, grid=grid, whole_tokens=whole_tokens, calls=calls)
     return Recording(recorder, {"calls": calls, "modules": modules, "heads": heads})
 
 

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from attncli.records.columns import Result
+from attncli.records.columns import Cells, Records, Result
 from attncli.records.kinds import KINDS
 from attncli.records.values import (
     AXES,
     PLACES,
     Cell,
+    Mask,
     NamedTensor,
     Number,
     Numbers,
@@ -25,7 +26,8 @@ from attncli.records.values import (
 )
 
 __all__ = [  # what a report is made of has its names here, too
-    "AXES", "PLACES", "Cell", "NamedTensor", "Number", "Numbers", "Row", "Statistic", "Table", "Tensors",
+    "AXES", "PLACES", "Cell", "Mask", "NamedTensor", "Number", "Numbers", "Row", "Statistic", "Table",
+    "Tensors",
 ]  # fmt: skip
 
 ResultKind = TypeVar("ResultKind", bound=Result)
@@ -157,7 +159,7 @@ class PictureRow:
             "picture": self.picture.fields(),
             "tokens": self.tokens,
             "queries": self.queries,
-            "weights": {"axes": self.weights.axes, "values": self.weights},
+            "weights": self.weights.fields(),
         }
 
 
@@ -274,9 +276,7 @@ class Report:
             **more,
             **pictures,
             **maps,
-            "tensors": {
-                name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
-            },
+            "tensors": {name: tensor.fields() for name, tensor in self.tensors.items()},
             "statistics": self.statistics,
             "statistic_axes": self._statistic_axes(),
             **steps,
@@ -326,8 +326,18 @@ def plain(value: Any) -> Any:
         return cells.tolist()
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, Records):
+        columns = [_plain_column(cells) for cells in value.cells.values()]
+        return [dict(zip(value.cells, row, strict=True)) for row in zip(*columns, strict=True)]
     if isinstance(value, list | tuple | Table):
         return [plain(item) for item in value]
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     return value
+
+
+def _plain_column(cells: Cells) -> list[Any]:
+    """The cells of a table's column: of all rows at once, which takes a fraction of the time."""
+    if not isinstance(cells, np.ndarray) or np.issubdtype(cells.dtype, np.floating):
+        return [*plain(cells if isinstance(cells, np.ndarray) else [*cells])]
+    return [plain(cell) for cell in cells.tolist()]

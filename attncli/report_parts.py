@@ -17,10 +17,10 @@ from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
 from attncli.core.summaries import extreme_places, quantiles
-from attncli.records.attention import ExtremeRow, OutsideWeights, RowQuantiles
+from attncli.records.attention import ExtremeRow, OutsideWeights, RowQuantiles, inferred_mask
 from attncli.records.columns import Records, Result
 from attncli.records.kinds import kind_of
-from attncli.report import RANKED, NamedTensor, Picture, PictureMaps, Report, Statistic, Tensors
+from attncli.report import RANKED, Mask, NamedTensor, Picture, PictureMaps, Report, Statistic, Tensors
 from attncli.settings.fields import ExplainRowSpec, Spec
 from attncli.settings.models import ModelSpec
 from attncli.settings.text import Texts, explained_token
@@ -34,11 +34,11 @@ def versions() -> dict[str, str]:
     return {"attncli": __version__, "torch": str(torch.__version__), "tile_pass": tile_pass_in_use()}
 
 
-def named(tensor: Tensor, *axes: str) -> NamedTensor:
+def named(tensor: Tensor, *axes: str, mask: Mask | None = None, scale: float | None = None) -> NamedTensor:
     """A tensor as the report's plain data, its last axes named; axes before them are batches."""
     batch = ("batch",) * (tensor.dim() - len(axes))
     numbers = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
-    return NamedTensor((*batch, *axes), numbers.numpy(force=True))
+    return NamedTensor((*batch, *axes), numbers.numpy(force=True), mask, scale)
 
 
 def build_report(
@@ -117,9 +117,12 @@ class LeadingAxes:
         tensor = tensor if self.has_head else tensor.squeeze(1)
         return tensor if self.has_batch else tensor.squeeze(0)
 
-    def named(self, tensor: Tensor | None, *axes: str) -> NamedTensor:
+    def named(
+        self, tensor: Tensor | None, *axes: str, mask: Mask | None = None, scale: float | None = None
+    ) -> NamedTensor:
         """A layer's tensor as the report's plain data, its last axes named."""
-        return named(self.back(tensor), *(("head",) if self.has_head else ()), *axes)
+        head = ("head",) if self.has_head else ()
+        return named(self.back(tensor), *head, *axes, mask=mask, scale=scale)
 
 
 class RowTensors(NamedTuple):
@@ -220,7 +223,7 @@ def weights_report(
         versions(),
         tuple(tokens),
         tuple(context_tokens),
-        tensors={"weights": weights},
+        tensors={"weights": replace(weights, mask=inferred_mask(weights, has_context=not of_one_text))},
         statistics=result.statistics(),
         notes=tuple(notes),
         kind=kind_of(result, "show"),

@@ -8,15 +8,12 @@ import sys
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain
-from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     StrictBool,
     TypeAdapter,
     ValidationError,
@@ -29,10 +26,9 @@ from attncli import __version__
 from attncli.arguments import expectation
 from attncli.arrays import LARGEST, NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
-from attncli.records.kinds import kind_named, known_kind, may_lack_heads
+from attncli.records.kinds import KINDS, kind_named, known_kind, may_lack_heads
 from attncli.records.values import is_table_of_heads
 from attncli.report import (
-    AXES,
     PLACES,
     RANKED,
     SCHEMA_VERSION,
@@ -47,6 +43,16 @@ from attncli.report import (
     Statistic,
     Table,
     Tensors,
+)
+from attncli.saved_tensors import (
+    CELL,
+    EXACT,
+    LARGEST_WHOLE,
+    NESTED,
+    NESTED_SCHEMA,
+    Axes,
+    SavedTensor,
+    as_array,
 )
 
 BLANKS = re.compile(r"[ \t\r\n]*")
@@ -63,11 +69,11 @@ class _Twice(ValueError):
 
 
 def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Twice(next(name for name in found if names.count(name) > 1))
-    return found
+        raise _Twice(next(name for name in mapping if names.count(name) > 1))
+    return mapping
 
 
 def _refuse_constant(constant: str) -> Any:
@@ -129,60 +135,6 @@ def _place_of(text: str, name: str, position: int) -> str:
 
 # The axis that each group of tensors runs along, and the axis of the weights that it lacks.
 GROUPS = {"rows": ("query", "key"), "keys": ("key", "query"), "key_parts": ("key", "query")}
-
-
-def as_array(values: Any, num_axes: int) -> np.ndarray:
-    """Lists nested `num_axes` deep as an array; null is NaN, or -1 among whole numbers.
-
-    Whole numbers stay whole where none is negative. An array has to meet the same conditions.
-    """
-    if isinstance(values, np.ndarray):
-        return _checked(values, num_axes)
-    cells, shape = _cells(values, num_axes)
-    kinds = set(map(type, cells))
-    if not kinds <= {int, float, NoneType}:
-        stranger = next(cell for cell in cells if type(cell) not in (int, float, NoneType))
-        raise ValueError(
-            f"has {num_axes} axes but values of more"
-            if isinstance(stranger, list)
-            else f"holds {reprlib.repr(stranger)} where a number belongs"
-        )
-    is_whole = kinds in ({int}, {int, NoneType}) and min(cell for cell in cells if cell is not None) >= 0
-    if is_whole and NoneType in kinds:
-        cells = [-1 if cell is None else cell for cell in cells]
-    try:
-        numbers = np.array(cells, dtype=np.int64 if is_whole else np.float64)
-    except OverflowError:
-        raise ValueError("holds a number too large") from None
-    if (np.abs(numbers) > LARGEST).any():
-        raise ValueError("holds a number too large")
-    return numbers.reshape(shape)
-
-
-def _checked(array: np.ndarray, num_axes: int) -> np.ndarray:
-    if array.ndim != num_axes:
-        raise ValueError(f"has {num_axes} axes but values of {array.ndim}")
-    if array.size == 0:
-        raise ValueError("holds an empty list")
-    if (np.abs(array[np.isfinite(array)]) > np.float64(LARGEST)).any():
-        raise ValueError("holds a number too large")
-    return array
-
-
-def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:
-    """The innermost values, and the shape; at every level the lists must have equal lengths."""
-    cells: list[Any] = [values]
-    shape: tuple[int, ...] = ()
-    for level in range(num_axes):
-        if not all(isinstance(cell, list) for cell in cells):
-            raise ValueError(f"has {num_axes} axes but values of {level}")
-        size = len(cells[0])
-        if size == 0:
-            raise ValueError("holds an empty list")
-        if any(len(cell) != size for cell in cells):
-            raise ValueError("has rows of unequal length")
-        shape, cells = (*shape, size), list(chain.from_iterable(cells))
-    return cells, shape
 
 
 def with_axes(
@@ -302,15 +254,6 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
-    for axis in axes:
-        if axis not in AXES:
-            raise ValueError(f"unknown axis {axis!r:.40}: must be of {', '.join(AXES)}")
-    if len(set(axes)) < len(axes) or not axes:
-        raise ValueError(f"must name one axis or more, each once (got {', '.join(axes) or 'none'})")
-    return axes
-
-
 def _statistic(value: Any) -> Any:
     """A list is a table; an object with lists a group of tensors, whose axes are listed elsewhere."""
     if isinstance(value, list):
@@ -350,11 +293,7 @@ def _object_of(values: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "minProperties": 1, "additionalProperties": values, **more}
 
 
-# In JSON Schema, what the functions above check and no annotation says; that sizes match is beyond it.
-NUMBER, CELL = {"type": ["number", "null"]}, {"type": ["number", "string", "boolean", "null"]}
-NESTED = {"$ref": "#/$defs/Nested"}
-NESTED_SCHEMA = {"type": "array", "minItems": 1, "items": {"anyOf": [NUMBER, NESTED]}}
-AXES_SCHEMA = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": [*AXES]}}
+# In JSON Schema, what the functions above check and no annotation says.
 ROW_SCHEMA = _object_of({"anyOf": [CELL, {"type": "array", "items": CELL}]})
 STATISTIC_SCHEMA = {
     "anyOf": [
@@ -363,21 +302,6 @@ STATISTIC_SCHEMA = {
         {"title": "Rows with the same names", "type": "array", "items": ROW_SCHEMA},
     ]
 }
-
-Axes = Annotated[tuple[str, ...], AfterValidator(_known_axes), WithJsonSchema(AXES_SCHEMA)]
-EXACT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-
-
-@checked(frozen=True, config=EXACT)
-class SavedTensor(NamedTensor):
-    """A tensor as JSON has it: lists, with null for no number; or what a file of arrays held."""
-
-    axes: Axes
-    values: Any
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "values", as_array(self.values, len(self.axes)))
-
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -463,6 +387,16 @@ def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None
             raise ValueError(f"statistics.{name}: is empty")
 
 
+def _with_facts(kind: str, report: "SavedReport") -> dict[str, NamedTensor]:
+    """The tensors; of a report without masks and scales (before 0.4.0) with those that its settings state."""
+    tensors = {name: tensor.unchecked() for name, tensor in report.tensors.items()}
+    has_facts = any(tensor.mask is not None or tensor.scale is not None for tensor in tensors.values())
+    if has_facts or not kind:
+        return tensors
+    has_context = bool(report.context_tokens)
+    return KINDS[kind].with_stated_facts(tensors, report.spec, has_context=has_context)
+
+
 @checked(frozen=True, kw_only=True, config=EXACT)
 class SavedReport(Report):
     """A report as JSON has it: the axes of the tensors among its statistics stand beside these.
@@ -491,7 +425,9 @@ class SavedReport(Report):
         values = {part.name: getattr(self, part.name) for part in fields(Report)}
         kind = self.kind or kind_named(self.experiment, statistics)
         _refuse_empty_tables(kind, statistics)
-        report = Report(**values | self._said() | {"statistics": statistics, "notes": (), "kind": kind})
+        tensors = _with_facts(kind, self)
+        restored = {"statistics": statistics, "notes": (), "kind": kind, "tensors": tensors}
+        report = Report(**values | self._said() | restored)
         return replace(report, notes=tuple(note for note in self.notes if note not in report.sentences))
 
     def _said(self) -> dict[str, str | None]:
@@ -521,6 +457,7 @@ def report_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     definitions["Nested"] = NESTED_SCHEMA
     definitions["SavedTensor"]["properties"]["values"] = NESTED
+    definitions["SavedMask"]["properties"]["visible"] = NESTED
     del schema["properties"]["id"]  # a field without a place in JSON
     schema["properties"]["statistics"]["additionalProperties"] = STATISTIC_SCHEMA
     return {
@@ -533,8 +470,8 @@ def report_schema() -> dict[str, Any]:
 
 # Peak bytes of memory per byte of JSON, measured on matrices of weights and rounded up.
 BYTES_PER_BYTE = 5
-DEEPEST, LARGEST_WHOLE = 22, 2**63 - 1
-KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+DEEPEST = 22
+JSON_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 KeyPath = tuple[str | int, ...]
 
@@ -555,7 +492,7 @@ def read_reports(file: str, *, most_bytes: int | None = None) -> SavedReports:
 
 def reports_of(text: str, name: str) -> SavedReports:
     """The reports of a text: an object, a list of objects, or objects one after another."""
-    found: list[Report] = []
+    reports: list[Report] = []
     several = False
     for number, data in enumerate(documents(text, name)):
         if isinstance(data, list):
@@ -564,10 +501,10 @@ def reports_of(text: str, name: str) -> SavedReports:
                     f"{name}: holds a list after another document: give one list, or a report a line"
                 )
             several = True
-            found += [to_report(item, f"{name}: report {i}") for i, item in enumerate(data)]
+            reports += [to_report(item, f"{name}: report {i}") for i, item in enumerate(data)]
         else:
-            found.append(to_report(data, f"{name}: report {number}" if number else name))
-    return SavedReports(tuple(found), several or len(found) > 1)
+            reports.append(to_report(data, f"{name}: report {number}" if number else name))
+    return SavedReports(tuple(reports), several or len(reports) > 1)
 
 
 def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | None:
@@ -590,7 +527,10 @@ def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | N
 def _places_of_arrays(data: Any) -> list[tuple[dict[str, Any], str, str]]:
     """Object and key of each array in the JSON form, and its name in the file; damaged parts are skipped."""
     tensors, statistics, axes = (_mapping(data, key) for key in ("tensors", "statistics", "statistic_axes"))
-    places = [(tensor, "values", name) for name, tensor in tensors.items() if isinstance(tensor, dict)]
+    objects = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, dict)}
+    places = [(tensor, "values", name) for name, tensor in objects.items()]
+    masks = {name: _mapping(tensor, "mask") for name, tensor in objects.items()}
+    places += [(mask, "visible", f"visible.{name}") for name, mask in masks.items() if "visible" in mask]
     for group in axes:
         members = _mapping(statistics, group)
         places += [(members, name, f"{group}.{name}") for name in _mapping(axes, group) if name in members]
@@ -629,7 +569,9 @@ def _refuse_other_forms(data: Any) -> None:
 def _refuse_names_and_numbers(value: Any, path: KeyPath = ()) -> None:
     """ValueError for names that are not plain, numbers too large and deep nesting, outside of tensors."""
     match path:
-        case ("tensors", _, "values") | ("statistics", "rows" | "keys", _):
+        case (
+            ("tensors", _, "values") | ("tensors", _, "mask", "visible") | ("statistics", "rows" | "keys", _)
+        ):
             return
     if len(path) > DEEPEST:
         raise ValueError(f"{_place(path)}is nested too deeply")
@@ -664,4 +606,4 @@ def _place(path: KeyPath) -> str:
 
 
 def _got(value: Any) -> str:
-    return f"(got {KINDS.get(type(value)) or reprlib.repr(value)})"
+    return f"(got {JSON_KINDS.get(type(value)) or reprlib.repr(value)})"

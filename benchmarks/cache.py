@@ -27,9 +27,10 @@ from ablate import VOCABULARY, random_model
 from torch import Tensor
 
 from attncli.core.names import CACHE_POLICIES
-from attncli.measure.cache import judged_reading, limited_heads
+from attncli.measure.cache import limited_heads
 from attncli.measure.prompt_cache import policy_costs
 from attncli.models.loading import in_use, open_model
+from attncli.models.predicted import judged_reading
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 
 SINK, WINDOW = 4, 64

@@ -51,7 +51,7 @@ def plain(pretrained: Pretrained, ids: Int[Tensor, "1 token"], num_new: int) -> 
 
 def with_rows(pretrained: Pretrained, ids: Int[Tensor, "1 token"], num_new: int) -> list[int]:
     """The same, with the rows of every head."""
-    rows = WrittenRows(ids[0], torch.tensor([0]))
+    rows = WrittenRows(ids[0], torch.tensor([0]), pretrained.module_name)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     write(pretrained.whole, inputs, Decoding(num_new), rows.take)
     return [row.token for row in rows.tokens]

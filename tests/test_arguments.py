@@ -17,7 +17,7 @@ import attncli
 from attncli.arguments import head_name, head_names
 from attncli.commands.cache import CacheSpec
 from attncli.errors import MOST_LINES, UserError
-from attncli.measure.predicted import predicted_reading
+from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import Pretrained
 from tests.conftest import Attn
 
@@ -81,6 +81,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         attncli.answer_sources,
         {"question": "q", "sources": []},
     ),
+    "model: the prompt must be at most 112 tokens for tiny-induction": (attncli.retrieving_heads, {}),
     "seed: must be less than 9223372036854775808": (attncli.retrieving_heads, {"seed": 2**64}),
     "num_tokens: must be a whole number (got '5')": (
         attncli.read_probe,

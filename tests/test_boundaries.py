@@ -15,7 +15,7 @@ ARROWS = {
     "api": {"settings", "runs", "models", "views", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("runs", "views", "settings", "toys", "measure", "models", "core"),
+        *("library", "runs", "views", "settings", "toys", "measure", "models", "core"),
         *("saved", "arrays", "report_parts", *LEAVES),
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
@@ -26,7 +26,8 @@ ARROWS = {
     "settings": {"models", "core", *LEAVES},
     "core": set(),
     "report_parts": {"settings", "core", "records", "report"},
-    "saved": {"arrays", "settings", *LEAVES},
+    "saved": {"arrays", "saved_tensors", "settings", *LEAVES},
+    "saved_tensors": {"arrays", "records"},
     "arrays": {"core", "errors", "files", "models", "plain_text", "records"},
     "plain_text": set(),
     "records": {"core", "errors", "plain_text"},
@@ -126,6 +127,32 @@ def test_rooms_import_along_the_arrows() -> None:
         if room not in ("__init__", "__main__"):
             ours = {name.split(".")[1] for name in modules if name.startswith("attncli.")}
             assert ours - {"__version__"} <= ARROWS[room] | {room}, path
+
+
+# What pages import of measure beside the library: a list that only becomes shorter.
+MEASURED_BY_PAGES = {
+    # One run of a model serves many texts of a batch, with maps and pictures beside the statistics.
+    ("heads", "heads"),
+    ("heads", "looks"),
+    ("browse", "heads"),
+    ("model_attention", "looks"),
+    ("model_attention", "removal"),
+    # A survey in a store is summed without the packages of models, which the library needs.
+    ("surveys", "patterns"),
+    # So are saved reports compared.
+    ("diff", "differences"),
+}
+
+
+def test_pages_ask_the_library_and_measure_nothing_themselves() -> None:
+    """What is read comes of models, what is measured of it of the library, as for a user of Python."""
+    measured = {
+        (path.stem, name.split(".")[2])
+        for path, modules in imports().items()
+        for name in modules
+        if room_of(path) == "commands" and name.startswith("attncli.measure.")
+    }
+    assert measured == MEASURED_BY_PAGES
 
 
 def test_tables_name_modules_along_the_arrows() -> None:

@@ -27,7 +27,7 @@ from attncli.settings.text import Text, Texts
 if TYPE_CHECKING:
     import torch
 
-    from attncli.measure.predicted import Predicted
+    from attncli.models.predicted import Predicted
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.models.text_files import TextLine
     from attncli.report import Report
@@ -49,7 +49,7 @@ MEASURED_WITH = {
 }
 """What the effects need that are not measured of every text."""
 EVERY_HEAD = "all"
-EACH_TOKEN = "each"
+EACH_TOKEN: Literal["each"] = "each"
 
 
 def _heads_or_all(names: object) -> list[str]:
@@ -224,8 +224,8 @@ def read(
     spec: AblateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
-    from attncli.measure.predicted import predicted_reading
     from attncli.models.picture_reading import read_picture
+    from attncli.models.predicted import predicted_reading
     from attncli.models.pretrained import reader_of
     from attncli.runs.runner import read_survey_text
 
@@ -259,7 +259,7 @@ def _pair(
     generator: "torch.Generator",
 ) -> "Predicted":
     """A prompt with the other one."""
-    from attncli.measure.predicted import predicted_pair
+    from attncli.models.predicted import predicted_pair
     from attncli.models.pretrained import read_text
     from attncli.models.token_names import token_named
 
@@ -334,17 +334,17 @@ def _report(
     progress: Callable[[float], None] | None,
 ) -> "Report":
     from attncli.commands.heads import pictures_of
-    from attncli.measure.ablate import ablated
+    from attncli.library import ablate
     from attncli.report_parts import build_report
 
-    result = ablated(
+    result = ablate(
         pretrained,
         readings,
         heads=spec.named_heads,
         method=spec.method,
         jointly=spec.jointly,
         approximate=spec.approximate,
-        each_token=spec.token == EACH_TOKEN,
+        token=EACH_TOKEN if spec.token == EACH_TOKEN else None,
         into=spec.into,
         progress=progress,
     )

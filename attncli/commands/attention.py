@@ -7,11 +7,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.core.layer import Moments, merge_heads
+from attncli.core.layer import MAP_SIZE, AttentionLayer, Moments, merge_heads
 from attncli.core.mechanisms import alibi_slopes
 from attncli.core.summaries import merged_moments, moments
 from attncli.errors import RunError, readable_bytes
-from attncli.records.attention import AttentionStatistics, LambdaFactor, LoopDifferences, ScoreMoments
+from attncli.measure.masks import mask_of, mask_of_blocks, scale_of
+from attncli.records.attention import (
+    UNSCALED,
+    LambdaFactor,
+    LayerStatistics,
+    LoopDifferences,
+    ScoreMoments,
+)
 from attncli.records.columns import Records
 from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors
@@ -29,9 +36,9 @@ from attncli.toys.attention import (
     MAX_LOOP_CELLS,
     AttentionForm,
     Draws,
+    NamedVectors,
     SampledAttention,
     Source,
-    Vectors,
     Vocabulary,
     choose_device,
     embed,
@@ -109,7 +116,7 @@ class AttentionParts:
 
     output: Float[Tensor, "*batch query value_dim"]
     tensors: dict[str, NamedTensor]
-    statistics: AttentionStatistics
+    statistics: LayerStatistics
     notes: tuple[str, ...] = ()
 
 
@@ -142,7 +149,7 @@ def _head_axes(spec: AttentionSpec) -> tuple[str, ...]:
     return ("head",) if spec.shows_all_heads else ()
 
 
-def attention_parts(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> AttentionParts:
+def attention_parts(spec: AttentionSpec, vectors: NamedVectors, draws: Draws) -> AttentionParts:
     """softmax(query key^T scale) value of query, key and value, with the variants that the spec asks for."""
     query, key = (vectors[name] for name in ("query", "key"))
     num_queries, num_keys = query.shape[-2], key.shape[-2]
@@ -188,7 +195,7 @@ def attention_parts(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> Atte
 
 
 def _explained(
-    spec: AttentionSpec, before: Vectors, attention: SampledAttention, lead: LeadingAxes
+    spec: AttentionSpec, before: NamedVectors, attention: SampledAttention, lead: LeadingAxes
 ) -> dict[str, NamedTensor]:
     """The variants' parameters, and query and key before and after them."""
     axes, tensors = _head_axes(spec), {}
@@ -206,20 +213,28 @@ def _explained(
     return tensors
 
 
-def _of_pairs(tensors: Mapping[str, Tensor | None], lead: LeadingAxes) -> dict[str, NamedTensor]:
-    """Matrices of a number for each query and key."""
-    return {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
+def _of_pairs(
+    tensors: Mapping[str, Tensor | None], layer: AttentionLayer, lead: LeadingAxes
+) -> dict[str, NamedTensor]:
+    """Matrices of a number for each query and key, with the mask; the scores with their scale."""
+    mask, scale = mask_of(layer), scale_of(layer)
+    return {
+        name: lead.named(tensor, "query", "key", mask=mask, scale=scale if name in UNSCALED else None)
+        for name, tensor in tensors.items()
+    }
 
 
 def _matrices(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
     computed = attention.computed
     matrices = {"scores": computed.raw_scores, "weights": computed.weights}
-    return _of_pairs({"scaled_scores": computed.scores, **matrices} if spec.explain else matrices, lead)
+    explained = {"scaled_scores": computed.scores} if spec.explain else {}
+    return _of_pairs(explained | matrices, attention.layer, lead)
 
 
 def _streamed_maps(attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
     maps = {"pooled_mean": attention.computed.pooled_mean, "pooled_max": attention.computed.pooled_max}
-    return {name: lead.named(tensor, "query_block", "key_block") for name, tensor in maps.items()}
+    mask = mask_of_blocks(attention.layer, MAP_SIZE)
+    return {name: lead.named(tensor, "query_block", "key_block", mask=mask) for name, tensor in maps.items()}
 
 
 def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
@@ -231,10 +246,10 @@ def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAx
             tensors |= {f"{prefix or 'first_'}weights": half.weights}
         else:
             tensors |= {f"{prefix}scores": half.raw_scores}
-    return _of_pairs(tensors | {"weights": attention.computed.weights}, lead)
+    return _of_pairs(tensors | {"weights": attention.computed.weights}, attention.layer, lead)
 
 
-def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> AttentionStatistics:
+def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> LayerStatistics:
     layer = attention.layer
     everywhere = layer.visibility.whole(layer.query.device).unsqueeze(1).expand(layer.shape)
 
@@ -243,7 +258,7 @@ def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> Atte
         return ScoreMoments.single(**moments(scores[everywhere]))
 
     first, second = attention.halves
-    return AttentionStatistics(
+    return LayerStatistics(
         scores=of_visible(first.raw_scores),
         scaled_scores=of_visible(first.scores),
         second_scores=of_visible(second.raw_scores),
@@ -252,15 +267,13 @@ def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> Atte
     )
 
 
-def _score_statistics(
-    spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes
-) -> AttentionStatistics:
+def _score_statistics(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> LayerStatistics:
     """The moments of all heads' scores before and after scaling; per text where several run together."""
     computed, raw = attention.computed, attention.raw_moments
     assert computed.moments is not None and computed.visible is not None and raw is not None
     counts = computed.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
     by_text = lead.has_batch and spec.batch_size is None
-    return AttentionStatistics(
+    return LayerStatistics(
         scores=_of_all_heads(raw, counts, by_text=by_text),
         scaled_scores=_of_all_heads(computed.moments, counts, by_text=by_text),
     )

@@ -99,7 +99,7 @@ def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
 def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
     """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
     from attncli.commands.attention import embedded
-    from attncli.records.attention import AverageStatistics
+    from attncli.records.attention import AverageStatistics, mask_of_averages
     from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_tensors
     from attncli.toys.lessons import average, averaging_statistics, differences_from_loop
 
@@ -124,9 +124,10 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
         lead = LeadingAxes.of(vectors, has_head=False)
         rows = averaging_statistics(lead.layered(vectors), form, top_k=spec.top_k)
         measured = row_tensors(rows, lead, None)
+    weights = averaged.weights.expand(*vectors.shape[:-2], -1, -1)
     tensors = {
         "input": named(vectors, "token", "dim"),
-        "weights": named(averaged.weights.expand(*vectors.shape[:-2], -1, -1), "query", "key"),
+        "weights": named(weights, "query", "key", mask=mask_of_averages(spec.over, spec.softmax_twice)),
         "output": named(averaged.output, "query", "dim"),
     }
     result = AverageStatistics(agreement=agreement, rows=measured.rows, keys=measured.keys)

@@ -139,28 +139,21 @@ class OpenModel:
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
         """The loss from removing all of these heads together."""
-        from torch import Generator
+        from attncli.library import ablate
 
-        from attncli.measure.ablate import ablated
-        from attncli.measure.predicted import predicted_reading
-        from attncli.models.loading import measuring
-
-        generator = Generator().manual_seed(self.spec.seed)
-        with measuring(self.pretrained.name, self.pretrained.whole):
-            predicted = predicted_reading(self.reading, self.pretrained, generator)
-            result = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
+        result = ablate(
+            self.pretrained, self.reading, heads=heads, jointly=len(heads) > 1, seed=self.spec.seed
+        )
         effects = result.joint or result.heads[0]
         return {name: number for name in EFFECTS if isinstance(number := effects.get(name), float)}
 
     def addition(self, head: str) -> "Addition":
         """What a head adds to the logit of the likeliest next token."""
-        from attncli.measure.why import attribution
-        from attncli.models.loading import measuring
+        from attncli.library import why
         from attncli.views.browser_choice import Addition
 
         pretrained = self.pretrained
-        with measuring(pretrained.name, pretrained.whole):
-            result = attribution(pretrained, self.reading, head=head)
+        result = why(pretrained, self.reading, head=head)
         rank, chosen = next(
             (rank, row) for rank, row in enumerate(result.ranked(), 1) if row.name == result.head
         )

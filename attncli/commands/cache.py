@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from attncli.arguments import number_as_text
-from attncli.core.names import CACHE_POLICIES
+from attncli.core.names import CACHE_POLICIES, USUAL_BUDGETS
 from attncli.plain_text import counted
 from attncli.settings.fields import Contradictions, Count, Everyday, Form, NotFor, Size, contradiction
 from attncli.settings.models import SurveyTextSpec, split_names
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from attncli.core.progress import Stage
-    from attncli.measure.cache import Judged
+    from attncli.models.predicted import Judged
     from attncli.models.pretrained import Pretrained
     from attncli.records.caches import LimitedHeads
     from attncli.records.values import NamedTensor
@@ -41,7 +41,6 @@ Budget = Annotated[
     AfterValidator(_check_share),
     WithJsonSchema({"exclusiveMinimum": 0, "maximum": 1, "type": "number"}),
 ]
-USUAL_BUDGETS = (0.1, 0.3, 0.5)
 
 
 def _split_numbers(value: object) -> object:
@@ -74,6 +73,7 @@ class CacheSpec(SurveyTextSpec):
         "attn cache --model ./my-model --file prompt.txt --policy snapkv,heads --budget 0.1,0.3",
         "attn cache --model ./my-model --file prompt.txt --policy all -o policies.png",
     )
+    refused_keys = frozenset({"texts", "text_group", "context"})
     off_keys = frozenset(
         {"texts", "text_group", "needle", "sink", "window", "budget", "policy", "bits", "every", "top"}
     )
@@ -180,7 +180,7 @@ LIMITED = "Heads that share keys and values forget together; the worst token is 
 
 def read(spec: CacheSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator") -> "Judged":
     """What the model reads and is judged by; UserError for what does not fit."""
-    from attncli.measure.cache import judged_reading, read_judged
+    from attncli.models.predicted import judged_reading, read_judged
     from attncli.runs.runner import read_survey_text
 
     key = _text_key(spec)
@@ -222,10 +222,10 @@ def report(
 def _of_heads(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
 ) -> "Report":
-    from attncli.measure.cache import limited_heads
+    from attncli.library import cache
     from attncli.report_parts import build_report, shipped_notes
 
-    result = limited_heads(
+    result = cache(
         pretrained,
         reading,
         sink=spec.sink,
@@ -269,18 +269,18 @@ def _keys(count: int) -> str:
 def _of_policies(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
 ) -> "Report":
-    from attncli.measure.prompt_cache import policy_costs, windows
+    from attncli.library import cache_policies
     from attncli.report_parts import build_report, shipped_notes
 
-    result = policy_costs(
+    bits: dict[str | None, Literal[8, 4] | None] = {None: None, "8": 8, "4": 4}
+    result = cache_policies(
         pretrained,
-        windows(pretrained, reading, spec.every),
+        reading,
         policies=spec.policies,
         budgets=spec.budget or USUAL_BUDGETS,
-        bits=None if spec.bits is None else int(spec.bits),
+        bits=bits[spec.bits],
         every=spec.every,
         progress=tell,
-        key=_text_key(spec),
     )
     papers = [
         f"{name}: {CACHE_POLICIES[name].keeps}, {CACHE_POLICIES[name].paper}." for name in spec.policies

@@ -7,7 +7,6 @@ from pydantic import BeforeValidator, Field
 
 from attncli.arguments import head_name_without_stack
 from attncli.core.names import HEAD_PATTERNS
-from attncli.errors import UserError
 from attncli.plain_text import counted
 from attncli.report import Report
 from attncli.settings.fields import Contradictions, Everyday, contradiction
@@ -122,15 +121,11 @@ def _report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> Report:
-    from attncli.measure.circuit import head_edges, heads_with_pattern
+    from attncli.library import head_edges
     from attncli.report_parts import build_report, shipped_notes
 
-    heads = [spec.head] if spec.head is not None else []
-    if spec.pattern is not None:
-        heads = heads_with_pattern(pretrained, readings, spec.pattern)
-        if not heads:
-            raise UserError(f"pattern: no head of {pretrained.name} has it here (got {spec.pattern})")
-    result = head_edges(pretrained, readings, heads=heads, progress=progress)
+    heads = [] if spec.head is None else [spec.head]
+    result = head_edges(pretrained, readings, heads=heads, pattern=spec.pattern, progress=progress)
     tokens = readings[0].text.tokens if spec.texts is None else ()
     on = counted(len(tokens), "token") if spec.texts is None else counted(len(readings), "text")
     of_texts = ["± half of a 95 % interval over the texts (Student's t)."] if len(readings) > 1 else []
@@ -148,7 +143,7 @@ def _report(
 def _report_weights(
     spec: CircuitSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    from attncli.measure.circuit import compositions
+    from attncli.library import compositions
     from attncli.report_parts import build_report, shipped_notes
 
     result = compositions(pretrained, head=spec.head, progress=progress)

@@ -400,7 +400,9 @@ def _option(spec_class: type[Spec], key: str) -> Parameter:
         reads_file=key in PATH_KEYS,
         everyday="" if everyday is None else everyday.text or description,
     )
-    return made if without is None else replace(made, hidden=True, note=without.reason.format(key=key))
+    if without is not None:
+        return replace(made, hidden=True, note=without.reason.format(key=key))
+    return replace(made, hidden=key in spec_class.refused_keys)
 
 
 def given_flags(flags: dict[str, Any]) -> dict[str, Given]:

@@ -17,6 +17,7 @@ from attncli.plain_text import counted
 from attncli.records.changes import ReportDifferences, StatisticPair
 from attncli.records.columns import Records
 from attncli.records.kinds import kind_of
+from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.runs.store_files import is_store_name
 from attncli.settings import SPECS
@@ -129,7 +130,7 @@ DIFFERENT_MAPS = [{"cross", "encoder"}, {"cross", "decoder"}, {"cross", "self"},
 
 def _mapped_stack(report: Report) -> str:
     """The stack that the maps of a survey are of, as STACKS names it; empty where there are none."""
-    kind = str(report.spec.get("maps")) if report.experiment == "heads" else ""
+    kind = str(report.spec.get("maps")) if isinstance(report.result, HeadSurvey) else ""
     is_of_decoder = kind == "self" and any(place.stack == "decoder" for place in places_of(report, None))
     return "decoder" if is_of_decoder else kind if kind in STACKS else ""
 
@@ -138,7 +139,7 @@ def _named_weights(report: Report, weights: NamedTensor) -> "NamedWeights":
     from attncli.measure.differences import NamedWeights
 
     queries, keys = report.tokens[report.first_query :], report.context_tokens or report.tokens
-    return NamedWeights(weights.axes, weights.values, queries, keys)
+    return NamedWeights(weights.axes, weights.values, queries, keys, weights.mask)
 
 
 def _change_note(changed: "ChangedHeads") -> str:
@@ -283,9 +284,9 @@ def _with_weights(report: Report, moved: "WeightDifferences", a: Report, b: Repo
         tokens=tokens,
         context_tokens=moved.key.tokens if is_cross else (),
         tensors={
-            "difference": NamedTensor(moved.axes, moved.b - moved.a),
-            "weights_a": NamedTensor(moved.axes, moved.a),
-            "weights_b": NamedTensor(moved.axes, moved.b),
+            "difference": NamedTensor(moved.axes, moved.b - moved.a, moved.shared_mask),
+            "weights_a": NamedTensor(moved.axes, moved.a, moved.masks[0]),
+            "weights_b": NamedTensor(moved.axes, moved.b, moved.masks[1]),
         },
         statistics={"rows": rows, **report.statistics},
         pictures=a.pictures if is_one_picture else (),
@@ -322,7 +323,7 @@ def report(
     spec: TwoTextsSpec, reading: "tuple[Reading, Reading]", pretrained: "Pretrained", progress: object
 ) -> Report:
     """B compared with A."""
-    from attncli.measure.two_texts import text_differences
+    from attncli.library import text_differences
     from attncli.report_parts import versions
 
     result = text_differences(pretrained, *reading)

@@ -1,7 +1,6 @@
 """`attn heads --head LAYER:HEAD --examples N`: the texts where a statistic of one head is strongest."""
 
-from attncli.measure.examples import head_examples
-from attncli.measure.heads import HeadOptions
+from attncli.library import examples
 from attncli.models.pretrained import Pretrained
 from attncli.models.text_files import ManyTexts, TextLine
 from attncli.plain_text import counted
@@ -13,26 +12,23 @@ from attncli.settings.text import Texts
 HOW_TO_READ = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
 
 
-def report_examples(
-    spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pretrained, options: HeadOptions
-) -> Report:
+def report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pretrained) -> Report:
     """The examples of a head, and the weights of their queries on the tokens of their texts."""
-    layer, head = spec.chosen_head()
-    result = head_examples(
+    result = examples(
         pretrained,
         many,
-        layer=layer,
-        head=head,
-        statistic=str(spec.sort),
+        "{}:{}".format(*spec.chosen_head()),
+        str(spec.sort),
         count=int(spec.num_examples or 0),
-        options=options,
+        words=spec.words,
+        skip_sink=spec.skip_sink,
     )
     return build_report(
         spec,
         Texts(),
         {},
         result,
-        [*([WORDS_NOTE] if spec.words else []), *many.notes(), *result.notes],
+        [*([WORDS_NOTE] if spec.words else []), *result.notes],
         about=f"{pretrained.name}, head {spec.head}: {spec.sort}, "
         f"mean over {counted(result.num_texts, 'text')}.",
         how_to_read=HOW_TO_READ,

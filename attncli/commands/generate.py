@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from attncli.core.names import OF_WEIGHTS, WRITER_STATISTICS, WRITING
+from attncli.core.names import MOST_KEYS_OF_HEADS, OF_WEIGHTS, WRITER_STATISTICS, WRITING
 from attncli.errors import UserError, readable_bytes
 from attncli.plain_text import counted
 from attncli.settings.fields import (
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import torch
     from pydantic import ValidationInfo
 
-    from attncli.measure.prompts import Prompt
     from attncli.models.pretrained import Pretrained
+    from attncli.models.prompts import Prompt
     from attncli.records.writings import WrittenText
     from attncli.report import Picture, Report
     from attncli.toys.attention import Progress
@@ -225,7 +225,7 @@ def read(
     spec: GenerateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Prompt":
     """What the model reads; UserError for what does not fit, and for a needle that is not there."""
-    from attncli.measure.prompts import read_picture_prompt, read_prompt
+    from attncli.models.prompts import read_picture_prompt, read_prompt
 
     if spec.image is not None:
         return read_picture_prompt(
@@ -258,20 +258,23 @@ def report(
     spec: GenerateSpec, reading: "Prompt", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
     """What the model writes after the prompt."""
-    from attncli.measure.writing import written
-    from attncli.models.writing import Decoding
+    from attncli.library import generate
     from attncli.report_parts import build_report
 
     if progress is not None:
         _tell_of_reading(pretrained, progress)
-    result = written(
+    result = generate(
         pretrained,
         reading,
-        Decoding(spec.max_new_tokens, spec.sampling_temperature, spec.top_p, spec.seed, spec.prefill_chunk),
-        layer=spec.layer,
-        head=spec.head,
+        max_new_tokens=spec.max_new_tokens,
+        temperature=spec.sampling_temperature,
+        top_p=spec.top_p,
+        seed=spec.seed,
         top_k=spec.top_k,
-        whole_rows=spec.maps,
+        layer=spec.layer if spec.head is None else None,
+        head=None if spec.head is None else f"{spec.layer}:{spec.head}",
+        maps=spec.maps,
+        prefill_chunk=spec.prefill_chunk,
         on_text=None if progress is None else progress.write,
     )
     if progress is not None and not reading.answer:
@@ -334,7 +337,6 @@ def _pictures(prompt: "Prompt", num_written: int) -> "tuple[Picture, ...]":
 def _notes(
     spec: GenerateSpec, prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained"
 ) -> list[str]:
-    from attncli.measure.writing import MOST_KEYS_OF_HEADS
     from attncli.models.writing import settings_notes
 
     notes = []

@@ -156,7 +156,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         if spec.head is not None:
-            return report_examples(spec, many, pretrained, options_of(spec))
+            return report_examples(spec, many, pretrained)
         totals, way_notes = head_totals(pretrained, many, options_of(spec), ablate=spec.ablate)
     notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
     return report_of_totals(spec, totals, pretrained.name, notes)
@@ -253,7 +253,7 @@ def report_of_text(
     survey, none = of_pattern(spec, survey, numbers, {stack.name: stack for stack in of_text.stacks})
     survey, tensors = ranked(spec, survey)
     if run.rollout:
-        tensors |= {"rollout": named(run.rollout[text], "query", "key")}
+        tensors |= {"rollout": named(run.rollout[text], "query", "key", mask=run.rollout_mask(text))}
     spelling = None if spec.words else pretrained.token_spelling
     tokens, context = reading.text.tokens, () if reading.context is None else reading.context.tokens
     if run.looks:
@@ -349,10 +349,13 @@ def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> 
 def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
     """The maps of all heads, and the whole weights of those that were asked for."""
     axes = ("query", "key") if maps.is_whole else ("query_block", "key_block")
-    every = {name: NamedTensor(("layer", "head", *axes), kept) for name, kept in maps.by_layer().items()}
+    every = {
+        name: NamedTensor(("layer", "head", *axes), kept, maps.mask(*kept.shape[-2:]))
+        for name, kept in maps.by_layer().items()
+    }
     return every | {
-        whole_head_name(*place): NamedTensor(("query", "key"), weights)
-        for place, weights in maps.in_full().items()
+        whole_head_name(*place): NamedTensor(("query", "key"), weights, mask)
+        for place, (weights, mask) in maps.in_full().items()
     }
 
 

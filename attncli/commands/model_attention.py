@@ -17,6 +17,7 @@ from attncli.core.names import head_range
 from attncli.core.summaries import moments
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.looks import look_queries
+from attncli.measure.masks import mask_of, scale_of
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
@@ -32,7 +33,7 @@ from attncli.models.pretrained import (
 )
 from attncli.models.side_by_side import of_this_run
 from attncli.models.token_names import check_tokens_named, token_named
-from attncli.records.attention import AttentionStatistics, ScoreMoments, ScoreRule
+from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
 from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
@@ -264,19 +265,20 @@ def _tensors_and_statistics(
     computed: Computed,
     projected: Tensor | None,
     text: int,
-) -> tuple[dict[str, NamedTensor], AttentionStatistics]:
+) -> tuple[dict[str, NamedTensor], LayerStatistics]:
     """The part of one text, of all heads or of one."""
     head, attention = spec.head or 0, layer.attention
     lead = LeadingAxes(has_batch=False, has_head=spec.shows_all_heads)
     place = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)
     tensors: dict[str, NamedTensor] = {}
-    result = AttentionStatistics()
+    result, mask = LayerStatistics(), mask_of(attention, text)
     output = None
     if isinstance(attention, AttentionLayer):
         assert computed.scores is not None and computed.raw_scores is not None
         assert computed.output is not None
         raw, scaled = computed.raw_scores[place], computed.scores[place]
-        tensors = {"scores": lead.named(raw, "query", "key")}
+        scores = lead.named(raw, "query", "key", mask=mask, scale=scale_of(attention))
+        tensors = {"scores": scores}
         if spec.explain:
             key, value = attention.expanded()
             tensors = {
@@ -284,16 +286,16 @@ def _tensors_and_statistics(
                 "key": lead.named(key[place], "key", "dim"),
                 "value": lead.named(value[place], "key", "dim"),
                 **tensors,
-                "scaled_scores": lead.named(scaled, "query", "key"),
+                "scaled_scores": lead.named(scaled, "query", "key", mask=mask),
             }
-        result = AttentionStatistics(
+        result = LayerStatistics(
             scores=_moments_of_visible(raw),
             scaled_scores=_moments_of_visible(scaled),
             score_rule=_score_rule(attention, head) if spec.explain else None,
         )
         output = lead.back(computed.output[place])
     assert computed.weights is not None
-    tensors |= {"weights": lead.named(computed.weights[place], "query", "key")}
+    tensors |= {"weights": lead.named(computed.weights[place], "query", "key", mask=mask)}
     if output is not None and lead.has_head:
         tensors |= {"head_outputs": named(output, "head", "query", "dim")}
         output = None if projected is None else projected[text]

@@ -424,14 +424,16 @@ def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
 def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Report]":
     """The reports. Raises UserError for --show names that the only report, or each of several, lacks."""
     from attncli.views.matrices import listed_names, missing_parts, named_parts, parts_of
+    from attncli.views.tables import empty_parts
 
     missing: list[str] = []
     part_names: dict[str, None] = {}
     named: set[str] = set()
     for report in reports:
         part_names |= dict.fromkeys([*parts_of(report), *listed_names(report)])
-        named |= named_parts(report)
-        missing = missing_parts([name for name in display.show if name not in named], list(part_names))
+        named |= {*named_parts(report), *empty_parts(report)}
+        names = [name for name in display.show if name not in named]
+        missing = missing_parts(report, names, list(part_names))
         if missing and not display.several:
             break
         yield report

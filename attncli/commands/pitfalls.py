@@ -140,6 +140,7 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
     """
     from attncli.commands.attention import embedded
     from attncli.records.demonstrations import MistakeLine, Mistakes
+    from attncli.records.values import Mask
     from attncli.report_parts import build_report, named
     from attncli.toys.pitfalls import COMPARISONS, Comparison, MistakeInputs
 
@@ -169,10 +170,14 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
     notes = [f"It shows in {pitfall.metric}. How to notice it: {pitfall.notice}"]
     if both.result.wrong[pitfall.metric] == both.result.right[pitfall.metric]:
         notes.append("Here the number is the same both ways: these settings do not expose the mistake.")
-    tensors = {} if both.weights is None else {"weights": named(both.weights, "query", "key")}
+    tensors = {}
+    if both.weights is not None:
+        tensors["weights"] = named(both.weights, "query", "key", mask=Mask())
     for name, ways in both.pairs.items():
-        for full_name, tensor in zip(pair_names(name), (ways.wrong, ways.right), strict=True):
-            tensors[full_name] = named(tensor, *ways.axes)
+        for full_name, tensor, mask in zip(
+            pair_names(name), (ways.wrong, ways.right), ways.masks, strict=True
+        ):
+            tensors[full_name] = named(tensor, *ways.axes, mask=mask)
     return build_report(spec, texts, tensors, both.result, notes, about=pitfall.mistake)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from attncli.commands.surveys import ablated_notes, about_heads
-from attncli.measure.relations import SentenceFile, relations, sentences_of
+from attncli.library import relations
 from attncli.models.pretrained import Pretrained
 from attncli.plain_text import counted
 from attncli.report import Report
@@ -26,15 +26,14 @@ def report_relations(
 ) -> Report:
     """The best head of each relation, and every head's share of every relation's words."""
     assert spec.relations is not None
-    with SentenceFile(spec.relations) as file:
-        many = sentences_of(file, pretrained, truncate=spec.truncate, progress=progress)
-        result = relations(pretrained, many, ablate=spec.ablate)
+    result = relations(
+        pretrained, spec.relations, truncate=spec.truncate, ablate=spec.ablate, progress=progress
+    )
     num_heads = len(result.heads)
     notes = [
         HOW_NOTE,
         BEST_NOTE.format(heads=f"{num_heads:,}"),
         *_unaligned(result.num_unaligned),
-        *many.notes(),
         *result.notes,
         *ablated_notes(spec.ablate),
     ]

@@ -34,7 +34,6 @@ from attncli.settings.pages import ModelPage
 from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, text_or_file
 
 if TYPE_CHECKING:
-    from attncli.measure.sources import Answer, AnswerWork
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading, SourcedText
     from attncli.records.sources import AnswerSources, RetrievingHeads
@@ -252,50 +251,26 @@ def report(spec: SourceSpec, reading: Any, pretrained: "Pretrained", progress: "
     return _report(spec, reading, pretrained, progress)
 
 
-def _answer(
-    spec: SourceSpec,
-    reading: "SourcedReading",
-    pretrained: "Pretrained",
-    progress: "Progress | None",
-    work: "AnswerWork | None",
-) -> "Answer":
-    """The answer that is given, or what the model writes, which is shown as it comes."""
-    from attncli.measure.sources import answer_to
-    from attncli.models.writing import Decoding
-
-    answer = answer_to(
-        pretrained,
-        reading,
-        None if spec.answer is None else text_or_file(spec.answer, "answer"),
-        Decoding(spec.max_new_tokens, seed=spec.seed),
-        on_text=None if progress is None else progress.write,
-        work=work,
-    )
-    if progress is not None and spec.answer is None:
-        progress.write("\n\n")
-    return answer
-
-
 def _report(
     spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
-    from attncli.measure.sources import AnswerWork, answer_sources
+    from attncli.library import answer_sources
     from attncli.report_parts import build_report
 
     kept = None if spec.head else kept_heads(spec)
     heads = spec.head.split(",") if spec.head else kept or []
-    num_new = spec.max_new_tokens if spec.answer is None else 0
-    work = None if progress is None else AnswerWork(progress.stage, reading, num_new, spec.method, spec.runs)
-    answer = _answer(spec, reading, pretrained, progress, work)
     result = answer_sources(
         pretrained,
+        None,
         reading,
-        answer,
+        answer=None if spec.answer is None else text_or_file(spec.answer, "answer"),
+        max_new_tokens=spec.max_new_tokens,
         heads=heads,
         method=spec.method,
         num_runs=spec.runs,
         seed=spec.seed,
-        work=work,
+        on_text=None if progress is None else progress.write,
+        progress=None if progress is None else progress.stage,
     )
     if progress is not None:
         progress(1.0)
@@ -358,7 +333,7 @@ def _order_notes(result: "AnswerSources") -> Iterator[str]:
 
 def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Progress | None") -> Report:
     """The heads that retrieve, which are kept for the model."""
-    from attncli.measure.sources import retrieving_heads
+    from attncli.library import retrieving_heads
     from attncli.report_parts import build_report
 
     result = retrieving_heads(pretrained, seed=spec.seed, progress=progress)

@@ -1,5 +1,6 @@
 """`attn watch`: the heads of a model over the steps of its training, from a store or from checkpoints."""
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +11,6 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from attncli.commands.command import (
     COLOR,
@@ -51,7 +50,7 @@ from attncli.records.steps import (
     PatternOverSteps,
     StepOfHead,
 )
-from attncli.report import PLACES, NamedTensor, Report, Row
+from attncli.report import NamedTensor, Report, Row
 from attncli.runs.reading import Reader, reading
 from attncli.runs.report_values import Condition, Expectations, parse_conditions
 from attncli.runs.store import open_store
@@ -61,7 +60,6 @@ from attncli.settings.heads import HeadsSpec
 from attncli.views import load_view
 
 if TYPE_CHECKING:
-    from attncli.measure.training import HeadsOverSteps
     from attncli.runs.checkpoints import Checkpoint, CheckpointSurveys
     from attncli.runs.training_steps import StoredSteps
 
@@ -149,13 +147,10 @@ def _head_named(head: str) -> NamedHead:
 
 
 def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) -> Report:
-    from attncli.measure.training import heads_in_training
-
-    stacks = steps.stacks()
-    result = heads_in_training(stacks, steps.losses())
+    result = steps.of_all_heads()
     numbers = [name for name in result.steps.cells if not name.endswith(COUNT)]
     tensors = {name: NamedTensor(("point",), result.steps.column(name)) for name in numbers}
-    tensors |= _grids(stacks)
+    tensors |= steps.tensors()
     notes = [f"No head at any step: {', '.join(result.never)}."] if result.never else []
     return _built(path, steps, environment, tensors, result, notes, counted(len(result.heads), "head"))
 
@@ -185,28 +180,11 @@ def _built(
     )
 
 
-def _grids(stacks: "Sequence[HeadsOverSteps]") -> dict[str, NamedTensor]:
-    """Each statistic by step, layer and head; of a model of several stacks a grid for each of them."""
-    return {
-        f"{name} {over.stack.name}" if len(stacks) > 1 else name: NamedTensor(("step", *PLACES), values)
-        for over in stacks
-        for name, values in over.statistics.items()
-    }
-
-
 def _report_of_head(
     path: Path, steps: "StoredSteps", environment: Mapping[str, str], layer: int, head: int
 ) -> Report:
     """Every statistic of a head over the steps, and its pattern at each."""
-    from attncli.measure.training import head_in_training
-
-    stacks = steps.stacks()
-    with_head = [over for over in stacks if over.has_head(layer, head)]
-    if not with_head:
-        layers, heads = np.max([over.is_head.shape for over in stacks], axis=0).tolist()
-        known = f"layers 0 to {layers - 1}, heads 0 to {heads - 1}"
-        raise UserError(f"--head: must be a head of {steps.name}: {known} (got {layer}:{head})")
-    result = head_in_training(with_head, steps.losses(), layer, head)
+    result = steps.of_head(layer, head)
     names = ("step", *result.number_names())
     tensors = {name: NamedTensor(("point",), result.head.column(name)) for name in names}
     report = _built(path, steps, environment, tensors, result, (), f"head {layer}:{head}")
@@ -410,56 +388,18 @@ def watch_checkpoints(
     fresh: bool,
 ) -> int:
     """Survey the checkpoints of a training run that the store does not have yet; then show all."""
-    given = given_settings("heads", config, flags)
-    if errors := [
-        given[key].line(key, "is not for checkpoints") for key in NOT_FOR_CHECKPOINTS if key in given
-    ]:
-        raise UserError(*errors)
-    if fresh and kept is None:
-        raise UserError("--fresh: needs a store: -o FILE.db")
-    if kept is not None:
-        if not is_file_name(kept):
-            raise UserError(f"-o {kept}/: steps of a training run are kept in one file: -o {kept.name}.db")
-        checked_store(kept)
+    from attncli.runs.checkpoints import CheckpointSurveys, checkpoints_named
+
+    given = _settings_of_steps(config, flags)
+    _check_store(kept, fresh)
+    if head is not None:
+        _head_named(head)
 
     def spec_of(model: str) -> HeadsSpec:
         return checked_spec(HeadsSpec, {**given, "model": Given(model, RUN.metavar or "")})
 
     allows = given.get("allow_download")
-    return survey_checkpoints(
-        patterns,
-        spec_of,
-        to,
-        kept=kept,
-        head=head,
-        expect=expect,
-        follow=follow,
-        fresh=fresh,
-        allow_download=allows is not None and allows.value is True,
-    )
-
-
-def survey_checkpoints(
-    patterns: Sequence[str],
-    spec_of: Callable[[str], HeadsSpec],
-    to: Destination,
-    *,
-    kept: Path | None,
-    head: str | None,
-    expect: Sequence[str],
-    follow: bool,
-    fresh: bool,
-    allow_download: bool,
-) -> int:
-    """Survey each checkpoint that the store does not have yet, then show all; or go on with new ones.
-
-    Without a store to be `kept` one is used that is removed at the end. `spec_of` gives the settings for a
-    model.
-    """
-    from attncli.runs.checkpoints import CheckpointSurveys, checkpoints_named
-
-    if head is not None:
-        _head_named(head)
+    allow_download = allows is not None and allows.value is True
     find = partial(checkpoints_named, patterns, allow_download=allow_download)
     checkpoints = find()
     if not checkpoints and not follow:
@@ -469,7 +409,7 @@ def survey_checkpoints(
         _check_names(expect, conditions, spec_of(next(iter(checkpoints.values())).model))
     with ExitStack() as stack:
         path = kept
-        if path is None:
+        if path is None:  # a store that is removed at the end
             path = Path(stack.enter_context(TemporaryDirectory(prefix="attn-"))) / "checkpoints.db"
             create_file(path, rows=False, weights=False)
         line = stack.enter_context(progress_line())
@@ -477,22 +417,50 @@ def survey_checkpoints(
         surveys = CheckpointSurveys(store, spec_of, on_begin=line.begin, on_error=line.tell)
         surveys.take(surveys.new(checkpoints) if follow else checkpoints)
         line.clear()
+        without_store = {} if kept is not None else {"store": None, **({"follow": True} if follow else {})}
+        reports_in = partial(_reports_in, path, head, without_store)
         if follow:
-            _follow(surveys, find, path, head, to)
+            _follow(surveys, find, path, reports_in, to)
         with reading(path) as reader:
             if not reader.has_steps():
                 return SOME_FAILED if surveys.failed else DONE
-            reports = _named_reports(kept, path, reader, head)
+            reports = reports_in(reader)
             broken = check(reader, conditions, reports)
             _write(reports, to)
     return FAILED if broken else SOME_FAILED if surveys.failed else DONE
 
 
+def _settings_of_steps(config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
+    """The settings of the survey of each step. UserError for those that are not for checkpoints."""
+    given = given_settings("heads", config, flags)
+    if errors := [
+        given[key].line(key, "is not for checkpoints") for key in NOT_FOR_CHECKPOINTS if key in given
+    ]:
+        raise UserError(*errors)
+    return given
+
+
+def _check_store(kept: Path | None, fresh: bool) -> None:
+    if kept is None:
+        if fresh:
+            raise UserError("--fresh: needs a store: -o FILE.db")
+        return
+    if not is_file_name(kept):
+        raise UserError(f"-o {kept}/: steps of a training run are kept in one file: -o {kept.name}.db")
+    checked_store(kept)
+
+
 def _nothing_named(patterns: Sequence[str]) -> str:
-    named = " or ".join(patterns)
-    inside = next((name for name in patterns if Path(name).is_dir()), None)
-    hint = "" if inside is None else f": of those in it, '{Path(inside) / '*'}'"
-    return f"{named}: no such store or folder of a model{hint}"
+    """What was looked for, and what would work."""
+    folder = next((Path(name) for name in patterns if Path(name).is_dir()), None)
+    if folder is not None and any(folder.glob("*/config.json")):
+        inside = shlex.quote(str(folder / "*"))
+        return f"{folder}: is no checkpoint itself: attn watch {inside} takes those in it"
+    where = f"{' or '.join(patterns)}: no checkpoints" + (
+        " in it" if folder else ", and no store of this name"
+    )
+    name = f"{folder or 'run'}/checkpoint-500"
+    return f"{where}: a checkpoint is a model's folder named by its step, as {name}"
 
 
 def _check_names(expect: Sequence[str], conditions: Sequence[Condition], spec: HeadsSpec) -> None:
@@ -503,18 +471,19 @@ def _check_names(expect: Sequence[str], conditions: Sequence[Condition], spec: H
     parse_expectations(of_steps, [spec], "--expect")
 
 
-def _named_reports(kept: Path | None, path: Path, reader: Reader, head: str | None) -> list[Report]:
-    reports = reports_of(path, reader, head)
-    if kept is not None:
-        return reports
-    return [replace(report, spec={**report.spec, "store": None}) for report in reports]
+def _reports_in(
+    path: Path, head: str | None, without_store: Mapping[str, object], reader: Reader
+) -> list[Report]:
+    """The reports, with what says that the user has no store of them; none before the first step."""
+    reports = reports_of(path, reader, head) if reader.has_steps() else []
+    return [replace(report, spec={**report.spec, **without_store}) for report in reports]
 
 
 def _follow(
     surveys: "CheckpointSurveys",
     find: "Callable[[], dict[int, Checkpoint]]",
     path: Path,
-    head: str | None,
+    reports_in: Callable[[Reader], list[Report]],
     to: Destination,
 ) -> None:
     """Go on with new checkpoints until Ctrl-C, and show all after each."""
@@ -524,7 +493,7 @@ def _follow(
         while True:
             if is_due:
                 with reading(path) as reader:
-                    reports = reports_of(path, reader, head) if reader.has_steps() else []
+                    reports = reports_in(reader)
                 if is_live:
                     draw(reports, FOLLOWED)
                 elif to.path is not None:

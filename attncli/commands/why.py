@@ -96,6 +96,7 @@ class WhySpec(QueryAndKeySpec):
         'attn why --model ./my-model "the cat sat because it was tired" --head 5:11 --from it --to cat',
         "attn why --model ./my-model -o heads.csv",
     )
+    refused_keys = frozenset({"texts", "text_group", "context"})
     off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
     next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
     heading_keys = ("file", "model", "answer", "against", "seed")
@@ -160,12 +161,9 @@ class WhySpec(QueryAndKeySpec):
 
 
 def read(spec: WhySpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator") -> "Reading":
-    """What the model reads; UserError for a model whose logits are asked for and are no sums."""
-    from attncli.measure.why import check_splits
+    """What the model reads."""
     from attncli.runs.runner import read_survey_text
 
-    if not spec.is_of_score:
-        check_splits(pretrained)
     return read_survey_text(spec, texts, pretrained, generator)
 
 
@@ -175,11 +173,11 @@ def report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained", progress
 
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
-    from attncli.measure.why import attribution
+    from attncli.library import why
     from attncli.records.values import PLACES, NamedTensor
     from attncli.report_parts import build_report
 
-    result = attribution(pretrained, reading, answer=spec.answer, against=spec.against, head=spec.head)
+    result = why(pretrained, reading, answer=spec.answer, against=spec.against, head=spec.head)
     spec = spec.model_copy(update={"head": result.head})
     return build_report(
         spec,
@@ -208,7 +206,7 @@ def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> lis
 
 
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
-    from attncli.measure.scores import score_parts
+    from attncli.library import score_parts
     from attncli.models.token_names import token_named
     from attncli.report_parts import build_report, shipped_notes
 
@@ -219,8 +217,7 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
     result = score_parts(
         pretrained,
         reading,
-        layer=layer,
-        head=head,
+        str(spec.head),
         query=token_named(spec.query, text, pretrained, key="from"),
         key=None if key is None else token_named(key, text, pretrained, key="to"),
         over=spec.over,

@@ -6,9 +6,18 @@ place, `module:function`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from attncli.core.runtime import added
+
+RemovalMethod = Literal["zero", "mean", "sink", "swap"]
+"""What replaces the output of a head that is taken out."""
+SourceMethod = Literal["weights", "removal", "sampled"]
+"""How it is measured where an answer came from."""
+WholeRows = Literal["none", "mean", "heads"]
+"""Which weights are kept of what a model writes."""
+MOST_KEYS_OF_HEADS = 128
+"""Keys up to which the weights of each head are kept; beyond it is their mean over the heads."""
 
 
 class RowStatistic(NamedTuple):
@@ -171,6 +180,8 @@ class CachePolicy(NamedTuple):
     paper: str
 
 
+USUAL_BUDGETS = (0.1, 0.3, 0.5)
+"""The shares of a cache that policies are measured at."""
 CACHE_POLICIES = {
     "window": CachePolicy("the last keys", "Beltagy et al. 2020 (2004.05150)"),
     "sinks": CachePolicy("the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"),

@@ -166,7 +166,7 @@ class Output:
         return {"output": self.output.tensor}
 
 
-class ScoreMoments:
+class FinishedScores:
     """The moments of the finished scores: of each row about its own mean, and the rows' together in float64.
 
     Chan, Golub and LeVeque 1979.
@@ -468,7 +468,7 @@ PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[LayerOrWeights, Wanted], 
     (lambda wanted: wanted.weights or wanted.scores, Matrices),
     (lambda wanted: bool(wanted.kept_heads), KeptHeads),
     (lambda wanted: wanted.head_mean, HeadMean),
-    (lambda wanted: wanted.score_moments, ScoreMoments),
+    (lambda wanted: wanted.score_moments, FinishedScores),
     (lambda wanted: wanted.received_mass, ReceivedMass),
     (lambda wanted: wanted.pooled is not None, PooledMaps),
     (lambda wanted: wanted.patterns is not None, PatternMass),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attncli.core.engines import attend_with_gradients
 from attncli.core.layer import AttentionLayer
+from attncli.core.names import RemovalMethod
 from attncli.core.predictions import Predictions, token_losses
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval, rank_correlation, relative_changes
@@ -24,12 +25,10 @@ from attncli.measure.heads import (
     looked_at,
     surveyed_texts,
 )
-from attncli.measure.predicted import Predicted
 from attncli.measure.removal import (
     HeadPlace,
     ModelHead,
     Removal,
-    RemovalMethod,
     Removed,
     index_of_head,
     mean_outputs,
@@ -39,6 +38,7 @@ from attncli.measure.removal_runs import AGREES, FLOAT_BYTES, RemovalRuns, runs_
 from attncli.measure.residual_stream import Stream, StreamPart
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer
+from attncli.models.predicted import Predicted
 from attncli.models.pretrained import CLS, Pretrained
 from attncli.records.columns import Records
 from attncli.records.effects import Approximation, BaselineNumbers, Effects, HeadEffect, HeadEffects

@@ -19,12 +19,12 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.errors import UserError
 from attncli.measure.looks import rows_at
-from attncli.measure.predicted import Predicted, predicted_reading
 from attncli.measure.removal import HeadPlace, Removed
 from attncli.measure.removal_runs import RemovalRuns, runs_together, work_of_run
 from attncli.models.capture import run_model
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.predicted import Judged
+from attncli.models.pretrained import Pretrained
 from attncli.records.caches import (
     CacheBaseline,
     ForgottenKey,
@@ -36,81 +36,6 @@ from attncli.records.caches import (
     need_in,
 )
 from attncli.records.columns import Records
-
-
-@dataclass(frozen=True)
-class Judged(Predicted):
-    """What a model reads and predicts; `needle` are those of its places at which the needle should come.
-
-    Of a longer text it is the part from the token `offset` on.
-    """
-
-    needle: tuple[int, ...] = ()
-    offset: int = 0
-
-    def needle_positions(self) -> list[int]:
-        """Where the predictions of the needle are made: a token before it."""
-        return [int(self.places[number]) for number in self.needle]
-
-
-def read_judged(
-    pretrained: Pretrained,
-    text: str,
-    *,
-    needle: str | None = None,
-    truncate: bool = False,
-    every: int | None = None,
-    key: str = "text",
-) -> Judged:
-    """A text whose every token is predicted from those before it, and the last copy of the needle apart.
-
-    A needle that stands in the text once is asked for: it is put behind the text. With `every` the text may
-    be longer than the model reads. UserError, which names `key`, for a text that a model cannot read, and a
-    needle that is not there.
-    """
-    if needle is not None:
-        text = _with_answer(text, needle, pretrained)
-    if every is None:
-        read = pretrained.read(text, key, truncate=truncate, with_spans=needle is not None)
-    else:
-        encoded = pretrained.encoded(text, truncation=False, return_offsets_mapping=needle is not None)
-        ids = encoded["input_ids"]
-        read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=encoded.get("offset_mapping"))
-    judged = judged_reading(Reading(read), pretrained, key=key)
-    if needle is None:
-        return judged
-    start, spans = text.rindex(needle), read.spans or ()
-    end = start + len(needle)
-    tokens = [at for at, (first, last) in enumerate(spans) if max(first, start) < min(last, end)]
-    if not tokens or read.left_out:
-        raise UserError("needle: is in the part of the text that was cut off")
-    positions: list[int] = judged.places.tolist()
-    return replace(judged, needle=tuple(positions.index(at - 1) for at in tokens))
-
-
-def _with_answer(text: str, needle: str, pretrained: Pretrained) -> str:
-    if not pretrained.tokenizer.is_fast:
-        raise UserError(f"needle: {pretrained.name} does not say which characters a token covers")
-    count = text.count(needle)
-    if not count or not needle.strip():
-        raise UserError(f"needle: is not in the text as it stands (got {needle:.60})")
-    if text.startswith(needle) and count == 1 and text.strip() == needle.strip():
-        raise UserError("needle: must be a part of the text, which asks for it")
-    if count > 1:
-        return text
-    blank = "" if text[-1:].isspace() or needle[:1].isspace() else " "
-    return f"{text}{blank}{needle}"
-
-
-def judged_reading(reading: Reading, pretrained: Pretrained, *, key: str = "text") -> Judged:
-    """What is predicted of a reading; UserError for a model that keeps no cache of what it wrote."""
-    if pretrained.predicts != "next" or pretrained.has_decoder:
-        why = "has an encoder beside" if pretrained.has_decoder else "predicts no next token from"
-        raise UserError(
-            f"model: {pretrained.name} {why} what it writes: a smaller cache needs a decoder alone"
-        )
-    predicted = predicted_reading(reading, pretrained, torch.Generator(), key=key)
-    return Judged(**vars(predicted))
 
 
 class Limit:

@@ -14,12 +14,13 @@ from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval
+from attncli.errors import UserError
 from attncli.measure.heads import NOTHING_MORE, surveyed
-from attncli.measure.predicted import predicted_reading
 from attncli.measure.residual_stream import PartVectors, Stream, StreamPart
 from attncli.measure.scores import call_of, seen_by
 from attncli.measure.stream_ends import Copied, ToUnembedding, copied_by, embedding_of, unembedding_of
 from attncli.models.layers import CapturedLayer
+from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.records.circuit import (
     Composition,
@@ -82,12 +83,18 @@ def head_edges(
     readings: Sequence[Reading],
     *,
     heads: Sequence[str] = (),
+    pattern: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEdges:
     """The shares of all parts in the named heads, as 18:6, or in all heads, and in the logits of a decoder.
 
-    UserError for a model whose scores are not sums, and a head that is not there; MemoryError.
+    With a `pattern` in the heads that a survey names so on most of the texts. UserError for a model whose
+    scores are not sums, a head that is not there, and a pattern that no head has; MemoryError.
     """
+    if pattern is not None:
+        heads = heads_with_pattern(pretrained, readings, pattern)
+        if not heads:
+            raise UserError(f"pattern: no head of {pretrained.name} has it here (got {pattern})")
     targets: list[tuple[_Target, list[StreamPart]]] = []
     shares, weights = _Means(), _Means()
     weight: dict[tuple[int, int], float] = {}

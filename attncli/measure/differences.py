@@ -22,7 +22,7 @@ from attncli.records.changes import (
 )
 from attncli.records.columns import Records
 from attncli.records.surveys import SurveyedHead
-from attncli.records.values import Table
+from attncli.records.values import Mask, Table
 
 ARROW = " → "
 
@@ -61,12 +61,16 @@ COMMON_AXES = ("layer", "head")
 
 @dataclass(frozen=True)
 class NamedWeights:
-    """Weights of every query on every key, the last two axes, and the tokens of both where there are any."""
+    """Weights of every query on every key, the last two axes, and the tokens of both where there are any.
+
+    `mask` tells which keys each query sees.
+    """
 
     axes: tuple[str, ...]
     values: np.ndarray
     queries: Sequence[str] = ()
     keys: Sequence[str] = ()
+    mask: Mask | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class WeightDifferences:
     A query that one side lacks has no row there (NaN), such a key the weight 0. `distances` are
     Jensen-Shannon distances by row, NaN where a row is not a distribution; see `jensen_shannon`.
     `changed_rows` are the rows that moved furthest, `by_head` the heads, the one that moved most first; it is
-    empty where the weights have no axis but query and key.
+    empty where the weights have no axis but query and key. `masks` are those of both sides, at these places.
     """
 
     axes: tuple[str, ...]
@@ -87,6 +91,12 @@ class WeightDifferences:
     distances: np.ndarray
     changed_rows: Records[MovedRow]
     by_head: Records[MovedHead]
+    masks: tuple[Mask | None, Mask | None]
+
+    @property
+    def shared_mask(self) -> Mask | None:
+        """The mask of both sides; None where they differ."""
+        return self.masks[0] if self.masks[0] == self.masks[1] else None
 
 
 def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
@@ -114,6 +124,7 @@ def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
         distances,
         _changed_rows(a.axes[:-1], distances, weights_b - weights_a),
         _by_head(a.axes[:-2], distances),
+        (_mask_at(a, shared, query.a, key.a), _mask_at(b, shared, query.b, key.b)),
     )
 
 
@@ -128,6 +139,19 @@ def _spread(values: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> np.nda
     """One side's weights at the places of both: NaN for a query that it lacks, 0 for such a key."""
     columns = np.where(keys >= 0, values[..., keys], 0)
     return np.where(queries[:, np.newaxis] >= 0, columns[..., queries, :], np.nan)
+
+
+def _mask_at(
+    side: NamedWeights, shared: tuple[slice, ...], queries: np.ndarray, keys: np.ndarray
+) -> Mask | None:
+    """One side's mask at the places of both; a causal one stays so, whatever stands between its tokens."""
+    num_queries, num_keys = side.values.shape[-2:]
+    hidden = None if side.mask is None else side.mask.hidden(num_queries, num_keys)
+    is_causal = num_queries == num_keys and np.array_equal(queries, keys) and side.mask == Mask(causal=True)
+    if hidden is None or is_causal:
+        return side.mask
+    visible = np.broadcast_to(~hidden, side.values.shape)[shared]
+    return Mask.of(np.nan_to_num(_spread(visible.astype(np.float64), queries, keys)))
 
 
 def _changed_rows(axes: tuple[str, ...], distances: np.ndarray, difference: np.ndarray) -> Records[MovedRow]:

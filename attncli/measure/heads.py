@@ -32,6 +32,7 @@ from attncli.measure.head_numbers import (
     stacks_of,
 )
 from attncli.measure.looks import FirstLooks, HeadLooks, HeadMaps, LastNorms
+from attncli.measure.masks import mask_of, mask_of_rollout
 from attncli.measure.patterns import (
     HeadTotals,
     LayerPlace,
@@ -63,6 +64,7 @@ from attncli.records.surveys import (
     LookedAtKey,
     RestOfHead,
 )
+from attncli.records.values import Mask
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
@@ -230,6 +232,7 @@ class Survey:
         # Norms of values are measured by hooks while the model runs.
         self._later = None if options.weighted else DeferredLayers(self._measure)
         self.rolled: list[Tensor] = []
+        self.rolled_masks: list[list[Mask | None]] = []
         self.maps: list[HeadMaps] = []
         if options.maps != "none":
             self.maps = [
@@ -274,7 +277,7 @@ class Survey:
             heads = (slice(start, start + size) for start in range(0, size * len(layers), size))
             computed = [together] if len(layers) == 1 else [together.of_heads(some) for some in heads]
         for layer, attention, of_layer in zip(layers, attentions, computed, strict=True):
-            self._keep(layer, of_layer, norms)
+            self._keep(layer, attention, of_layer, norms)
             for looks in self.looks:
                 looks.take(layer, attention, of_layer)
         if self.progress is not None:
@@ -302,20 +305,25 @@ class Survey:
         wanted = replace(wanted_before[stack], output=has_values and attention is layer.attention)
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
-    def _keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
-        place = LayerPlace(layer.layer, layer.kind, layer.stack_name, layer.module)
+    def _keep(
+        self, layer: CapturedLayer, attention: LayerOrWeights, found: Computed, norms: Tensor | None
+    ) -> None:
+        module = self.pretrained.module_name(layer.module)
+        place = LayerPlace(layer.layer, layer.kind, layer.stack_name, module)
         self._found.keep(place, found, norms)
         if self.rest is not None:
             assert found.rest is not None
-            self.rest.keep(place, found.rest)
+            self.rest.keep(place, found.rest, None)
         for text in range(self.num_texts):
             if self.maps:
-                self.maps[text].take(layer, found, text)
+                self.maps[text].take(layer, attention, found, text)
             if found.head_mean is not None and self.options.rollout:
                 mean = found.head_mean[text].double()
                 if text == len(self.rolled):
                     self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
+                    self.rolled_masks.append([])
                 self.rolled[text] = roll_out(self.rolled[text], mean)
+                self.rolled_masks[text].append(mask_of(attention, text))
 
     def _weighted(
         self, layer: CapturedLayer, attention: LayerOrWeights
@@ -509,6 +517,10 @@ class Surveyed:
     def rollout(self) -> list[Float[Tensor, "query key"]]:
         """How attention adds up over the layers, of each text, where that was asked for."""
         return self.survey.rolled
+
+    def rollout_mask(self, text: int) -> Mask | None:
+        """Which tokens that may reach; see `mask_of_rollout`."""
+        return mask_of_rollout(self.survey.rolled_masks[text])
 
     @property
     def looks(self) -> list[HeadLooks]:

@@ -16,12 +16,14 @@ from attncli.core.layer import MAP_SIZE, Computed, Visibility, Wanted
 from attncli.core.names import head_range
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 from attncli.errors import UserError, refuse_bytes
+from attncli.measure.masks import mask_of, mask_of_blocks, mask_of_layers
 from attncli.models.architectures import BLOCK
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import CLS, Corners, ModelText, Pretrained, Reading, texts_of_stack
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import TextLine
 from attncli.models.token_names import positions_named
+from attncli.records.values import Mask
 
 BYTES_PER_MEAN_WEIGHT = 12
 
@@ -152,6 +154,8 @@ class HeadMaps:
         most = WHOLE_PICTURE if self.is_picture else whole_tokens
         self.is_whole = max(num_queries, num_keys) <= most
         self.num_heads: dict[int, int] = {}
+        self._masks: dict[int, Mask | None] = {}
+        self._full_masks: dict[int, Mask | None] = {}
         self.asked = [tuple(map(int, name.split(":"))) for name in full]
         self.maps: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
         self.full: dict[tuple[int, ...], Tensor] = {}
@@ -167,15 +171,19 @@ class HeadMaps:
         pooled = None if self.is_picture else MAP_SIZE
         return replace(wanted, pooled=pooled, kept_heads=self._heads_in_full(layer))
 
-    def take(self, layer: CapturedLayer, computed: Computed, text: int) -> None:
-        """Keep what is asked for of one layer, of one text."""
+    def take(self, layer: CapturedLayer, attention: LayerOrWeights, computed: Computed, text: int) -> None:
+        """Keep what is asked for of one layer, of one text; `attention` is what was computed of it."""
         if not self._is_asked_for(layer):
             return
         self.num_heads[layer.layer] = layer.attention.shape[1]
+        self._masks[layer.layer] = (
+            mask_of(attention, text) if self.is_whole else mask_of_blocks(attention, MAP_SIZE)
+        )
         pooled = () if self.is_picture else ("pooled_mean", "pooled_max")
         for name in ("weights",) if self.is_whole else pooled:
             self.maps[name][layer.layer] = getattr(computed, name)[text].float().cpu()
         if computed.kept_weights is not None:
+            self._full_masks[layer.layer] = mask_of(attention, text)
             for head, weights in zip(self._heads_in_full(layer), computed.kept_weights[text], strict=True):
                 self.full[layer.layer, head] = weights.float().cpu()
 
@@ -194,9 +202,17 @@ class HeadMaps:
         self._check_heads()
         return {name: by_layer(layers) for name, layers in self.maps.items()}
 
-    def in_full(self) -> dict[tuple[int, ...], Float[np.ndarray, "query key"]]:
-        """The whole weights of the heads that were asked for, by layer and head."""
-        return {place: self.full[place].numpy() for place in self.asked if place in self.full}
+    def mask(self, num_queries: int, num_keys: int) -> Mask | None:
+        """The mask of the maps of all layers, which have so many rows and columns."""
+        return mask_of_layers(self._masks, num_queries, num_keys)
+
+    def in_full(self) -> dict[tuple[int, ...], tuple[Float[np.ndarray, "query key"], Mask | None]]:
+        """The whole weights of the heads that were asked for, and their mask, by layer and head."""
+        return {
+            place: (self.full[place].numpy(), self._full_masks[place[0]])
+            for place in self.asked
+            if place in self.full
+        }
 
     def _check_heads(self) -> None:
         if not self.num_heads:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
-from attncli.core.names import CACHE_POLICIES, ends_of
+from attncli.core.names import CACHE_POLICIES, USUAL_BUDGETS, ends_of
 from attncli.core.process import SharedChange
 from attncli.core.progress import Stage, Work
 from attncli.errors import UserError
-from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_by, tell_of_layer
+from attncli.measure.cache import Judge, Limit, output_by, tell_of_layer
 from attncli.measure.cache_policies import (
     COUNTS,
     SCORES,
@@ -33,6 +33,7 @@ from attncli.measure.cache_policies import (
 from attncli.measure.removal import Forward, Removed
 from attncli.measure.removal_runs import FirstTokens, RemovalRuns, work_of_run
 from attncli.models.layers import CapturedLayer
+from attncli.models.predicted import Judged, judged_reading
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.records.caches import Lost, PolicyCost, PolicyCosts, PromptBaseline, lines_of
 from attncli.records.columns import Record
@@ -382,7 +383,7 @@ def windows(pretrained: Pretrained, reading: Judged, every: int | None) -> list[
         if is_special:
             window[0] = ids[0]
         text = replace(reading.text, tokens=pretrained.labels(window.tolist()), ids=window, spans=None)
-        part = judged_reading(Reading(text), pretrained)
+        part = judged_reading(Reading(text), pretrained, key=reading.key)
         places = [position - first for position in reading.needle_positions()]
         has_needle = places and end - first - every - 1 <= min(places) and max(places) < end - first - 1
         parts.append(replace(part, offset=first, needle=tuple(places) if has_needle else ()))
@@ -395,18 +396,17 @@ def policy_costs(
     readings: Sequence[Judged],
     *,
     policies: Sequence[str] = tuple(CACHE_POLICIES),
-    budgets: Sequence[float] = (0.1, 0.3, 0.5),
+    budgets: Sequence[float] = USUAL_BUDGETS,
     bits: int | None = None,
     every: int | None = None,
     progress: Callable[[Stage], None] | None = None,
-    key: str = "text",
 ) -> PolicyCosts:
     """What the model loses on the last tokens of a text where the cache of those before keeps less.
 
     The prompt is read once, with the whole cache; then each policy keeps the share of its keys that a budget
     allows, and the last tokens are read with what is left, and with all keys of their own. Keys keep their
     rotation. `bits` rounds all keys and values instead (see `rounded_cache`). Of several `readings`, windows
-    of a text that judge `every` tokens each, means. UserError, at `key`, for a text too short to be cut, and
+    of a text that judge `every` tokens each, means. UserError for a text too short to be cut, and
     for a model that cannot read on from kept keys; MemoryError.
     """
     of_windows = []
@@ -420,7 +420,9 @@ def policy_costs(
         start = len(reading.text.ids) - judged - 1  # the token before the first that is judged predicts it
         if start < 3:
             count = len(reading.text.ids)
-            raise UserError(f"{key}: must be longer, for a prompt and tokens behind it (got {count} tokens)")
+            raise UserError(
+                f"{reading.key}: must be longer, for a prompt and tokens behind it (got {count} tokens)"
+            )
         of_windows.append(_costs(pretrained, reading, start, policies, budgets, bits, work))
     return of_windows[0] if len(of_windows) == 1 else _mean_costs(of_windows)
 

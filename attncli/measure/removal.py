@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import compress, count, product
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted, repeat_heads
-from attncli.core.names import head_range, named_head
+from attncli.core.names import RemovalMethod, head_range, named_head
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.architectures import BLOCK, list_of_block, output_projection
@@ -22,8 +22,6 @@ from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained
 from attncli.models.side_by_side import of_this_run
-
-RemovalMethod = Literal["zero", "mean", "sink", "swap"]
 
 
 class HeadPlace(NamedTuple):

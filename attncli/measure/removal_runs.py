@@ -14,11 +14,11 @@ from torch import Tensor
 
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.predicted import Predicted
 from attncli.measure.removal import Change, ModelBlocks, Removal, Removed, after, output_of
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
+from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import blocks_of
 

@@ -174,7 +174,7 @@ class Stream:
         lists = {list_of_block(run.name) for run in self._runs}
         for name in self._without_attention:
             if list_of_block(name) in lists:
-                self.refuse(f"{name} has no attention")
+                self.refuse(f"{self.pretrained.module_name(name)} has no attention")
         self._blocks.keep_lists(lists)
 
     def _keep(
@@ -189,15 +189,16 @@ class Stream:
             self._without_attention.append(names[block])
             return
         if len(captured) != 1 or block not in calls:
-            self.refuse(f"{names[block]} has {len(captured)} attentions, not one")
+            name = self.pretrained.module_name(names[block])
+            self.refuse(f"{name} has {len(captured)} attentions, not one")
         layer, output = captured[0]
         heads = output[0].clone()
         projection = output_projection(self.model, layer.module, heads.shape[0] * heads.shape[2])
         if projection is None or projection not in calls:
-            self.refuse(f"no output projection was found for {layer.module}")
+            self.refuse(f"no output projection was found for {self.pretrained.module_name(layer.module)}")
         of_projection = calls[projection][0]
         if not is_close(self._by_token(of_projection.read), merge_heads(heads)):
-            self.refuse(f"{layer.module} changes its heads before W_O")
+            self.refuse(f"{self.pretrained.module_name(layer.module)} changes its heads before W_O")
         norms: dict[nn.Module, Sequence[FrozenNorm]] = {}
         for module in block.modules():
             if module in calls and not any(module.children()):
@@ -209,7 +210,9 @@ class Stream:
         read, gave = (self._by_token(tensor) for tensor in calls[block][-1][:2])
         projected = self._by_token(of_projection.gave)
         if not read.shape == gave.shape == projected.shape:
-            self.refuse(f"{names[block]} reads more than one vector for each token")
+            self.refuse(
+                f"{self.pretrained.module_name(names[block])} reads more than one vector for each token"
+            )
         writers = [
             (module, self._by_token(of_module[-1].gave))
             for module, of_module in sorted(calls.items(), key=lambda item: -names[item[0]].count("."))
@@ -321,7 +324,8 @@ class Stream:
         self._biases = self._biases + of_bias + constant
         total = sum((vectors() for _, vectors in self._parts), self._biases)
         if not is_close(total, run.gave):
-            self.refuse(f"{run.name} is not linear in what it reads once its norms are frozen")
+            name = self.pretrained.module_name(run.name)
+            self.refuse(f"{name} is not linear in what it reads once its norms are frozen")
 
     def _writer(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
         """The module that writes what the MLP gives, what it gave, what the block gives of nothing, and
@@ -341,7 +345,8 @@ class Stream:
             others_pass = not any(is_close(alone, constant) for alone in gave[:2])
             if others_pass and is_close(sum(gave, -2 * constant), run.gave):
                 return module, wrote, constant, is_close(of_other - constant, other)
-        self.refuse(f"{run.name} is no sum of what it reads, its heads and its MLP")
+        name = self.pretrained.module_name(run.name)
+        self.refuse(f"{name} is no sum of what it reads, its heads and its MLP")
 
     def _passed(
         self,

@@ -204,9 +204,9 @@ def call_of(stream: Stream, layer: int, head: int) -> int:
     heads: list[ModelHead] = []
     calls: list[int] = []
     for call, captured in enumerate(stream.attention):
+        stack, module = captured.stack_name, stream.pretrained.module_name(captured.module)
         for number in range(captured.attention.shape[1]):
-            stack = captured.stack_name
-            heads.append(ModelHead(captured.layer, captured.module, captured.kind, stack, number))
+            heads.append(ModelHead(captured.layer, module, captured.kind, stack, number))
             calls.append(call)
     return calls[index_of_head(heads, f"{layer}:{head}", "head", stream.pretrained)]
 

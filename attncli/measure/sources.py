@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,11 +17,11 @@ from transformers import DynamicCache
 
 from attncli.core.engines import attend
 from attncli.core.layer import Wanted
-from attncli.core.names import NamedHead, head_range, named_head
+from attncli.core.names import NamedHead, SourceMethod, head_range, named_head
 from attncli.core.progress import Stage, Work
 from attncli.core.summaries import rank_correlation
 from attncli.errors import UserError
-from attncli.measure.answers import answer_forms, likelier_form
+from attncli.models.answers import answer_forms, likelier_form
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay, queries_of
@@ -40,7 +40,6 @@ from attncli.records.sources import (
     SourceRanking,
 )
 
-SourceMethod = Literal["weights", "removal", "sampled"]
 CHECKED = 5
 """Sources that are removed where all of them would take long."""
 QUERIES_AT_ONCE = 64
@@ -626,7 +625,7 @@ def retrieving_heads(
     weight: torch.Tensor | None = None
     names: list[tuple[str, int, int]] = []
     for done, context in enumerate(synthetic_contexts(num_contexts, seed), start=1):
-        reading = read_sourced(pretrained, context.sourced(), num_new=NUM_SENTENCES, key="find_heads")
+        reading = read_sourced(pretrained, context.sourced(), num_new=NUM_SENTENCES, key="model")
         ids = torch.tensor(given_answer(pretrained, context.answer, reading).ids)
         layers, _ = Replay(pretrained.whole, reading.prompt.ids, ids).layers()
         weights = source_weights(layers, reading, len(ids))
@@ -650,7 +649,7 @@ def retrieving_heads(
     if not chosen:
         best = f"{rows[0].name} does in {rows[0].share_found:.0%}"
         message = f"looks at the right sentence most in {LEAST_FOUND:.0%} of the contexts (the best, {best})"
-        raise UserError(f"find_heads: no head of {pretrained.name} {message}: name some with `head`")
+        raise UserError(f"model: no head of {pretrained.name} {message}: name some yourself")
     return RetrievingHeads(
         rows=rows,
         chosen=ChosenHead.table(chosen_head=[row.name for row in chosen]),

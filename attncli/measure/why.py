@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.measure.answers import AnswerTokens, one_token_each
 from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
 from attncli.measure.removal import ModelHead, index_of_head
+from attncli.models.answers import AnswerTokens, one_token_each
 from attncli.models.architectures import BLOCK, list_of_block, output_projection, projection_of_heads
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer
@@ -117,21 +117,24 @@ def residual_of(
     modules_by_part = {part: key for key, part in pretrained.whole.named_modules()}
     blocks = []
     for name, module, heads in zip(names, modules, outputs, strict=True):
-        call = calls[name][0]
+        call, block_name = calls[name][0], pretrained.module_name(name)
         if len(calls[name]) > 1 or not close(call.read, stream):
-            refuse(pretrained, f"{name} reads something else than the output of the block before it")
+            refuse(pretrained, f"{block_name} reads something else than the output of the block before it")
         inside = {key: of_key[0] for key, of_key in calls.items() if key.startswith(f"{name}.")}
         inside = {key: of_key for key, of_key in inside.items() if len(calls[key]) == 1}
         projection = output_projection(pretrained.whole, module, heads.numel())
         of_projection = None if projection is None else inside.get(modules_by_part[projection])
         if projection is None or of_projection is None:
-            refuse(pretrained, f"no output projection was found for {module}")
+            refuse(pretrained, f"no output projection was found for {pretrained.module_name(module)}")
         if not close(of_projection.read, heads.flatten()):
-            refuse(pretrained, f"{module} changes the outputs of its heads before W_O")
+            refuse(
+                pretrained, f"{pretrained.module_name(module)} changes the outputs of its heads before W_O"
+            )
         block = _block(call, of_projection, list(inside.values()), projection, heads)
         if block is None:
             refuse(
-                pretrained, f"the output of {name} is not its input plus the outputs of its heads and its MLP"
+                pretrained,
+                f"the output of {block_name} is not its input plus the outputs of its heads and its MLP",
             )
         blocks.append(block)
         stream = call.gave
@@ -406,7 +409,7 @@ def _of_keys(
     """p_ij v_j W_O . direction of a head at the last token i, and p_ij, for each token j."""
     assert row is not None, head.name
     num_heads = len(row.weights)
-    projection = output_projection(pretrained.whole, head.module, num_heads * row.values.shape[-1])
+    projection = output_projection(pretrained.model, head.module, num_heads * row.values.shape[-1])
     assert projection is not None
     columns = projection_of_heads(projection, num_heads)[head.head].double()
     weight, values = row.weights[head.head], row.values[head.head * len(row.values) // num_heads]

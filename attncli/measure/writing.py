@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,27 +14,33 @@ from torch.nn.utils.rnn import pad_sequence
 from attncli.core.engines import attend
 from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_score, top_keys
 from attncli.core.layer import AttentionLayer, Wanted
-from attncli.core.names import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, head_range
+from attncli.core.names import (
+    MOST_KEYS_OF_HEADS,
+    OF_WEIGHTS,
+    OF_WRITTEN_KEYS,
+    ROW_STATISTICS,
+    WRITING,
+    WholeRows,
+    head_range,
+)
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.measure.prompts import Prompt
+from attncli.measure.masks import mask_of_layers
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.pretrained import Pretrained
+from attncli.models.prompts import Prompt
 from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, write
 from attncli.records.columns import Records
-from attncli.records.values import NamedTensor, Tensors
+from attncli.records.values import Mask, NamedTensor, Tensors
 from attncli.records.writings import NeedleCounts, WriterHead, WritingCounts, WrittenText, WrittenToken
 
-MOST_KEYS_OF_HEADS = 128
-"""Keys up to which the weights of each head are kept; beyond it is their mean over the heads."""
 MOST_MEAN_WEIGHTS = 2**22
 """Weights of the mean rows of all tokens that are kept."""
 MOST_STACKED = 2**21
 """Numbers in the keys of layers that are computed together: these are copied."""
 
-WholeRows = Literal["none", "mean", "heads"]
 """Which whole rows of weights are kept: their mean over the heads, or up to 128 keys those of each head."""
 
 RowOfWeights = tuple[Float[Tensor, "head key"], Bool[Tensor, " key"]]
@@ -102,7 +108,8 @@ class WriterLayer(NamedTuple):
 class TokenRows:
     """The rows of one new token: numbers (layer, head) by statistic, NaN where a layer has fewer heads.
 
-    One key more is kept than is asked for, so that there are enough beside the first.
+    One key more is kept than is asked for, so that there are enough beside the first. `seen` are the keys
+    that each layer sees, or that some layer sees, where no `weights` of layers are kept.
     """
 
     token: int
@@ -112,19 +119,22 @@ class TokenRows:
     strongest: Int[Tensor, "layer head"]
     mean: Float[Tensor, " key"]
     weights: Float[Tensor, "layer head key"] | None
+    seen: Bool[Tensor, "#layer key"]
 
 
 @dataclass
 class WrittenRows:
     """Takes the layers of each token and keeps its rows, from cross-attention where there is any.
 
-    `special_ids` are the tokenizer's own tokens, `needle` the places of the needle among the prompt's
-    `prompt_ids`. Only the heads of `layer`, and of these only `head`, are kept where one is named; `top_k`
-    keys are. With `keeps_heads` the weights of each head are kept up to 128 keys.
+    `special_ids` are the tokenizer's own tokens, `module_name` says what results call a module, `needle` are
+    the places of the needle among the prompt's `prompt_ids`. Only the heads of `layer`, and of these only
+    `head`, are kept where one is named; `top_k` keys are. With `keeps_heads` the weights of each head are
+    kept up to 128 keys.
     """
 
     prompt_ids: Int[Tensor, " token"]
     special_ids: Int[Tensor, " special"]
+    module_name: Callable[[str], str]
     _: KW_ONLY
     needle: tuple[int, ...] = ()
     is_cross: bool = False
@@ -152,10 +162,16 @@ class WrittenRows:
         for layer in kept:
             if layer.attention.shape[-1] != num_tokens:
                 counts = f"{layer.attention.shape[-1]} keys where there are {num_tokens} tokens"
-                raise CannotShow(f"{layer.module} has {counts}")
+                raise CannotShow(f"{self.module_name(layer.module)} has {counts}")
         if not self.layers:
             self.layers = [
-                WriterLayer(layer.layer, layer.module, layer.kind, layer.stack_name, layer.attention.shape[1])
+                WriterLayer(
+                    layer.layer,
+                    self.module_name(layer.module),
+                    layer.kind,
+                    layer.stack_name,
+                    layer.attention.shape[1],
+                )
                 for layer in kept
             ]
             most = max(layer.num_heads for layer in self.layers)
@@ -203,6 +219,7 @@ class WrittenRows:
             best[..., 0, 0].cpu(),
             weights[..., 0, :].flatten(0, 1).nanmean(dim=0).cpu(),
             weights[..., 0, :].cpu() if keeps else None,
+            (seen[:, 0] if keeps else seen[:, 0].any(dim=0, keepdim=True)).cpu(),
         )
 
     def numbers(self) -> dict[str, Float[Tensor, "layer head query"]]:
@@ -278,11 +295,19 @@ class WrittenRows:
         """
         of_heads = [token.weights for token in self.tokens if token.weights is not None]
         if len(of_heads) == len(self.tokens):
-            return self._placed(_by_query(of_heads), "query", "key")
+            weights = self._placed(_by_query(of_heads), "query", "key")
+            return replace(weights, mask=self._mask_of_layers())
         means = [token.mean for token in self.tokens]
         if len(means) * len(means[-1]) > MOST_MEAN_WEIGHTS:
             return None
-        return _named(_by_query(means), "query", "key")
+        visible = _by_query([token.seen.any(dim=0) for token in self.tokens])
+        return replace(_named(_by_query(means), "query", "key"), mask=Mask.of(visible.numpy()))
+
+    def _mask_of_layers(self) -> Mask | None:
+        """Which keys the rows of each layer see; those after a query were not written yet."""
+        visible = _by_query([token.seen for token in self.tokens]).numpy()
+        masks = {layer.layer: Mask.of(seen) for layer, seen in zip(self.layers, visible, strict=True)}
+        return mask_of_layers(masks, *visible.shape[1:])
 
     def _placed(self, tensor: Tensor, *axes: str) -> NamedTensor:
         """At the places of their layers, NaN or key -1 elsewhere; a chosen layer or head is not an axis."""
@@ -389,6 +414,7 @@ def written(
     rows = WrittenRows(
         prompt.prompt.ids,
         special,
+        pretrained.module_name,
         needle=prompt.needle,
         is_cross=prompt.context is not None,
         layer=layer,

@@ -283,11 +283,11 @@ class Follower:
             kept = self._memory[storage._cdata] = weak, self._num_sources
         return frozenset({(kept[1], int(tensor.storage_offset()))})
 
-    def is_self(self, left: Tensor, right: Tensor, *, are_as_many: bool) -> bool | None:
-        """Whether two tensors were made of the same; None where that is not known.
+    def is_self(self, query: Tensor, key: Tensor) -> bool | None:
+        """Whether both (..., token, dim) were made of the same; None where that is not known."""
+        return self._is_self(query, key, are_as_many=query.shape[-2] == key.shape[-2])
 
-        `are_as_many`: they have as many tokens.
-        """
+    def _is_self(self, left: Tensor, right: Tensor, *, are_as_many: bool) -> bool | None:
         first, second = self.of(left), self.of(right)
         if not (isinstance(first, Projected) and isinstance(second, Projected)):
             return True if self.source(left) & self.source(right) else None
@@ -386,7 +386,7 @@ class Follower:
     def score(self, left: Tensor, right: Tensor, result: object, scale: float = 1.0) -> None:
         """Scores are a matrix product of two tensors that are no parameters."""
         num_tokens = (left if left.ndim > 1 else left[None]).shape[-2]
-        is_self = self.is_self(left, right, are_as_many=num_tokens == right.shape[-1])
+        is_self = self._is_self(left, right, are_as_many=num_tokens == right.shape[-1])
         axes = (
             (-2 if right.ndim > 1 else -1) if left.ndim > 1 else None,
             -1 if right.ndim > 1 else None,
@@ -493,7 +493,7 @@ class Follower:
                 for tensor, labels, token in zip(operands, inputs, tokens, strict=True)
             )
         left_axis, right_axis = (None if token is None else out.index(token) - len(out) for token in tokens)
-        is_self = self.is_self(*operands, are_as_many=left.shape[-2] == right.shape[-2])
+        is_self = self._is_self(*operands, are_as_many=left.shape[-2] == right.shape[-2])
         self.note(result, Scores(left, right, 1.0, is_self, left_axis, right_axis))
 
     def softmax(self, call: TorchCall) -> None:

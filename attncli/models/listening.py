@@ -201,9 +201,9 @@ class Listener(TorchFunctionMode):
         result = function(*arguments, **named)
         try:
             if function is functional.scaled_dot_product_attention:
-                self._hear("scaled_dot_product_attention", lambda: _of_sdpa(*arguments, **named))
+                self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
             elif getattr(function, "_name", "") == "flex_attention":
-                self._hear("flex_attention", lambda: _of_flex(*arguments, **named))
+                self._hear_fused("flex_attention", lambda: _of_flex(*arguments, **named), arguments, named)
             else:
                 self._follow().after(function, arguments, named, result)
         except Exception as error:  # whatever it is, the program goes on
@@ -233,6 +233,22 @@ class Listener(TorchFunctionMode):
             follower = self._follower.of_thread = Follower(self._heard_by_hand)
         return follower
 
+    def _hear_fused(
+        self,
+        function: str,
+        read: "Callable[[], FusedAttention]",
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
+    ) -> None:
+        query, key = (
+            arguments[place] if place < len(arguments) else named[name]
+            for place, name in enumerate(("query", "key"))
+        )
+        hint = self._hint
+        if hint.is_self is None:
+            hint = CallHint(hint.num_heads, self._follow().is_self(query, key))
+        self._hear(function, read, hint)
+
     def _heard_by_hand(self, found: HandmadeAttention) -> None:
         hint = self._hint if found.is_self is None else CallHint(self._hint.num_heads, found.is_self)
         self._hear("by hand", lambda: found, hint)
@@ -250,6 +266,8 @@ class Listener(TorchFunctionMode):
         hint: CallHint | None = None,
     ) -> None:
         """Count this call, and read it where it is wanted."""
+        if function == "flex_attention" or "OptimizedModule" in self.running.class_names():
+            self._said["What is compiled runs as it is written meanwhile."] = None
         if torch._C._current_graph_task_id() != -1:  # checkpointed layers run again in the backward pass
             return
         path = self._path()

@@ -575,17 +575,21 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
     """The model while it is measured; a caller's model in its present state, in evaluation mode.
 
     A name is opened; of many calls with the same name the first loads the model. A caller's autocast and
-    inference mode are suspended: autocast changes numbers, inference mode has no gradients.
+    inference mode are suspended: autocast changes numbers, inference mode has no gradients. What is in use
+    already stays so.
     """
     pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
+    if pretrained.is_in_use:
+        yield pretrained
+        return
     lent = pretrained.lent
     with measuring(pretrained.name, pretrained.whole if lent is None else lent):
         if lent is None:
-            yield pretrained
+            yield replace(pretrained, is_in_use=True)
             return
         given = pretrained.own_tokenizer if pretrained.source is None else pretrained.source
         with borrowed(pretrained.name, lent, given) as as_it_is:
-            yield as_it_is
+            yield replace(as_it_is, is_in_use=True)
 
 
 @contextmanager

@@ -278,7 +278,8 @@ class Pretrained:
 
     `with_head` is the model with the head that predicts tokens, if requested and present. `lent` is a
     caller's model, which is measured in its present state and left unchanged. `source` is its folder, whose
-    image processor is opened to read a picture, or that processor itself.
+    image processor is opened to read a picture, or that processor itself. `is_in_use`: whoever hands it on
+    has it measured by this thread alone.
     """
 
     name: str
@@ -287,6 +288,7 @@ class Pretrained:
     with_head: PreTrainedModel | None = None
     lent: PreTrainedModel | None = None
     source: Any = None
+    is_in_use: bool = False
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -299,6 +301,17 @@ class Pretrained:
     def whole(self) -> PreTrainedModel:
         """The model with its head, where it was loaded with one."""
         return self.with_head or self.model
+
+    @cached_property
+    def _names_without_head(self) -> dict[str, str]:
+        modules = self.whole.named_modules()
+        prefix = next(name for name, module in modules if module is self.model)
+        names = (name for name, _ in self.model.named_modules() if name)
+        return {f"{prefix}.{name}": name for name in names} if prefix else {}
+
+    def module_name(self, name: str) -> str:
+        """What results call a module of `whole` or of `model`: its name in `model`, if it is part of that."""
+        return self._names_without_head.get(name, name)
 
     @cached_property
     def predicts(self) -> Predicts | None:

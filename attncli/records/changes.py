@@ -1,11 +1,13 @@
 """What changes from one report, or one text, to another: weights, statistics, heads, what comes next."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from attncli.records.columns import Record, Records, Result, column, group
-from attncli.records.values import are_equal
+from attncli.records.attention import stated_mask
+from attncli.records.columns import Record, Records, Result, column, group, tensor
+from attncli.records.values import NamedTensor, are_equal, with_masks
 
 
 @dataclass(frozen=True)
@@ -174,11 +176,26 @@ class StatisticPair(Record):
 class ReportDifferences(Result):
     """Report B compared with report A: the rows and heads that moved furthest first.
 
-    `changed_heads` are of surveys over texts, the largest change first.
+    `difference` is that of the weights, where both have some. `changed_heads` are of surveys over texts, the
+    largest change first.
     """
 
+    difference: NamedTensor | None = tensor(num_axes=2)
     changed_rows: Records[MovedRow] | None = group(is_needed=False)
     by_head: Records[MovedHead] | None = group(is_needed=False)
     changed_heads: Records[ChangedStatistic] | None = group(is_needed=False)
     heads_difference: Records[HeadDifference] | None = group(is_needed=False)
     side_by_side: Records[StatisticPair] | None = group(is_needed=False)
+
+    @classmethod
+    def with_stated_facts(
+        cls, tensors: Mapping[str, NamedTensor], spec: Mapping[str, object], *, has_context: bool
+    ) -> dict[str, NamedTensor]:
+        """See `Result.with_stated_facts`: the settings of each side state its mask.
+
+        A window would count the places of both sides, some of which one of them may lack.
+        """
+        sides = [side if isinstance(side := spec.get(name), Mapping) else {} for name in ("a", "b")]
+        masks = [mask if mask is None or mask.window is None else None for mask in map(stated_mask, sides)]
+        names = dict(zip(("weights_a", "weights_b"), masks, strict=True))
+        return with_masks(tensors, names | {"difference": masks[0] if masks[0] == masks[1] else None})

@@ -1,9 +1,10 @@
 """What the lessons around attention find: scaling, normalisation, and classic mistakes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attncli.records.columns import Record, Records, Result, column, group, tensor
-from attncli.records.values import NamedTensor
+from attncli.records.values import Mask, NamedTensor, with_masks
 
 
 class ScoreVariances(Record):
@@ -128,6 +129,12 @@ class LabelledRow(Record):
     weight: float | None
 
 
+def masks_of_mistake(name: str) -> tuple[Mask, Mask]:
+    """Which keys have no weight, wrong and right: a second softmax gives the hidden ones some, too."""
+    causal = Mask(causal=True)
+    return {"softmax-twice": (Mask(), causal), "late-mask": (causal, causal)}.get(name, (Mask(), Mask()))
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MistakeComparison(Result):
     """One mistake: the same metrics of the wrong and of the right computation, and further tables.
@@ -140,3 +147,15 @@ class MistakeComparison(Result):
     right: MistakeMetrics = group()
     growth: Records[GrownScores] | None = group(is_needed=False)
     readings: Records[LabelledRow] | None = group(is_needed=False)
+
+    @classmethod
+    def with_stated_facts(
+        cls, tensors: Mapping[str, NamedTensor], spec: Mapping[str, object], *, has_context: bool
+    ) -> dict[str, NamedTensor]:
+        """See `Result.with_stated_facts`."""
+        wrong, right = masks_of_mistake(str(spec.get("pitfall")))
+        pairs = {f"wrong_{name}": wrong for name in OF_MAPS} | {f"right_{name}": right for name in OF_MAPS}
+        return with_masks(tensors, {"weights": right} | pairs)
+
+
+OF_MAPS = ("weights", "scores")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from attncli.records.attention import AttentionStatistics, AverageStatistics, OutsideWeights
+from attncli.records.attention import AverageStatistics, LayerStatistics, OutsideWeights
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import ReportDifferences, TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
@@ -11,6 +11,7 @@ from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffe
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.recordings import RecordedHeads
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.steps import HeadInTraining, HeadsInTraining
@@ -20,9 +21,9 @@ from attncli.records.values import is_table_of_heads
 from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
-    "self": AttentionStatistics,
-    "multihead": AttentionStatistics,
-    "cross": AttentionStatistics,
+    "self": LayerStatistics,
+    "multihead": LayerStatistics,
+    "cross": LayerStatistics,
     "show": OutsideWeights,
     "average": AverageStatistics,
     "scale-demo": ScaleEffects,
@@ -31,6 +32,7 @@ KINDS: dict[str, type[Result]] = {
     "pitfalls of one": MistakeComparison,
     "ablate": HeadEffects,
     "heads": HeadSurvey,
+    "record": RecordedHeads,
     "diff of texts": TextDifferences,
     "diff": ReportDifferences,
     "generate": WrittenText,

@@ -1,7 +1,7 @@
 """The plain data of results: tensors with named axes, tables, single numbers. No torch, nothing to draw."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, SupportsIndex, cast, overload
 
 import numpy as np
@@ -36,14 +36,78 @@ def are_equal(a: object, b: object) -> bool:
 
 
 @dataclass(frozen=True)
+class Mask:
+    """Which keys each query sees: those that every rule here lets it see. Without a rule it sees all.
+
+    The last query stands at the last key where the mask is causal; else the first query at the first key.
+    `causal`: no later key. `window`: keys less than so many places away. `visible`: 1 where a query sees a
+    key, else 0, (query, key), with further axes of the tensor before these where its matrices differ.
+    """
+
+    causal: bool = False
+    window: int | None = None
+    visible: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, visible: np.ndarray) -> "Mask":
+        """The mask with these keys visible: causal, a window, or both, where that says the same."""
+        *leading, num_queries, num_keys = visible.shape
+        first = visible[(0,) * len(leading)]
+        if first.all() and visible.all():
+            return cls()
+        causal = num_queries <= num_keys and not visible[..., later_keys(num_queries, num_keys)].any()
+        width = int(first[-1].sum())
+        by_rule = cls(causal, width if width < num_keys else None)
+        hidden = by_rule.hidden(num_queries, num_keys)
+        is_rule = hidden is not None and bool((visible == ~hidden).all())
+        return by_rule if is_rule else cls(causal, visible=visible.astype(np.uint8))
+
+    def hidden(self, num_queries: int, num_keys: int) -> np.ndarray | None:
+        """True where a query does not see a key; None where each sees all. Has the axes of `visible`."""
+        if self == Mask():
+            return None
+        shift = num_keys - num_queries if self.causal else 0
+        behind = np.arange(num_queries)[:, np.newaxis] + shift - np.arange(num_keys)
+        hidden = behind < 0 if self.causal else np.zeros(behind.shape, dtype=bool)
+        if self.window is not None:
+            hidden |= np.abs(behind) >= self.window
+        return hidden if self.visible is None else hidden | (self.visible == 0)
+
+    def fields(self) -> dict[str, object]:
+        """The mask as its JSON form names it, with an array still in it."""
+        window = {} if self.window is None else {"window": self.window}
+        visible = {} if self.visible is None else {"visible": self.visible}
+        return {"causal": self.causal, **window, **visible}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mask):
+            return False
+        rules = (self.causal, self.window) == (other.causal, other.window)
+        return rules and are_equal(self.visible, other.visible)
+
+
+MAPS = (("query", "key"), ("query_block", "key_block"))
+"""The last two axes of what has a mask."""
+
+
+def later_keys(num_queries: int, num_keys: int) -> np.ndarray:
+    """True for the keys after each query, of which the last one stands at the last key."""
+    return np.triu(np.ones((num_queries, num_keys), dtype=bool), 1 + num_keys - num_queries)
+
+
+@dataclass(frozen=True)
 class NamedTensor:
     """Numbers with a name for each axis.
 
     No number (a masked score) is NaN or infinite in floating point, and -1 in integers (an index of nothing).
+    `mask` tells which keys each query sees, None where that is not known. Scores times their `scale` are what
+    the softmax takes; None where something else happens to them, too, and where it is not known.
     """
 
     axes: tuple[str, ...]
     values: np.ndarray
+    mask: Mask | None = None
+    scale: float | None = None
 
     def __post_init__(self) -> None:
         assert len(self.axes) == self.values.ndim, f"{self.axes} for {self.values.shape}"
@@ -51,7 +115,30 @@ class NamedTensor:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NamedTensor):
             return False
-        return self.axes == other.axes and are_equal(self.values, other.values)
+        facts = (self.axes, self.mask, self.scale) == (other.axes, other.mask, other.scale)
+        return facts and are_equal(self.values, other.values)
+
+    def at(self, place: int) -> "NamedTensor":
+        """What stands at a place of the first axis."""
+        mask = self.mask
+        if mask is not None and mask.visible is not None and mask.visible.ndim == self.values.ndim:
+            mask = replace(mask, visible=mask.visible[place if len(mask.visible) > 1 else 0])
+        return NamedTensor(self.axes[1:], self.values[place], mask, self.scale)
+
+    def fields(self) -> dict[str, object]:
+        """The tensor as its JSON form names it, with arrays still in it."""
+        mask = {} if self.mask is None else {"mask": self.mask.fields()}
+        scale = {} if self.scale is None else {"scale": self.scale}
+        return {"axes": self.axes, **mask, **scale, "values": self}
+
+
+def with_masks(
+    tensors: Mapping[str, NamedTensor], masks: Mapping[str, Mask | None]
+) -> dict[str, NamedTensor]:
+    """The tensors, those that are named with their mask."""
+    return {
+        name: replace(drawn, mask=masks[name]) if name in masks else drawn for name, drawn in tensors.items()
+    }
 
 
 def _checked_cell(value: object) -> object:

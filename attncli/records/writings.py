@@ -1,13 +1,13 @@
 """What a model writes after a prompt, and where each head looked as it chose each token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from attncli.core.names import WRITER_STATISTICS
 from attncli.records.columns import Record, Records, Result, column, group
-from attncli.records.values import NamedTensor, Tensors
+from attncli.records.values import Mask, NamedTensor, Tensors, with_masks
 
 
 class WriterHead(Record, numbers=WRITER_STATISTICS):
@@ -79,6 +79,13 @@ class WrittenText(Result):
     first_query: int = 0
     is_unfinished: bool = False
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def with_stated_facts(
+        cls, tensors: Mapping[str, NamedTensor], spec: Mapping[str, object], *, has_context: bool
+    ) -> dict[str, NamedTensor]:
+        """See `Result.with_stated_facts`: a token reads a whole context, and none that is written later."""
+        return with_masks(tensors, {"weights": Mask(causal=not has_context)})
 
     def telling(self, statistic: str) -> str:
         """The statistic; where nothing was copied no head retrieves, and the weight on the needle tells."""

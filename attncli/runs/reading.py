@@ -49,7 +49,7 @@ class Runs(NamedTuple):
     values: np.ndarray
 
 
-class Step(NamedTuple):
+class StepOnText(NamedTuple):
     """A step of a training run on one text; its number, that of its settings, the text, and its values."""
 
     step: int
@@ -202,7 +202,7 @@ class Reader:
         (has_steps,) = self._connection.execute(query).fetchone()
         return bool(has_steps)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[StepOnText]:
         """The steps of a training run, in their order, each on each of its texts."""
         query = (
             "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape, encoding, figures "
@@ -220,7 +220,7 @@ class Reader:
                 self.damaged[run.run] = "its settings are damaged"
             else:
                 columns, _, values = self._neighbours(shape, [run], [packed])
-                yield Step(int(run.id), run.settings, sentence, columns, values[0])
+                yield StepOnText(int(run.id), run.settings, sentence, columns, values[0])
 
     def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
         """The settings with which the steps of a training run were measured, each with its text."""

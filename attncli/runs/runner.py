@@ -75,8 +75,8 @@ def check_before_reading(spec: Spec) -> None:
     source = spec.model_source()
     if source is not None:
         check_packages()
-        if (found := local_model(source)) is not None:
-            (check_model_folder if found.is_dir() else check_gguf)(found)
+        if (path := local_model(source)) is not None:
+            (check_model_folder if path.is_dir() else check_gguf)(path)
 
 
 SMALL_MODEL = 5 * 10**6
@@ -91,7 +91,7 @@ def model_of(
 
     asked = spec.model_source()
     assert asked is not None, "without a model nothing is read here"
-    found = kept_pretrained(
+    pretrained = kept_pretrained(
         source_of(asked) if progress is None else source_of(asked, progress.tell),
         allow_download=spec.allow_download,
         device=spec.device,
@@ -100,7 +100,8 @@ def model_of(
         with_head=spec.needs_head if with_head is None else with_head,
     )
     # Messages name it as the user did, perhaps by the name of a package.
-    return found if found.name == short_name(asked) else replace(found, name=short_name(asked))
+    name = short_name(asked)
+    return pretrained if pretrained.name == name else replace(pretrained, name=name)
 
 
 def _check_names(spec: ModelSpec, texts: Texts) -> None:
@@ -196,7 +197,8 @@ def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
 
     assert spec.model is not None
     name = short_name(spec.model)
-    with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as pretrained:
+    with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as as_it_is:
+        pretrained = replace(as_it_is, is_in_use=True)
         return _run_on_model(spec, read_texts(spec), pretrained, Generator().manual_seed(spec.seed))
 
 
@@ -399,7 +401,8 @@ def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dic
 
     refused: dict[int, Outcome | Values] = {}
     batches = in_batches(runs.texts, partial(runs.read, pretrained), refused.__setitem__)
-    with in_use(pretrained), _threads_for(pretrained) if runs.runs_once else nullcontext(_nothing) as adapt:
+    threads = _threads_for(pretrained) if runs.runs_once else nullcontext(_nothing)
+    with in_use(pretrained) as pretrained, threads as adapt:
         # Of a report every matrix may be kept: several batches of them take too much memory.
         at_once = runs.gives_values and runs.runs_once and can_run_at_once(pretrained)
         for some in _some(batches, MOST_WORKS) if at_once else together(pretrained.model, batches):
@@ -447,15 +450,19 @@ def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
     texts = [_or_error(read_tokens, spec) for spec in specs]
     if not uses_vector_file(first):
         return texts
-    words = {word for one in texts if isinstance(one, Texts) for word in (*one.tokens, *one.context_tokens)}
-    found = _or_error(find_vectors, first, words)
+    words = {word for text in texts if isinstance(text, Texts) for word in _words_of(text)}
+    of_all = _or_error(find_vectors, first, words)
 
-    def complete(one: Texts) -> Texts:
+    def complete(text: Texts) -> Texts:
         # A damaged line is an error only for the texts that need it.
-        own = (*one.tokens, *one.context_tokens)
-        return with_vectors(first, one, find_vectors(first, own) if isinstance(found, UserError) else found)
+        vectors = find_vectors(first, _words_of(text)) if isinstance(of_all, UserError) else of_all
+        return with_vectors(first, text, vectors)
 
-    return [one if isinstance(one, UserError) else _or_error(complete, one) for one in texts]
+    return [text if isinstance(text, UserError) else _or_error(complete, text) for text in texts]
+
+
+def _words_of(texts: Texts) -> tuple[str, ...]:
+    return (*texts.tokens, *texts.context_tokens)
 
 
 def _or_error(function: Callable[..., Part], *arguments: Any) -> Part | UserError:
@@ -525,7 +532,7 @@ def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Ite
 
 def _own_tensor(tensor: NamedTensor, place: int) -> NamedTensor:
     assert tensor.axes[0] == "batch", tensor.axes
-    return NamedTensor(tensor.axes[1:], tensor.values[place])
+    return tensor.at(place)
 
 
 def _own_statistic(found: Statistic, place: int) -> Statistic:

@@ -10,15 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
-from attncli.measure.training import SUMMARIES, HeadsOverSteps, step_rows
-from attncli.records.steps import count_name
+from attncli.errors import UserError
+from attncli.measure.training import (
+    SUMMARIES,
+    HeadsOverSteps,
+    head_in_training,
+    heads_in_training,
+    step_rows,
+)
+from attncli.records.steps import HeadInTraining, HeadsInTraining, count_name
 from attncli.records.surveys import Stack
+from attncli.records.values import PLACES, NamedTensor
 from attncli.report import Report
 from attncli.report_parts import versions
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.packing import Packed, packed, rounded
 from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
-from attncli.runs.reading import Reader, Step
+from attncli.runs.reading import Reader, StepOnText
 from attncli.runs.report_values import Condition, Expectations, parse_conditions, refuse_unknown, values_of
 from attncli.runs.store import STEP, Store
 from attncli.runs.stored_columns import StoredColumn, StoredColumns, survey_columns_of, survey_number
@@ -104,7 +112,7 @@ def broken_expectations(
     """A line for each condition that does not hold: `step 300: expected max_score < 100: got 132.4 ...`."""
     if any(condition.name in OF_A_STEP for condition in expectations.conditions):
         steps = StoredSteps({})
-        steps.add(Step(step, 0, None, columns, values))
+        steps.add(StepOnText(step, 0, None, columns, values))
         (row,) = step_rows(steps.stacks(), None)
         numbers = [np.nan if row[name] is None else row[name] for name in row]
         columns, values = _with_row(columns, tuple(row)), np.append(values, numbers)
@@ -168,7 +176,7 @@ class StoredSteps:
     grids: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
     single: list[dict[str, float]] = field(default_factory=list)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: StepOnText) -> None:
         """One more step."""
         places = _places_of(step.columns)
         self.steps.append(step.step)
@@ -210,6 +218,29 @@ class StoredSteps:
             whole = {name: np.stack(grids[name]) for name in names if len(grids[name]) == len(self.steps)}
             stacks.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))
         return stacks
+
+    def of_all_heads(self) -> HeadsInTraining:
+        """What all heads do over the steps."""
+        return heads_in_training(self.stacks(), self.losses())
+
+    def of_head(self, layer: int, head: int) -> HeadInTraining:
+        """Every statistic of a head over the steps; UserError for one that no stack has."""
+        stacks = self.stacks()
+        with_head = [over for over in stacks if over.has_head(layer, head)]
+        if not with_head:
+            layers, heads = np.max([over.is_head.shape for over in stacks], axis=0).tolist()
+            known = f"layers 0 to {layers - 1}, heads 0 to {heads - 1}"
+            raise UserError(f"--head: must be a head of {self.name}: {known} (got {layer}:{head})")
+        return head_in_training(with_head, self.losses(), layer, head)
+
+    def tensors(self) -> dict[str, NamedTensor]:
+        """Each statistic by step, layer and head; of a model of several stacks a grid for each of them."""
+        stacks = self.stacks()
+        return {
+            f"{name} {over.stack.name}" if len(stacks) > 1 else name: NamedTensor(("step", *PLACES), values)
+            for over in stacks
+            for name, values in over.statistics.items()
+        }
 
 
 def text_key(settings: Mapping[str, Any], sentence: str | None) -> bytes:

@@ -22,7 +22,7 @@ from attncli.models.in_turn import random_numbers_kept
 from attncli.models.loading import borrowed, is_sharded, measuring, short_name, unwrapped
 from attncli.models.pretrained import read_text
 from attncli.report import Report
-from attncli.runs.reading import Step, reading
+from attncli.runs.reading import StepOnText, reading
 from attncli.runs.report_values import Expectations
 from attncli.runs.runner import model_page_of
 from attncli.runs.store import Store, open_store
@@ -300,7 +300,7 @@ def numbers_of(measured: Sequence[MeasuredStep]) -> dict[str, float]:
     """A step as numbers by name, of its first text, as loggers take them."""
     first = measured[0]
     steps = StoredSteps({})
-    steps.add(Step(first.step, 0, None, first.columns, first.values))
+    steps.add(StepOnText(first.step, 0, None, first.columns, first.values))
     (row,) = step_rows(steps.stacks(), steps.losses())
     return {f"attn/{name}": row[name] for name in row if name != "step" and row[name] is not None}
 

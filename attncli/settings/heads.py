@@ -1,7 +1,7 @@
 """The settings of the survey of a model's heads."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
@@ -160,6 +160,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             "pattern",
         }
     )
+    parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "--maps self shows those of a text"}
     next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
     group = "Output"
     heading_keys = ("file", "model", "seed")
@@ -265,7 +266,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             has_words = settings.get("sentence") or settings.get("file")
             first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
             return *first, "--table", "-o page.html"
-        return cls.next_steps
+        # Random tokens have no words to look for.
+        return tuple(step for step in cls.next_steps if step != "--to WORD" or not settings.get("probe"))
 
     def sought(self) -> dict[str, list[str]]:
         """The tokens whose weights are asked for, of the queries and of the keys."""

@@ -1,6 +1,7 @@
 """The settings of what looks into a pretrained model: which model, layer and heads, what it reads."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -99,6 +100,7 @@ class ModelSpec(ModelNameSpec):
     off_keys = frozenset({"truncate", "dtype", "load"})
     # What is used without `model`: a folder that ships, or nothing.
     default_model: ClassVar[str | None] = None
+    parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "attn heads --maps self shows those of a text"}
     # Whether the model is loaded with the head that predicts tokens, where it has one.
     needs_head: ClassVar[bool] = False
     # Whether one run of the model gives all of a text's report: such texts run together.

@@ -165,7 +165,7 @@ class Draws:
 
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
         """One draw for each text that runs together, each with its own arguments: here there is one text."""
-        return [draw(*own, self.generator) for own in arguments]
+        return [draw(*text_arguments, self.generator) for text_arguments in arguments]
 
 
 MAX_KEPT_BYTES = 32 * 2**20
@@ -228,7 +228,10 @@ class DrawsTogether(Draws):
 
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
         """The draw of each experiment, with its own arguments."""
-        sampled = [KEPT.draw(point, draw, own) for point, own in zip(self._points, arguments, strict=True)]
+        sampled = [
+            KEPT.draw(point, draw, text_arguments)
+            for point, text_arguments in zip(self._points, arguments, strict=True)
+        ]
         self._points = [point for _, point in sampled]
         return [result for result, _ in sampled]
 
@@ -249,10 +252,10 @@ def stacked(sampled: Sequence[Drawn]) -> Drawn:
     if isinstance(first, Tensor):
         return torch.stack(sampled)  # type: ignore[arg-type, return-value]
     if isinstance(first, dict):
-        return {name: stacked([one[name] for one in sampled]) for name in first}  # type: ignore[index, return-value]
+        return {name: stacked([each[name] for each in sampled]) for name in first}  # type: ignore[index, return-value]
     if is_dataclass(first):
         parts = [part.name for part in fields(first) if isinstance(getattr(first, part.name), Tensor)]
-        changed = {name: stacked([getattr(one, name) for one in sampled]) for name in parts}
+        changed = {name: stacked([getattr(each, name) for each in sampled]) for name in parts}
         return replace(first, **changed)  # type: ignore[type-var, return-value]
     raise AssertionError(f"no way to stack {type(first)}")
 
@@ -296,8 +299,8 @@ Sides = tuple[Sequence[str], ...]
 def _vocabularies(texts: Sequence[Sides], draws: Draws, embedding: str, dim: int) -> list[Vocabulary]:
     if embedding == "random":
         words = [tuple(sorted({token for tokens in sides for token in tokens})) for sides in texts]
-        tables = draws.draw_each(sample_table, [(len(own), dim) for own in words])
-        return [Vocabulary(own, table) for own, table in zip(words, tables, strict=True)]
+        tables = draws.draw_each(sample_table, [(len(vocabulary), dim) for vocabulary in words])
+        return [Vocabulary(vocabulary, table) for vocabulary, table in zip(words, tables, strict=True)]
     # The plan has seen to a step before this one; only where that failed there is no table.
     if draws.vocabulary is None or draws.vocabulary.table.shape[1] != dim:
         raise UserError(f"embedding: previous has no table of size {dim} from the step before")
@@ -310,8 +313,10 @@ def _batched(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _looked_up(vocabularies: Sequence[Vocabulary], texts: Sequence[Sequence[str]]) -> Source:
-    ids = [torch.tensor(own.ids(tokens)) for own, tokens in zip(vocabularies, texts, strict=True)]
-    vectors = [own.table[rows] for own, rows in zip(vocabularies, ids, strict=True)]
+    ids = [
+        torch.tensor(vocabulary.ids(tokens)) for vocabulary, tokens in zip(vocabularies, texts, strict=True)
+    ]
+    vectors = [vocabulary.table[rows] for vocabulary, rows in zip(vocabularies, ids, strict=True)]
     return Source(_batched(vectors), _batched(ids))
 
 
@@ -347,7 +352,7 @@ LARGEST_FLOAT32 = 3.4e38
 LEAST_FACTOR = 1e-20
 """Scores that were multiplied by less cannot be recovered from float32."""
 MAX_LOOP_CELLS = 2**16
-Vectors = Mapping[str, Float[Tensor, "..."]]
+NamedVectors = Mapping[str, Float[Tensor, "..."]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,13 +418,17 @@ def project(
 
     Sizes are (dim,), or (heads, dim) for an axis of heads; without a projection each head sees its own slice.
     """
-    own = {"query": sources[0].vectors, "key": sources[-1].vectors, "value": sources[-1].vectors}
+    projected = {"query": sources[0].vectors, "key": sources[-1].vectors, "value": sources[-1].vectors}
     if projection == "none":
         heads = sizes["query"][:-1]
-        return {name: split_heads(vectors, *heads) if heads else vectors for name, vectors in own.items()}, {}
+        return {
+            name: split_heads(vectors, *heads) if heads else vectors for name, vectors in projected.items()
+        }, {}
     embed_dim = sources[0].vectors.shape[-1]
     projections = draws.draw(sample_projections, projection, embed_dim, sizes, order)
-    return {name: projections[name].to(vectors.device)(vectors) for name, vectors in own.items()}, projections
+    return {
+        name: projections[name].to(vectors.device)(vectors) for name, vectors in projected.items()
+    }, projections
 
 
 def _sample(table: tuple[int, int] | None, half: int | None, generator: torch.Generator) -> VariantParameters:
@@ -430,7 +439,7 @@ def _sample(table: tuple[int, int] | None, half: int | None, generator: torch.Ge
     )
 
 
-def _apply_qk_norm_and_rope(form: AttentionForm, vectors: Vectors) -> dict[str, Float[Tensor, "..."]]:
+def _apply_qk_norm_and_rope(form: AttentionForm, vectors: NamedVectors) -> dict[str, Float[Tensor, "..."]]:
     """Query and key as the scores multiply them: normalised, then rotated; the value is unchanged.
 
     In differential attention each half is normalised and rotated separately.
@@ -467,7 +476,7 @@ def _score_rules(
 
 
 def sampled_attention(
-    vectors: Vectors,
+    vectors: NamedVectors,
     form: AttentionForm,
     draws: Draws,
     *,
@@ -491,9 +500,11 @@ def sampled_attention(
     elif parameters.lambda_vectors is not None:
         assert form.lambda_init is not None
         factor = differential_lambda(parameters.lambda_vectors, form.lambda_init)
-        *halves, found = attend_differentially(layer, factor, wanted)
-        assert found.output is not None
-        result = SampledAttention(layer, parameters, found, found.output, halves=tuple(halves), factor=factor)
+        *halves, computed = attend_differentially(layer, factor, wanted)
+        assert computed.output is not None
+        result = SampledAttention(
+            layer, parameters, computed, computed.output, halves=tuple(halves), factor=factor
+        )
     else:
         wanted = replace(wanted, output=True) if form.softmax else Wanted()
         wanted = replace(wanted, weights=True, scores=True, score_moments=True)
@@ -503,7 +514,7 @@ def sampled_attention(
     return result
 
 
-def _layer(form: AttentionForm, vectors: Vectors, parameters: VariantParameters) -> AttentionLayer:
+def _layer(form: AttentionForm, vectors: NamedVectors, parameters: VariantParameters) -> AttentionLayer:
     """The layer of these vectors: fourth-root scales query and key each, any other scale their product."""
     query, key, value = (vectors[name] for name in ("query", "key", "value"))
     factor = score_factor(form.scale, query.shape[-1] // (2 if form.is_differential else 1))
@@ -517,13 +528,13 @@ def _attended(
     wanted: Wanted,
     progress: Callable[[float], None] | None = None,
 ) -> SampledAttention:
-    found = attend(layer, wanted, progress)
-    raw, output = _raw_moments(layer, found), found.output
+    computed = attend(layer, wanted, progress)
+    raw, output = _raw_moments(layer, computed), computed.output
     if output is None:  # without softmax the weights are the scores
-        assert found.scores is not None
-        weights = found.scores.masked_fill(found.scores == -torch.inf, 0.0)
-        found, output = replace(found, weights=weights), weights @ layer.expanded()[1]
-    return SampledAttention(layer, parameters, found, output, raw)
+        assert computed.scores is not None
+        weights = computed.scores.masked_fill(computed.scores == -torch.inf, 0.0)
+        computed, output = replace(computed, weights=weights), weights @ layer.expanded()[1]
+    return SampledAttention(layer, parameters, computed, output, raw)
 
 
 def _overflow(form: AttentionForm) -> str:
@@ -532,12 +543,12 @@ def _overflow(form: AttentionForm) -> str:
     return message if form.temperature == 1 else message + hotter
 
 
-def _raw_moments(layer: AttentionLayer, found: Computed) -> Moments:
+def _raw_moments(layer: AttentionLayer, computed: Computed) -> Moments:
     """The moments of the scores before the scale and all that follows it."""
-    assert found.moments is not None
+    assert computed.moments is not None
     factor = layer.scale / layer.rules.temperature
     if layer.rules.is_plain and abs(factor) >= LEAST_FACTOR:
-        return _divided(found.moments, factor)
+        return _divided(computed.moments, factor)
     # What was capped, or too small for float32, is lost: the moments before it take a pass of their own.
     raw = attend(replace(layer, scale=1.0, rules=PLAIN), Wanted(score_moments=True)).moments
     assert raw is not None
@@ -546,12 +557,12 @@ def _raw_moments(layer: AttentionLayer, found: Computed) -> Moments:
 
 def _divided(moments: Moments, factor: float) -> Moments:
     """The moments of numbers that were multiplied by a factor, of either sign, before it."""
-    one, other = moments.smallest / factor, moments.largest / factor
+    ends = moments.smallest / factor, moments.largest / factor
     return Moments(
         moments.mean / factor,
         moments.variance / factor / factor,  # the square of a factor may overflow
-        torch.minimum(one, other),
-        torch.maximum(one, other),
+        torch.minimum(*ends),
+        torch.maximum(*ends),
     )
 
 

@@ -11,9 +11,8 @@ from attncli.toys.attention import AttentionForm
 from attncli.toys.explained_rows import (
     MOST_DIMS,
     MOST_PRODUCTS,
-    Columns,
     ExplainedRow,
-    Numbers,
+    TermColumns,
     cell,
     difference_step,
     dot_product,
@@ -187,7 +186,9 @@ def qk_norm_and_rope_steps(form: AttentionForm, row: ExplainedRow) -> list[Step]
     return steps
 
 
-def _norm_step(row: ExplainedRow, query: Numbers, normalised: Numbers, eps: float, *, is_last: bool) -> Step:
+def _norm_step(
+    row: ExplainedRow, query: np.ndarray, normalised: np.ndarray, eps: float, *, is_last: bool
+) -> Step:
     squares = np.square(query)
     table = terms(
         f"query {row.token}{row.place}",
@@ -208,13 +209,13 @@ def _norm_step(row: ExplainedRow, query: Numbers, normalised: Numbers, eps: floa
     return Step("Normalise query and key", formula, prose, shapes, values, (table,), question)
 
 
-def _rope_step(row: ExplainedRow, query: Numbers, base: float) -> Step:
+def _rope_step(row: ExplainedRow, query: np.ndarray, base: float) -> Step:
     pairs = len(query) // 2
     angles = row.token * base ** (-np.arange(pairs) * 2 / len(query))
     first, second = query[:pairs], query[pairs:]
     cos, sin = np.cos(angles), np.sin(angles)
     rotated = first * cos - second * sin, second * cos + first * sin
-    columns: Columns = {
+    columns: TermColumns = {
         "pair": range(pairs),
         "angle": angles,
         "cos": cos,

@@ -10,9 +10,8 @@ from attncli.report import Cell, Report, Row, Shape, Step, Terms
 from attncli.toys.explained_attention import token_steps
 from attncli.toys.explained_rows import (
     MOST_DIMS,
-    Columns,
     ExplainedRow,
-    Numbers,
+    TermColumns,
     cell,
     dot_product,
     explained_row,
@@ -51,19 +50,19 @@ def average_steps(
     return (*first, *ways)
 
 
-def _ones(form: AverageForm, row: ExplainedRow) -> Numbers:
+def _ones(form: AverageForm, row: ExplainedRow) -> np.ndarray:
     """1 for each token that the explained one sees, which are always the first ones, else 0."""
     count = len(row.report.tokens)
     return (np.arange(count) < (row.token + 1 if form.over == "past" else count)).astype(np.float64)
 
 
-def _weights(form: AverageForm, row: ExplainedRow) -> Numbers:
+def _weights(form: AverageForm, row: ExplainedRow) -> np.ndarray:
     """The ones, divided by their sum for the mean."""
     ones = _ones(form, row)
     return ones / ones.sum() if form.aggregate == "mean" else ones
 
 
-def _looped(form: AverageForm, row: ExplainedRow) -> Numbers:
+def _looped(form: AverageForm, row: ExplainedRow) -> np.ndarray:
     """The sum of the vectors that the explained token sees, one at a time; for the mean over their number."""
     source, seen = row.whole("input"), int(_ones(form, row).sum())
     total = np.zeros(source.shape[1])
@@ -72,7 +71,7 @@ def _looped(form: AverageForm, row: ExplainedRow) -> Numbers:
     return total / seen if form.aggregate == "mean" else total
 
 
-def _table(row: ExplainedRow, title: str, columns: Columns, *totals: tuple[object, ...]) -> Terms:
+def _table(row: ExplainedRow, title: str, columns: TermColumns, *totals: tuple[object, ...]) -> Terms:
     tokens = row.report.tokens
     every = {"token": range(len(tokens)), "text": tokens, **columns}
     return terms(f"{title} of token {row.token}", every, notable=[row.token], totals=totals)
@@ -165,7 +164,9 @@ def _side_by_side(form: AverageForm, row: ExplainedRow) -> Step:
         "loop_vs_matmul": "largest difference of loop and matrix, over all tokens",
         "loop_vs_softmax": "largest difference of loop and softmax, over all tokens",
     }
-    values = {said[name]: found for name, value in agreement.items() if (found := cell(value)) is not None}
+    values = {
+        said[name]: difference for name, value in agreement.items() if (difference := cell(value)) is not None
+    }
     question = "Why three ways to one result?"
     prose = (
         "They agree to rounding, and each leads on: attention is the last, a mean whose weights are computed "
@@ -190,7 +191,7 @@ def norm_steps(report: Report, form: NormForm) -> tuple[Step, ...]:
     return tuple(made)
 
 
-def _input(report: Report, data: Numbers) -> Step:
+def _input(report: Report, data: np.ndarray) -> Step:
     dims = range(min(MOST_DIMS, data.shape[1]))
     columns = {"example": range(len(data))} | {str(dim): data[:, dim] for dim in dims}
     table = terms(f"input: the first {len(dims)} of {data.shape[1]} features", columns)
@@ -241,7 +242,7 @@ def _centred(form: NormForm, report: Report, kind: str) -> list[Step]:
 
 
 def _normalised(
-    form: NormForm, report: Report, kind: str, axis: str, numbers: Numbers, mean: float, variance: float
+    form: NormForm, report: Report, kind: str, axis: str, numbers: np.ndarray, mean: float, variance: float
 ) -> Step:
     name, root = f"{kind}_norm", sqrt(variance + form.eps)
     reported = part(report.tensors[name])
@@ -342,7 +343,7 @@ def tensor_name(name: str, number: int, num_sizes: int) -> str:
     return name if num_sizes == 1 else f"{name}_{number}"
 
 
-Size = tuple[int, float, Sequence[str]]
+NamedSize = tuple[int, float, Sequence[str]]
 """A head_dim, the factor on its scores, and the names of its tensors."""
 
 
@@ -358,7 +359,7 @@ def scale_demo_steps(report: Report, *, head_dims: Sequence[int], scale: str | f
     return (*scores, _variances(report, sizes), *sharpened)
 
 
-def _score(report: Report, size: Size) -> Step:
+def _score(report: Report, size: NamedSize) -> Step:
     head_dim, factor, names = size
     query, key, raw, scaled = (part(report.tensors[name], batch=0, query=0, key=0) for name in names)
     score = float((query * key).sum())
@@ -380,7 +381,7 @@ def _score(report: Report, size: Size) -> Step:
     return Step(f"One score, head_dim {head_dim}", formula, prose, shapes, values, (product,), question)
 
 
-def _variances(report: Report, sizes: Sequence[Size]) -> Step:
+def _variances(report: Report, sizes: Sequence[NamedSize]) -> Step:
     rows = []
     values: dict[str, Cell] = {}
     for head_dim, factor, names in sizes:
@@ -427,7 +428,7 @@ def _sharpened(report: Report, row: Row) -> Step:
         notable=[int(weights.argmax())],
         totals=[("sum", "", "", "", exponentials.sum(), weights.sum(), surprise.sum())],
     )
-    reported: Numbers = np.asarray(row["softmax"], dtype=np.float64)
+    reported: np.ndarray = np.asarray(row["softmax"], dtype=np.float64)
     jacobian = np.diag(weights) - np.outer(weights, weights)
     values: dict[str, Cell] = {
         "largest weight": cell(weights.max()),

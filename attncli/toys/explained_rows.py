@@ -14,8 +14,7 @@ MOST_ROWS, FIRST_ROWS, LAST_ROWS = 12, 4, 2
 MOST_PRODUCTS = 6
 MOST_DIMS = 6
 
-Numbers = np.ndarray
-Columns = Mapping[str, Sequence[object] | Numbers]
+TermColumns = Mapping[str, Sequence[object] | np.ndarray]
 
 
 def cell(number: object) -> Cell:
@@ -29,7 +28,7 @@ def cell(number: object) -> Cell:
     return value if np.isfinite(value) else None
 
 
-def part(tensor: NamedTensor, **index: int) -> Numbers:
+def part(tensor: NamedTensor, **index: int) -> np.ndarray:
     """A tensor at these indices of its axes, in float64; axes that it lacks are ignored."""
     place = tuple(index.get(axis, slice(None)) for axis in tensor.axes)
     return np.asarray(tensor.values[place], dtype=np.float64)
@@ -43,7 +42,7 @@ def shapes_of(tensors: Mapping[str, NamedTensor], *names: str) -> tuple[Shape, .
 
 def terms(
     title: str,
-    columns: Columns,
+    columns: TermColumns,
     *,
     notable: Sequence[int] = (),
     totals: Sequence[Sequence[object]] = (),
@@ -60,7 +59,7 @@ def terms(
 
 
 def dot_product(
-    title: str, left: tuple[str, Numbers], right: tuple[str, Numbers], *, axis: str = "dim"
+    title: str, left: tuple[str, np.ndarray], right: tuple[str, np.ndarray], *, axis: str = "dim"
 ) -> Terms:
     """Σ left right: the first products, and the sum over all of them."""
     products = left[1] * right[1]
@@ -70,8 +69,8 @@ def dot_product(
 
 def first_dims(
     title: str,
-    columns: Columns,
-    matrix: Numbers,
+    columns: TermColumns,
+    matrix: np.ndarray,
     *,
     notable: Sequence[int] = (),
 ) -> Terms:
@@ -81,7 +80,7 @@ def first_dims(
     return terms(f"{title}{left_out}", {**columns, **{str(d): matrix[:, d] for d in dims}}, notable=notable)
 
 
-def largest_difference(computed: Numbers, reported: Numbers) -> Cell:
+def largest_difference(computed: np.ndarray, reported: np.ndarray) -> Cell:
     """The largest difference between numbers computed here and the report's, where both are finite."""
     both = np.isfinite(computed) & np.isfinite(reported)
     return cell(np.abs(computed - reported)[both].max(initial=0.0))
@@ -147,7 +146,7 @@ class ExplainedRow:
         """The tensor of query or key before anything normalised or rotated it."""
         return f"projected_{name}" if f"projected_{name}" in self.tensors else name
 
-    def whole(self, name: str) -> Numbers:
+    def whole(self, name: str) -> np.ndarray:
         """A tensor of this head and half, whole; a key/value head serves several query heads."""
         tensor, weights = self.tensors[self.name(name)], self.tensors["weights"]
         head = self.head
@@ -159,11 +158,11 @@ class ExplainedRow:
             numbers = np.split(numbers, 2, axis=-1)[self.half]
         return numbers
 
-    def of_query(self, name: str) -> Numbers:
+    def of_query(self, name: str) -> np.ndarray:
         """The explained query's row of a tensor."""
         return np.asarray(self.whole(name)[self.token])
 
-    def compared(self, computed: Numbers, name: str) -> dict[str, Cell]:
+    def compared(self, computed: np.ndarray, name: str) -> dict[str, Cell]:
         """The largest difference of numbers computed for the explained query from the report's."""
         return {"largest difference from the report": largest_difference(computed, self.of_query(name))}
 
@@ -186,11 +185,11 @@ class RowScores:
     bias: str | None
     temperature: float
     sink: float | None
-    raw: Numbers
-    scaled: Numbers
-    capped: Numbers
-    biased: Numbers
-    finished: Numbers
+    raw: np.ndarray
+    scaled: np.ndarray
+    capped: np.ndarray
+    biased: np.ndarray
+    finished: np.ndarray
 
     @property
     def is_scale_alone(self) -> bool:
@@ -218,7 +217,7 @@ def row_scores(form: AttentionForm, row: ExplainedRow) -> RowScores:
     )
 
 
-def key_table(row: ExplainedRow, title: str, columns: Columns, *totals: tuple[object, ...]) -> Terms:
+def key_table(row: ExplainedRow, title: str, columns: TermColumns, *totals: tuple[object, ...]) -> Terms:
     """One row per key: its position and text, then these columns."""
     return terms(
         f"{title} of query {row.token}{row.place}",
@@ -312,7 +311,7 @@ def _bias_step(row: ExplainedRow, scores: RowScores, name: str) -> Step:
         "Products of vectors say nothing of order. So a number is added to each score that depends on the "
         "positions alone, not on the words.",
     )
-    columns: dict[str, Sequence[object] | Numbers] = {"score": scores.capped}
+    columns: dict[str, Sequence[object] | np.ndarray] = {"score": scores.capped}
     if not row.is_of_model:
         columns["distance"] = [abs(row.token - j) for j in range(len(row.key_tokens))]
         if "bias_table" in row.tensors:
@@ -358,7 +357,7 @@ def mask_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Step
         prose += " The window hides what is too far away."
     if not hidden.any():
         prose += f" Query {row.token} sees every key; --token chooses an earlier one."
-    columns: Columns = {
+    columns: TermColumns = {
         "score": scores.finished,
         "sees": ["no" if h else "yes" for h in hidden],
         "masked": row.of_query("scaled_scores"),
@@ -441,7 +440,9 @@ def no_softmax_step(row: ExplainedRow) -> Step:
     return Step("No softmax", "w_ij = s_ij", prose, shapes, values, (table,), question)
 
 
-def weighted_terms(weights: Numbers, values: Numbers) -> tuple[dict[str, Numbers], tuple[object, ...]]:
+def weighted_terms(
+    weights: np.ndarray, values: np.ndarray
+) -> tuple[dict[str, np.ndarray], tuple[object, ...]]:
     """For the first dims the value and its product with the weight, and the row of their sums."""
     columns = {"weight": weights}
     sums: list[object] = [weights.sum()]
@@ -458,8 +459,8 @@ def weighted_sum_step(row: ExplainedRow) -> Step:
     name = "head_outputs" if "head_outputs" in row.tensors else "output"
     output = row.of_query(name)
     columns, sums = weighted_terms(weights, values)
-    shown = {f"{name} dim {dim} in the report": cell(output[dim]) for dim in range(min(2, len(output)))}
-    shown["largest difference over all dims"] = largest_difference(weights @ values, output)
+    compared = {f"{name} dim {dim} in the report": cell(output[dim]) for dim in range(min(2, len(output)))}
+    compared["largest difference over all dims"] = largest_difference(weights @ values, output)
     prose = (
         "A sum takes a little from many keys, and a gradient reaches each of them; the best key alone would "
         "be a choice, which has none. Each dim is mixed by itself."
@@ -467,4 +468,4 @@ def weighted_sum_step(row: ExplainedRow) -> Step:
     table = key_table(row, "weighted values", columns, sums)
     shapes = shapes_of(row.tensors, "weights", "value", name)
     question = "Why a sum, and not the best key's value?"
-    return Step("Weighted sum", "y_i = Σ_j w_ij v_j", prose, shapes, shown, (table,), question)
+    return Step("Weighted sum", "y_i = Σ_j w_ij v_j", prose, shapes, compared, (table,), question)

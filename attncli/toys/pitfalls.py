@@ -11,7 +11,14 @@ from torch import Tensor
 from attncli.core.layer import merge_heads, split_heads
 from attncli.core.mechanisms import TokenWeights, causal_mask, softmax_averaging_weights
 from attncli.records.columns import Records
-from attncli.records.demonstrations import GrownScores, LabelledRow, MistakeComparison, MistakeMetrics
+from attncli.records.demonstrations import (
+    GrownScores,
+    LabelledRow,
+    MistakeComparison,
+    MistakeMetrics,
+    masks_of_mistake,
+)
+from attncli.records.values import Mask
 from attncli.toys.attention import sample_linear
 
 
@@ -33,11 +40,12 @@ class MistakeInputs:
 
 
 class BothWays(NamedTuple):
-    """A tensor that was computed wrongly and rightly, and its axes."""
+    """A tensor that was computed wrongly and rightly, and its axes; `masks` tell what weights hide."""
 
     wrong: Tensor
     right: Tensor
     axes: tuple[str, ...] = ("query", "key")
+    masks: tuple[Mask | None, Mask | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -56,14 +64,15 @@ def compared_weights(
     wrong: Float[Tensor, "query key"],
     right: Float[Tensor, "query key"],
     metrics: Mapping[str, Callable[[Tensor], Tensor]],
+    masks: tuple[Mask, Mask],
 ) -> Comparison:
-    """Weights computed both ways, and each metric of them."""
+    """Weights computed both ways, what they hide, and each metric of them."""
     of_wrong, of_right = (
         MistakeMetrics.single(**{name: metric(weights).item() for name, metric in metrics.items()})
         for weights in (wrong, right)
     )
     result = MistakeComparison(wrong=of_wrong, right=of_right)
-    return Comparison({"weights": BothWays(wrong, right)}, result)
+    return Comparison({"weights": BothWays(wrong, right, masks=masks)}, result)
 
 
 def _weight_on_future(weights: TokenWeights) -> Tensor:
@@ -80,14 +89,15 @@ def softmax_twice(inputs: MistakeInputs) -> Comparison:
     count = len(inputs.tokens)
     right = softmax_averaging_weights(causal_mask(count, count))
     metrics = {"weight_on_future": _weight_on_future, "first_row_on_itself": lambda weights: weights[0, 0]}
-    return compared_weights(right.softmax(dim=-1), right, metrics)
+    return compared_weights(right.softmax(dim=-1), right, metrics, masks_of_mistake("softmax-twice"))
 
 
 def wrong_axis(inputs: MistakeInputs) -> Comparison:
     """softmax over the queries against softmax over the keys."""
     scores = inputs.projected_scores()
     metrics = {"row_sum_error": lambda w: _sum_error(w, -1), "column_sum_error": lambda w: _sum_error(w, -2)}
-    return compared_weights(scores.softmax(dim=-2), scores.softmax(dim=-1), metrics)
+    wrong, right = scores.softmax(dim=-2), scores.softmax(dim=-1)
+    return compared_weights(wrong, right, metrics, masks_of_mistake("wrong-axis"))
 
 
 def late_mask(inputs: MistakeInputs) -> Comparison:
@@ -100,7 +110,7 @@ def late_mask(inputs: MistakeInputs) -> Comparison:
         "smallest_row_sum": lambda weights: weights.sum(dim=-1).min(),
         "weight_on_future": _weight_on_future,
     }
-    return compared_weights(wrong, right, metrics)
+    return compared_weights(wrong, right, metrics, masks_of_mistake("late-mask"))
 
 
 def _saturation(scores: Float[Tensor, "query key"]) -> MistakeMetrics:
@@ -115,8 +125,9 @@ def _compared_scores(
     right: Float[Tensor, "query key"],
     growth: Records[GrownScores] | None = None,
 ) -> Comparison:
-    weights = BothWays(wrong.softmax(dim=-1), right.softmax(dim=-1))
-    pairs = {"scores": BothWays(wrong, right), "weights": weights}
+    masks = Mask(), Mask()
+    weights = BothWays(wrong.softmax(dim=-1), right.softmax(dim=-1), masks=masks)
+    pairs = {"scores": BothWays(wrong, right, masks=masks), "weights": weights}
     result = MistakeComparison(wrong=_saturation(wrong), right=_saturation(right), growth=growth)
     return Comparison(pairs, result)
 

@@ -128,12 +128,11 @@ class MapGrid:
         is_carpet = is_mostly_first([*named.values()])
         return {place: head_letter(row, is_carpet) for place, row in named.items()}
 
-    @cached_property
+    @property
     def is_causal(self) -> bool:
-        """Whether no query of any map looks at a later key."""
-        above = (matrix.values[np.triu_indices_from(matrix.values, 1)] for matrix in self.maps.values())
+        """Whether the last query sees all, and no query of any map a later key."""
         rows, columns = next(iter(self.maps.values())).values.shape
-        return rows == columns > 1 and not any(np.nan_to_num(values).any() for values in above)
+        return rows == columns and all(matrix.is_causal for matrix in self.maps.values())
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:

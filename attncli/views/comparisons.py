@@ -30,7 +30,19 @@ from attncli.records.steps import (
     TrainingStep,
 )
 from attncli.report import PLACES, NamedTensor, Report
+from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    Notes,
+    Ranked,
+    ReadLine,
+    Sentences,
+    Special,
+    SpecialCells,
+    TitleLine,
+)
 from attncli.views.head_screens import head_letters, pattern_letter
 from attncli.views.matrices import head_name, matrices_of, pictured, place_names
 from attncli.views.model_screens import token_cell
@@ -45,11 +57,7 @@ from attncli.views.sections import (
     ScreenParts,
     Section,
     TableLabels,
-    notes_in,
-    one_line,
     statistic_tables,
-    text_line,
-    title_line,
 )
 from attncli.views.texts import fixed, heading, shortened, wrap_cells
 
@@ -69,23 +77,34 @@ DIFF_STATISTICS = ("scores.variance", "scaled_scores.variance", "entropy.mean", 
 MOST_STATISTICS, MOST_HEADS = 16, 10
 
 
-def comparison_screen(report: Report, display: Display) -> ScreenParts:
-    """The settings that differ; the difference of the weights, of many heads that of the most changed."""
-    result = report.result_of(ReportDifferences)
-    yield Paragraph(heading(report), "title")
+def _heading(report: Report, display: Display) -> Iterator[str]:
+    yield heading(report)
+
+
+def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
+    """The settings that differ; the first notes where no heads follow."""
     count = NOTES if report.tensors else NOTES_OF_SURVEYS
-    notes = [] if result.by_head else map(plain_text, report.notes[:count])
-    for note in (plain_text(report.about), *notes):
-        yield Paragraph(shortened(note, 2 * (display.width or 0)), "line")
+    notes = [] if report.result_of(ReportDifferences).by_head else report.notes[:count]
+    for note in (report.about, *notes):
+        yield shortened(plain_text(note), 2 * (display.width or 0))
+
+
+def _pictured_difference(report: Report, display: Display) -> ScreenParts:
     yield from islice(screen_parts(report, display), 1)  # the difference
-    yield Elastic(partial(_changes, report, result, display), usual=MOST_STATISTICS, least=1)
 
 
-def _changes(report: Report, result: ReportDifferences, display: Display, most: int) -> Iterator[Section]:
+def _changes(report: Report, display: Display) -> ScreenParts:
+    result = report.result_of(ReportDifferences)
+    yield Elastic(partial(_tables_of_changes, report, result, display), usual=MOST_STATISTICS, least=1)
+
+
+def _tables_of_changes(
+    report: Report, result: ReportDifferences, display: Display, most: int
+) -> Iterator[Section]:
     """The difference of the weights and what changed, in tables of at most that many rows."""
     left_out: list[str] = []
     pairs = result.side_by_side or StatisticPair.rows([])
-    if (difference := report.tensors.get("difference")) is not None:
+    if (difference := result.difference) is not None:
         if not pictured(report):
             part = _difference(report, difference, result.by_head, display, most)
             yield part.grid
@@ -142,50 +161,46 @@ def _difference(
     return MatrixPart(report, {"": matrix}, display, title, rows)
 
 
+DIFF_STEPS = ("--show weights", "--show statistics", "-o page.html")
+COMPARISON_SCREEN = FirstScreen(
+    ReportDifferences,
+    (
+        Sentences(_heading, "title", said=("about",)),
+        Sentences(_settings_and_notes, "line"),
+        Special(_pictured_difference),
+        Special(_changes),
+    ),
+    next_steps=lambda *_: DIFF_STEPS,
+)
+"""The settings that differ; the difference of the weights, of many heads that of the most changed."""
+
+
 MOST_PREDICTIONS = 5
 CHANGED_TITLE = "the heads that changed most, and what each looks at where it changed most"
 NOT_ALIGNED_TITLE = "the heads whose statistics changed most, and what each looks at from the last token"
 
 
-def two_texts_screen(report: Report, display: Display) -> ScreenParts:
-    """Both texts; the heads that changed most, with what they look at; what comes next in each."""
-    result = report.result_of(TextDifferences)
-    yield title_line(report, display)
+def _both_texts(report: Report, display: Display) -> Iterator[str]:
     for side in ("a", "b"):
         settings = report.spec.get(side)
         text = settings.get("sentence") if isinstance(settings, Mapping) else ""
-        yield one_line(f"{side.upper()}: {' '.join(str(text).split())}", display)
-    yield Elastic(partial(_changed_heads, result, display), MOST_HEADS, LEAST_ROWS, len(result.heads))
-    if result.predictions:
-        yield Paragraph(_next_tokens(result.predictions[:MOST_PREDICTIONS], display), "prose")
-    for note in report.notes[:NOTES]:
-        yield Paragraph(shortened(plain_text(note), display.width), "note")
+        yield shortened(plain_text(f"{side.upper()}: {' '.join(str(text).split())}"), display.width)
 
 
-def _changed_heads(result: TextDifferences, display: Display, most: int) -> Iterator[Section]:
-    heads, precision = result.heads[:most], display.precision
-    is_aligned = heads[0].mean_jensen_shannon is not None
-    has_stacks = len({head.stack for head in heads}) > 1
-    names = [f"{head.stack} {head_name(head)}" if has_stacks else head_name(head) for head in heads]
-    columns = [
-        *(_distances(heads, precision) if is_aligned else _statistics(heads, precision)),
-        Column(
-            ("looks at in A",),
-            [_key(head.key_a, head.key_a_token, head.weight_a, precision) for head in heads],
-            left=True,
-        ),
-        Column(
-            ("looks at in B",),
-            [_key(head.key_b, head.key_b_token, head.weight_b, precision) for head in heads],
-            left=True,
-        ),
-    ]
-    title = CHANGED_TITLE if is_aligned else NOT_ALIGNED_TITLE
-    yield Grid(title, Column(("head",), names), columns).first_group(display.width)
+def _is_aligned(heads: Records[HeadChange]) -> bool:
+    """Whether tokens of both texts correspond, so that the heads are in the order of the distance of rows."""
+    return heads[0].mean_jensen_shannon is not None
 
 
-def _distances(heads: Records[HeadChange], precision: int) -> list[Column]:
-    """How far the rows moved, and the token whose row moved furthest."""
+def _changed_most(report: Report, heads: Records[HeadChange], total: int) -> str:
+    return CHANGED_TITLE if _is_aligned(heads) else NOT_ALIGNED_TITLE
+
+
+def _measured(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
+    """How far the rows moved, and the token whose row moved furthest; else the statistic."""
+    precision = display.precision
+    if not _is_aligned(heads):
+        return _statistics(heads, precision)
     return [
         Column(("distance",), [fixed(head.mean_jensen_shannon, precision) for head in heads]),
         Column(("from",), [_moved_query(head) for head in heads], left=True),
@@ -197,6 +212,13 @@ def _moved_query(head: HeadChange) -> str:
     positions = dict.fromkeys((str(head.query_a), str(head.query_b)))
     tokens = dict.fromkeys((token_cell(head.query_a_token), token_cell(head.query_b_token)))
     return f"{' → '.join(positions)} {' → '.join(tokens)}"
+
+
+def _keys(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
+    """What each head looks at most there in either text."""
+    of_a = [_key(head.key_a, head.key_a_token, head.weight_a, display.precision) for head in heads]
+    of_b = [_key(head.key_b, head.key_b_token, head.weight_b, display.precision) for head in heads]
+    return [Column(("looks at in A",), of_a, left=True), Column(("looks at in B",), of_b, left=True)]
 
 
 def _statistics(heads: Records[HeadChange], precision: int) -> list[Column]:
@@ -212,6 +234,16 @@ def _key(key: int, token: str, weight: float | None, precision: int) -> str:
     return f"{key} {token_cell(token)} {fixed(weight, precision)}"
 
 
+def _predictions(report: Report, display: Display) -> Iterator[str]:
+    if predictions := report.result_of(TextDifferences).predictions:
+        yield _next_tokens(predictions[:MOST_PREDICTIONS], display)
+
+
+def _first_notes(report: Report, display: Display) -> Iterator[str]:
+    for note in report.notes[:NOTES]:
+        yield shortened(plain_text(note), display.width)
+
+
 def _next_tokens(predictions: Records[TokenChange], display: Display) -> str:
     """`next token, in A and B: ·Mary 0.92 -> 0.00, ·John 0.00 -> 0.75`: as many as fit one line."""
     line = "next token, A -> B:"
@@ -225,6 +257,27 @@ def _next_tokens(predictions: Records[TokenChange], display: Display) -> str:
             break
         line = longer
     return line if not line.endswith(":") else f"{line} no probability changed by {0.1**display.precision:g}"
+
+
+TWO_TEXTS_SCREEN = FirstScreen(
+    TextDifferences,
+    (
+        TitleLine(),
+        Sentences(_both_texts),
+        Ranked(
+            "heads",
+            (SpecialCells(_measured), SpecialCells(_keys)),
+            title=_changed_most,
+            label=HeadLabel(header=("head",)),
+            usual=MOST_HEADS,
+            is_cut=True,
+        ),
+        Sentences(_predictions, "prose"),
+        Sentences(_first_notes, "note"),
+    ),
+    next_steps=lambda *_: DIFF_STEPS,
+)
+"""Both texts; the heads that changed most, with what they look at; what comes next in each."""
 
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -280,11 +333,9 @@ class _Line(NamedTuple):
     is_share: bool = False
 
 
-def watch_screen(report: Report, display: Display) -> ScreenParts:
-    """Numbers and counts of patterns over the steps, what each head does at the last one, changes."""
+def _lines_over_steps(report: Report, display: Display) -> ScreenParts:
+    """Numbers and counts of patterns over the steps."""
     result = report.result_of(HeadsInTraining)
-    yield title_line(report, display)
-    yield text_line(report, display)
     steps, patterns = result.steps, result.patterns or PatternOverSteps.rows([])
     names = [name for name in steps.cells if name != "step" and not name.endswith(COUNT)]
     numbers = [_line_of_numbers(name, steps, display) for name in names]
@@ -296,25 +347,32 @@ def watch_screen(report: Report, display: Display) -> ScreenParts:
     of_others = [line for line, is_first in zip(counts, is_circuit, strict=True) if not is_first]
     worth = [*numbers[:2], *of_circuit, *of_others, *numbers[2:]]
     yield _lines_part([*numbers, *counts], worth, display)
-    yield from _why_no_loss(steps)
+
+
+def _letters_of_last_step(report: Report, display: Display) -> ScreenParts:
+    result = report.result_of(HeadsInTraining)
     stacks = {
         plain_text(stack): list(heads) for stack, heads in groupby(result.heads, key=lambda head: head.stack)
     }
     yield head_letters(stacks, display)
+
+
+def _last_changes(report: Report, display: Display) -> ScreenParts:
+    result = report.result_of(HeadsInTraining)
     if lines := [*_change_lines(result.changes or (), display)]:
         yield Elastic(partial(_last, lines), min(USUAL_CHANGES, len(lines)), 0, len(lines), rank=2)
-    yield notes_in(report.notes, display, usual=0, apart=True)
 
 
 Steps = Records[TrainingStep] | Records[StepOfHead]
 
 
-def _why_no_loss(steps: Steps) -> Iterator[Paragraph]:
+def _why_no_loss(report: Report, display: Display) -> Iterator[str]:
     """Why the last step has no loss, where others have one."""
-    last = steps[-1]
-    if "loss" in last and last.loss is None:
-        text = f"No loss at step {last.step}: none was logged there (of the Trainer: logging_steps)."
-        yield Paragraph(text, "note")
+    match report.result:
+        case HeadsInTraining(steps=steps) | HeadInTraining(head=steps):
+            last: TrainingStep | StepOfHead = steps[-1]
+            if "loss" in last and last.loss is None:
+                yield f"No loss at step {last.step}: none was logged there (of the Trainer: logging_steps)."
 
 
 def _lines_part(lines: Sequence[_Line], worth: Sequence[_Line], display: Display) -> Elastic:
@@ -393,20 +451,69 @@ def _last(lines: Sequence[str], count: int) -> list[Section]:
     return [Drawing(title, lines[-count:])]
 
 
-def watch_head_screen(report: Report, display: Display) -> ScreenParts:
-    """Every statistic of a head over the steps, and when its pattern changed."""
+def _patterns_of_head(report: Report, display: Display) -> Iterator[str]:
+    """When its pattern changed."""
     result = report.result_of(HeadInTraining)
-    yield title_line(report, display)
-    yield text_line(report, display)
     for name in result.pattern_names():
         spans = [
             f"{plain_text(str(pattern))} from step {next(iter(steps)).step}"
             for pattern, steps in groupby(result.head, key=lambda step: step[name])
         ]
         last = spans if len(spans) <= MOST_CHANGES else ["…", *spans[-MOST_CHANGES:]]
-        yield Paragraph(f"{name}: {', '.join(last)}", "line")
+        yield f"{name}: {', '.join(last)}"
+
+
+def _lines_of_head(report: Report, display: Display) -> ScreenParts:
+    """Every statistic of a head over the steps."""
+    result = report.result_of(HeadInTraining)
     names = [name for name in result.number_names() if not name.endswith(ALIKE)]
     lines = [_line_of_numbers(name, result.head, display) for name in names]
     yield replace(_lines_part(lines, lines, display), usual=len(lines))
-    yield from _why_no_loss(result.head)
-    yield notes_in(report.notes, display)
+
+
+STEPS_OF_STORE = {
+    HeadsInTraining: (ONE_HEAD, "-o page.html", "-o steps.csv"),
+    HeadInTraining: ("--show all", "-o page.html", "-o steps.csv"),
+}
+STEPS_OF_CHECKPOINTS = {
+    HeadsInTraining: ("--follow", ONE_HEAD, "-o checkpoints.db"),
+    HeadInTraining: ("--show all", ONE_HEAD, "-o checkpoints.db"),
+}
+
+
+def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Other views of a store; of checkpoints also new ones, and a store for what was measured."""
+    if report.spec.get("store", True):
+        return STEPS_OF_STORE[type(report.result)]
+    offered = STEPS_OF_CHECKPOINTS[type(report.result)]
+    return tuple(step for step in offered if step != "--follow" or not report.spec.get("follow"))
+
+
+WATCH_SCREEN = FirstScreen(
+    HeadsInTraining,
+    (
+        TitleLine(),
+        ReadLine(),
+        Special(_lines_over_steps),
+        Sentences(_why_no_loss, "note"),
+        Special(_letters_of_last_step),
+        Special(_last_changes),
+        Notes(usual=0, apart=True),
+    ),
+    next_steps=_next_steps,
+    if_empty={"changes": "No head's pattern differs from that of the step before."},
+)
+"""Numbers and counts of patterns over the steps, what each head does at the last one, changes."""
+WATCH_HEAD_SCREEN = FirstScreen(
+    HeadInTraining,
+    (
+        TitleLine(),
+        ReadLine(),
+        Sentences(_patterns_of_head, "line"),
+        Special(_lines_of_head),
+        Sentences(_why_no_loss, "note"),
+        Notes(),
+    ),
+    next_steps=_next_steps,
+)
+"""Every statistic of a head over the steps, and when its pattern changed."""

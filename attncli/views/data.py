@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import IO, Any, BinaryIO, NamedTuple, TextIO
 
@@ -80,13 +81,15 @@ ALIGNMENT = 8  # bytes
 
 
 def write_npz(reports: Iterable[Report], stream: BinaryIO, display: Display) -> None:
-    """Tensors by name, their axes as `axes.NAME`, tokens, context_tokens; `report` is the rest, as JSON.
+    """Tensors by name, their axes as `axes.NAME`, the keys that a mask without a rule leaves visible as
+    `visible.NAME`; tokens, context_tokens; `report` is the rest, as JSON.
 
     `np.load` reads it without pickle, and `attn show` restores the report.
     """
     (report,) = reports
     tensors = _named_tensors(report)
-    arrays: dict[str, Any] = {name: _contiguous(tensor) for name, tensor in tensors.items()}
+    arrays: dict[str, Any] = {name: _contiguous(tensor.values) for name, tensor in tensors.items()}
+    arrays |= _visible_keys(report)
     arrays |= {f"axes.{name}": np.array(tensor.axes) for name, tensor in tensors.items()}
     tokens = {"tokens": report.tokens, "context_tokens": report.context_tokens}
     arrays |= {name: np.array(texts) for name, texts in tokens.items() if texts}
@@ -101,7 +104,8 @@ def write_safetensors(reports: Iterable[Report], stream: BinaryIO, display: Disp
     the other (https://huggingface.co/docs/safetensors).
     """
     (report,) = reports
-    arrays = {name: _contiguous(tensor) for name, tensor in _named_tensors(report).items()}
+    arrays = {name: _contiguous(tensor.values) for name, tensor in _named_tensors(report).items()}
+    arrays |= _visible_keys(report)
     # Larger numbers first, so that each begins at a multiple of its size.
     arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].itemsize))
     header: dict[str, Any] = {"__metadata__": {"report": _json_without_arrays(report)}}
@@ -130,7 +134,10 @@ def _named_tensors(report: Report) -> dict[str, NamedTensor]:
 def _json_without_arrays(report: Report) -> str:
     """The report's JSON form with null in the place of every array."""
     fields: dict[str, Any] = report.fields()
-    fields["tensors"] = {name: {**tensor, "values": None} for name, tensor in fields["tensors"].items()}
+    for tensor in fields["tensors"].values():
+        tensor["values"] = None
+        if "visible" in tensor.get("mask", ()):
+            tensor["mask"]["visible"] = None
     fields["statistics"] = {
         group: dict.fromkeys(members) if isinstance(members, Tensors) else members
         for group, members in report.statistics.items()
@@ -138,21 +145,31 @@ def _json_without_arrays(report: Report) -> str:
     return "".join(pieces(fields))
 
 
-def _contiguous(tensor: NamedTensor) -> np.ndarray:
+def _visible_keys(report: Report) -> dict[str, np.ndarray]:
+    """The keys that masks without a rule leave visible, as `visible.weights`."""
+    masks = {f"visible.{name}": tensor.mask for name, tensor in report.tensors.items()}
+    return {
+        name: _contiguous(mask.visible)
+        for name, mask in masks.items()
+        if mask is not None and mask.visible is not None
+    }
+
+
+def _contiguous(values: np.ndarray) -> np.ndarray:
     """The numbers in order, little end first."""
-    return np.ascontiguousarray(tensor.values, dtype=tensor.values.dtype.newbyteorder("<"))
+    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
 
 
 ColumnTypes = Mapping[str, str]
-Block = Mapping[str, list[Any]]
-Blocks = Iterable[Block]
+RowBlock = Mapping[str, list[Any]]
+RowBlocks = Iterable[RowBlock]
 
 ENDS = re.compile('[,"\r\n]')
 # The names of types, and what pyarrow calls them.
 TYPES = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
 
 
-def write_csv_table(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
+def write_csv_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> None:
     """A header, then one line per row; a cell is empty where there is no value.
 
     Texts are written as they are, in quotes where they need them, so that equal cells are equal texts; a
@@ -168,9 +185,9 @@ def write_csv_table(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> No
 def _cells(cells: list[Any], kind: str, show: Callable[[str], str]) -> list[str]:
     match kind:
         case "text":
-            found = _texts(cells)
-            texts = {text: _quoted(show(text)) for text in {*found} if text is not None}
-            return ["" if text is None else texts[text] for text in found]
+            texts = _texts(cells)
+            quoted = {text: _quoted(show(text)) for text in {*texts} if text is not None}
+            return ["" if text is None else quoted[text] for text in texts]
         case "boolean":
             return ["" if cell is None else _text(cell) for cell in cells]
     return ["" if cell is None else repr(cell) for cell in cells]
@@ -190,7 +207,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if not text or ENDS.search(text) else text
 
 
-def write_jsonl(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
+def write_jsonl(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> None:
     """An object a row; what is not ASCII is escaped."""
     for block in blocks:
         rows = zip(*(block[name] for name in columns), strict=True)
@@ -198,7 +215,7 @@ def write_jsonl(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
         stream.writelines(lines)
 
 
-def write_parquet_table(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes]) -> None:
+def write_parquet_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[bytes]) -> None:
     """A row group a block, so that no more than a block is in memory; repeated texts as a dictionary."""
     import pyarrow
     from pyarrow import parquet
@@ -212,7 +229,7 @@ def write_parquet_table(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes])
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
 
 
-WRITERS: dict[str, Callable[[ColumnTypes, Blocks, IO[Any]], None]] = {
+WRITERS: dict[str, Callable[[ColumnTypes, RowBlocks, IO[Any]], None]] = {
     "csv": write_csv_table,
     "jsonl": write_jsonl,
     "parquet": write_parquet_table,
@@ -230,7 +247,7 @@ class DataTable(NamedTuple):
     """The type of each column, and the rows, made block by block when they are written."""
 
     columns: Mapping[str, str]
-    blocks: Callable[[], Iterator[Block]]
+    blocks: Callable[[], Iterator[RowBlock]]
 
 
 def _type_of(cells: Sequence[Any]) -> str | None:
@@ -251,15 +268,15 @@ def table_of_rows(rows: Sequence[Row]) -> DataTable:
 
 
 def _cells_by_column(row: Row) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for name, cell in row.items():
         items = (
             {f"{name}_{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {name: cell}
         )
         for column, item in items.items():
             # An id stays exact, so that it matches the user's own.
-            found[column] = plain_text(item) if isinstance(item, str) and name != "id" else plain(item)
-    return found
+            cells[column] = plain_text(item) if isinstance(item, str) and name != "id" else plain(item)
+    return cells
 
 
 def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> DataTable:
@@ -282,7 +299,7 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
                 values[column] = np.broadcast_to(array, shape)
                 columns[column] = "number" if array.dtype.kind == "f" else "integer"
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[RowBlock]:
         for start in range(0, prod(shape), BLOCK):
             rows = slice(start, min(start + BLOCK, prod(shape)))
             places = np.unravel_index(np.arange(rows.start, rows.stop), shape)
@@ -298,18 +315,18 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
 
 def stacked(parts: Sequence[tuple[Mapping[str, Cell], DataTable]]) -> DataTable:
     """The tables one below the other, with the union of their columns; its own cells lead each row."""
-    names = dict.fromkeys(name for own, _ in parts for name in own)
-    kinds = {name: _type_of([own.get(name) for own, _ in parts]) for name in names}
+    names = dict.fromkeys(name for labels, _ in parts for name in labels)
+    kinds = {name: _type_of([labels.get(name) for labels, _ in parts]) for name in names}
     columns = {name: kind for name, kind in kinds.items() if kind is not None}
     for _, table in parts:
         for name, kind in table.columns.items():
             columns[name] = WIDER.get(frozenset((kind, columns.get(name, kind))), "text")
 
-    def blocks() -> Iterator[Block]:
-        for own, table in parts:
+    def blocks() -> Iterator[RowBlock]:
+        for labels, table in parts:
             for block in table.blocks():
                 count = len(next(iter(block.values()), ()))
-                yield {name: block.get(name) or [own.get(name)] * count for name in columns}
+                yield {name: block.get(name) or [labels.get(name)] * count for name in columns}
 
     return DataTable(columns, blocks)
 
@@ -328,7 +345,6 @@ MATRIX = ("query", "key")
 PLACE_TEXTS = ("module", "kind", "stack")
 """Where a head is, beside its layer."""
 LONG_COLUMNS = ("name", "row", *(name for axis in AXES for name in (axis, f"{axis}_text")), "text", "value")
-TOLERANCE = 1e-5
 
 
 def main_table(report: Report) -> DataTable:
@@ -345,7 +361,7 @@ def main_table(report: Report) -> DataTable:
         return table_named(report, first)
     matrices = {name: tensor for name, tensor in report.tensors.items() if tensor.axes[-2:] == MATRIX}
     if matrices:
-        return table_of_tensors(report, _of_equal_axes(_with_scaled_scores(report, matrices)))
+        return table_of_tensors(report, _of_equal_axes(_with_scaled_scores(matrices)))
     if rows := report.tensors_of("rows"):
         return table_of_tensors(report, rows)
     groups = _groups_of_same_names(report)
@@ -357,9 +373,12 @@ def main_table(report: Report) -> DataTable:
 def table_named(report: Report, name: str) -> DataTable:
     """A tensor, a statistic, all single numbers (`statistics`), or every number in long form (`all`).
 
-    NoSuchTable for any other name.
+    A table that this kind of result may have, and has no rows here, has its columns. NoSuchTable for another
+    name.
     """
-    tensors = _with_scaled_scores(report, report.tensors)
+    if name not in report.statistics and name in (declared := _declared_tables(report)):
+        return DataTable(declared[name], lambda: iter([]))
+    tensors = _with_scaled_scores(report.tensors)
     names = tuple(dict.fromkeys((*tensors, *report.statistics, "statistics", "all")))
     if name not in names:
         raise NoSuchTable(name, names)
@@ -383,6 +402,20 @@ def table_named(report: Report, name: str) -> DataTable:
             return table_of_rows([numbers])
         case table:
             return table_of_rows(_layer_and_head_first(table))
+
+
+def _declared_tables(report: Report) -> dict[str, dict[str, str]]:
+    """The tables that results of this class may have: of each the types of the columns that it always has."""
+    groups = () if report.result is None else report.result.groups()
+    return {
+        each.name: {
+            name: "text" if str in column.kinds else "number" if float in column.kinds else "integer"
+            for name, column in each.kind.columns.items()
+            if column.is_needed
+        }
+        for each in groups
+        if each.is_table and each.kind is not None
+    }
 
 
 def _of_equal_axes(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
@@ -460,40 +493,22 @@ def _long_column(table: Table, name: str) -> list[Row]:
     return rows
 
 
-def _with_scaled_scores(report: Report, tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
-    """The tensors, and after scores the scaled ones, where scaling only multiplied them by a factor."""
-    found: dict[str, NamedTensor] = {}
+def _with_scaled_scores(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
+    """The tensors, and after scores the scaled ones, where their scale is known."""
+    completed: dict[str, NamedTensor] = {}
     for name, tensor in tensors.items():
-        found[name] = tensor
+        completed[name] = tensor
         if not name.endswith("scores"):
             continue
         scaled = f"{name.removesuffix('scores')}scaled_scores"
         if scaled in tensors:
-            found.pop(scaled, None)  # an explanation has them in front
-            found[scaled] = tensors[scaled]
-        elif (factor := _scale(report, name, scaled)) is not None:
+            completed.pop(scaled, None)  # an explanation has them in front
+            completed[scaled] = tensors[scaled]
+        elif tensor.scale is not None:
             # In double precision, then rounded as scores are: a saved report gives the same.
-            product = (tensor.values.astype(np.float64) * factor).astype(np.float32)
-            found[scaled] = NamedTensor(tensor.axes, product)
-    return found
-
-
-def _scale(report: Report, name: str, scaled: str) -> float | None:
-    """The factor between the moments of both, to float32; None where something else happened to the scores.
-
-    A softcap or a bias changes smallest, mean and largest in different ways.
-    """
-    before, after = report.numbers(name), report.numbers(scaled)
-    pairs = [(before.get(moment), after.get(moment)) for moment in ("min", "mean", "max")]
-    if any(None in pair for pair in pairs):
-        return None
-    one, other = np.array(pairs, dtype=np.float64).T
-    largest = np.abs(one).argmax()
-    for after_scale in (other, other[::-1]):  # a negative factor makes the largest the smallest
-        factor = after_scale[largest] / one[largest] if one[largest] else 0.0
-        if factor and np.allclose(after_scale, one * factor, rtol=0, atol=TOLERANCE * np.abs(other).max()):
-            return float(factor)
-    return None
+            product = (tensor.values.astype(np.float64) * tensor.scale).astype(np.float32)
+            completed[scaled] = replace(tensor, values=product, scale=None)
+    return completed
 
 
 def write_csv(reports: Iterable[Report], stream: IO[str], display: Display) -> None:
@@ -517,8 +532,8 @@ def _table(reports: Iterable[Report], display: Display) -> DataTable:
     tables = []
     for number, report in enumerate(reports):
         tables.append(table_named(report, *display.show) if display.show else main_table(report))
-        own: dict[str, Cell] = {"report": number, "experiment": report.experiment, "id": report.id}
-        labels.append(own | {name: _setting(value) for name, value in report.spec.items()})
+        identity: dict[str, Cell] = {"report": number, "experiment": report.experiment, "id": report.id}
+        labels.append(identity | {name: _setting(value) for name, value in report.spec.items()})
     known = {name for table in tables for name in table.columns}
     names = _distinguishing(labels) - known if display.several else set()
     own_cells = [{name: cell for name, cell in label.items() if name in names} for label in labels]
@@ -531,7 +546,7 @@ def _distinguishing(labels: Sequence[Mapping[str, Cell]]) -> set[str]:
     for label in labels:
         for name, cell in label.items():
             cells.setdefault(name, set()).add(cell)
-    return {"report", "experiment", "id"} | {name for name, found in cells.items() if len(found) > 1}
+    return {"report", "experiment", "id"} | {name for name, values in cells.items() if len(values) > 1}
 
 
 def _setting(value: Any) -> Cell:

@@ -18,9 +18,9 @@ from attncli.plain_text import plain_text
 from attncli.records.columns import Records, Result
 from attncli.report import PLACES, Report
 from attncli.views import Display
+from attncli.views.matrices import head_name
 from attncli.views.model_screens import (
     LEAST_ROWS,
-    head_names,
     looked_at_columns,
     patterns_on_average,
     some_of,
@@ -103,18 +103,20 @@ class Sentences(Element):
 
 @dataclass(frozen=True)
 class Notes(Element):
-    """The notes that fit, after a blank line where they are `apart`."""
+    """The notes that fit, after a blank line where they are `apart`; usually all, or so many lines."""
 
     notes: Callable[[Report], Iterable[str]] = attrgetter("notes")
     apart: bool = False
+    usual: int | Callable[[Report], int] | None = None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        yield notes_in(self.notes(report), display, apart=self.apart)
+        usual = self.usual(report) if callable(self.usual) else self.usual
+        yield notes_in(self.notes(report), display, usual=usual, apart=self.apart)
 
 
 @dataclass(frozen=True)
 class Special(Element):
-    """What is special to one screen."""
+    """What is special to one screen, which its function says in a line."""
 
     parts: Callable[[Report, Display], ScreenParts]
 
@@ -180,13 +182,13 @@ class HeadLabel(TableColumn):
     """LAYER:HEAD, behind its stack where there are several and `has_stacks`."""
 
     has_stacks: bool = True
+    header: tuple[str, ...] = ("", "head")
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
-        names = head_names(rows)
-        if not self.has_stacks or "stack" not in rows.cells or len({row.stack for row in rows}) < 2:
-            return [names]
-        cells = [f"{row.stack} {name}" for row, name in zip(rows, names.cells, strict=True)]
-        return [Column(names.header, cells)]
+        names = [head_name(row) for row in rows]
+        if self.has_stacks and "stack" in rows.cells and len({row.stack for row in rows}) > 1:
+            names = [f"{row.stack} {name}" for row, name in zip(rows, names, strict=True)]
+        return [Column(self.header, names)]
 
 
 NumRows = Callable[[Report, Display], int]
@@ -274,12 +276,14 @@ def lines_of(drawings: Sequence[Elastic]) -> int:
 class FirstScreen:
     """The first screen of a kind of result, in its parts from above.
 
-    `next_steps` are what to type next, from what the command offers.
+    `next_steps` are what to type next, from what the command offers. `if_empty` says of a table why it has no
+    rows, where that is an answer.
     """
 
     kind: type[Result]
     parts: tuple[Element, ...]
     next_steps: Callable[[Report, tuple[str, ...]], tuple[str, ...]] = lambda _, steps: steps
+    if_empty: Mapping[str, str] = field(default_factory=dict)
 
     def suits(self, report: Report) -> bool:
         """Whether a report has what it shows: one that was edited may not."""

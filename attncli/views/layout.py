@@ -13,7 +13,7 @@ from rich.table import Table as ScreenTable
 from rich.text import Text
 
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, Section, Values
+from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, NamedValues, Paragraph, Section
 from attncli.views.texts import NO_NUMBER
 
 
@@ -100,7 +100,7 @@ class Screen:
                 self._text(line + "═" * max(0, (self.width or TEXT_WIDTH) - len(line)), "bold")
             case Paragraph(text, style):
                 self._text(text, STYLES.get(style, "bold"))
-            case Values(sentences, numbers):
+            case NamedValues(sentences, numbers):
                 for name, text in sentences.items():
                     self._text(f"{name}: {text}")
                 left, right = (max(map(len, texts), default=0) for texts in (numbers, numbers.values()))
@@ -222,7 +222,7 @@ def markdown_blocks(section: Section) -> Iterator[str]:
     match section:
         case Paragraph(text, style):
             yield {"title": "# ", "step": "## "}.get(style, "") + escaped(text)
-        case Values(sentences, numbers):
+        case NamedValues(sentences, numbers):
             values = {**sentences, **numbers}
             yield "\n".join(f"- {escaped(f'{name}: {text}')}" for name, text in values.items())
         case Grid(title):

@@ -10,6 +10,7 @@ from attncli.errors import nearest
 from attncli.plain_text import plain_text
 from attncli.records.kinds import units_of_heads
 from attncli.report import PLACES, NamedTensor, Picture, Report, Statistic, Table, Tensors, whole_head_name
+from attncli.settings import SPECS
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
@@ -24,7 +25,8 @@ class Matrix:
 
     `shared`: the leading axes along which all matrices are the same, so that this one stands for all. `rows`
     and `columns` are the tokens as the user wrote them, empty where an axis has none. `hidden`: the weights
-    of keys that a query may not see. `step` is the number of the step, where the first axis counts these.
+    of keys that a query may not see; `is_causal` where those are the later keys, whatever else is hidden.
+    `step` is the number of the step, where the first axis counts these.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Matrix:
     columns: tuple[str, ...]
     shared: tuple[str, ...] = ()
     hidden: np.ndarray | None = None
+    is_causal: bool = False
     step: int | None = None
 
     @property
@@ -147,14 +150,22 @@ def matrices_of(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matr
     *_, num_rows, num_columns = tensor.values.shape
     rows = tokens if len(tokens := tokens_of(report, row_axis)) == num_rows else ()
     columns = tokens if len(tokens := tokens_of(report, column_axis)) == num_columns else ()
-    shared, hidden = shared_axes(tensor), hidden_cells(report, name, tensor)
+    shared, hidden = shared_axes(tensor), hidden_cells(name, tensor)
     steps = places_along(report, "step", len(tensor.values)) if leading[:1] == ["step"] else None
     for index in [(0,) * len(shared)] if shared else np.ndindex(tensor.values.shape[:-2]):
         place = tuple(zip(leading, index, strict=True))
-        own = None if hidden is None else hidden[index]
-        step = None if steps is None else steps[index[0]]
-        values = tensor.values[index]
-        yield Matrix(name, (row_axis, column_axis), place, values, rows, columns, shared, own, step)
+        yield Matrix(
+            name,
+            (row_axis, column_axis),
+            place,
+            tensor.values[index],
+            rows,
+            columns,
+            shared,
+            hidden=None if hidden is None else hidden[index],
+            is_causal=tensor.mask is not None and tensor.mask.causal,
+            step=None if steps is None else steps[index[0]],
+        )
 
 
 def matrices(report: Report) -> Iterator[Matrix]:
@@ -196,26 +207,16 @@ def scale_of(scale: str | None, axes: tuple[str, ...]) -> str:
     return scale or ("log" if axes == BLOCK_AXES else "linear")
 
 
-def hidden_cells(report: Report, name: str, tensor: NamedTensor) -> np.ndarray | None:
-    """Which weights belong to keys that a query may not see: those with a score that is not finite.
+def hidden_cells(name: str, tensor: NamedTensor) -> np.ndarray | None:
+    """Which weights belong to keys that a query may not see; None where nothing is known, or all are seen.
 
-    Without scores, every later key if none of them has a weight; None where nothing is known.
+    A difference is drawn whole: 0 where neither side sees a key. Hidden scores are no numbers.
     """
-    if not is_weights(name, tensor.axes[-2:]) or name == "difference":
+    if tensor.mask is None or name == "difference" or not is_weights(name, tensor.axes[-2:]):
         return None
-    scores = report.tensors.get(name.replace("weights", "scores")) if "weights" in name else None
-    if scores is not None and (scores.axes, scores.values.shape) == (tensor.axes, tensor.values.shape):
-        hidden: np.ndarray = ~np.isfinite(scores.values)
-        return hidden
     *_, num_queries, num_keys = tensor.values.shape
-    later = np.triu(np.ones((num_queries, num_keys), dtype=bool), 1 + report.first_query)
-    if (
-        num_queries + report.first_query != num_keys
-        or report.context_tokens
-        or np.nan_to_num(tensor.values[..., later]).any()
-    ):
-        return None
-    return np.broadcast_to(later, tensor.values.shape)
+    hidden = tensor.mask.hidden(num_queries, num_keys)
+    return None if hidden is None else np.broadcast_to(hidden, tensor.values.shape)
 
 
 def compared_names(report: Report, name: str) -> list[str]:
@@ -285,11 +286,20 @@ def listed_names(report: Report) -> list[str]:
     return ordered if len(ordered) <= MOST_NAMES else [*ordered[:MOST_NAMES], "..."]
 
 
-def missing_parts(parts: Sequence[str], found: Sequence[str]) -> list[str]:
-    """A message for each part or name that was asked for and is not there."""
+def missing_parts(report: Report, parts: Sequence[str], found: Sequence[str]) -> list[str]:
+    """A message for each part or name that is not there, with what would show it or is spelled alike."""
     has = ", ".join(found) or "no part of its own: --show all"
-    missing = [part for part in parts if part not in (*found, "all")]
-    return [f"there is no part {part} in this report{nearest(part, found)}; it has {has}" for part in missing]
+    shown_by = SPECS[report.experiment].parts_elsewhere if report.experiment in SPECS else {}
+    messages = []
+    for part in parts:
+        if part in (*found, "all"):
+            continue
+        message = f"there is no part {part} in this report{nearest(part, found)}"
+        if part in OF_REPORTS:  # spelled right
+            elsewhere = f": {shown_by[part]}" if part in shown_by else ""
+            message = f"this report holds no {part}{elsewhere}"
+        messages.append(f"{message}; it has {has}")
+    return messages
 
 
 def chosen_parts(report: Report, parts: Sequence[str]) -> Report:

@@ -12,7 +12,7 @@ from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Special
 from attncli.views.matrices import Matrix, matrices
-from attncli.views.screens import LEAST_ROWS, MOST_ROWS, MatrixPart, opening
+from attncli.views.screens import LEAST_ROWS, MOST_ROWS, MatrixPart, Opening
 from attncli.views.sections import (
     Column,
     Elastic,
@@ -87,5 +87,5 @@ def _wrong_and_right(
     return replace(part.grid, title=f"{name} ({axes})" + (f" without {left_out}" if left_out else ""))
 
 
-MISTAKES_SCREEN = FirstScreen(Mistakes, (Special(opening), Special(_every_mistake)))
-MISTAKE_SCREEN = FirstScreen(MistakeComparison, (Special(opening), Special(_mistake)))
+MISTAKES_SCREEN = FirstScreen(Mistakes, (Opening(), Special(_every_mistake)))
+MISTAKE_SCREEN = FirstScreen(MistakeComparison, (Opening(), Special(_mistake)))

@@ -11,7 +11,7 @@ from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
 from attncli.report import PLACES, NamedTensor
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.matrices import head_name, unit_of
+from attncli.views.matrices import unit_of
 from attncli.views.sections import (
     GAP,
     Column,
@@ -152,10 +152,6 @@ def effect_named(name: object) -> Effect:
 def nats(name: str) -> str:
     """The unit of an effect that is a number of nats."""
     return NATS if unit_of(name, PLACES) == NATS else ""
-
-
-def head_names(rows: Records[Any]) -> Column:
-    return Column(("", "head"), [head_name(row) for row in rows])
 
 
 def patterns_on_average(rows: Records[Any]) -> Column:

@@ -1,7 +1,7 @@
 """The first screens of attention, of pictures, of the lessons and of stores; their first lines and notes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
@@ -10,8 +10,8 @@ from rich.cells import cell_len
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.attention import (
-    AttentionStatistics,
     AverageStatistics,
+    LayerStatistics,
     LoopDifferences,
     OutsideWeights,
     ScoreMoments,
@@ -25,7 +25,7 @@ from attncli.records.demonstrations import (
 from attncli.report import NamedTensor, Report
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.first_screen import FirstScreen, Sentences, Special
+from attncli.views.first_screen import Element, FirstScreen, Notes, Sentences, Special
 from attncli.views.heatmap import draw
 from attncli.views.matrices import Curve, Matrix, curves_of, matrices_of, pictured, tokens_of
 from attncli.views.overlays import (
@@ -54,7 +54,6 @@ from attncli.views.sections import (
     Section,
     TableLabels,
     largest_keys,
-    notes_in,
     number_columns,
 )
 from attncli.views.terminal import LABEL_CELLS, axis_range, chart
@@ -155,7 +154,7 @@ class MatrixPart:
         self.precision = display.precision + (self.num_keys > MANY_KEYS)
         self.rows = min(rows, self.num_queries)
         # On a terminal the last queries of a causal matrix: they see most.
-        self.first = self.num_queries - self.rows if display.height is not None and _is_causal(first) else 0
+        self.first = self.num_queries - self.rows if display.height is not None and first.is_causal else 0
         self.values = np.concatenate([matrix.drawn[self.shown] for matrix in matrices.values()])
         self.largest = largest_keys(self.values)
         self.grid = self._whole() or self._cut()
@@ -212,17 +211,6 @@ class MatrixPart:
                 yield f"{PLURALS.get(noun, f'{noun}s')} {first}-{end - 1}"
 
 
-def _is_causal(matrix: Matrix) -> bool:
-    """Whether each query sees one key more than the one before it, the last one all."""
-    num_queries, num_keys = matrix.values.shape
-    hidden, first = matrix.hidden, num_keys - num_queries
-    return (
-        hidden is not None
-        and first >= 0
-        and bool(hidden[np.triu_indices(num_queries, 1 + first, num_keys)].all())
-    )
-
-
 def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = MOST_ROWS) -> Elastic:
     """A matrix of that many rows: all of few, the first of many, as many as fit on a terminal."""
     usual = count if count <= most else min(most, FIRST_ROWS)
@@ -244,24 +232,46 @@ WAYS = {
 }
 
 
-def _layer(report: Report, display: Display) -> ScreenParts:
-    """The weights of the first head, how to read a row, mean and variance of the scores."""
-    result = report.result_of(AttentionStatistics)
-    if pictured(report):
-        yield from screen_parts(report, display, PICTURE_LINES)
-    else:
-        yield from _weights(report, result.weights, result.pooled_mean, display)
+@dataclass(frozen=True, kw_only=True)
+class Opening(Element):
+    """The text on a line, and the sizes."""
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield from opening(report, display)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstWeights(Element):
+    """The weights of the first head and how to read a row; of a long text the map of its blocks.
+
+    With `has_pictures` what looks at each picture, where there are some.
+    """
+
+    has_pictures: bool = False
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        if self.has_pictures and pictured(report):
+            yield from screen_parts(report, display, PICTURE_LINES)
+        else:
+            yield from _weights(report, *_weights_and_pooled(report), display)
+
+
+def _weights_and_pooled(report: Report) -> tuple[NamedTensor | None, NamedTensor | None]:
+    match report.result:
+        case LayerStatistics(weights=weights, pooled_mean=pooled):
+            return weights, pooled
+        case OutsideWeights(weights=weights) | AverageStatistics(weights=weights):
+            return weights, None
+        case _:
+            return None, None
+
+
+def _score_moments(report: Report, display: Display) -> ScreenParts:
+    """Mean and variance of the scores."""
+    result = report.result_of(LayerStatistics)
     moments = {"scores": result.scores, "scaled scores": result.scaled_scores}
     if known := {name: numbers for name, numbers in moments.items() if isinstance(numbers, ScoreMoments)}:
         yield Elastic(partial(_moments, known, display.precision), usual=1, rank=1)
-    yield notes_in(report.notes, display, usual=_note_lines(report, result.weights))
-
-
-def _outside_weights(report: Report, display: Display) -> ScreenParts:
-    """The first weights, how to read a row."""
-    result = report.result_of(OutsideWeights)
-    yield from _weights(report, result.weights, None, display)
-    yield notes_in(report.notes, display, usual=_note_lines(report, result.weights))
 
 
 SCORES = {"scores": "scores before scaling", "scaled scores": "scores after scaling"}
@@ -282,10 +292,8 @@ def _moments(moments: Mapping[str, ScoreMoments], precision: int, rows: int) -> 
 
 
 def _ways_to_average(report: Report, display: Display) -> ScreenParts:
-    """The weights, and how far each way to average is from the loop."""
-    result = report.result_of(AverageStatistics)
-    yield from _weights(report, result.weights, None, display)
-    if isinstance(agreement := result.agreement, LoopDifferences):
+    """How far each way to average is from the loop."""
+    if isinstance(agreement := report.result_of(AverageStatistics).agreement, LoopDifferences):
         differences = [agreement.loop_vs_matmul, agreement.loop_vs_softmax]
         cells = [NO_NUMBER, *(scalar(number, display.precision) for number in differences)]
         columns = [
@@ -297,11 +305,11 @@ def _ways_to_average(report: Report, display: Display) -> ScreenParts:
         if not any(number is not None and number > ROUNDING for number in differences):
             agree = Paragraph("They agree up to rounding.", "line")
             yield Elastic(lambda rows: [agree] * rows, usual=1, rank=1)
-    yield notes_in(report.notes, display, usual=_note_lines(report, result.weights) - LINES_OF_WAYS)
 
 
-def _note_lines(report: Report, weights: NamedTensor | None) -> int:
+def _note_lines(report: Report) -> int:
     """The lines that the rows of the weights leave to notes; a map of blocks leaves the usual number."""
+    weights, _ = _weights_and_pooled(report)
     return NOTE_LINES if weights is None else ROOM - min(len(report.tokens), MOST_ROWS)
 
 
@@ -479,7 +487,6 @@ def _norms(report: Report, display: Display) -> ScreenParts:
     ]
     if texts:
         yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
-    yield notes_in(report.notes, display, usual=NOTE_LINES)
 
 
 LEAST_LINES, TILE_LINES = 4, 12
@@ -590,8 +597,25 @@ def _heading(report: Report, display: Display) -> Iterator[str]:
     yield heading(report)
 
 
-ATTENTION_SCREEN = FirstScreen(AttentionStatistics, (Special(opening), Special(_layer)))
-OUTSIDE_SCREEN = FirstScreen(OutsideWeights, (Special(opening), Special(_outside_weights)))
-AVERAGE_SCREEN = FirstScreen(AverageStatistics, (Special(opening), Special(_ways_to_average)))
+ATTENTION_SCREEN = FirstScreen(
+    LayerStatistics,
+    # Of the moments of the scores a table where there is room, else a line.
+    (Opening(), FirstWeights(has_pictures=True), Special(_score_moments), Notes(usual=_note_lines)),
+)
+OUTSIDE_SCREEN = FirstScreen(OutsideWeights, (Opening(), FirstWeights(), Notes(usual=_note_lines)))
+AVERAGE_SCREEN = FirstScreen(
+    AverageStatistics,
+    (
+        Opening(),
+        FirstWeights(),
+        Special(_ways_to_average),  # a row for each way, which no result has as a table
+        Notes(usual=lambda report: _note_lines(report) - LINES_OF_WAYS),
+    ),
+)
+# Bars and a curve.
 SCALE_SCREEN = FirstScreen(ScaleEffects, (Sentences(_heading, "title"), Special(_scaling)))
-NORM_SCREEN = FirstScreen(NormEffects, (Sentences(_heading, "title"), Special(_norms)))
+NORM_SCREEN = FirstScreen(
+    NormEffects,
+    # The two numbers that a norm makes 0 and 1 are bold.
+    (Sentences(_heading, "title"), Special(_norms), Notes(usual=NOTE_LINES)),
+)

@@ -63,7 +63,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Values:
+class NamedValues:
     """Sentences and single numbers by name."""
 
     sentences: Mapping[str, str]
@@ -171,7 +171,7 @@ def split_header(name: str) -> tuple[str, str]:
     return first.replace("_", " "), second
 
 
-Section = Paragraph | Values | Grid | Drawing
+Section = Paragraph | NamedValues | Grid | Drawing
 
 
 @dataclass(frozen=True)
@@ -556,12 +556,19 @@ class TensorTables:
         return Grid(title, label, shown)
 
     def lines_of_numbers(self) -> Iterator[Grid]:
-        """Tensors of one axis, side by side where they share it; long ones thinned, which is said."""
+        """Tensors of one axis, side by side where they share it; long ones thinned, which is said.
+
+        Columns of a table are not repeated.
+        """
         by_axis: dict[tuple[str, int], dict[str, NamedTensor]] = {}
+        tables = [table for table in self.report.statistics.values() if isinstance(table, Table) and table]
+        in_tables = {(name, len(table)) for table in tables for name in table[0]}
         for name, tensor in self.report.tensors.items():
             if tensor.values.ndim == 1 and name not in self.report.explained:
                 by_axis.setdefault((tensor.axes[0], len(tensor.values)), {})[name] = tensor
         for (axis, count), tensors in by_axis.items():
+            if all((name, count) in in_tables for name in tensors):
+                continue
             step = -(-count // MAX_VECTOR_ROWS) if self.display.width is not None else 1
             label = self.labels.rows(axis, count)
             columns = [Column(split_header(n), self._fixed(t.values[::step])) for n, t in tensors.items()]
@@ -647,12 +654,12 @@ def _with_gaps(table: Terms, cells: list[str]) -> list[str]:
     return marked + cells[len(positions) :]
 
 
-def _values(step: Step, precision: int) -> Iterator[Values]:
+def _values(step: Step, precision: int) -> Iterator[NamedValues]:
     if step.values:
         values = {plain_text(name): value for name, value in step.values.items()}
         texts = {name: plain_text(value) for name, value in values.items() if isinstance(value, str)}
         numbers = {name: _number(value, precision) for name, value in values.items() if name not in texts}
-        yield Values(texts, numbers)
+        yield NamedValues(texts, numbers)
 
 
 def _number(value: Cell, precision: int) -> str:

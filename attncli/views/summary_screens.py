@@ -9,6 +9,7 @@ from attncli.records.columns import Records
 from attncli.records.store_summaries import GroupSummary, StoreSummary
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import Display
+from attncli.views.first_screen import FirstScreen, Sentences, Special
 from attncli.views.matrices import head_name
 from attncli.views.screens import LEAST_ROWS
 from attncli.views.sections import (
@@ -17,23 +18,28 @@ from attncli.views.sections import (
     ScreenParts,
     Section,
     TableLabels,
-    one_line,
     statistic_tables,
 )
+from attncli.views.texts import shortened
 
 MOST_SUMMARY_ROWS, MOST_FAILED = 18, 2
 STRONGEST = 10
 HEADS_TITLE = "the head with the largest mean of each statistic"
 
 
-def results_screen(report: Report, display: Display) -> ScreenParts:
+def _store(report: Report, display: Display) -> Iterator[str]:
+    yield shortened(plain_text(f"results: {report.spec.get('store')}"), display.width)
+
+
+def _notes(report: Report, display: Display) -> Iterator[str]:
+    yield from map(plain_text, report.notes)
+
+
+def _summary(report: Report, display: Display) -> ScreenParts:
     """The rows that say most, without groups that are all the same; a few failed runs; what is left out."""
     result = report.result_of(StoreSummary)
     summary, failed = result.summary, result.failed or ()
     group_by: Sequence[str] = report.spec.get("group_by", ())
-    yield one_line(f"results: {report.spec.get('store')}", display, "title")
-    for note in report.notes:
-        yield Paragraph(plain_text(note), "line")
     same = {name for name in group_by if len({repr(row[name]) for row in summary}) == 1}
 
     def of(most: int) -> Iterator[Section]:
@@ -88,3 +94,16 @@ def _of_head(row: GroupSummary) -> Row:
     """The row with its head as 24:4."""
     others = {name: cell for name, cell in row.items() if name not in ("statistic", *PLACES)}
     return {"statistic": row.statistic, "head": head_name(row), **others}
+
+
+SUMMARY_STEPS = ("--statistic NAME", "--group-by none", "-o summary.csv")
+SUMMARY_SCREEN = FirstScreen(
+    StoreSummary,
+    (
+        Sentences(_store, "title", settings={"store": str, "group_by": list}),
+        Sentences(_notes, "line"),
+        Special(_summary),
+    ),
+    next_steps=lambda *_: SUMMARY_STEPS,
+)
+"""What the store holds, in the rows that say most."""

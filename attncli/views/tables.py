@@ -1,7 +1,7 @@
 """Reports as tables: the sections of each, its first screen or all of it, on a screen or as Markdown."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TextIO
 
@@ -16,10 +16,10 @@ from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import LIMITED_SCREEN, POLICIES_SCREEN
 from attncli.views.comparisons import (
-    comparison_screen,
-    two_texts_screen,
-    watch_head_screen,
-    watch_screen,
+    COMPARISON_SCREEN,
+    TWO_TEXTS_SCREEN,
+    WATCH_HEAD_SCREEN,
+    WATCH_SCREEN,
 )
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import EXAMPLES_SCREEN
@@ -33,6 +33,7 @@ from attncli.views.matrices import chosen_parts, head_name, missing_parts, named
 from attncli.views.mistake_screens import MISTAKE_SCREEN, MISTAKES_SCREEN
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
+from attncli.views.recording_screens import RECORDED_SCREEN
 from attncli.views.relation_screens import RELATIONS_SCREEN
 from attncli.views.screens import (
     ATTENTION_SCREEN,
@@ -45,7 +46,6 @@ from attncli.views.sections import (
     Drawing,
     Elastic,
     Paragraph,
-    ScreenParts,
     Section,
     TableLabels,
     TensorTables,
@@ -53,95 +53,44 @@ from attncli.views.sections import (
     step_sections,
 )
 from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
-from attncli.views.summary_screens import results_screen
+from attncli.views.summary_screens import SUMMARY_SCREEN
 from attncli.views.texts import heading, setting, shortened, text_columns
 from attncli.views.writer_screens import WRITER_SCREEN
-
-TEXT = (str,)
-LIST = (list,)
-
-Columns = Mapping[str, tuple[type, ...]]
-"""The settings that a screen reads, and what they may be."""
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What a screen needs beside the result: tensors of as many axes or more, settings, and texts."""
-
-    tensors: Mapping[str, int] = field(default_factory=dict)
-    spec: Columns = field(default_factory=dict)
-    said: tuple[str, ...] = ()
-
-    def met_by(self, report: Report) -> bool:
-        """Whether a report has all of it."""
-        return (
-            all(getattr(report, name) for name in self.said)
-            and _has(report.spec, self.spec)
-            and all(_has_axes(report, name, axes) for name, axes in self.tensors.items())
-        )
-
-
-def _has(row: Mapping[str, object], columns: Columns) -> bool:
-    return all(key in row and isinstance(row[key], kinds) for key, kinds in columns.items())
-
-
-def _has_axes(report: Report, name: str, num_axes: int) -> bool:
-    tensor = report.tensors.get(name)
-    return tensor is None or (tensor.values.ndim >= num_axes and tensor.values.size > 0)
-
-
-NEEDS: dict[str, Needs] = {
-    "diff of texts": Needs(said=("about",)),
-    "diff": Needs(tensors={"difference": 2}, said=("about",)),
-    "results": Needs(spec={"store": TEXT, "group_by": LIST}),
-    **dict.fromkeys(("watch", "watch of a head"), Needs(said=("about",))),
-}
 
 
 def shown_names() -> set[str]:
     """The names of the tables, numbers and tensors that first screens are made of."""
-    of_kinds = chain.from_iterable(kind.names() for kind in KINDS.values())
-    return {*of_kinds, *(name for needs in NEEDS.values() for name in needs.tensors)}
+    return {*chain.from_iterable(kind.names() for kind in KINDS.values())}
 
 
 def shown_names_of(experiment: str) -> list[str]:
     """Those of one experiment, in whatever form."""
-    tensors = [[*needs.tensors] for name, needs in NEEDS.items() if name.split(" of ")[0] == experiment]
-    kinds = [[*kind.names()] for kind in kinds_of(experiment).values()]
-    return [name for name in dict.fromkeys(chain.from_iterable(tensors + kinds)) if name not in PARTS]
+    names = chain.from_iterable(kind.names() for kind in kinds_of(experiment).values())
+    return [name for name in dict.fromkeys(names) if name not in PARTS]
 
 
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
-    if type(report.result) in FIRST_SCREENS:
-        return FIRST_SCREENS[type(report.result)].suits(report)
-    return report.result is not None and NEEDS.get(report.kind, Needs()).met_by(report)
+    screen = FIRST_SCREENS.get(type(report.result))
+    return screen is not None and screen.suits(report)
+
+
+def empty_parts(report: Report) -> dict[str, str]:
+    """Why tables that a report could have are without rows, by their names, where that is an answer."""
+    screen = FIRST_SCREENS.get(type(report.result))
+    reasons = {} if screen is None else screen.if_empty
+    return {name: reason for name, reason in reasons.items() if name not in report.statistics}
 
 
 HEATMAP = "--format heatmap"
-# Of reports without a Spec, by their kinds; of those of a store, whether there is one.
-NEXT_STEPS = {
-    "diff": ("--show weights", "--show statistics", "-o page.html"),
-    "results": ("--statistic NAME", "--group-by none", "-o summary.csv"),
-    "show": ("--show all", HEATMAP, "-o page.html"),
-    "watch": ("--head LAYER:HEAD", "-o page.html", "-o steps.csv"),
-    "watch without a store": ("--follow", "--head LAYER:HEAD", "-o checkpoints.db"),
-    "watch of a head": ("--show all", "-o page.html", "-o steps.csv"),
-    "watch of a head without a store": ("--show all", "--head LAYER:HEAD", "-o checkpoints.db"),
-}
-
-
-def _steps_of_other(report: Report, name: str) -> tuple[str, ...]:
-    """Those of a report without a Spec, which is called `name`."""
-    kind = report.kind if name == report.experiment else name
-    without = () if report.spec.get("store", True) else (f"{kind} without a store",)
-    return next((NEXT_STEPS[key] for key in (*without, kind, name) if key in NEXT_STEPS), ())
+STEPS_OF_SAVED = ("--show all", HEATMAP, "-o page.html")
 
 
 def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()) -> Iterator[Paragraph]:
     """What to type next, on one line: no part that is shown, no flag that the report has or cannot have."""
     name = "show" if display.is_saved else report.experiment
-    steps = SPECS[name].steps_after(report.spec) if name in SPECS else _steps_of_other(report, name)
+    saved = STEPS_OF_SAVED if name == "show" else ()
+    steps = SPECS[name].steps_after(report.spec) if name in SPECS else saved
     screen = FIRST_SCREENS.get(type(report.result))
     if screen is not None and not display.is_saved:
         steps = screen.next_steps(report, steps)
@@ -201,24 +150,16 @@ def _is_new(step: str, report: Report) -> bool:
     return key in report.spec and setting(report.spec[key]) != (value or "true")
 
 
-ScreenFunction = Callable[[Report, Display], ScreenParts]
-
 FIRST_SCREENS: dict[type, FirstScreen] = {
     screen.kind: screen
     for screen in (
         *(EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN, LIMITED_SCREEN, POLICIES_SCREEN),
         *(SOURCE_SCREEN, RETRIEVAL_SCREEN, CIRCUIT_SCREEN, COMPOSITIONS_SCREEN),
-        *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN),
+        *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN, RECORDED_SCREEN),
         *(ATTENTION_SCREEN, OUTSIDE_SCREEN, AVERAGE_SCREEN, SCALE_SCREEN, NORM_SCREEN),
-        *(MISTAKES_SCREEN, MISTAKE_SCREEN),
+        *(MISTAKES_SCREEN, MISTAKE_SCREEN, SUMMARY_SCREEN),
+        *(COMPARISON_SCREEN, TWO_TEXTS_SCREEN, WATCH_SCREEN, WATCH_HEAD_SCREEN),
     )
-}
-SCREENS_OF_KINDS: dict[str, ScreenFunction] = {
-    "diff of texts": two_texts_screen,
-    "diff": comparison_screen,
-    "results": results_screen,
-    "watch": watch_screen,
-    "watch of a head": watch_head_screen,
 }
 
 
@@ -226,8 +167,10 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
     """The parts that --show asks for, the explanation, or the first screen; else everything."""
     if display.show:
         yield from _parts(chosen_parts(report, display.show), display)
-        names = [name for name in display.show if name not in named_parts(report)]
-        for sentence in missing_parts(names, parts_of(report)):
+        reasons = empty_parts(report)
+        yield from (Paragraph(reasons[name], "line") for name in display.show if name in reasons)
+        names = [name for name in display.show if name not in (*named_parts(report), *reasons)]
+        for sentence in missing_parts(report, names, parts_of(report)):
             yield Paragraph(f"T{sentence[1:]}.", "dim")
         if display.height is not None:  # on a terminal, where the first lines may be gone
             yield from next_steps(report, display, display.show)
@@ -240,15 +183,13 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     """The first screen; empty for an experiment without one and for a saved report that was edited since."""
-    screen: ScreenFunction | None = SCREENS_OF_KINDS.get(report.kind)
-    if type(report.result) in FIRST_SCREENS:
-        screen = FIRST_SCREENS[type(report.result)].sections
-    if screen is None or not suits(report):
+    screen = FIRST_SCREENS.get(type(report.result))
+    if screen is None or not screen.suits(report):
         return []
     # As wide as the terminal, and in a pipe as wide as most, so that both print the same there.
     width = display.width or TEXT_WIDTH
     screen_display = replace(display, width=width, precision=display.screen_precision)
-    return list(screen(report, screen_display))
+    return list(screen.sections(report, screen_display))
 
 
 def _explanation(report: Report, display: Display) -> Iterator[Section]:

@@ -30,7 +30,7 @@ SHAPES = (UPPER, LOWER, NO_CELL)
 
 def _sequences(parameters: Sequence[str]) -> list[str]:
     """The escape sequence of each level; and an empty text, for a cell in the colour of the one before."""
-    return [*(f"\x1b[{one}m" for one in parameters), ""]
+    return [*(f"\x1b[{parameter}m" for parameter in parameters), ""]
 
 
 def _changes(levels: np.ndarray, palette: Palette) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 import attncli
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.models.pretrained import Pretrained
+from attncli.records.columns import Result
+from attncli.report import plain
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer, save_writer
 from tools.tiny_architectures import ARCHITECTURES
 
 SENTENCE = "the cat sat because it was tired"
+CYCLE = "abc abc abc\nabc abc abc"
 TEXTS = ["to be or not to be", "the cat sat on the cat", "abc abc abc", "to be or not to be?", "x"]
 TREEBANK = """\
 1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\t_
@@ -189,6 +192,44 @@ def test_contributions_are_those_of_the_command(model: Pretrained, attn: Attn) -
     ranked = sorted(found.heads, key=lambda row: -abs(row["contribution"]))
     assert ranked == command["heads"] and found.layers == command["layers"]
     assert found.parts == command["parts"]
+
+
+OF_THE_COMMAND: dict[str, tuple[Callable[[Pretrained], Result], Sequence[str]]] = {
+    "edges": (lambda model: attncli.head_edges(model, CYCLE), ["circuit", CYCLE]),
+    "edges into a pattern": (
+        lambda model: attncli.head_edges(model, CYCLE, pattern="induction"),
+        ["circuit", CYCLE, "--pattern", "induction"],
+    ),
+    "compositions": (lambda model: attncli.compositions(model), ["circuit", "--weights"]),
+    "score": (
+        lambda model: attncli.score_parts(model, CYCLE, "1:0", query=-1, key=3),
+        ["why", CYCLE, "--head", "1:0", "--from", "last", "--to", "3"],
+    ),
+    "limited heads": (
+        lambda model: attncli.cache(model, CYCLE, budget=0.6),
+        ["cache", CYCLE, "--budget", "0.6"],
+    ),
+    "policies": (
+        lambda model: attncli.cache_policies(model, CYCLE, policies="h2o,sinks", bits=8, every=5),
+        ["cache", CYCLE, "--policy", "h2o,sinks", "--bits", "8", "--every", "5"],
+    ),
+    "sources": (
+        lambda model: attncli.answer_sources(model, None, CYCLE, split="line", answer=" abc"),
+        ["source", CYCLE, "--split", "line", "--answer", " abc"],
+    ),
+    "two texts": (
+        lambda model: attncli.text_differences(model, "a b a b", "a c a b"),
+        ["diff", "a b a b", "a c a b", "--model", str(SHIPPED_MODEL)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_THE_COMMAND)
+def test_a_result_is_that_of_the_command(model: Pretrained, attn: Attn, case: str) -> None:
+    measure, arguments = OF_THE_COMMAND[case]
+    result = measure(model)
+    of_library = json.loads(json.dumps(plain(result.statistics())))
+    assert of_library == statistics(attn, *arguments)
 
 
 @pytest.mark.parametrize("architecture", ["Llama", "T5"])

@@ -97,7 +97,7 @@ def test_parts_are_chosen_by_name(attn: Attn) -> None:
 def test_a_part_that_no_report_has_is_an_error(attn: Attn, tmp_path: Path, view: str) -> None:
     command = ["norm", "--show", "output", "--format", view]
     said = (
-        "--show: there is no part output in this report; it has statistics, input, batch_norm, "
+        "--show: this report holds no output; it has statistics, input, batch_norm, "
         "batch_norm_eval, layer_norm, rms_norm, agreement_with_torch, running_mean, running_variance\n"
     )
     assert attn(command) == (2, "", said)

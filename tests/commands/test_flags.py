@@ -51,7 +51,25 @@ def test_a_setting_is_a_flag_or_is_for_config_files(attn: Attn, name: str) -> No
     for key, field in SPECS[name].model_fields.items():
         flag = "--examples" if key == "num_examples" else f"--{key.replace('_', '-')}"
         has_flag = not any(isinstance(data, NoFlag) for data in field.metadata)
+        has_flag &= key not in SPECS[name].refused_keys
         assert (flag in flags) is has_flag, key
+
+
+@pytest.mark.parametrize("name", ["cache", "why"])
+def test_what_a_command_refuses_is_not_in_its_help_and_is_told(attn: Attn, name: str) -> None:
+    ended = attn([name, "--texts", __file__])
+    assert ended.code == 2 and ended.err.startswith(f"--texts: is not for {name}, which reads one text")
+    assert not {"--texts", "--text-group", "--context"} & {*NAME.findall(attn([name, "--help-all"]).out)}
+
+
+def test_weights_that_a_report_does_not_hold_are_told_where_they_are(attn: Attn) -> None:
+    told = attn(["heads", "--show", "weights"]).err
+    assert told.startswith("--show: this report holds no weights: --maps self shows those of a text; it has ")
+    assert attn(["heads", "--maps", "self", "--show", "weights"]).code == 0
+    told = attn(["why", "--show", "weights"]).err
+    assert told.startswith(
+        "--show: this report holds no weights: attn heads --maps self shows those of a text"
+    )
 
 
 def test_a_setting_of_config_files_is_read_as_a_flag_with_a_note(attn: Attn, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 from attncli.cli import COMMANDS, build_app
 from attncli.commands.output import refuse_unknown_parts
 from attncli.settings import SPECS
-from attncli.views.tables import NEXT_STEPS
+from attncli.views.comparisons import DIFF_STEPS, STEPS_OF_CHECKPOINTS, STEPS_OF_STORE
+from attncli.views.summary_screens import SUMMARY_STEPS
+from attncli.views.tables import STEPS_OF_SAVED
 
 PACKAGE = Path(__file__).parents[2] / "attncli"
 APP = build_app()
@@ -50,16 +52,18 @@ def offered() -> Iterator[tuple[str, str]]:
     for name, spec in SPECS.items():
         for settings in SETTINGS:
             yield from ((name, step) for step in spec.steps_after(settings))
-    for name, steps in NEXT_STEPS.items():
-        yield from ((name, step) for step in steps)
+    yield from (("diff", step) for step in DIFF_STEPS)
+    yield from (("results", step) for step in SUMMARY_STEPS)
+    yield from (("show", step) for step in STEPS_OF_SAVED)
+    for steps in (*STEPS_OF_STORE.values(), *STEPS_OF_CHECKPOINTS.values()):
+        yield from (("watch", step) for step in steps)
     yield from (("heads", "--checkpoints x --follow"), ("heads", "--skip-sink 1"), ("watch", "--show all"))
 
 
 @pytest.mark.parametrize(("name", "step"), sorted({*offered()}))
 def test_what_to_type_next_is_taken(name: str, step: str) -> None:
     files = {"diff": ["a.json", "b.json"], "results": ["a.db"], "show": ["a.json"], "watch": ["a.db"]}
-    command = name.partition(" ")[0]  # of a kind of result
-    parse(command, [*files.get(command, []), *shlex.split(step)])
+    parse(name, [*files.get(name, []), *shlex.split(step)])
 
 
 def test_flags_that_sources_name_are_flags_of_their_commands() -> None:

@@ -12,9 +12,10 @@ import pytest
 import attncli
 from attncli.commands import forecast, output
 from attncli.core.progress import Stage
-from attncli.measure.cache import limited_heads, read_judged
+from attncli.measure.cache import limited_heads
 from attncli.measure.removal_runs import RemovalRuns
 from attncli.models.loading import in_use
+from attncli.models.predicted import read_judged
 from attncli.report import plain
 from tests.conftest import Attn
 

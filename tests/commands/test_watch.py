@@ -172,8 +172,13 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
 
 
 REFUSED = [
-    (["watch", "{}/none-*"], "{}/none-*: no such store or folder of a model"),
-    (["watch", "{}"], "{}: no such store or folder of a model: of those in it, '{}/*'"),
+    (["watch", "{}/none-*"],
+     "{}/none-*: no checkpoints, and no store of this name: a checkpoint is a model's folder named by its "
+     "step, as run/checkpoint-500"),
+    (["watch", "{}"], "{}: is no checkpoint itself: attn watch '{}/*' takes those in it"),
+    (["watch", "{}/empty"],
+     "{}/empty: no checkpoints in it: a checkpoint is a model's folder named by its step, as "
+     "{}/empty/checkpoint-500"),
     (["watch", "{}/checkpoint-2", "a.db"], "a.db: is a store, which is shown by itself: attn watch a.db"),
     (["watch", "{}/*", "--head", "7:0", *PROBE],
      "--head: must be a head of checkpoint-10: layers 0 to 1, heads 0 to 2 (got 7:0)"),
@@ -201,6 +206,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("words", "line"), REFUSED, ids=lambda each: str(each)[:40])
 def test_what_cannot_be_is_one_line(words: list[str], line: str, checkpoints: Path, attn: Attn) -> None:
+    (checkpoints / "empty").mkdir(exist_ok=True)
     ended = attn([word.replace("{}", str(checkpoints)) for word in words])
     told = line.replace("{}", str(checkpoints)).replace("{lesson}", shipped(LEARNED))
     assert (ended.code, ended.err) == (2, f"{told}\n")
@@ -271,6 +277,22 @@ def test_follow_goes_on_with_checkpoints_as_they_are_written(
     asked = ["watch", f"{folder}/*", "--follow", *PROBE, "-o", str(table)]
     assert attn(asked).code == 0
     assert seen == [[], ["2"], ["2"], ["2", "9"], ["2", "9", "10"], ["2", "9", "10"]]
+    without_store = attn(["watch", f"{folder}/*", "--follow", *PROBE]).out
+    assert without_store.endswith("\nNext, with attn watch: --head 0:0  -o checkpoints.db\n")
+
+
+def test_that_no_pattern_changed_is_an_answer(checkpoints: Path, attn: Attn) -> None:
+    asked = ["watch", f"{checkpoints}/checkpoint-2", *PROBE, "--show", "changes"]
+    assert "\nNo head's pattern differs from that of the step before.\n" in attn(asked).out
+    assert attn([*asked, "--format", "csv"]) == (0, "step,layer,head,before,after\n", "")
+    both = attn([*asked[:-1], "changes,patterns"])
+    assert both.code == 0 and "\npatterns\n" in both.out and "No head's pattern differs" in both.out
+
+
+def test_a_head_over_the_steps_is_one_table(watched: Path, attn: Attn) -> None:
+    shown = attn(["watch", str(watched), "--head", "1:2", "--show", "all"]).out
+    assert shown.count("\nhead\n") == 2 and "(point)" not in shown  # one for each text
+    assert re.search(r"^7 +35 ", shown, re.MULTILINE)
 
 
 class _Hub(BaseHTTPRequestHandler):

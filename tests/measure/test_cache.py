@@ -16,11 +16,12 @@ from attncli.core.engines import MASKED_QUERIES
 from attncli.core.names import CACHE_POLICIES
 from attncli.errors import UserError
 from attncli.measure import cache_policies
-from attncli.measure.cache import Judge, Judged, judged_reading, limited_heads, read_judged
+from attncli.measure.cache import Judge, limited_heads
 from attncli.measure.cache_policies import PromptLayer, by_expected_weight
 from attncli.measure.prompt_cache import PromptCache, SmallerCaches, _parts_of, policy_costs, rounded_cache
 from attncli.measure.removal_runs import FirstTokens
 from attncli.models.loading import in_use, open_model
+from attncli.models.predicted import Judged, judged_reading, read_judged
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from tests.model_folders import save_tokenizer, save_writer
 from tools.kvpress_kept_keys import BUDGET, NUM_PROMPT, SHOWN, tiny_llama, tokens

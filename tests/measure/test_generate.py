@@ -196,7 +196,7 @@ def test_sampled_tokens_are_those_of_transformers_with_that_seed(tmp_path: Path)
     [
         ("BERT", "looks at later tokens"),
         ("Mamba", "has no attention, so there is nothing to show of it"),
-        ("XLM", "transformer.attentions.0 has 13 keys where there are 12 tokens"),
+        ("XLM", "attentions.0 has 13 keys where there are 12 tokens"),
     ],
 )
 def test_what_does_not_write_is_refused_in_a_line(
@@ -468,6 +468,17 @@ def test_retrieval_is_that_of_a_naive_loop(needle: str) -> None:
     )
     title = f"where the best head, {best['layer']}:{best['head']}, looked ("
     assert title in shown("table", [report], width=100)
+
+
+def test_as_much_can_be_written_as_leaves_a_place_for_the_prompt(tmp_path: Path) -> None:
+    """The last token that is written is not read."""
+    folder = save_writer(tmp_path, "Llama")
+    change(folder / "config.json", max_position_embeddings=17)
+    run("generate", model=str(folder), sentence="w3", max_new_tokens=15)
+    with pytest.raises(UserError, match=r"sentence: must be at most 2 tokens .* beside 16 new ones"):
+        run("generate", model=str(folder), sentence="w3", max_new_tokens=16)
+    with pytest.raises(UserError, match=r"max_new_tokens: must be at most 17 .*\(got 18\)"):
+        run("generate", model=str(folder), sentence="w3", max_new_tokens=18)
 
 
 @pytest.mark.parametrize(

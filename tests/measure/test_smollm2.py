@@ -17,12 +17,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from attncli.core.names import named_head
-from attncli.measure.cache import Limit, Limiting, num_bytes, read_judged
+from attncli.measure.cache import Limit, Limiting, num_bytes
 from attncli.measure.circuit import head_edges
 from attncli.measure.removal import HeadPlace
 from attncli.measure.scores import score_parts
 from attncli.measure.sources import Removals, given_answer, lasso_effects, source_weights
 from attncli.models.loading import in_use, kept_pretrained, open_model
+from attncli.models.predicted import read_judged
 from attncli.models.pretrained import Pretrained, read_probe
 from attncli.models.replay import Replay
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text

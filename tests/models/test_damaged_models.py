@@ -387,7 +387,10 @@ def test_bytes_of_two_tensors_or_of_none_are_refused(tmp_path: Path) -> None:
     hole = {key: entry for key, entry in header.items() if key != name}
     shifted = json.loads(json.dumps(header))
     shifted[name]["data_offsets"] = [place - 4 for place in shifted[name]["data_offsets"]]
-    for changed in (same, hole, shifted):
+    negative = json.loads(json.dumps(header))
+    name = next(name for name, entry in header.items() if len(entry.get("shape", ())) == 2)
+    negative[name]["shape"] = [-length for length in negative[name]["shape"]]
+    for changed in (same, hole, shifted, negative):
         with_header(folder, changed, numbers)
         with pytest.raises(SafetensorError), safe_open(folder / "model.safetensors", "pt"):
             pass

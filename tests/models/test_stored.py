@@ -291,6 +291,8 @@ def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) 
     for index in (3, -1, slice(2, 5), [4, 1], rows, torch.tensor(7), (slice(None), 3), rows > 2):
         index = index[0, 0] if isinstance(index, Tensor) and index.dtype == torch.bool else index
         torch.testing.assert_close(weight[index], numbers[index])
+    for from_the_end in ([2, -1], torch.tensor([-12, 0, -1]), torch.tensor(-3)):
+        torch.testing.assert_close(weight[from_the_end], numbers[from_the_end])
     y = torch.randn(3, 12)
     torch.testing.assert_close(
         torch.addmm(torch.ones(64), y, weight), torch.addmm(torch.ones(64), y, numbers)

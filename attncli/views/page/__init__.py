@@ -221,7 +221,7 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
     What lies on a picture has queries, or one row for the look of the chosen one.
     """
     is_pictured = name in pictured(report)
-    hidden = hidden_cells(report, name, tensor)
+    hidden = hidden_cells(name, tensor)
     if is_pictured and "query" not in tensor.axes:
         tensor, hidden = (
             NamedTensor((*tensor.axes[:-1], "query", "key"), tensor.values[..., np.newaxis, :]),
@@ -297,18 +297,18 @@ def _source(name: str) -> str:
 
 def modules() -> dict[str, str]:
     """The sources of the page's modules, each after those that it imports."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
 
     def add(path: str) -> None:
         source = _source(f"scripts/{path}")
         for address in IMPORT.findall(source):
             name = posixpath.normpath(f"{posixpath.dirname(path)}/{address}")
-            if name not in found:
+            if name not in sources:
                 add(name)
-        found[path] = source
+        sources[path] = source
 
     add("page/page.js")
-    return found
+    return sources
 
 
 def _script() -> str:

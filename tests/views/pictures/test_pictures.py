@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage, imread
 
 from attncli.commands.diff import compare
-from attncli.report import NamedTensor, Report
+from attncli.report import Mask, NamedTensor, Report
 from attncli.views import VIEWS, Display, load_view, pictures
 from attncli.views.canvas import NO_NUMBER
 from attncli.views.colours import COOLWARM, VIRIDIS, colours
@@ -455,14 +455,12 @@ def test_hidden_keys_are_grey_in_weights(engine: str) -> None:
     np.testing.assert_array_equal((shown == NO_NUMBER).all(axis=-1), np.tri(7) == 0)
 
 
-def test_a_weight_that_is_zero_beside_finite_scores_is_not_hidden() -> None:
-    """The future is seen, and its weights vanish: scores of 1e4."""
-    scores = NamedTensor(("query", "key"), np.array([[1e4, 0.0], [0.0, 0.0]]))
-    given = NamedTensor(("query", "key"), np.array([[1.0, 0.0], [0.5, 0.5]]))
-    report = Report("self", {}, {}, tensors={"scores": scores, "weights": given})
-    assert not (np.asarray(images(figure_of(report))[1].get_array()) == NO_NUMBER).all(axis=-1).any()
-    alone = Report("self", {}, {}, tensors={"weights": given})
-    assert (np.asarray(images(figure_of(alone))[0].get_array()) == NO_NUMBER).all(axis=-1).sum() == 1
+@pytest.mark.parametrize(("mask", "num_hidden"), [(Mask(), 0), (None, 0), (Mask(causal=True), 1)])
+def test_a_weight_of_zero_is_hidden_where_the_mask_says_so(mask: Mask | None, num_hidden: int) -> None:
+    """The future may be seen, and its weights vanish: scores of 1e4."""
+    given = NamedTensor(("query", "key"), np.array([[1.0, 0.0], [0.5, 0.5]]), mask)
+    (drawn,) = images(figure_of(Report("self", {}, {}, tensors={"weights": given})))
+    assert (np.asarray(drawn.get_array()) == NO_NUMBER).all(axis=-1).sum() == num_hidden
 
 
 def test_both_sides_of_a_comparison_share_their_colours_and_say_what_they_are() -> None:

@@ -14,9 +14,9 @@ from rich.cells import cell_len
 
 from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
-from attncli.records.attention import AttentionStatistics
+from attncli.records.attention import LayerStatistics
 from attncli.records.surveys import HeadSurvey
-from attncli.report import NamedTensor, Numbers, Report, Table
+from attncli.report import Mask, NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import build_spec
 from attncli.views import Display
@@ -48,7 +48,9 @@ SELF = Report(
     ENVIRONMENT,
     ("a", "cat", "a"),
     tensors={
-        "weights": NamedTensor(("query", "key"), np.array([[1, 0, 0], [0.25, 0.75, 0], [0.2, 0.7, 0.1]]))
+        "weights": NamedTensor(
+            ("query", "key"), np.array([[1, 0, 0], [0.25, 0.75, 0], [0.2, 0.7, 0.1]]), Mask(causal=True)
+        )
     },
     statistics={
         "scores": Numbers(mean=0.5, variance=63.7, min=-1.0, max=9.0),
@@ -246,8 +248,8 @@ def test_a_mistake_in_a_screen_is_not_hidden(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyError("a mistake of ours")
         yield
 
-    screen = FirstScreen(AttentionStatistics, (Sentences(broken),))
-    monkeypatch.setitem(FIRST_SCREENS, AttentionStatistics, screen)
+    screen = FirstScreen(LayerStatistics, (Sentences(broken),))
+    monkeypatch.setitem(FIRST_SCREENS, LayerStatistics, screen)
     with pytest.raises(KeyError, match="a mistake of ours"):
         list(sections(SELF, Display(width=80)))
 

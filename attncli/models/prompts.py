@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 
 from attncli.errors import UserError
-from attncli.measure.answers import AnswerTokens, answer_forms, likelier_form
+from attncli.models.answers import AnswerTokens, answer_forms, likelier_form
 from attncli.models.chat_places import Span, placed_chat
 from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
 from attncli.models.pretrained import ModelText, Pretrained, Reading

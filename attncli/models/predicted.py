@@ -1,4 +1,4 @@
-"""What is predicted of a text: its tokens, those that a mask hides, or an answer after it."""
+"""What is predicted of a text: its tokens, those that a mask hides, or an answer after it; a needle."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -7,8 +7,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.measure.answers import log_probabilities_at, one_token_each
-from attncli.models.pretrained import FIRST_WORD_ID, Pretrained, Reading
+from attncli.models.answers import log_probabilities_at, one_token_each
+from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, reader_of
 from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
@@ -156,6 +156,39 @@ def predicted_pair(
     return _swapped(here, there, token)
 
 
+def predicted_of(
+    reading: Reading,
+    other: Reading | None,
+    pretrained: Pretrained,
+    generator: torch.Generator,
+    *,
+    answer: str | None = None,
+    against: str | None = None,
+    token: int | None = None,
+) -> Predicted:
+    """What is predicted of a prompt, with the other one where there is one; the reading itself if it says."""
+    if isinstance(reading, Predicted):
+        return reading
+    if other is None:
+        reader = reader_of(pretrained, reading)
+        return predicted_reading(reading, reader, generator, answer=answer, against=against)
+    return predicted_pair(reading, other, pretrained, generator, answer=answer, against=against, token=token)
+
+
+def check_swap(
+    method: str, num_texts: int, num_others: int | None, token: int | str | None, into: str | None
+) -> None:
+    """UserError where what swaps heads between two prompts is not given whole, or to another method."""
+    if method != "swap":
+        for key, value in {"other": num_others, "token": token, "into": into}.items():
+            if value is not None:
+                raise UserError(f"{key}: needs method swap (got {method})")
+    elif num_others is None:
+        raise UserError("other: must be given with method swap: another prompt")
+    elif num_others != num_texts:
+        raise UserError(f"other: must hold one prompt for each text, {num_texts} (got {num_others})")
+
+
 def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predicted:
     """A prompt with another of as many tokens, whose heads give what they gave there; UserError otherwise."""
     counts = len(reading.text.ids), len(other.text.ids)
@@ -181,3 +214,80 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
     hidden[places] = mask
     text = replace(reading.text, tokens=pretrained.labels(hidden.tolist()), ids=hidden)
     return Predicted(text, reading.context, places, ids[places], repeat=reading.repeat)
+
+
+@dataclass(frozen=True)
+class Judged(Predicted):
+    """What a model reads and predicts; `needle` are those of its places at which the needle should come.
+
+    Of a longer text it is the part from the token `offset` on. `key` is the setting, or the argument, that
+    says what is read.
+    """
+
+    needle: tuple[int, ...] = ()
+    offset: int = 0
+    key: str = "text"
+
+    def needle_positions(self) -> list[int]:
+        """Where the predictions of the needle are made: a token before it."""
+        return [int(self.places[number]) for number in self.needle]
+
+
+def read_judged(
+    pretrained: Pretrained,
+    text: str,
+    *,
+    needle: str | None = None,
+    truncate: bool = False,
+    every: int | None = None,
+    key: str = "text",
+) -> Judged:
+    """A text whose every token is predicted from those before it, and the last copy of the needle apart.
+
+    A needle that stands in the text once is asked for: it is put behind the text. With `every` the text may
+    be longer than the model reads. UserError, which names `key`, for a text that a model cannot read, and a
+    needle that is not there.
+    """
+    if needle is not None:
+        text = _ending_in(text, needle, pretrained)
+    if every is None:
+        read = pretrained.read(text, key, truncate=truncate, with_spans=needle is not None)
+    else:
+        encoded = pretrained.encoded(text, truncation=False, return_offsets_mapping=needle is not None)
+        ids = encoded["input_ids"]
+        read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=encoded.get("offset_mapping"))
+    judged = judged_reading(Reading(read), pretrained, key=key)
+    if needle is None:
+        return judged
+    start, spans = text.rindex(needle), read.spans or ()
+    end = start + len(needle)
+    tokens = [at for at, (first, last) in enumerate(spans) if max(first, start) < min(last, end)]
+    if not tokens or read.left_out:
+        raise UserError("needle: is in the part of the text that was cut off")
+    positions: list[int] = judged.places.tolist()
+    return replace(judged, needle=tuple(positions.index(at - 1) for at in tokens))
+
+
+def _ending_in(text: str, needle: str, pretrained: Pretrained) -> str:
+    if not pretrained.tokenizer.is_fast:
+        raise UserError(f"needle: {pretrained.name} does not say which characters a token covers")
+    count = text.count(needle)
+    if not count or not needle.strip():
+        raise UserError(f"needle: is not in the text as it stands (got {needle:.60})")
+    if text.startswith(needle) and count == 1 and text.strip() == needle.strip():
+        raise UserError("needle: must be a part of the text, which asks for it")
+    if count > 1:
+        return text
+    blank = "" if text[-1:].isspace() or needle[:1].isspace() else " "
+    return f"{text}{blank}{needle}"
+
+
+def judged_reading(reading: Reading, pretrained: Pretrained, *, key: str = "text") -> Judged:
+    """What is predicted of a reading; UserError for a model that keeps no cache of what it wrote."""
+    if pretrained.predicts != "next" or pretrained.has_decoder:
+        why = "has an encoder beside" if pretrained.has_decoder else "predicts no next token from"
+        raise UserError(
+            f"model: {pretrained.name} {why} what it writes: a smaller cache needs a decoder alone"
+        )
+    predicted = predicted_reading(reading, pretrained, torch.Generator(), key=key)
+    return Judged(**vars(predicted), key=key)

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from attncli.errors import UserError
-from attncli.measure.answers import answer_forms, one_token_each
+from attncli.models.answers import answer_forms, one_token_each
 from attncli.models.pretrained import Pretrained
 from tools.tiny_architectures import ARCHITECTURES
 

@@ -1,0 +1,84 @@
+"""What calls from Python take: a model, texts, a prompt, sources; each as it is, or as something read it."""
+
+from collections.abc import Iterable, Sequence
+from os import PathLike
+from typing import Annotated, Any
+
+from attncli.arguments import by, check_text, file_name, listed, shown
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.prompts import Prompt
+from attncli.models.source_texts import SourcedReading, SourcedText
+from attncli.models.text_files import ManyTexts, TextLine
+
+
+def _model(value: Any) -> Any:
+    if isinstance(value, Pretrained):
+        return value
+    if hasattr(value, "config"):
+        kind = type(value).__name__
+        raise ValueError(f"must be what open_model gives, as open_model(model, tokenizer) (got a {kind})")
+    try:
+        return file_name(value)
+    except ValueError:
+        instead = "must be what open_model gives, or the name of a model's folder"
+        raise ValueError(f"{instead} (got {shown(value)})") from None
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, str):
+        return check_text(value)
+    if not isinstance(value, Reading):
+        raise ValueError(f"must be text, or what read_text gives (got {shown(value)})")
+    return value
+
+
+def _one_or_more_texts(value: Any) -> Any:
+    texts = [value] if isinstance(value, str | Reading) else listed(value)
+    if not texts:
+        raise ValueError("must hold at least one text (got none)")
+    return [_text(text) for text in texts]
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, ManyTexts):
+        return value
+    if isinstance(value, str | PathLike):
+        return file_name(value)
+    texts = listed(value)
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"must hold texts (got {shown(text)})")
+    return texts
+
+
+def _text_or_prompt(value: Any) -> Any:
+    if isinstance(value, Prompt):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"must be text (got {shown(value)})")
+    return check_text(value)
+
+
+def _sources(value: Any) -> Any:
+    if isinstance(value, SourcedReading):
+        return value
+    if isinstance(value, str):
+        return check_text(value)
+    texts = value.sources if isinstance(value, SourcedText) else listed(value)
+    if not texts:
+        raise ValueError("must hold at least one source (got none)")
+    if isinstance(value, SourcedText):
+        return value
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"must be texts (got {shown(text)})")
+        check_text(text)
+    return texts
+
+
+TextOrReading = Annotated[str | Reading, by(_text)]
+OneOrMoreTexts = Annotated[str | Reading | Sequence[str | Reading], by(_one_or_more_texts)]
+TextsOrFile = Annotated[str | PathLike[str] | Iterable[str] | ManyTexts[TextLine], by(_texts)]
+TextOrPrompt = Annotated[str | Prompt, by(_text_or_prompt)]
+Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
+Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(_sources)]

@@ -1,0 +1,145 @@
+"""The tensors of saved reports: lists, or what a file of arrays held, with axes, mask and scale."""
+
+import reprlib
+from itertools import chain
+from types import NoneType
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, StrictBool, WithJsonSchema
+from pydantic.dataclasses import dataclass as checked
+
+from attncli.arrays import LARGEST
+from attncli.records.values import AXES, MAPS, Mask, NamedTensor
+
+LARGEST_WHOLE = 2**63 - 1
+
+
+def as_array(values: Any, num_axes: int) -> np.ndarray:
+    """Lists nested `num_axes` deep as an array; null is NaN, or -1 among whole numbers.
+
+    Whole numbers stay whole where none is negative. An array has to meet the same conditions.
+    """
+    if isinstance(values, np.ndarray):
+        return _checked(values, num_axes)
+    cells, shape = _cells(values, num_axes)
+    kinds = set(map(type, cells))
+    if not kinds <= {int, float, NoneType}:
+        stranger = next(cell for cell in cells if type(cell) not in (int, float, NoneType))
+        raise ValueError(
+            f"has {num_axes} axes but values of more"
+            if isinstance(stranger, list)
+            else f"holds {reprlib.repr(stranger)} where a number belongs"
+        )
+    is_whole = kinds in ({int}, {int, NoneType}) and min(cell for cell in cells if cell is not None) >= 0
+    if is_whole and NoneType in kinds:
+        cells = [-1 if cell is None else cell for cell in cells]
+    try:
+        numbers = np.array(cells, dtype=np.int64 if is_whole else np.float64)
+    except OverflowError:
+        raise ValueError("holds a number too large") from None
+    if (np.abs(numbers) > LARGEST).any():
+        raise ValueError("holds a number too large")
+    return numbers.reshape(shape)
+
+
+def _checked(array: np.ndarray, num_axes: int) -> np.ndarray:
+    if array.ndim != num_axes:
+        raise ValueError(f"has {num_axes} axes but values of {array.ndim}")
+    if array.size == 0:
+        raise ValueError("holds an empty list")
+    if (np.abs(array[np.isfinite(array)]) > np.float64(LARGEST)).any():
+        raise ValueError("holds a number too large")
+    return array
+
+
+def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:
+    """The innermost values, and the shape; at every level the lists must have equal lengths."""
+    cells: list[Any] = [values]
+    shape: tuple[int, ...] = ()
+    for level in range(num_axes):
+        if not all(isinstance(cell, list) for cell in cells):
+            raise ValueError(f"has {num_axes} axes but values of {level}")
+        size = len(cells[0])
+        if size == 0:
+            raise ValueError("holds an empty list")
+        if any(len(cell) != size for cell in cells):
+            raise ValueError("has rows of unequal length")
+        shape, cells = (*shape, size), list(chain.from_iterable(cells))
+    return cells, shape
+
+
+def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
+    for axis in axes:
+        if axis not in AXES:
+            raise ValueError(f"unknown axis {axis!r:.40}: must be of {', '.join(AXES)}")
+    if len(set(axes)) < len(axes) or not axes:
+        raise ValueError(f"must name one axis or more, each once (got {', '.join(axes) or 'none'})")
+    return axes
+
+
+# In JSON Schema, what the functions above check and no annotation says; that sizes match is beyond it.
+NUMBER, CELL = {"type": ["number", "null"]}, {"type": ["number", "string", "boolean", "null"]}
+NESTED = {"$ref": "#/$defs/Nested"}
+NESTED_SCHEMA = {"type": "array", "minItems": 1, "items": {"anyOf": [NUMBER, NESTED]}}
+AXES_SCHEMA = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": [*AXES]}}
+Axes = Annotated[tuple[str, ...], AfterValidator(_known_axes), WithJsonSchema(AXES_SCHEMA)]
+EXACT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
+def _num_axes(values: Any) -> int:
+    """How deep lists are nested, by the first of each."""
+    if isinstance(values, np.ndarray):
+        return values.ndim
+    return 1 + _num_axes(values[0]) if isinstance(values, list) and values else 0
+
+
+def _visible_keys(values: Any) -> np.ndarray | None:
+    """1 where a key is visible, else 0; ValueError for anything else."""
+    if values is None:
+        return None
+    visible = as_array(values, max(2, _num_axes(values)))
+    if not np.isin(visible, (0, 1)).all():
+        raise ValueError("must hold 1 (visible) and 0 (hidden) alone")
+    return visible.astype(np.uint8)
+
+
+@checked(frozen=True, config=EXACT)
+class SavedMask(Mask):
+    """A mask as JSON has it."""
+
+    causal: StrictBool = False
+    window: Annotated[int, Field(strict=True, gt=0, le=LARGEST_WHOLE)] | None = None
+    visible: Annotated[Any, AfterValidator(_visible_keys)] = None
+
+
+@checked(frozen=True, config=EXACT)
+class SavedTensor(NamedTensor):
+    """A tensor as JSON has it: lists, with null for no number; or what a file of arrays held."""
+
+    axes: Axes
+    values: Any
+    mask: SavedMask | None = None
+    scale: FiniteFloat | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", as_array(self.values, len(self.axes)))
+        if self.mask is not None:
+            _check_mask(self.mask, self.axes, self.values.shape)
+
+    def unchecked(self) -> NamedTensor:
+        """The tensor itself, which is read no more."""
+        mask = None if self.mask is None else Mask(self.mask.causal, self.mask.window, self.mask.visible)
+        return NamedTensor(self.axes, self.values, mask, self.scale)
+
+
+def _check_mask(mask: Mask, axes: tuple[str, ...], shape: tuple[int, ...]) -> None:
+    """ValueError where a tensor cannot have that mask."""
+    if axes[-2:] not in MAPS:
+        raise ValueError(f"axes must end in query, key (got {', '.join(axes)})")
+    if mask.visible is None:
+        return
+    sizes = mask.visible.shape
+    rest = zip(sizes[:-2], shape[-len(sizes) : -2], strict=False)
+    if sizes[-2:] != shape[-2:] or len(sizes) > len(shape) or any(i not in (1, j) for i, j in rest):
+        raise ValueError(f"mask.visible: must have the sizes of the values, {shape} (got {sizes})")
