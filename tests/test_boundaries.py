@@ -13,8 +13,7 @@ LEAVES = {"arguments", "errors", "files", "records", "report", "plain_text"}
 ARROWS = {
     "cli": {"commands", "settings", "core", "signals", *LEAVES},
     "api": {"settings", "runs", "models", "views", *LEAVES},
-    "child": {"program"},  # loaded by its file, in other programs
-    "program": {"measure", "models", "views", "commands", *LEAVES},
+    "child": {"measure", "models", "views", "commands", *LEAVES},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
@@ -248,6 +247,7 @@ SUBJECTS = {
     "examples",
     "heads",
     "pitfalls",
+    "recorded",
     "relations",
     "results",
     "sources",

@@ -45,7 +45,7 @@ def start() -> None:
             assert spec is not None and spec.loader is not None, "it lies there"
             sys.modules["attncli"] = module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
-        from attncli.program import listen
+        from attncli.child.program import listen
     except Exception as error:
         folder = os.environ.get("ATTN_RECORD_FOLDER")
         if folder:
