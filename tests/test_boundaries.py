@@ -143,6 +143,9 @@ MEASURED_BY_PAGES = {
     ("surveys", "patterns"),
     # So are saved reports compared.
     ("diff", "differences"),
+    # Who sees whom, as a report states it.
+    ("attention", "masks"),
+    ("model_attention", "masks"),
 }
 
 
