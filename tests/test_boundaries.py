@@ -135,6 +135,7 @@ def test_rooms_import_along_the_arrows() -> None:
 MEASURED_BY_PAGES = {
     # One run of a model serves many texts of a batch, with maps and pictures beside the statistics.
     ("heads", "heads"),
+    ("heads", "head_numbers"),
     ("heads", "looks"),
     ("browse", "heads"),
     ("model_attention", "looks"),
@@ -146,6 +147,8 @@ MEASURED_BY_PAGES = {
     # Who sees whom, as a report states it.
     ("attention", "masks"),
     ("model_attention", "masks"),
+    # A recording measures while a program runs; its report is made of what there is then.
+    ("recorded", "recorded"),
 }
 
 

@@ -26,7 +26,7 @@ class AfterTorch:
             loader, run = spec.loader, spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                del loader.exec_module  # type: ignore[method-assign]
+                del loader.exec_module
                 run(module)
                 start()
 

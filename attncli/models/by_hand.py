@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
-from torch.utils._python_dispatch import _disable_current_modes
 
 
 @dataclass(frozen=True)
@@ -205,7 +204,7 @@ CARRYING = {
 @contextmanager
 def unseen() -> Iterator[None]:
     """While it is open, what is computed is no part of the program: its modes do not see it."""
-    with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
+    with torch.no_grad(), torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
         yield
 
 
