@@ -8,6 +8,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 
 
@@ -15,7 +16,7 @@ class AfterTorch:
     """A finder that lets others find torch, and starts the recording once it is imported."""
 
     def find_spec(
-        self, name: str, path: None = None, target: ModuleType | None = None
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> "importlib.machinery.ModuleSpec | None":
         """The spec of torch, whose loader runs the module and then the recording."""
         if name != "torch":

@@ -87,7 +87,7 @@ NO_TORCH = "no attention was heard: the program's Python did not import torch"
 NO_PYTHON = (
     "no attention was heard: no Python was started, or one that ignores its environment (python -I, -E, -S)"
 )
-LOST = "a process was ended by a signal or os._exit: what it heard {} was not written"
+LOST = "a process was ended by a signal or os._exit: what it heard {}is not written"
 SETTINGS = "settings.json"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 OF_SIGNAL = 128
@@ -247,7 +247,7 @@ def _show(folder: Path, to: Destination) -> None:
     path = to.path
     for number, file in enumerate(heard, 1):
         if not _has_ended(file):
-            note(LOST.format("in its last seconds"))
+            note(LOST.format("in its last seconds "))
         if path is not None and len(heard) > 1 and path.is_file() is path.exists():
             to.path = path.with_name(f"{path.stem}.{_name(file, heard) or number}{path.suffix}")
         report = read_array_report(str(file))
@@ -262,7 +262,7 @@ def _why_nothing(folder: Path) -> str:
     if not states:
         return NO_TORCH
     if not all(map(_has_ended, states)):
-        return LOST.format("in its few seconds")
+        return LOST.format("")
     texts = [file.read_text(encoding="utf-8") for file in folder.glob("*.silent")]
     missed = dict.fromkeys(line for text in texts for line in text.splitlines())
     return " ".join([f"{WATCHED_FOR}.", *missed]).removesuffix(".")
