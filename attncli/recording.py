@@ -201,7 +201,7 @@ class Recording:
     def report(self) -> "NotebookReport":
         """The report that `attn record` gives: it shows itself in a notebook, and `to_html()` is its page."""
         from attncli.api import NotebookReport
-        from attncli.commands.record import report_of
+        from attncli.commands.recorded import report_of
 
         return NotebookReport.of(report_of(self._recorder, self.survey()))
 

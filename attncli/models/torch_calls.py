@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._python_dispatch import _disable_current_modes
 
 
 class TorchCall(NamedTuple):
@@ -106,7 +105,8 @@ STACKS = functions_named("stack", "view_as_complex", "view_as_real")
 @contextmanager
 def unseen() -> Iterator[None]:
     """While it is open, what is computed is no part of the program: its modes do not see it."""
-    with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
+    modes = torch.utils._python_dispatch._disable_current_modes()
+    with torch.no_grad(), torch._C.DisableTorchFunction(), modes:
         yield
 
 

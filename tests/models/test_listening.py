@@ -1,4 +1,4 @@
-"""What is heard of torch's functions, against weights that torch itself gives; the program stays as it was."""
+"""What is heard of torch's functions, against torch's own weights; the program stays as it was."""
 
 import gc
 import threading
@@ -55,7 +55,8 @@ class Attention(nn.Module):
         query, key, value = self.qkv(x).view(texts, tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         dropout = 0.3 if self.training else 0.0
         output = scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
-        return self.out(output.transpose(1, 2).reshape(texts, tokens, dim))
+        projected: Tensor = self.out(output.transpose(1, 2).reshape(texts, tokens, dim))
+        return projected
 
 
 class Network(nn.Module):
