@@ -14,6 +14,7 @@ from attncli.models.torch_calls import (
     CARRYING,
     CASTS,
     CONVOLUTIONS,
+    COPIES,
     DIVISIONS,
     DROPOUTS,
     FILLS,
@@ -40,6 +41,7 @@ from attncli.models.torch_calls import (
     functions_named,
     labels_of,
     led_again,
+    places_after,
     spans_of,
     tensor_lead,
     unseen,
@@ -474,12 +476,16 @@ class Follower:
 
     def overwrite(self, call: TorchCall) -> None:
         """Entries of a tensor were set: of a new one, to what a projection gave."""
-        tensor, known, given = call.get(0), self.of(call.get(0)), self.of(call.get(2))
+        tensor, known = call.get(0), self.of(call.get(0))
+        given = self.of(call.get(1 if call.function in COPIES else 2, "src"))
         if isinstance(known, Weights):
             known.softmax.is_changed = True
         elif isinstance(given, Projected) and (known is None or isinstance(known, Projected)):
             parts = [given] if known is None else [known, given]
-            self.note(tensor, replace(_merged(parts), features=None))
+            merged = replace(_merged(parts), features=None)
+            self.note(tensor, merged)
+            if call.function in COPIES and isinstance(tensor, Tensor):
+                self.note(tensor._base, merged)
 
     def carry(self, call: TorchCall) -> None:
         """What is known of an argument holds for the result, changed as the function changes it."""
@@ -525,7 +531,7 @@ class Follower:
                 query_axis=None if known.query_axis is None else axes[known.query_axis],
                 is_whole=known.is_whole and first.numel() >= tensor.numel(),
                 is_moved=known.is_moved or function in MOVES,
-                places=_moved_places(known.places, axes) if function in MOVES else None,
+                places=places_after(known.places, axes) if function in MOVES else None,
             )
         if not isinstance(result, Tensor):
             return None
@@ -631,14 +637,6 @@ def _rearranged(known: Scores, tensor: Tensor, call: TorchCall) -> Scores | None
     return replace(rearranged, left=left, right=right)
 
 
-def _moved_places(
-    places: tuple[int | None, ...] | None, axes: Sequence[int | None]
-) -> tuple[int | None, ...] | None:
-    if places is None:
-        return None
-    return tuple(None if place is None else axes[place] for place in places)
-
-
 def _value_in_order(known: Weights, reached: Tensor, query_axis: int | None, value: Tensor) -> Tensor | None:
     """A value with its leading axes in the order that they have where the weights are read."""
     if not known.is_whole:
@@ -694,5 +692,5 @@ STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys(functions_named("baddbmm"), Follower.add_product),
     **dict.fromkeys({torch.einsum, torch.functional.einsum}, Follower.einsum),
     **dict.fromkeys(SOFTMAXES, Follower.softmax),
-    **dict.fromkeys(functions_named("setitem"), Follower.overwrite),
+    **dict.fromkeys(functions_named("setitem") | COPIES, Follower.overwrite),
 }

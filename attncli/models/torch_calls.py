@@ -79,6 +79,7 @@ CASTS = {
     *functions_named("detach", "cpu", "cuda", "requires_grad"),
     Tensor.data.__get__,  # type: ignore[attr-defined]
 }
+COPIES = {Tensor.copy_}
 CONVOLUTIONS = functions_named("conv1d", "conv2d", "conv3d")
 NORMS = functions_named("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize")
 OVERWRITING = {
@@ -146,6 +147,15 @@ def led_again(
         return part.permute(*order, -2, -1)
     expanded = with_lead(part, before)
     return None if expanded is None else with_lead(expanded, lead)
+
+
+def places_after(
+    places: tuple[int | None, ...] | None, axes: Sequence[int | None]
+) -> tuple[int | None, ...] | None:
+    """Where axes lie that lay at these places, once each has moved."""
+    if places is None:
+        return None
+    return tuple(None if place is None else axes[place] for place in places)
 
 
 # Axes
