@@ -204,7 +204,11 @@ CARRYING = {
 @contextmanager
 def unseen() -> Iterator[None]:
     """While it is open, what is computed is no part of the program: its modes do not see it."""
-    with torch.no_grad(), torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+    with (
+        torch.no_grad(),
+        torch._C.DisableTorchFunction(),
+        torch.utils._python_dispatch._disable_current_modes(),
+    ):
         yield
 
 
