@@ -106,7 +106,6 @@ def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
 
     opened = open_picture(file)
     image, (rows, columns) = opened.image, grid
-    size = image.width, image.height
     small = image.copy()
     small.thumbnail((LARGEST_PNG, LARGEST_PNG))
     png = io.BytesIO()
@@ -118,7 +117,8 @@ def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
     ]
     before: list[Box | None] = [None] * (count - len(patches))
     boxes = (*before, *patches)
-    return Picture(Path(file).name, size, (0.0, 0.0, *map(float, size)), png.getvalue(), boxes)
+    crop = (0.0, 0.0, float(image.width), float(image.height))
+    return Picture(Path(file).name, (image.width, image.height), crop, png.getvalue(), boxes)
 
 
 def _looks(
