@@ -61,6 +61,7 @@ COMMANDS = {
     **{name: CommandRow(row.summary, "experiment", row.group) for name, row in EXPERIMENTS.items()},
     "heads": CommandRow(EXPERIMENTS["heads"].summary, "experiment:heads_command", "Models"),
     "watch": CommandRow("Heads over the steps of a training run", "watch", "Models"),
+    "record": CommandRow("Heads of any PyTorch program, while it runs", "record", "Models"),
     "show": CommandRow("A saved report, or weights from another tool, in any view", "show", "See"),
     "diff": CommandRow("Two experiments or saved reports side by side", "diff", "See"),
     "browse": CommandRow("Look through heads and tokens in the terminal", "browse", "Models"),

@@ -201,7 +201,7 @@ class Recording:
     def report(self) -> "NotebookReport":
         """The report that `attn record` gives: it shows itself in a notebook, and `to_html()` is its page."""
         from attncli.api import NotebookReport
-        from attncli.commands.record import report_of
+        from attncli.commands.recorded import report_of
 
         return NotebookReport.of(report_of(self._recorder, self.survey()))
 
@@ -229,7 +229,8 @@ def record(
     Heard are torch's attention functions, and a softmax over the last axis whose result reaches a product.
     `tokens` names the tokens of self-attention, `grid` is (rows, columns) of patches. The first `calls` of
     each module are recorded, or all, or the last; of those whose path fits `modules`, as `*.self_attn`.
-    `heads` says how many there are by such a pattern, where texts and heads are one axis. Weights are kept up to `whole_tokens` tokens.
+    `heads` says how many there are by such a pattern, where texts and heads are one axis. Weights are kept
+    up to `whole_tokens` tokens.
 
     The program computes what it computes otherwise, to the bit, but for torch's fast path of
     nn.TransformerEncoderLayer and for compiled code, which run as they are written.

@@ -13,6 +13,8 @@ LEAVES = {"arguments", "errors", "files", "records", "report", "plain_text"}
 ARROWS = {
     "cli": {"commands", "settings", "core", "signals", *LEAVES},
     "api": {"settings", "runs", "models", "views", *LEAVES},
+    "child": {"measure", "models", "views", "commands", *LEAVES},
+    "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
         *("library", "runs", "views", "settings", "toys", "measure", "models", "core"),
@@ -133,6 +135,7 @@ def test_rooms_import_along_the_arrows() -> None:
 MEASURED_BY_PAGES = {
     # One run of a model serves many texts of a batch, with maps and pictures beside the statistics.
     ("heads", "heads"),
+    ("heads", "head_numbers"),
     ("heads", "looks"),
     ("browse", "heads"),
     ("model_attention", "looks"),
@@ -141,6 +144,11 @@ MEASURED_BY_PAGES = {
     ("surveys", "patterns"),
     # So are saved reports compared.
     ("diff", "differences"),
+    # Who sees whom, as a report states it.
+    ("attention", "masks"),
+    ("model_attention", "masks"),
+    # A recording measures while a program runs; its report is made of what there is then.
+    ("recorded", "recorded"),
 }
 
 
@@ -245,6 +253,7 @@ SUBJECTS = {
     "examples",
     "heads",
     "pitfalls",
+    "recorded",
     "relations",
     "results",
     "sources",

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.core.layer import AttentionLayer, Visibility
-from attncli.core.masks import recognised
+from attncli.core.mask_tensors import recognised
 
 MOST_LOOKED_AT = 2**22
 """Entries of a mask up to which it is looked at for keys that no query sees."""

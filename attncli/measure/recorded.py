@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attncli.core.engines import attend
 from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Patterns, Visibility, Wanted
-from attncli.core.masks import recognised
+from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 from attncli.measure.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
 from attncli.measure.head_numbers import HeadNumbers, SurveyedLayers, head_numbers, stacks_of

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attncli.core.layer import AttentionLayer
-from attncli.core.masks import HIDES
+from attncli.core.mask_tensors import HIDES
 from attncli.errors import UserError
 from attncli.measure.frozen_norms import ROUNDING
 from attncli.measure.removal import ModelHead, index_of_head

@@ -1,12 +1,14 @@
 """Attention that a program computes itself: from a product over a softmax to the product that it reaches."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 
@@ -29,436 +31,889 @@ class HandmadeAttention:
     is_self: bool | None
 
 
+class TorchCall(NamedTuple):
+    """A call of one of torch's functions, and what it gave."""
+
+    function: Callable[..., object]
+    arguments: Sequence[object]
+    named: Mapping[str, object]
+    result: object
+
+    def get(self, place: int, *names: str) -> object:
+        """An argument by its place or one of its names; None where it is not given."""
+        if place < len(self.arguments):
+            return self.arguments[place]
+        return next((self.named[name] for name in names if name in self.named), None)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Those among the arguments, and in lists among them."""
+        for value in (*self.arguments, *self.named.values()):
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, tuple | list):
+                yield from (part for part in value if isinstance(part, Tensor))
+
+    def instead_of(self, tensor: Tensor, other: Tensor) -> object:
+        """What the function gives for another tensor in the place of one."""
+        arguments = [other if value is tensor else value for value in self.arguments]
+        named = {name: other if value is tensor else value for name, value in self.named.items()}
+        return self.function(*arguments, **named)
+
+
+Source = tuple[int, int]
+"""Memory by its number, and the place in it where a tensor begins."""
+Spans = tuple[tuple[int, int], ...]
+"""Strides, from and to, within which an axis is one of features."""
+
+
 @dataclass(frozen=True)
 class Projected:
-    """A tensor that was made of another, known by its identity, by the last product with parameters.
+    """A tensor that is a product of others with parameters.
 
-    `num_features` are those that the product gave.
+    `sources` are what was multiplied last, `parents` what those were made of in the same way. `features` says
+    which axes are not of tokens; None where that is not known.
     """
 
-    source: int
-    num_features: int
+    sources: frozenset[Source]
+    parents: frozenset[Source] = frozenset()
+    features: Spans | None = None
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores that came of a product of two tensors; without `is_plain` something else than a sum since then.
+    """What became of a product of two tensors (..., token, dim); their leading axes are those of the scores.
 
-    `query_axis` and `key_axis` count from the end.
+    The axes of their tokens count from the end; None for a single token without an axis. Without `is_plain`
+    the scores were mixed or cut, so that the product no longer says what they are.
     """
 
-    query: Tensor
-    key: Tensor
+    left: Tensor
+    right: Tensor
     scale: float
     is_self: bool | None
-    query_axis: int = -2
-    key_axis: int = -1
+    left_axis: int | None = -2
+    right_axis: int | None = -1
     is_plain: bool = True
+
+    def swapped(self) -> "Scores":
+        """The same, seen from the other tensor."""
+        return replace(
+            self,
+            left=self.right,
+            right=self.left,
+            left_axis=self.right_axis,
+            right_axis=self.left_axis,
+        )
+
+
+@dataclass(eq=False)
+class Softmax:
+    """A softmax over keys: what it took and gave, with the axes of both, and of what product, if any.
+
+    `is_changed`: its result was overwritten.
+    """
+
+    scores: Tensor
+    result: Tensor
+    of: Scores | None
+    key_axis: int
+    is_changed: bool = False
+    is_heard: bool = False
+
+    def weights(self) -> Tensor:
+        """What it gave."""
+        if self.is_changed:
+            return self.scores.softmax(dim=self.key_axis, dtype=self.result.dtype)
+        return self.result
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a softmax over keys gave, and of what; without `is_whole` it was mixed or cut since then."""
+    """What became of the result of a softmax.
 
-    scores: Tensor
-    softmax: Tensor
-    of: Scores | None
-    key_axis: int = -1
+    Without `is_whole` it was mixed or cut; with `is_dropped` some of it was dropped at random. `is_moved`:
+    its axes have another order; `places` are where those of the softmax lie now, None once they are others.
+    """
+
+    softmax: Softmax
+    key_axis: int
+    query_axis: int | None
     is_whole: bool = True
+    is_moved: bool = False
+    places: tuple[int | None, ...] | None = None
+    is_dropped: bool = False
 
 
 Followed = Projected | Scores | Weights
 
 
-def _functions(*names: str) -> set[Any]:
-    """The functions of these names: of torch, of tensors, in place."""
-    holders = (torch, Tensor, functional)
-    every = [
-        name for each in names for name in (each, f"{each}_", f"__{each}__", f"__i{each}__", f"__r{each}__")
-    ]
-    return {getattr(holder, name) for holder in holders for name in every if hasattr(holder, name)}
+def _functions(*names: str) -> set[Callable[..., object]]:
+    """torch's functions of these names, the tensors' methods and operators, and those in place."""
+    forms = [form for name in names for form in (name, f"{name}_", f"__{name}__", f"__i{name}__")]
+    holders = (torch, Tensor, functional, torch.special)
+    functions = (getattr(holder, form, None) for holder in holders for form in forms)
+    return {function for function in functions if callable(function)}  # torch.float is a type
 
 
-MATMULS = _functions("matmul", "bmm", "mm")
-REVERSED = {Tensor.__rmatmul__}
-BADDBMM = _functions("baddbmm")
-EINSUMS = {torch.einsum, torch.functional.einsum}
-SOFTMAXES = {torch.softmax, Tensor.softmax, functional.softmax, torch.special.softmax}
+MATMULS = {*_functions("matmul", "bmm", "mm"), Tensor.__rmatmul__}
+SOFTMAXES = _functions("softmax", "_softmax")
 SCALINGS = {*_functions("mul", "multiply"), Tensor.__rmul__}
 DIVISIONS = _functions("div", "true_divide", "divide", "truediv")
-MOVES = _functions("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis")
-TURNS = {Tensor.mT.__get__, Tensor.T.__get__, Tensor.mH.__get__}  # type: ignore[attr-defined]
-SUMS = _functions("add", "sub", "subtract", "masked_fill", "where", "nan_to_num", "maximum")
-SAME = {
-    *_functions(
-        "to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone", "detach"
-    ),
-    *_functions("dropout", "alpha_dropout", "feature_dropout", "masked_fill", "nan_to_num"),
+TURNS = {  # properties, of which the mode is told as this
+    getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH")
 }
+MOVES = TURNS | _functions("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t")
 SHAPES = _functions(
-    "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "expand_as", "view_as"
+    *("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "expand_as", "view_as"),
+    *("reshape_as", "ravel", "broadcast_to"),
 )
-PARTS = {
-    *_functions("getitem", "chunk", "split", "unbind", "narrow", "select", "cat", "concat", "concatenate"),
-    *_functions("pad", "stack", "tensor_split"),
+PARTS = _functions(
+    *("getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "unsafe_chunk"),
+    "unsafe_split",
+)
+JOINS = _functions("cat", "concat", "concatenate", "pad")
+SUMS = {
+    *_functions("add", "sub", "subtract", "maximum", "max", "minimum", "min", "tril", "triu"),
+    *_functions("masked_scatter", "clamp", "clip", "clamp_min", "clamp_max", "tanh"),
+    Tensor.__radd__,
 }
-BENT = _functions("tanh", "clamp", "clip", "sigmoid", "log", "exp", "pow", "relu")
-PROJECTIONS = {
-    functional.linear,
-    functional.conv1d,
-    functional.conv2d,
-    functional.conv3d,
-    torch.conv1d,
-    torch.conv2d,
+"""What they change can be counted as something added to the product."""
+FILLS = _functions("masked_fill", "where", "nan_to_num")
+DROPOUTS = _functions("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d")
+DROPOUTS |= _functions("dropout2d", "dropout3d")
+CASTS = {
+    *_functions("to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone"),
+    *_functions("detach", "cpu", "cuda", "requires_grad"),
+    Tensor.data.__get__,  # type: ignore[attr-defined]
 }
-CARRIED = {
-    *SUMS,
-    *SCALINGS,
-    *DIVISIONS,
-    *SAME,
-    *SHAPES,
-    *PARTS,
-    *MOVES,
-    *TURNS,
-    *BENT,
-    *_functions("neg", "rms_norm", "layer_norm", "group_norm", "normalize", "norm", "rsqrt", "mean", "roll"),
-    *_functions("repeat", "repeat_interleave", "index_select", "addcmul", "view_as_complex", "view_as_real"),
+CONVOLUTIONS = _functions("conv1d", "conv2d", "conv3d")
+NORMS = _functions("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize")
+OVERWRITING = {
+    function
+    for function in (*FILLS, *DROPOUTS, *SCALINGS, *DIVISIONS, *SUMS)
+    if (name := function.__name__).endswith("_") and (not name.endswith("__") or name.startswith("__i"))
+}
+CARRYING = {
+    *(*MOVES, *SHAPES, *PARTS, *JOINS, *SUMS, *FILLS, *DROPOUTS, *CASTS, *SCALINGS, *DIVISIONS),
+    *_functions("neg", "stack", "roll", "repeat", "repeat_interleave", "index_select", "index_copy"),
+    *_functions("view_as_complex", "view_as_real", "addcmul", "lerp", "sum"),
 }
 """Through these a tensor stays what it was: scores, weights, or a projection of the same tensor."""
-MOST_FOLLOWED = 4096
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """While it is open, what is computed is no part of the program: its modes do not see it."""
+    with (
+        torch.no_grad(),
+        torch._C.DisableTorchFunction(),
+        torch.utils._python_dispatch._disable_current_modes(),
+    ):
+        yield
 
 
 class Follower:
-    """Follows what torch's functions give from one to the next, and tells `heard` of each attention."""
+    """Follows what torch's functions give from one to the next, and tells `heard` of each attention.
+
+    What is known of a tensor is forgotten with it.
+    """
 
     def __init__(self, heard: Callable[[HandmadeAttention], None]) -> None:
         self._heard = heard
         self._followed: dict[int, tuple[ref[Tensor], Followed]] = {}
+        self._memory: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._num_sources = 0
 
     def clear(self) -> None:
         """Forget everything: no tensor is kept."""
         self._followed.clear()
+        self._memory.clear()
 
-    def after(self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], result: Any) -> None:
+    def after(
+        self,
+        function: Callable[..., object],
+        arguments: Sequence[object],
+        named: Mapping[str, object],
+        result: object,
+    ) -> None:
         """A function ran, and gave `result`."""
-        step = _STEPS.get(function)
+        step = STEPS.get(function)
         if step is not None:
-            step(self, function, arguments, named, result)
+            step(self, TorchCall(function, arguments, named, result))
 
     def of(self, value: object) -> Followed | None:
         """What is known of a tensor."""
         known = self._followed.get(id(value))
         return known[1] if known is not None and known[0]() is value else None
 
-    def note(self, result: object, known: Followed) -> None:
-        """Follow a tensor, or each of several."""
-        if isinstance(result, tuple | list):
-            for part in result:
-                self.note(part, known)
-        elif isinstance(result, Tensor):
-            if len(self._followed) >= MOST_FOLLOWED:
-                self._followed = {key: kept for key, kept in self._followed.items() if kept[0]() is not None}
-                if len(self._followed) >= MOST_FOLLOWED:
-                    self._followed.clear()
-            self._followed[id(result)] = ref(result), known
+    def note(self, result: object, known: Followed | None) -> None:
+        """Follow a tensor, or each of several; with nothing known, no longer."""
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if not isinstance(tensor, Tensor):
+                continue
+            number, followed = id(tensor), self._followed
+            if known is None:
+                followed.pop(number, None)
+                continue
 
-    def first(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Iterator[tuple[Tensor, Followed]]:
-        """The tensors among the arguments that are followed: scores and weights before all else."""
-        given = [*arguments, *named.values()]
-        given += [part for value in given if isinstance(value, tuple | list) for part in value]
-        known = [(value, about) for value in given if isinstance(value, Tensor) and (about := self.of(value))]
-        yield from sorted(known, key=lambda pair: isinstance(pair[1], Projected))
+            def forget(
+                gone: ref[Tensor],
+                number: int = number,
+                followed: dict[int, tuple[ref[Tensor], Followed]] = followed,
+            ) -> None:
+                if (kept := followed.get(number)) is not None and kept[0] is gone:
+                    del followed[number]
 
-    def source(self, tensor: Tensor) -> int | None:
-        """The identity of what a tensor was projected from."""
+            followed[number] = ref(tensor, forget), known
+
+    # Where tensors come from
+
+    def source(self, tensor: Tensor) -> frozenset[Source]:
+        """What says that two tensors are the same, or views of it; empty for one without memory."""
+        if not torch._C._has_storage(tensor):
+            return frozenset()
+        storage = tensor.untyped_storage()
+        kept = self._memory.get(storage._cdata)
+        if kept is None:
+            if len(self._memory) >= MOST_SOURCES:
+                self._memory = {
+                    address: kept
+                    for address, kept in self._memory.items()
+                    if not kept[0].expired()  # type: ignore[no-untyped-call]
+                }
+            self._num_sources += 1
+            weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            kept = self._memory[storage._cdata] = weak, self._num_sources
+        return frozenset({(kept[1], int(tensor.storage_offset()))})
+
+    def is_self(self, query: Tensor, key: Tensor) -> bool | None:
+        """Whether both (..., token, dim) were made of the same; None where that is not known."""
+        return self._is_self(query, key, are_as_many=query.shape[-2] == key.shape[-2])
+
+    def _is_self(self, left: Tensor, right: Tensor, *, are_as_many: bool) -> bool | None:
+        first, second = self.of(left), self.of(right)
+        if not (isinstance(first, Projected) and isinstance(second, Projected)):
+            return True if self.source(left) & self.source(right) else None
+        if not first.sources or not second.sources:
+            return None
+        if first.sources & (second.sources | second.parents) or second.sources & first.parents:
+            return True
+        if first.parents & second.parents:
+            return True if are_as_many else None
+        # Other parts of one tensor may be two texts, or a token and its text.
+        memory = {number for number, _ in first.sources} & {number for number, _ in second.sources}
+        return None if memory else False
+
+    def is_of_parameters(self, tensor: Tensor) -> bool:
+        """Whether it is a parameter or a view of one."""
+        if isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter):
+            return True
         known = self.of(tensor)
-        return known.source if isinstance(known, Projected) else None
+        return isinstance(known, Projected) and known is OF_PARAMETERS
+
+    def project(self, tensor: Tensor, result: object, axes: Sequence[int]) -> None:
+        """A product of a tensor with parameters has `axes` of features."""
+        if not isinstance(result, Tensor) or not torch._C._has_storage(result):
+            return
+        known = self.of(tensor)
+        parents = known.sources if isinstance(known, Projected) else frozenset()
+        self.note(result, Projected(self.source(tensor), parents, _spans(result, axes)))
 
     # Steps
 
-    def project(
-        self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], result: Tensor
-    ) -> None:
-        """A product with parameters: of scores or weights it is a mixture, else of a tensor a projection."""
-        tensor = arguments[0] if arguments else named["input"]
-        known = self.of(tensor)
-        if isinstance(known, Scores):
-            if result.shape[-2:] == tensor.shape[-2:] and function is not functional.linear:
-                self.note(result, replace(known, is_plain=False))
-        elif isinstance(known, Weights):
-            if result.shape[-2:] == tensor.shape[-2:] and function is not functional.linear:
-                self.note(result, replace(known, is_whole=False))
-        else:
-            axis = -1 if function is functional.linear else 1
-            self.note(result, Projected(id(tensor), result.shape[axis]))
+    def linear(self, call: TorchCall) -> None:
+        """Features of a tensor by a weight; a mixture where the last axis of scores or weights is heads."""
+        tensor = call.get(0, "input")
+        if call.function in ADDMMS:
+            tensor = call.get(1, "mat1")
+            if not isinstance(weight := call.get(2, "mat2"), Tensor) or not self.is_of_parameters(weight):
+                return
+        if isinstance(tensor, Tensor) and not self.mix(tensor, call.result, (-1,)):
+            self.project(tensor, call.result, (-1,))
 
-    def multiply(
-        self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], result: Tensor
-    ) -> None:
+    def convolve(self, call: TorchCall) -> None:
+        """Channels of a tensor by a weight: between heads a mixture."""
+        tensor = call.get(0, "input")
+        if isinstance(tensor, Tensor) and isinstance(call.result, Tensor):
+            axis = 1 - tensor.ndim
+            is_mixed = call.result.shape[2:] == tensor.shape[2:] and self.mix(tensor, call.result, (axis,))
+            if not is_mixed:
+                self.project(tensor, call.result, (axis,))
+
+    def normalise(self, call: TorchCall) -> None:
+        """A norm of a tensor is made of it; one over heads mixes them."""
+        tensor = call.get(0, "input")
+        if not isinstance(tensor, Tensor):
+            return
+        known = self.of(tensor)
+        if isinstance(known, Projected):
+            self.carry(call)
+        elif known is None:
+            self.note(call.result, Projected(self.source(tensor)))
+        else:
+            axis = -1 if call.function in LAST_NORMS else 1 - tensor.ndim
+            self.mix(tensor, call.result, (axis,))
+
+    def mix(self, tensor: Tensor, result: object, axes: Sequence[int]) -> bool:
+        """Follow scores or weights that were mixed along other axes than those of queries and keys."""
+        known = self.of(tensor)
+        if isinstance(known, Scores) and not {known.left_axis, known.right_axis} & {*axes}:
+            self.note(result, replace(known, is_plain=False))
+            return True
+        if isinstance(known, Weights) and known.key_axis not in axes:
+            self.note(result, replace(known, is_whole=False))
+            return True
+        return False
+
+    def multiply(self, call: TorchCall) -> None:
         """A matrix product: of query and key, of weights and value, with parameters."""
-        left, right = (*arguments, *named.values())[:2]
-        if function in REVERSED:
+        left, right = (*call.tensors(), None, None)[:2]
+        if call.function is Tensor.__rmatmul__:
             left, right = right, left
-        if not (isinstance(left, Tensor) and isinstance(right, Tensor)) or left.ndim < 2 or right.ndim < 2:
+        if left is None or right is None or not left.ndim or not right.ndim:
             return
         of_left, of_right = self.of(left), self.of(right)
         if isinstance(of_left, Weights) and of_left.key_axis == -1:
-            self.reach(of_left, left, right)
-        elif isinstance(of_right, Weights) and of_right.key_axis == -2:
-            self.reach(of_right, right, left.mT)
-        elif _is_parameter(right) or right.ndim == 2 < left.ndim:
-            self.project(function, (left,), {}, result)
-        elif _is_parameter(left):
-            self.project(function, (right,), {}, result)
-        elif not isinstance(of_left, Weights | Scores) and not isinstance(of_right, Weights | Scores):
-            self.score(left, right, result)
+            self.reach(of_left, left, -2 if left.ndim > 1 else None, right if right.ndim > 1 else None)
+        elif isinstance(of_right, Weights) and of_right.key_axis == (-2 if right.ndim > 1 else -1):
+            self.reach(of_right, right, -1 if right.ndim > 1 else None, left.mT if left.ndim > 1 else None)
+        elif self.is_of_parameters(right) or (right.ndim == 2 < left.ndim and of_right is None):
+            if not self.mix(left, call.result, (-1,)):
+                self.project(left, call.result, (-1,) if right.ndim > 1 else ())
+        elif left.ndim == 2 and (self.is_of_parameters(left) or (right.ndim > 2 and of_left is None)):
+            if not self.mix(right, call.result, (-2,)):
+                self.project(right, call.result, (-2,))
+        elif not isinstance(of_left, Weights) and not isinstance(of_right, Weights):
+            self.score(left, right, call.result)
 
-    def score(self, query: Tensor, turned_key: Tensor, result: Tensor) -> None:
-        """Scores are the product of two tensors that are no parameters."""
-        key = turned_key.detach().mT
-        self.note(result, Scores(query.detach(), key, 1.0, self.is_self(query, turned_key)))
+    def score(self, left: Tensor, right: Tensor, result: object, scale: float = 1.0) -> None:
+        """Scores are a matrix product of two tensors that are no parameters."""
+        num_tokens = (left if left.ndim > 1 else left[None]).shape[-2]
+        is_self = self._is_self(left, right, are_as_many=num_tokens == right.shape[-1])
+        axes = (
+            (-2 if right.ndim > 1 else -1) if left.ndim > 1 else None,
+            -1 if right.ndim > 1 else None,
+        )
+        with unseen():
+            query = left.detach() if left.ndim > 1 else left.detach()[None]
+            key = right.detach().mT if right.ndim > 1 else right.detach()[None]
+        self.note(result, Scores(query, key, scale, is_self, *axes))
 
-    def is_self(self, query: Tensor, key: Tensor) -> bool | None:
-        """Whether both are projections of the same tensor; None where that is not known."""
-        sources = self.source(query), self.source(key)
-        return None if None in sources else sources[0] == sources[1]
-
-    def add_product(
-        self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], result: Tensor
-    ) -> None:
+    def add_product(self, call: TorchCall) -> None:
         """beta input + alpha left right."""
-        given = {**dict(zip(("input", "batch1", "batch2"), arguments, strict=False)), **named}
-        left, right = given["batch1"], given["batch2"]
-        if isinstance(weights := self.of(left), Weights) and weights.key_axis == -1:
-            self.reach(weights, left, right)
+        left, right = call.get(1, "batch1"), call.get(2, "batch2")
+        if not isinstance(left, Tensor) or not isinstance(right, Tensor):
             return
-        self.score(left, right, result)
-        known = self.of(result)
-        assert isinstance(known, Scores)
-        self.note(result, replace(known, scale=float(given.get("alpha", 1))))
+        if isinstance(known := self.of(left), Weights) and known.key_axis == -1:
+            self.reach(known, left, -2, right)
+        elif not self.is_of_parameters(right) and not self.is_of_parameters(left):
+            alpha = call.named.get("alpha", 1)
+            self.score(left, right, call.result, float(alpha) if isinstance(alpha, int | float) else 1.0)
 
-    def einsum(
-        self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], result: Tensor
-    ) -> None:
-        """The same by the labels of an equation with two tensors."""
-        equation, *tensors = arguments
+    def einsum(self, call: TorchCall) -> None:
+        """The same by the labels of an equation."""
+        equation, *tensors = call.arguments
         if len(tensors) == 1 and isinstance(tensors[0], tuple | list):
             tensors = [*tensors[0]]
-        if not isinstance(equation, str) or len(tensors) != 2 or "->" not in equation:
+        operands = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
+        if not isinstance(equation, str) or len(operands) != len(tensors) or len(operands) < 2:
             return
-        given, out = equation.replace(" ", "").split("->")
-        labels = [_spelled(part, tensor.ndim) for part, tensor in zip(given.split(","), tensors, strict=True)]
-        out = _spelled(out, result.ndim)
-        for place, tensor in enumerate(tensors):
-            if isinstance(known := self.of(tensor), Weights):
-                other = tensors[1 - place]
-                if labels[place][known.key_axis] not in out:
-                    value, key = labels[1 - place], labels[place][known.key_axis]
-                    lead = [label for label in labels[place][:-2] if label in value]
-                    rest = [label for label in value if label not in (*lead, key)]
-                    order = [value.index(label) for label in (*lead, key, *rest)]
-                    self.reach(known, tensor, other.permute(order) if len(rest) == 1 else None)
-                else:
-                    self.note(
-                        result,
-                        replace(
-                            known,
-                            is_whole=False,
-                            key_axis=out.index(labels[place][known.key_axis]) - len(out),
-                        ),
-                    )
+        if not isinstance(call.result, Tensor):
+            return
+        inputs, out = _labels(equation, operands)
+        for place, tensor in enumerate(operands):
+            known = self.of(tensor)
+            if isinstance(known, Weights):
+                self._einsum_of_weights(known, operands, inputs, out, place, call.result)
                 return
-            if isinstance(known, Scores):
-                if labels[place][-1:] == out[-1:]:
-                    self.note(result, replace(known, is_plain=False))
-                return
-        first, second = tensors
-        if _is_parameter(first) or _is_parameter(second):
-            tensor, of_tensor = (second, labels[1]) if _is_parameter(first) else (first, labels[0])
-            features = [size for label, size in zip(out, result.shape, strict=True) if label not in of_tensor]
-            self.note(result, Projected(id(tensor), torch.Size(features).numel()))
+        if len(operands) > 2:
             return
-        own = [[label for label in out if label in labels[i] and label not in labels[1 - i]] for i in (0, 1)]
-        summed = [label for label in labels[0] if label in labels[1] and label not in out]
-        if len(own[0]) != 1 or len(own[1]) != 1 or not summed:
-            return
-        both = [label for label in out if label in labels[0] and label in labels[1]]
-        query, key = (
-            tensor.permute([of.index(label) for label in (*both, *mine, *summed)]).flatten(-len(summed))
-            if {*of} == {*both, *mine, *summed}
-            else None
-            for tensor, of, mine in zip(tensors, labels, own, strict=True)
-        )
-        if query is not None and key is not None:
-            axes = (out.index(own[0][0]) - len(out), out.index(own[1][0]) - len(out))
-            scores = Scores(query.detach(), key.detach(), 1.0, self.is_self(first, second), *axes)
-            self.note(result, scores)
+        places = [place for place, tensor in enumerate(operands) if self.is_of_parameters(tensor)]
+        if places:
+            place = 1 - places[0]
+            self._einsum_of_parameters(operands[place], inputs[place], out, call.result)
+        else:
+            self._einsum_of_tensors(operands, inputs, out, call.result)
 
-    def softmax(
-        self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], result: Tensor
+    def _einsum_of_weights(
+        self,
+        known: Weights,
+        operands: Sequence[Tensor],
+        inputs: Sequence[str],
+        out: str,
+        place: int,
+        result: Tensor,
     ) -> None:
-        """A softmax over the last axis gives weights, where that is one of keys."""
-        given = [*arguments]
-        scores = given[0] if given else named.get("input", named.get("self"))
-        dim = given[1] if len(given) > 1 else named.get("dim", named.get("axis"))
-        if not isinstance(scores, Tensor) or scores.ndim < 2 or dim not in (-1, scores.ndim - 1):
+        labels = inputs[place]
+        key, others = labels[known.key_axis], inputs[1 - place]
+        rows = [label for label in labels if label in out and label != key]
+        if key in out:
+            query = labels[known.query_axis] if known.query_axis is not None else ""
+            axes = out.index(key) - len(out), out.index(query) - len(out) if query and query in out else None
+            self.note(result, replace(known, is_whole=False, key_axis=axes[0], query_axis=axes[1]))
             return
-        known = self.of(scores)
-        if isinstance(known, Scores):
-            of = known
-            if of.query_axis == -1:  # the product was that of key and query
-                of = replace(of, query=of.key, key=of.query, query_axis=of.key_axis, key_axis=-1)
-            if of.key_axis == -1:
-                self.note(result, Weights(scores.detach(), result.detach(), of))
-        elif isinstance(known, Projected):
-            size = scores.shape[-1]
-            if size == 1 or known.num_features % size:  # the axis is not one of features
-                self.note(result, Weights(scores.detach(), result.detach(), None))
+        alone = [label for label in rows if label not in others]
+        row = labels.index(alone[-1]) - len(labels) if alone else None
+        value = None
+        if len(operands) == 2 and key in others:
+            lead = [label for label in labels if label != key and (row is None or label != labels[row])]
+            with unseen():
+                value = _arranged(operands[1 - place].detach(), others, lead, [key])
+        self.reach(known, operands[place], row, value)
 
-    def reach(self, known: Weights, weights: Tensor, value: Tensor | None) -> None:
-        """Weights met their value."""
-        of = known.of
-        whole = known.softmax if known.is_whole and known.softmax.numel() == weights.numel() else None
-        turned = weights.detach() if known.key_axis == -1 else weights.detach().mT
-        if whole is None or of is None:
-            final = turned if whole is None else whole
-            self._heard(
-                HandmadeAttention(
-                    known.scores, final, _plain(value), None, None, 1.0, of.is_self if of else None
-                )
-            )
+    def _einsum_of_parameters(self, tensor: Tensor, labels: str, out: str, result: Tensor) -> None:
+        features = [axis for axis, label in enumerate(out, -len(out)) if label not in labels]
+        known = self.of(tensor)
+        if isinstance(known, Scores):
+            axes = [
+                None if axis is None else out.find(labels[axis]) - len(out)
+                for axis in (known.left_axis, known.right_axis)
+            ]
+            if all(axis is None or axis >= -len(out) for axis in axes):
+                self.note(result, replace(known, is_plain=False, left_axis=axes[0], right_axis=axes[1]))
+                return
+        self.project(tensor, result, features)
+
+    def _einsum_of_tensors(
+        self, operands: Sequence[Tensor], inputs: Sequence[str], out: str, result: Tensor
+    ) -> None:
+        summed = [label for label in inputs[0] if label in inputs[1] and label not in out]
+        if not summed or any(label not in (*out, *summed) for labels in inputs for label in labels):
             return
-        scores = known.scores
-        if of.query_axis != -2 and scores.ndim >= -of.query_axis:
-            scores, whole = (part.movedim(of.query_axis, -2) for part in (scores, whole))
-        if turned.shape[-2:] == whole.shape[-2:] and turned.shape != whole.shape:
-            scores, whole = (part.reshape(turned.shape) for part in (scores, whole))
-        lead = whole.shape[:-2]
-        query, key = (_with_lead(part, lead) for part in (of.query, of.key))
-        plain = of.is_plain and query is not None and key is not None
-        heard = HandmadeAttention(
-            scores,
-            whole,
-            _with_lead(_plain(value), lead),
-            query if plain else None,
-            key if plain else None,
-            of.scale,
-            of.is_self,
-        )
+        tokens: list[str | None] = []
+        for tensor, labels, others in zip(operands, inputs, reversed(inputs), strict=True):
+            alone = [label for label in out if label in labels and label not in others]
+            known = self.of(tensor)
+            features = _feature_axes(tensor, known.features) if isinstance(known, Projected) else ()
+            plain = [label for label in alone if labels.index(label) - len(labels) not in (features or ())]
+            tokens.append(next(reversed(plain or alone), None))
+        if tokens == [None, None]:
+            return
+        lead = [label for label in out if label not in tokens]
+        with unseen():
+            left, right = (
+                _arranged(tensor.detach(), labels, lead, [] if token is None else [token], summed)
+                for tensor, labels, token in zip(operands, inputs, tokens, strict=True)
+            )
+        left_axis, right_axis = (None if token is None else out.index(token) - len(out) for token in tokens)
+        is_self = self._is_self(*operands, are_as_many=left.shape[-2] == right.shape[-2])
+        self.note(result, Scores(left, right, 1.0, is_self, left_axis, right_axis))
+
+    def softmax(self, call: TorchCall) -> None:
+        """A softmax over keys gives weights."""
+        scores, axis = call.get(0, "input", "self"), call.get(1, "dim", "axis")
+        if not isinstance(scores, Tensor) or not isinstance(axis, int) or not scores.ndim:
+            return
+        axis = axis if axis < 0 else axis - scores.ndim
+        known, of = self.of(scores), None
+        query_axis = None
+        if isinstance(known, Scores):
+            of = known.swapped() if axis == known.left_axis else known
+            if of.right_axis != axis:
+                return
+            query_axis = of.left_axis
+        elif isinstance(known, Projected) and axis == -1:
+            features = _feature_axes(scores, known.features)
+            if features is None or {-1, -2} & {*features}:
+                return  # classes, experts, or the features of linear attention
+        else:
+            return
+        if isinstance(call.result, Tensor):
+            with unseen():
+                softmax = Softmax(scores.detach(), call.result.detach(), of, axis)
+            places = tuple(range(-scores.ndim, 0))
+            self.note(call.result, Weights(softmax, axis, query_axis, places=places))
+
+    def reach(self, known: Weights, weights: Tensor, query_axis: int | None, value: Tensor | None) -> None:
+        """Weights met their value (..., key, dim); `query_axis` is that of the product, None without one."""
+        if known.softmax.is_heard:
+            return
+        known.softmax.is_heard = True
+        with unseen():
+            heard = _read(known, weights.detach(), query_axis, None if value is None else value.detach())
         self._heard(heard)
 
-    def carry(self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], result: Any) -> None:
+    def overwrite(self, call: TorchCall) -> None:
+        """Entries of a tensor were set."""
+        if isinstance(known := self.of(call.get(0)), Weights):
+            known.softmax.is_changed = True
+
+    def carry(self, call: TorchCall) -> None:
         """What is known of an argument holds for the result, changed as the function changes it."""
-        for tensor, known in self.first(arguments, named):
-            if isinstance(known, Projected):
-                self.note(result, known)
-            elif isinstance(result, Tensor) and (
-                changed := _changed(known, function, arguments, named, tensor, result)
-            ):
-                self.note(result, changed)
-            elif function in PARTS and isinstance(result, tuple | list):
-                self.note(
-                    result,
-                    replace(known, is_plain=False)
-                    if isinstance(known, Scores)
-                    else replace(known, is_whole=False),
-                )
-            return
+        known = [(tensor, about) for tensor in call.tensors() if (about := self.of(tensor)) is not None]
+        for tensor, about in known:
+            if isinstance(about, Weights):
+                self.note(call.result, self._carried_weights(about, tensor, call))
+                return
+        scores = [(tensor, about) for tensor, about in known if isinstance(about, Scores)]
+        if scores:
+            tensor, about = next((pair for pair in scores if pair[1].is_plain), scores[0])
+            self.note(call.result, _carried_scores(about, tensor, call))
+        elif known:
+            self._carry_projected(known, call)
+        elif call.function in VIEWING and call.arguments and isinstance(call.arguments[0], nn.Parameter):
+            self.note(call.result, OF_PARAMETERS)
 
-
-def _changed(
-    known: Scores | Weights,
-    function: Any,
-    arguments: Sequence[Any],
-    named: Mapping[str, Any],
-    tensor: Tensor,
-    result: Tensor,
-) -> Scores | Weights | None:
-    """Scores or weights after a function; None where they are no longer that."""
-    if function in TURNS or function in MOVES:
-        return _moved(known, function, arguments, named, tensor.ndim)
-    if function in PARTS:
-        if result.ndim != tensor.ndim or result.shape[-2] != tensor.shape[-2]:
-            return known if result.numel() == tensor.numel() else None
-        return replace(known, is_plain=False) if isinstance(known, Scores) else replace(known, is_whole=False)
-    if function in SHAPES:
-        is_same = result.shape[-1] == tensor.shape[-1] or known.key_axis != -1
-        return known if is_same and result.numel() >= tensor.numel() else None
-    if isinstance(known, Weights):
-        return known if function not in BENT else None
-    if function in BENT:
-        return replace(known, scale=1.0, is_plain=False) if function in _functions("clamp", "clip") else known
-    if function in SCALINGS or function in DIVISIONS:
-        others = [value for value in (*arguments, *named.values()) if value is not tensor]
-        factor = _number(others[0]) if others else None
-        if factor is None:
-            return replace(known, is_plain=False)
-        if function in DIVISIONS:
-            return (
-                None
-                if arguments and arguments[0] is not tensor
-                else replace(known, scale=known.scale / factor)
+    def _carry_projected(self, known: Sequence[tuple[Tensor, Followed]], call: TorchCall) -> None:
+        parts = [about for _, about in known if isinstance(about, Projected)]
+        merged = parts[0]
+        if any(part is not merged for part in parts):
+            sources, parents = (
+                frozenset[Source]().union(*(getattr(part, name) for part in parts))
+                for name in ("sources", "parents")
             )
-        return replace(known, scale=known.scale * factor)
-    return known
+            merged = replace(merged, sources=sources, parents=parents)
+        for result in call.result if isinstance(call.result, tuple | list) else (call.result,):
+            if isinstance(result, Tensor):
+                if merged is OF_PARAMETERS:
+                    self.note(result, merged)
+                else:
+                    features = _carried_features(merged.features, known[0][0], call, result)
+                    self.note(result, replace(merged, features=features))
+
+    def _carried_weights(self, known: Weights, tensor: Tensor, call: TorchCall) -> Weights | None:
+        function, result = call.function, call.result
+        if function in OVERWRITING or call.named.get("inplace") is True:
+            known.softmax.is_changed = True
+        if function in MOVES | SHAPES | PARTS:
+            axes = _axes_after(call, tensor)
+            key_axis = axes[known.key_axis] if axes else None
+            if axes is None or key_axis is None:
+                return None
+            first = result[0] if isinstance(result, tuple | list) else result
+            assert isinstance(first, Tensor)
+            return replace(
+                known,
+                key_axis=key_axis,
+                query_axis=None if known.query_axis is None else axes[known.query_axis],
+                is_whole=known.is_whole and first.numel() >= tensor.numel(),
+                is_moved=known.is_moved or function in MOVES,
+                places=_moved_places(known.places, axes) if function in MOVES else None,
+            )
+        if not isinstance(result, Tensor):
+            return None
+        if function in JOINS:
+            return replace(known, is_whole=False)
+        if function in DROPOUTS:
+            return replace(known, is_dropped=True)
+        is_plain = known.is_whole and not known.is_dropped and not known.is_moved
+        if function in FILLS and is_plain and result.shape == known.softmax.result.shape:
+            with unseen():
+                filled = replace(known.softmax, result=result.detach(), is_changed=False)
+            return replace(known, softmax=filled)
+        if function in FILLS | CASTS | SCALINGS | DIVISIONS:
+            return known
+        return replace(known, is_whole=False) if function in SUMS else None
 
 
-def _moved(
-    known: Scores | Weights, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], ndim: int
-) -> Scores | Weights:
-    """The same after axes moved: where they are now, a tensor whose sizes all differ shows."""
-    sizes = range(2, 2 + ndim)
-    moved = function(torch.empty(()).expand(*sizes), *arguments[1:], **named)
-
-    def place(axis: int) -> int:
-        return [*moved.shape].index(sizes[axis]) - ndim
-
-    if isinstance(known, Weights):
-        return replace(known, key_axis=place(known.key_axis))
-    return replace(known, key_axis=place(known.key_axis), query_axis=place(known.query_axis))
+VIEWING = MOVES | SHAPES | PARTS | CASTS
+OF_PARAMETERS = Projected(frozenset())
+"""A view of parameters."""
+MOST_SOURCES = 4096
+ADDMMS = _functions("addmm")
+LAST_NORMS = _functions("layer_norm", "rms_norm", "normalize")
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, int | float):
-        return float(value)
-    return float(value) if isinstance(value, Tensor) and value.numel() == 1 else None
-
-
-def _is_parameter(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter) or (isinstance(tensor._base, nn.Parameter))
-
-
-def _plain(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach()
-
-
-def _with_lead(part: Tensor | None, lead: torch.Size) -> Tensor | None:
-    """The tensor with these leading axes, where it has as many matrices, or fewer that are shared."""
-    if part is None:
+def _carried_scores(known: Scores, tensor: Tensor, call: TorchCall) -> Scores | None:
+    """Scores after a function; None where they are no longer that."""
+    function, result = call.function, call.result
+    if function in MOVES | SHAPES | PARTS:
+        return _rearranged(known, tensor, call)
+    if not isinstance(result, Tensor):
         return None
-    own = part.shape[:-2]
-    if own == lead:
+    if function in JOINS:
+        return replace(known, is_plain=False)
+    if function in SCALINGS | DIVISIONS:
+        if function in DIVISIONS and call.get(0, "input", "self") is not tensor:
+            return None
+        others = [value for value in (*call.arguments, *call.named.values()) if value is not tensor]
+        return _scaled(known, tensor, others[0] if others else None, is_divided=function in DIVISIONS)
+    if function in (SUMS | FILLS | CASTS | DROPOUTS) and result.ndim >= tensor.ndim:
+        if function in SUBTRACTIONS and call.get(1, "other") is tensor:
+            return replace(known, scale=-known.scale)
+        return known
+    return replace(known, scale=-known.scale) if function in NEGATIONS else None
+
+
+SUBTRACTIONS = _functions("sub", "subtract")
+NEGATIONS = _functions("neg")
+
+
+def _scaled(known: Scores, tensor: Tensor, factor: object, *, is_divided: bool) -> Scores:
+    """Scores times a number or a tensor, which is a factor of the queries where all keys have the same."""
+    if isinstance(factor, Tensor) and factor.numel() == 1 and not factor.is_meta:
+        factor = float(factor)
+    if isinstance(factor, int | float):
+        return replace(known, scale=known.scale / factor if is_divided else known.scale * factor)
+    axes = known.left_axis, known.right_axis
+    if not isinstance(factor, Tensor) or None in axes or factor.ndim > tensor.ndim:
+        return replace(known, is_plain=False)
+    with unseen():
+        factor = factor.detach().reshape(*[1] * (tensor.ndim - factor.ndim), *factor.shape)
+        factor = _placed(1 / factor if is_divided else factor, *axes)
+        lead = tensor_lead(tensor, axes)
+        if factor.shape[-1] == 1 and (left := with_lead(known.left, lead)) is not None:
+            return replace(known, left=left * factor)
+        if factor.shape[-2] == 1 and (right := with_lead(known.right, lead)) is not None:
+            return replace(known, right=right * factor.mT)
+    return known  # a mask of zeros and ones
+
+
+def _rearranged(known: Scores, tensor: Tensor, call: TorchCall) -> Scores | None:
+    """Scores in a view, with the leading axes of the two tensors as it has them."""
+    axes = _axes_after(call, tensor)
+    first = call.result[0] if isinstance(call.result, tuple | list) else call.result
+    if axes is None or not isinstance(first, Tensor):
+        return None
+    left_axis, right_axis = (
+        None if axis is None else axes[axis] for axis in (known.left_axis, known.right_axis)
+    )
+    is_plain = known.is_plain and first.numel() >= tensor.numel()
+    for axis, after in ((known.left_axis, left_axis), (known.right_axis, right_axis)):
+        if axis is not None and tensor.shape[axis] > 1:
+            if after is None and left_axis is None and right_axis is None:
+                return None
+            is_plain = is_plain and after is not None and first.shape[after] == tensor.shape[axis]
+    rearranged = replace(known, left_axis=left_axis, right_axis=right_axis, is_plain=is_plain)
+    if not is_plain:
+        return rearranged
+    before = tensor_lead(tensor, (known.left_axis, known.right_axis))
+    lead = tensor_lead(first, (left_axis, right_axis))
+    order = None
+    if call.function in MOVES:
+        places = [axis for axis in range(-tensor.ndim, 0) if axis not in (known.left_axis, known.right_axis)]
+        order = sorted(range(len(places)), key=lambda place: axes[places[place]] or 0)
+    with unseen():
+        left, right = (_led_again(part, before, lead, order) for part in (known.left, known.right))
+    if left is None or right is None:
+        return replace(rearranged, is_plain=False)
+    return replace(rearranged, left=left, right=right)
+
+
+def _led_again(
+    part: Tensor, before: torch.Size, lead: torch.Size, order: Sequence[int] | None
+) -> Tensor | None:
+    """A tensor with the leading axes `lead` instead of `before`, by a new order of them or a view."""
+    missing = len(before) - (part.ndim - 2)
+    if missing < 0:
+        return None
+    if order is not None:
+        part = part.reshape(*[1] * missing, *part.shape)
+        return part.permute(*order, -2, -1)
+    expanded = with_lead(part, before)
+    return None if expanded is None else with_lead(expanded, lead)
+
+
+def tensor_lead(tensor: Tensor, axes: Sequence[int | None]) -> torch.Size:
+    """The sizes of a tensor but for some axes."""
+    return torch.Size(size for axis, size in enumerate(tensor.shape, -tensor.ndim) if axis not in axes)
+
+
+def with_lead(part: Tensor, lead: torch.Size) -> Tensor | None:
+    """A tensor with these leading axes, where it has as many matrices, or fewer that are shared."""
+    lead_of_part = part.shape[:-2]
+    if lead_of_part == lead:
         return part
-    if own.numel() == lead.numel():
+    if lead_of_part.numel() == lead.numel():
         return part.reshape(*lead, *part.shape[-2:])
-    is_shared = len(own) <= len(lead)
-    padded = (1,) * (len(lead) - len(own)) + tuple(own)
-    if is_shared and all(size in (1, known) for size, known in zip(padded, lead, strict=True)):
+    padded = (1,) * (len(lead) - len(lead_of_part)) + tuple(lead_of_part)
+    if len(padded) == len(lead) and all(
+        size in (1, wanted) for size, wanted in zip(padded, lead, strict=True)
+    ):
         return part.expand(*lead, *part.shape[-2:])
     return None
 
 
+def _moved_places(
+    places: tuple[int | None, ...] | None, axes: Sequence[int | None]
+) -> tuple[int | None, ...] | None:
+    if places is None:
+        return None
+    return tuple(None if place is None else axes[place] for place in places)
+
+
+def _value_in_order(known: Weights, reached: Tensor, query_axis: int | None, value: Tensor) -> Tensor | None:
+    """A value with its leading axes in the order that they have where the weights are read."""
+    if not known.is_whole:
+        return value
+    if known.places is None or value.ndim != reached.ndim + (query_axis is None):
+        return None
+    lead = [axis for axis in range(-reached.ndim, 0) if axis not in (query_axis, known.key_axis)]
+    order = [lead.index(place) for place in known.places if place in lead]
+    return value.permute(*order, -2, -1)
+
+
+def _placed(tensor: Tensor, query_axis: int | None, key_axis: int | None) -> Tensor:
+    """A tensor with the axis of queries before that of keys at the end; of a single query without an axis."""
+    assert key_axis is not None
+    if query_axis is None:
+        return tensor.movedim(key_axis, -1).unsqueeze(-2)
+    return tensor.movedim((query_axis, key_axis), (-2, -1))
+
+
+def _read(known: Weights, reached: Tensor, query_axis: int | None, value: Tensor | None) -> HandmadeAttention:
+    """The attention of weights that reached a product."""
+    softmax, of = known.softmax, known.softmax.of
+    query = key = None
+    if known.is_whole and of is not None:
+        scores, weights = (
+            _placed(part, of.left_axis, of.right_axis) for part in (softmax.scores, softmax.weights())
+        )
+        if of.is_plain:
+            query, key = (with_lead(part, weights.shape[:-2]) for part in (of.left, of.right))
+    else:
+        scores, weights = softmax.scores, reached
+        if known.is_whole and not known.is_moved and scores.numel() == reached.numel():
+            scores, weights = (part.reshape(reached.shape) for part in (scores, softmax.weights()))
+            scores = _placed(scores, query_axis, known.key_axis)
+        elif of is not None:
+            scores = _placed(scores, of.left_axis, of.right_axis)
+        weights = _placed(weights, query_axis, known.key_axis)
+    if value is not None:
+        value = _value_in_order(known, reached, query_axis, value) if known.is_moved else value
+        value = None if value is None else with_lead(value, weights.shape[:-2])
+    if query is None or key is None:
+        query = key = None
+    scale = 1.0 if of is None else of.scale
+    return HandmadeAttention(scores, weights, value, query, key, scale, None if of is None else of.is_self)
+
+
+# Axes
+
+
+def _axes_after(call: TorchCall, tensor: Tensor) -> list[int | None] | None:
+    """Where each axis of a tensor lies in a view of it; None for one that is gone, or for what is no view."""
+    if call.function in INDEXING:
+        index = call.get(1)
+        for part in index if isinstance(index, tuple) else (index,):
+            if not (part is None or part is Ellipsis or isinstance(part, slice) or type(part) is int):
+                return None
+    sizes = range(2, 2 + tensor.ndim) if call.function in MOVES else tensor.shape
+    with unseen():
+        before = torch.empty(*sizes, device="meta")
+        after = call.instead_of(tensor, before)
+        first = after[0] if isinstance(after, tuple | list) else after
+    assert isinstance(first, Tensor)
+    free = {axis: (first.stride(axis), first.shape[axis]) for axis in range(-first.ndim, 0)}
+    axes: list[int | None] = [None] * tensor.ndim
+    for is_cut in (False, True):
+        for axis in range(-1, -tensor.ndim - 1, -1):
+            stride, size = before.stride(axis), before.shape[axis]
+            places = [
+                place
+                for place, (its_stride, its_size) in free.items()
+                if its_stride == stride and (its_size == size or (is_cut and 1 < its_size < size))
+            ]
+            if axes[axis] is None and places:
+                axes[axis] = max(places)
+                del free[max(places)]
+    return axes
+
+
+INDEXING = _functions("getitem")
+
+
+def _spans(result: Tensor, axes: Sequence[int]) -> Spans:
+    return tuple((result.stride(axis), result.stride(axis) * result.shape[axis]) for axis in axes)
+
+
+def _feature_axes(tensor: Tensor, spans: Spans | None) -> tuple[int, ...] | None:
+    """The axes of features, which count from the end; None where they are not known."""
+    if spans is None or not torch._C._has_storage(tensor):
+        return None
+    return _axes_within(tensor.shape, tensor.stride(), spans)
+
+
+def _axes_within(sizes: Sequence[int], strides: Sequence[int], spans: Spans) -> tuple[int, ...]:
+    axes = zip(range(-len(sizes), 0), sizes, strides, strict=True)
+    return tuple(
+        axis
+        for axis, size, stride in axes
+        if size > 1 and any(start <= stride and stride * size <= end for start, end in spans)
+    )
+
+
+def _carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, result: Tensor) -> Spans | None:
+    """The spans of features in the result of a function, by the memory of its argument."""
+    if spans is None or not torch._C._has_storage(tensor) or not torch._C._has_storage(result):
+        return None
+    if call.function in SUMMING:
+        return None if -1 not in _axes_of_sum(call, tensor) else _without_last(spans, tensor, result)
+    if tensor.untyped_storage()._cdata == result.untyped_storage()._cdata:
+        return spans
+    axes = _axes_within(tensor.shape, tensor.stride(), spans)
+    if call.function in SHAPES:  # copied, in the order of its axes
+        rows = [1]
+        for size in reversed(tensor.shape[1:]):
+            rows.append(rows[-1] * size)
+        strides = rows[::-1]
+        return tuple((strides[axis], strides[axis] * tensor.shape[axis]) for axis in axes)
+    if result.ndim < tensor.ndim or call.function in STACKS:
+        return None
+    return _spans(result, axes)
+
+
+SUMMING = _functions("sum")
+STACKS = _functions("stack", "view_as_complex", "view_as_real")
+
+
+def _axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:
+    given = call.get(1, "dim", "axis")
+    axes = [axis for axis in (given if isinstance(given, tuple | list) else (given,)) if type(axis) is int]
+    return [axis if axis < 0 else axis - tensor.ndim for axis in axes]
+
+
+def _without_last(spans: Spans, tensor: Tensor, result: Tensor) -> Spans | None:
+    """The spans of features of what was summed over the last axis."""
+    axes = [axis for axis in _axes_within(tensor.shape, tensor.stride(), spans) if axis != -1]
+    return _spans(result, [axis + tensor.ndim - result.ndim for axis in axes])
+
+
+# Equations
+
+
+def _labels(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
+    """The labels of the operands and of the result, with a digit for each axis of an ellipsis."""
+    given, arrow, out = equation.replace(" ", "").partition("->")
+    inputs = [_spelled(part, tensor.ndim) for part, tensor in zip(given.split(","), operands, strict=True)]
+    if not arrow:
+        every = "".join(inputs)
+        digits = sorted({label for label in every if label.isdigit()}, reverse=True)
+        return inputs, "".join([*digits, *sorted(x for x in {*every} if every.count(x) == 1 and x.isalpha())])
+    widest = max((part for part in inputs), key=lambda part: sum(map(str.isdigit, part)))
+    return inputs, out.replace("...", "".join(filter(str.isdigit, widest)))
+
+
 def _spelled(labels: str, ndim: int) -> str:
-    """The labels of an equation with a capital for each axis of its ellipsis."""
     missing = ndim - len(labels.replace("...", ""))
-    return labels.replace("...", "ZYXWVU"[6 - missing :] if missing else "")
+    return labels.replace("...", "9876543210"[10 - missing :])
 
 
-_STEPS: dict[Any, Callable[..., None]] = {
-    **dict.fromkeys(CARRIED, Follower.carry),
-    **dict.fromkeys(PROJECTIONS, Follower.project),
-    **dict.fromkeys({*MATMULS, *REVERSED}, Follower.multiply),
-    **dict.fromkeys(BADDBMM, Follower.add_product),
-    **dict.fromkeys(EINSUMS, Follower.einsum),
+def _arranged(
+    tensor: Tensor,
+    labels: str,
+    lead: Sequence[str],
+    token: Sequence[str],
+    summed: Sequence[str] | None = None,
+) -> Tensor:
+    """(..., token, dim): leading axes by their labels, of size 1 where it has none; `summed` become dim."""
+    rest = [label for label in labels if label not in (*lead, *token)] if summed is None else [*summed]
+    there = [label for label in (*lead, *token, *rest) if label in labels]
+    arranged = tensor.permute([labels.index(label) for label in there])
+    sizes = [tensor.shape[labels.index(label)] if label in labels else 1 for label in (*lead, *token)]
+    if not token:
+        sizes.append(1)
+    return arranged.reshape(*sizes, -1)
+
+
+STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
+    **dict.fromkeys(CARRYING, Follower.carry),
+    **dict.fromkeys(NORMS, Follower.normalise),
+    **dict.fromkeys({functional.linear, *ADDMMS}, Follower.linear),
+    **dict.fromkeys(CONVOLUTIONS, Follower.convolve),
+    **dict.fromkeys(MATMULS, Follower.multiply),
+    **dict.fromkeys(_functions("baddbmm"), Follower.add_product),
+    **dict.fromkeys({torch.einsum, torch.functional.einsum}, Follower.einsum),
     **dict.fromkeys(SOFTMAXES, Follower.softmax),
+    **dict.fromkeys(_functions("setitem"), Follower.overwrite),
 }

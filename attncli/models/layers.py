@@ -19,7 +19,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.engines import FusedAttention, attend
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
-from attncli.core.masks import HIDDEN_BY_A_HEAD, HIDES, parts_of_mask
+from attncli.core.mask_tensors import HIDDEN_BY_A_HEAD, HIDES, parts_of_mask
 from attncli.core.process import SharedChange
 from attncli.core.row_tiles import TILE, GivenWeights
 from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack

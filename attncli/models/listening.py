@@ -22,10 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
-from attncli.core.masks import HIDES, parts_of_mask, recognised
+from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.by_hand import Follower, HandmadeAttention
@@ -161,7 +160,7 @@ class Listener(TorchFunctionMode):
             return
         if self.patterns is None or self._matches(running.path()):
             self._threads.pushed_at = len(running.stack)
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, module: nn.Module, _inputs: object, _output: object) -> None:
         stack = self.running.stack
@@ -169,7 +168,7 @@ class Listener(TorchFunctionMode):
         pushed_at = getattr(self._threads, "pushed_at", None)
         if pushed_at is not None and len(stack) < pushed_at:
             self._threads.pushed_at = None
-            self.__exit__(None, None, None)
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if not stack and (follower := getattr(self._follower, "of_thread", None)) is not None:
             follower.clear()
 
@@ -346,9 +345,9 @@ def reading() -> Iterator[None]:
     with (
         torch.no_grad(),
         torch.autocast("cpu", enabled=False),
-        torch.autocast("cuda", enabled=False) if torch.cuda.is_initialized() else ExitStack(),
+        torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else ExitStack(),
         torch._C.DisableTorchFunction(),
-        _disable_current_modes(),
+        torch.utils._python_dispatch._disable_current_modes(),
     ):
         yield
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import attncli
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Marks, Patterns, ScoreRules, Visibility, Wanted
-from attncli.core.masks import parts_of_mask, recognised
+from attncli.core.mask_tensors import parts_of_mask, recognised
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.measure import growing_texts, recorded
