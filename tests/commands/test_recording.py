@@ -16,9 +16,11 @@ from attncli.measure.recorded import Recorder
 from attncli.models.listening import Listener
 from attncli.records.recordings import RecordedHeads, RecordedModule
 from attncli.report import Report
+from attncli.runs.report_values import Expectations, parse_conditions, values_of
 from attncli.saved import read_reports
 from attncli.views.recording_screens import alike_modules, modules_grid
 from tests.conftest import Attn
+from tests.views.browser.browsing import after, screen_text
 from tests.views.test_views import shown as shown_as
 
 TOKENS = ["the", "cat", "sat", "on", "the", "mat", "because", "the", "cat", "was", "tired"]
@@ -150,3 +152,21 @@ def test_a_long_path_keeps_its_end() -> None:
     grid = modules_grid(alike_modules(modules_of("x" * 100 + ".attn")), 80, several=True)
     (path,) = grid.columns[0].cells
     assert path.startswith("…") and path.endswith("x.attn")
+
+
+def test_one_looks_through_it(folder: Path) -> None:
+    (report,) = read_reports(str(folder / "one.json")).reports
+    assert after(report, "down", "right").place == (1, 1)
+    over_other_tokens = ("down", "down", "down")
+    assert after(report, *over_other_tokens).place == (3, 0)
+    text = screen_text(report, *over_other_tokens)
+    assert "nan" not in text.lower() and "[U]U" in text
+
+
+@pytest.mark.parametrize("name", ["one", "four"])
+def test_conditions_are_checked_in_it(folder: Path, name: str) -> None:
+    (report,) = read_reports(str(folder / f"{name}.json")).reports
+    conditions = parse_conditions(["entropy < 0.1", "max_weight <= 1"], "--expect", numbers_only=True)
+    expectations = Expectations(conditions)
+    (line,) = expectations.broken(*values_of(report))
+    assert line.startswith("expected entropy < 0.1: got ") and not expectations.unmet()
