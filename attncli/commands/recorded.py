@@ -118,7 +118,9 @@ def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
     ]
     before: list[Box | None] = [None] * (count - len(patches))
     boxes = (*before, *patches)
-    return Picture(Path(file).name, size, (0.0, 0.0, float(image.width), float(image.height)), png.getvalue(), boxes)
+    return Picture(
+        Path(file).name, size, (0.0, 0.0, float(image.width), float(image.height)), png.getvalue(), boxes
+    )
 
 
 def _looks(
