@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from threading import RLock
 from typing import Literal, NamedTuple
 
@@ -12,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Visibility, Wanted
+from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Patterns, Visibility, Wanted
 from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 from attncli.measure.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
@@ -34,14 +35,37 @@ from attncli.records.columns import Records
 from attncli.records.recordings import RecordedHeads, RecordedModule
 from attncli.records.surveys import NAMING, RestOfHead, Stack
 
+WHOLE_PICTURE = 400
+"""Tokens of a picture up to which all weights are kept."""
 MOST_COPIED = 2**27
 """Bytes of queries and keys that are copied at most, for steps of a generation that may follow."""
 MOST_PLANS = 8
 """Shapes of attention whose patterns are kept: most programs have a few alone."""
 MOST_RECOGNISED = 2**22
 """Entries of a matrix of what is seen up to which it is named."""
+FIRST_FOUR = "sink_mass_4"
+EMPTY = ("duplicate_token", "induction", "special_mass")
+"""The patterns that no row has where tokens have no names."""
+OF_NEIGHBOURS = {"previous_token": -1, "next_token": 1, "current_token": 0}
+"""The patterns of one key alone, and where it stands beside its query."""
 STACKS = ("self", "cross")
 MOST_NAMED = 3
+
+
+class NeighbourPatterns(Patterns):
+    """The patterns of tokens that all differ, of which none is special: the first keys, those beside a
+    query, and its own.
+    """
+
+    @cached_property
+    def rows(self) -> Bool[Tensor, "text pattern query"]:
+        """The rows in which a pattern is not empty: those whose one key is there."""
+        num_texts, count = self.ids.shape
+        queries = torch.arange(count, device=self.ids.device)
+        first = torch.full_like(queries, self.first_key)
+        keys = [first if name == FIRST_FOUR else queries + OF_NEIGHBOURS[name] for name in self.names]
+        has_key = torch.stack([(key >= self.first_key) & (key < count) & (key >= 0) for key in keys])
+        return has_key.expand(num_texts, -1, -1)
 
 
 class MeasuredCall(NamedTuple):
@@ -114,7 +138,9 @@ class Recorder:
         whole_tokens: int = 256,
         calls: int | Literal["all", "last"] = "all",
     ) -> None:
-        self.tokens, self.grid, self.whole_tokens, self.calls = tokens, grid, whole_tokens, calls
+        self.tokens, self.grid, self.calls = tokens, grid, calls
+        # Blocks of neighbouring tokens are none of a picture.
+        self.whole_tokens = whole_tokens if grid is None else max(whole_tokens, WHOLE_PICTURE)
         self.modules: dict[tuple[str, str], HeardModule] = {}
         self.num_copied = 0
         self._lock = RLock()
@@ -217,8 +243,8 @@ class Recorder:
         measured = MeasuredCall(
             _on_host(head_numbers(layers)[0]),
             _on_host(head_numbers(rest)[0]),
-            [stacks_of(layers, text)[place.stack] for text in texts],
-            [stacks_of(rest, text)[place.stack] for text in texts],
+            [_with_empty(stacks_of(layers, text)[place.stack], place.kind) for text in texts],
+            [_with_empty(stacks_of(rest, text)[place.stack], place.kind) for text in texts],
         )
         return measured, _maps_of(of_first)
 
@@ -246,11 +272,20 @@ class Recorder:
         asked = torch.ones_like(special)
         ids = self._ids(count).expand(num_texts, -1).to(device) if is_square else None
         wanted = wanted_scores(ids, Marks(special, asked, asked), places=places)
+        assert wanted.patterns is not None
+        names = wanted.patterns.names
+        if is_square and places is None and not self._has_names(count):
+            names = tuple(name for name in names if name not in EMPTY)
+            of_places = NeighbourPatterns if OF_NEIGHBOURS.keys() | {FIRST_FOUR} >= {*names} else Patterns
+            wanted = replace(wanted, patterns=of_places(names, wanted.patterns.ids, wanted.patterns.marks))
         return replace(wanted, rest=without_first_key(wanted))
+
+    def _has_names(self, count: int) -> bool:
+        return self.tokens is not None and len(self.tokens) == count
 
     def _ids(self, count: int) -> Tensor:
         """Equal numbers for tokens of equal names; without names all tokens differ."""
-        if self.tokens is None or len(self.tokens) != count:
+        if self.tokens is None or not self._has_names(count):
             return torch.arange(count)
         numbers = {name: number for number, name in enumerate(dict.fromkeys(self.tokens))}
         return torch.tensor([numbers[name] for name in self.tokens])
@@ -321,7 +356,7 @@ class Recorder:
 
     def names_of(self, count: int) -> list[str]:
         """The names of so many tokens: as given, or by their places on the grid; else none."""
-        if self.tokens is not None and len(self.tokens) == count:
+        if self.tokens is not None and self._has_names(count):
             return [*self.tokens]
         if self.grid is None or count < self.grid[0] * self.grid[1]:
             return []
@@ -358,6 +393,13 @@ class Recorder:
             for module in modules
             if _shapes(module.maps) != _shapes(modules[0].maps)
         ]
+
+
+def _with_empty(stack: Stack, kind: str) -> Stack:
+    """With the patterns that no row has, of which nothing was computed."""
+    if kind == "cross" or "neighbour" in stack.num_rows:
+        return stack
+    return stack._replace(num_rows={**dict.fromkeys(EMPTY, 0), **stack.num_rows})
 
 
 def _shapes(maps: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:

@@ -1,15 +1,52 @@
 """Attention that a program computes itself: from a product over a softmax to the product that it reaches."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
+
+from attncli.models.torch_calls import (
+    ADDMMS,
+    CARRYING,
+    CASTS,
+    CONVOLUTIONS,
+    COPIES,
+    DIVISIONS,
+    DROPOUTS,
+    FILLS,
+    JOINS,
+    LAST_NORMS,
+    MATMULS,
+    MOVES,
+    NEGATIONS,
+    NORMS,
+    OVERWRITING,
+    PARTS,
+    SCALINGS,
+    SHAPES,
+    SOFTMAXES,
+    SUBTRACTIONS,
+    SUMS,
+    VIEWING,
+    Spans,
+    TorchCall,
+    arranged,
+    axes_after,
+    carried_features,
+    feature_axes,
+    functions_named,
+    labels_of,
+    led_again,
+    places_after,
+    spans_of,
+    tensor_lead,
+    unseen,
+    with_lead,
+)
 
 
 @dataclass(frozen=True)
@@ -31,39 +68,8 @@ class HandmadeAttention:
     is_self: bool | None
 
 
-class TorchCall(NamedTuple):
-    """A call of one of torch's functions, and what it gave."""
-
-    function: Callable[..., object]
-    arguments: Sequence[object]
-    named: Mapping[str, object]
-    result: object
-
-    def get(self, place: int, *names: str) -> object:
-        """An argument by its place or one of its names; None where it is not given."""
-        if place < len(self.arguments):
-            return self.arguments[place]
-        return next((self.named[name] for name in names if name in self.named), None)
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Those among the arguments, and in lists among them."""
-        for value in (*self.arguments, *self.named.values()):
-            if isinstance(value, Tensor):
-                yield value
-            elif isinstance(value, tuple | list):
-                yield from (part for part in value if isinstance(part, Tensor))
-
-    def instead_of(self, tensor: Tensor, other: Tensor) -> object:
-        """What the function gives for another tensor in the place of one."""
-        arguments = [other if value is tensor else value for value in self.arguments]
-        named = {name: other if value is tensor else value for name, value in self.named.items()}
-        return self.function(*arguments, **named)
-
-
 Source = tuple[int, int]
 """Memory by its number, and the place in it where a tensor begins."""
-Spans = tuple[tuple[int, int], ...]
-"""Strides, from and to, within which an axis is one of features."""
 
 
 @dataclass(frozen=True)
@@ -145,67 +151,6 @@ class Weights:
 
 
 Followed = Projected | Scores | Weights
-
-
-def _functions(*names: str) -> set[Callable[..., object]]:
-    """torch's functions of these names, the tensors' methods and operators, and those in place."""
-    forms = [form for name in names for form in (name, f"{name}_", f"__{name}__", f"__i{name}__")]
-    holders = (torch, Tensor, functional, torch.special)
-    functions = (getattr(holder, form, None) for holder in holders for form in forms)
-    return {function for function in functions if callable(function)}  # torch.float is a type
-
-
-MATMULS = {*_functions("matmul", "bmm", "mm"), Tensor.__rmatmul__}
-SOFTMAXES = _functions("softmax", "_softmax")
-SCALINGS = {*_functions("mul", "multiply"), Tensor.__rmul__}
-DIVISIONS = _functions("div", "true_divide", "divide", "truediv")
-TURNS = {  # properties, of which the mode is told as this
-    getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH")
-}
-MOVES = TURNS | _functions("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t")
-SHAPES = _functions(
-    *("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "expand_as", "view_as"),
-    *("reshape_as", "ravel", "broadcast_to"),
-)
-PARTS = _functions(
-    *("getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "unsafe_chunk"),
-    "unsafe_split",
-)
-JOINS = _functions("cat", "concat", "concatenate", "pad")
-SUMS = {
-    *_functions("add", "sub", "subtract", "maximum", "max", "minimum", "min", "tril", "triu"),
-    *_functions("masked_scatter", "clamp", "clip", "clamp_min", "clamp_max", "tanh"),
-    Tensor.__radd__,
-}
-"""What they change can be counted as something added to the product."""
-FILLS = _functions("masked_fill", "where", "nan_to_num")
-DROPOUTS = _functions("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d")
-DROPOUTS |= _functions("dropout2d", "dropout3d")
-CASTS = {
-    *_functions("to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone"),
-    *_functions("detach", "cpu", "cuda", "requires_grad"),
-    Tensor.data.__get__,  # type: ignore[attr-defined]
-}
-CONVOLUTIONS = _functions("conv1d", "conv2d", "conv3d")
-NORMS = _functions("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize")
-OVERWRITING = {
-    function
-    for function in (*FILLS, *DROPOUTS, *SCALINGS, *DIVISIONS, *SUMS)
-    if (name := function.__name__).endswith("_") and (not name.endswith("__") or name.startswith("__i"))
-}
-CARRYING = {
-    *(*MOVES, *SHAPES, *PARTS, *JOINS, *SUMS, *FILLS, *DROPOUTS, *CASTS, *SCALINGS, *DIVISIONS),
-    *_functions("neg", "stack", "roll", "repeat", "repeat_interleave", "index_select", "index_copy"),
-    *_functions("view_as_complex", "view_as_real", "addcmul", "lerp", "sum"),
-}
-"""Through these a tensor stays what it was: scores, weights, or a projection of the same tensor."""
-
-
-@contextmanager
-def unseen() -> Iterator[None]:
-    """While it is open, what is computed is no part of the program: its modes do not see it."""
-    with torch.no_grad(), torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
-        yield
 
 
 class Follower:
@@ -313,7 +258,7 @@ class Follower:
             return
         known = self.of(tensor)
         parents = known.sources if isinstance(known, Projected) else frozenset()
-        self.note(result, Projected(self.source(tensor), parents, _spans(result, axes)))
+        self.note(result, Projected(self.source(tensor), parents, spans_of(result, axes)))
 
     # Steps
 
@@ -416,7 +361,7 @@ class Follower:
             return
         if not isinstance(call.result, Tensor):
             return
-        inputs, out = _labels(equation, operands)
+        inputs, out = labels_of(equation, operands)
         for place, tensor in enumerate(operands):
             known = self.of(tensor)
             if isinstance(known, Weights):
@@ -454,7 +399,7 @@ class Follower:
         if len(operands) == 2 and key in others:
             lead = [label for label in labels if label != key and (row is None or label != labels[row])]
             with unseen():
-                value = _arranged(operands[1 - place].detach(), others, lead, [key])
+                value = arranged(operands[1 - place].detach(), others, lead, [key])
         self.reach(known, operands[place], row, value)
 
     def _einsum_of_parameters(self, tensor: Tensor, labels: str, out: str, result: Tensor) -> None:
@@ -480,7 +425,7 @@ class Follower:
         for tensor, labels, others in zip(operands, inputs, reversed(inputs), strict=True):
             alone = [label for label in out if label in labels and label not in others]
             known = self.of(tensor)
-            features = _feature_axes(tensor, known.features) if isinstance(known, Projected) else ()
+            features = feature_axes(tensor, known.features) if isinstance(known, Projected) else ()
             plain = [label for label in alone if labels.index(label) - len(labels) not in (features or ())]
             tokens.append(next(reversed(plain or alone), None))
         if tokens == [None, None]:
@@ -488,7 +433,7 @@ class Follower:
         lead = [label for label in out if label not in tokens]
         with unseen():
             left, right = (
-                _arranged(tensor.detach(), labels, lead, [] if token is None else [token], summed)
+                arranged(tensor.detach(), labels, lead, [] if token is None else [token], summed)
                 for tensor, labels, token in zip(operands, inputs, tokens, strict=True)
             )
         left_axis, right_axis = (None if token is None else out.index(token) - len(out) for token in tokens)
@@ -509,7 +454,7 @@ class Follower:
                 return
             query_axis = of.left_axis
         elif isinstance(known, Projected) and axis == -1:
-            features = _feature_axes(scores, known.features)
+            features = feature_axes(scores, known.features)
             if features is None or {-1, -2} & {*features}:
                 return  # classes, experts, or the features of linear attention
         else:
@@ -530,9 +475,17 @@ class Follower:
         self._heard(heard)
 
     def overwrite(self, call: TorchCall) -> None:
-        """Entries of a tensor were set."""
-        if isinstance(known := self.of(call.get(0)), Weights):
+        """Entries of a tensor were set: of a new one, to what a projection gave."""
+        tensor, known = call.get(0), self.of(call.get(0))
+        given = self.of(call.get(1 if call.function in COPIES else 2, "src"))
+        if isinstance(known, Weights):
             known.softmax.is_changed = True
+        elif isinstance(given, Projected) and (known is None or isinstance(known, Projected)):
+            parts = [given] if known is None else [known, given]
+            merged = replace(_merged(parts), features=None)
+            self.note(tensor, merged)
+            if call.function in COPIES and isinstance(tensor, Tensor):
+                self.note(tensor._base, merged)
 
     def carry(self, call: TorchCall) -> None:
         """What is known of an argument holds for the result, changed as the function changes it."""
@@ -552,19 +505,13 @@ class Follower:
 
     def _carry_projected(self, known: Sequence[tuple[Tensor, Followed]], call: TorchCall) -> None:
         parts = [about for _, about in known if isinstance(about, Projected)]
-        merged = parts[0]
-        if any(part is not merged for part in parts):
-            sources, parents = (
-                frozenset[Source]().union(*(getattr(part, name) for part in parts))
-                for name in ("sources", "parents")
-            )
-            merged = replace(merged, sources=sources, parents=parents)
+        merged = _merged(parts)
         for result in call.result if isinstance(call.result, tuple | list) else (call.result,):
             if isinstance(result, Tensor):
                 if merged is OF_PARAMETERS:
                     self.note(result, merged)
                 else:
-                    features = _carried_features(merged.features, known[0][0], call, result)
+                    features = carried_features(merged.features, known[0][0], call, result)
                     self.note(result, replace(merged, features=features))
 
     def _carried_weights(self, known: Weights, tensor: Tensor, call: TorchCall) -> Weights | None:
@@ -572,7 +519,7 @@ class Follower:
         if function in OVERWRITING or call.named.get("inplace") is True:
             known.softmax.is_changed = True
         if function in MOVES | SHAPES | PARTS:
-            axes = _axes_after(call, tensor)
+            axes = axes_after(call, tensor)
             key_axis = axes[known.key_axis] if axes else None
             if axes is None or key_axis is None:
                 return None
@@ -584,7 +531,7 @@ class Follower:
                 query_axis=None if known.query_axis is None else axes[known.query_axis],
                 is_whole=known.is_whole and first.numel() >= tensor.numel(),
                 is_moved=known.is_moved or function in MOVES,
-                places=_moved_places(known.places, axes) if function in MOVES else None,
+                places=places_after(known.places, axes) if function in MOVES else None,
             )
         if not isinstance(result, Tensor):
             return None
@@ -602,12 +549,20 @@ class Follower:
         return replace(known, is_whole=False) if function in SUMS else None
 
 
-VIEWING = MOVES | SHAPES | PARTS | CASTS
 OF_PARAMETERS = Projected(frozenset())
 """A view of parameters."""
 MOST_SOURCES = 4096
-ADDMMS = _functions("addmm")
-LAST_NORMS = _functions("layer_norm", "rms_norm", "normalize")
+
+
+def _merged(parts: Sequence[Projected]) -> Projected:
+    """What is known of a tensor that was made of several."""
+    if all(part is parts[0] for part in parts):
+        return parts[0]
+    sources, parents = (
+        frozenset(source for part in parts for source in getattr(part, name))
+        for name in ("sources", "parents")
+    )
+    return replace(parts[0], sources=sources, parents=parents)
 
 
 def _carried_scores(known: Scores, tensor: Tensor, call: TorchCall) -> Scores | None:
@@ -629,10 +584,6 @@ def _carried_scores(known: Scores, tensor: Tensor, call: TorchCall) -> Scores | 
             return replace(known, scale=-known.scale)
         return known
     return replace(known, scale=-known.scale) if function in NEGATIONS else None
-
-
-SUBTRACTIONS = _functions("sub", "subtract")
-NEGATIONS = _functions("neg")
 
 
 def _scaled(known: Scores, tensor: Tensor, factor: object, *, is_divided: bool) -> Scores:
@@ -657,7 +608,7 @@ def _scaled(known: Scores, tensor: Tensor, factor: object, *, is_divided: bool) 
 
 def _rearranged(known: Scores, tensor: Tensor, call: TorchCall) -> Scores | None:
     """Scores in a view, with the leading axes of the two tensors as it has them."""
-    axes = _axes_after(call, tensor)
+    axes = axes_after(call, tensor)
     first = call.result[0] if isinstance(call.result, tuple | list) else call.result
     if axes is None or not isinstance(first, Tensor):
         return None
@@ -680,52 +631,10 @@ def _rearranged(known: Scores, tensor: Tensor, call: TorchCall) -> Scores | None
         places = [axis for axis in range(-tensor.ndim, 0) if axis not in (known.left_axis, known.right_axis)]
         order = sorted(range(len(places)), key=lambda place: axes[places[place]] or 0)
     with unseen():
-        left, right = (_led_again(part, before, lead, order) for part in (known.left, known.right))
+        left, right = (led_again(part, before, lead, order) for part in (known.left, known.right))
     if left is None or right is None:
         return replace(rearranged, is_plain=False)
     return replace(rearranged, left=left, right=right)
-
-
-def _led_again(
-    part: Tensor, before: torch.Size, lead: torch.Size, order: Sequence[int] | None
-) -> Tensor | None:
-    """A tensor with the leading axes `lead` instead of `before`, by a new order of them or a view."""
-    missing = len(before) - (part.ndim - 2)
-    if missing < 0:
-        return None
-    if order is not None:
-        part = part.reshape(*[1] * missing, *part.shape)
-        return part.permute(*order, -2, -1)
-    expanded = with_lead(part, before)
-    return None if expanded is None else with_lead(expanded, lead)
-
-
-def tensor_lead(tensor: Tensor, axes: Sequence[int | None]) -> torch.Size:
-    """The sizes of a tensor but for some axes."""
-    return torch.Size(size for axis, size in enumerate(tensor.shape, -tensor.ndim) if axis not in axes)
-
-
-def with_lead(part: Tensor, lead: torch.Size) -> Tensor | None:
-    """A tensor with these leading axes, where it has as many matrices, or fewer that are shared."""
-    lead_of_part = part.shape[:-2]
-    if lead_of_part == lead:
-        return part
-    if lead_of_part.numel() == lead.numel():
-        return part.reshape(*lead, *part.shape[-2:])
-    padded = (1,) * (len(lead) - len(lead_of_part)) + tuple(lead_of_part)
-    if len(padded) == len(lead) and all(
-        size in (1, wanted) for size, wanted in zip(padded, lead, strict=True)
-    ):
-        return part.expand(*lead, *part.shape[-2:])
-    return None
-
-
-def _moved_places(
-    places: tuple[int | None, ...] | None, axes: Sequence[int | None]
-) -> tuple[int | None, ...] | None:
-    if places is None:
-        return None
-    return tuple(None if place is None else axes[place] for place in places)
 
 
 def _value_in_order(known: Weights, reached: Tensor, query_axis: int | None, value: Tensor) -> Tensor | None:
@@ -774,142 +683,14 @@ def _read(known: Weights, reached: Tensor, query_axis: int | None, value: Tensor
     return HandmadeAttention(scores, weights, value, query, key, scale, None if of is None else of.is_self)
 
 
-# Axes
-
-
-def _axes_after(call: TorchCall, tensor: Tensor) -> list[int | None] | None:
-    """Where each axis of a tensor lies in a view of it; None for one that is gone, or for what is no view."""
-    if call.function in INDEXING:
-        index = call.get(1)
-        for part in index if isinstance(index, tuple) else (index,):
-            if not (part is None or part is Ellipsis or isinstance(part, slice) or type(part) is int):
-                return None
-    sizes = range(2, 2 + tensor.ndim) if call.function in MOVES else tensor.shape
-    with unseen():
-        before = torch.empty(*sizes, device="meta")
-        after = call.instead_of(tensor, before)
-        first = after[0] if isinstance(after, tuple | list) else after
-    assert isinstance(first, Tensor)
-    free = {axis: (first.stride(axis), first.shape[axis]) for axis in range(-first.ndim, 0)}
-    axes: list[int | None] = [None] * tensor.ndim
-    for is_cut in (False, True):
-        for axis in range(-1, -tensor.ndim - 1, -1):
-            stride, size = before.stride(axis), before.shape[axis]
-            places = [
-                place
-                for place, (its_stride, its_size) in free.items()
-                if its_stride == stride and (its_size == size or (is_cut and 1 < its_size < size))
-            ]
-            if axes[axis] is None and places:
-                axes[axis] = max(places)
-                del free[max(places)]
-    return axes
-
-
-INDEXING = _functions("getitem")
-
-
-def _spans(result: Tensor, axes: Sequence[int]) -> Spans:
-    return tuple((result.stride(axis), result.stride(axis) * result.shape[axis]) for axis in axes)
-
-
-def _feature_axes(tensor: Tensor, spans: Spans | None) -> tuple[int, ...] | None:
-    """The axes of features, which count from the end; None where they are not known."""
-    if spans is None or not torch._C._has_storage(tensor):
-        return None
-    return _axes_within(tensor.shape, tensor.stride(), spans)
-
-
-def _axes_within(sizes: Sequence[int], strides: Sequence[int], spans: Spans) -> tuple[int, ...]:
-    axes = zip(range(-len(sizes), 0), sizes, strides, strict=True)
-    return tuple(
-        axis
-        for axis, size, stride in axes
-        if size > 1 and any(start <= stride and stride * size <= end for start, end in spans)
-    )
-
-
-def _carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, result: Tensor) -> Spans | None:
-    """The spans of features in the result of a function, by the memory of its argument."""
-    if spans is None or not torch._C._has_storage(tensor) or not torch._C._has_storage(result):
-        return None
-    if call.function in SUMMING:
-        return None if -1 not in _axes_of_sum(call, tensor) else _without_last(spans, tensor, result)
-    if tensor.untyped_storage()._cdata == result.untyped_storage()._cdata:
-        return spans
-    axes = _axes_within(tensor.shape, tensor.stride(), spans)
-    if call.function in SHAPES:  # copied, in the order of its axes
-        rows = [1]
-        for size in reversed(tensor.shape[1:]):
-            rows.append(rows[-1] * size)
-        strides = rows[::-1]
-        return tuple((strides[axis], strides[axis] * tensor.shape[axis]) for axis in axes)
-    if result.ndim < tensor.ndim or call.function in STACKS:
-        return None
-    return _spans(result, axes)
-
-
-SUMMING = _functions("sum")
-STACKS = _functions("stack", "view_as_complex", "view_as_real")
-
-
-def _axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:
-    given = call.get(1, "dim", "axis")
-    axes = [axis for axis in (given if isinstance(given, tuple | list) else (given,)) if type(axis) is int]
-    return [axis if axis < 0 else axis - tensor.ndim for axis in axes]
-
-
-def _without_last(spans: Spans, tensor: Tensor, result: Tensor) -> Spans | None:
-    """The spans of features of what was summed over the last axis."""
-    axes = [axis for axis in _axes_within(tensor.shape, tensor.stride(), spans) if axis != -1]
-    return _spans(result, [axis + tensor.ndim - result.ndim for axis in axes])
-
-
-# Equations
-
-
-def _labels(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
-    """The labels of the operands and of the result, with a digit for each axis of an ellipsis."""
-    given, arrow, out = equation.replace(" ", "").partition("->")
-    inputs = [_spelled(part, tensor.ndim) for part, tensor in zip(given.split(","), operands, strict=True)]
-    if not arrow:
-        every = "".join(inputs)
-        digits = sorted({label for label in every if label.isdigit()}, reverse=True)
-        return inputs, "".join([*digits, *sorted(x for x in {*every} if every.count(x) == 1 and x.isalpha())])
-    widest = max((part for part in inputs), key=lambda part: sum(map(str.isdigit, part)))
-    return inputs, out.replace("...", "".join(filter(str.isdigit, widest)))
-
-
-def _spelled(labels: str, ndim: int) -> str:
-    missing = ndim - len(labels.replace("...", ""))
-    return labels.replace("...", "9876543210"[10 - missing :])
-
-
-def _arranged(
-    tensor: Tensor,
-    labels: str,
-    lead: Sequence[str],
-    token: Sequence[str],
-    summed: Sequence[str] | None = None,
-) -> Tensor:
-    """(..., token, dim): leading axes by their labels, of size 1 where it has none; `summed` become dim."""
-    rest = [label for label in labels if label not in (*lead, *token)] if summed is None else [*summed]
-    there = [label for label in (*lead, *token, *rest) if label in labels]
-    arranged = tensor.permute([labels.index(label) for label in there])
-    sizes = [tensor.shape[labels.index(label)] if label in labels else 1 for label in (*lead, *token)]
-    if not token:
-        sizes.append(1)
-    return arranged.reshape(*sizes, -1)
-
-
 STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys(CARRYING, Follower.carry),
     **dict.fromkeys(NORMS, Follower.normalise),
     **dict.fromkeys({functional.linear, *ADDMMS}, Follower.linear),
     **dict.fromkeys(CONVOLUTIONS, Follower.convolve),
     **dict.fromkeys(MATMULS, Follower.multiply),
-    **dict.fromkeys(_functions("baddbmm"), Follower.add_product),
+    **dict.fromkeys(functions_named("baddbmm"), Follower.add_product),
     **dict.fromkeys({torch.einsum, torch.functional.einsum}, Follower.einsum),
     **dict.fromkeys(SOFTMAXES, Follower.softmax),
-    **dict.fromkeys(_functions("setitem"), Follower.overwrite),
+    **dict.fromkeys(functions_named("setitem") | COPIES, Follower.overwrite),
 }

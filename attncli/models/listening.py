@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from math import prod
@@ -23,12 +23,14 @@ from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
+from attncli.core.layer import PLAIN, AttentionLayer, ScoreRules, Visibility
 from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.by_hand import Follower, HandmadeAttention
+from attncli.models.kernels import KernelCall, Kernels
 from attncli.models.modules import RunningModules
+from attncli.models.torch_calls import unseen
 
 MOST_RECOGNISED = 2**22
 """Entries of a mask that are compared with causal ones and windows."""
@@ -126,6 +128,9 @@ class Listener(TorchFunctionMode):
             stack.callback(before.remove)
             after = register_module_forward_hook(self._leave, always_call=True)
             stack.callback(after.remove)
+            self._kernels = Kernels(self._hear_kernel)
+            stack.callback(self._kernels.restore)
+            self._kernels.replace()
             self._stance = stack
             self._run_uncompiled()
             if self.patterns is None:
@@ -151,7 +156,9 @@ class Listener(TorchFunctionMode):
                     "Modules were called in other threads, which are heard by a recording of their own."
                 ] = None
             return
-        self._run_uncompiled()
+        if not self.running.stack:
+            self._run_uncompiled()
+            self._kernels.replace()
         running = self.running
         running.enter(module)
         if self._is_pushed():
@@ -191,10 +198,27 @@ class Listener(TorchFunctionMode):
 
     # Functions
 
+    def _hear_kernel(self, name: str, read: Callable[[], KernelCall], call: Callable[[], Any]) -> Any:
+        """What a function of another package gives; what it calls itself is not heard."""
+        if not self._is_pushed():
+            return call()
+        self._threads.is_inside = True
+        try:
+            result = call()
+        finally:
+            self._threads.is_inside = False
+        try:
+            self._hear(name, lambda: _of_kernel(read()))
+        except Exception as error:  # whatever it is, the program goes on
+            self.not_heard[f"{self._path()}: {type(error).__name__}: {error}"] += 1
+        return result
+
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
         named = named or {}
+        if getattr(self._threads, "is_inside", False):
+            return function(*arguments, **named)
         if function is functional.multi_head_attention_forward:
             return self._through(arguments, named)
         result = function(*arguments, **named)
@@ -343,11 +367,9 @@ _attention_forward.__kwdefaults__ = functional.multi_head_attention_forward.__kw
 def reading() -> Iterator[None]:
     """While it is open, what is computed is no part of the program: its modes do not see it."""
     with (
-        torch.no_grad(),
         torch.autocast("cpu", enabled=False),
         torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else ExitStack(),
-        torch._C.DisableTorchFunction(),
-        torch.utils._python_dispatch._disable_current_modes(),
+        unseen(),
     ):
         yield
 
@@ -381,16 +403,18 @@ class FusedAttention:
     visibility: Visibility
     scale: float
     mask: Tensor | None = None
+    rules: ScoreRules = PLAIN
 
     def layer(self, places: tuple[int, int]) -> AttentionLayer:
         """The layer of so many texts and heads."""
         lead = self.query.shape[:-2]
         query, key, value = (_four_axes(part, lead, places) for part in (self.query, self.key, self.value))
-        visibility, bias = self.visibility, None
+        visibility, rules = self.visibility, self.rules
         if self.mask is not None:
             mask = _mask_of_places(self.mask, lead, places)
             visibility, bias = _of_mask(mask, query.shape[2], key.shape[2])
-        return AttentionLayer(query, key, value, visibility, self.scale, ScoreRules(bias=bias))
+            rules = replace(rules, bias=bias)
+        return AttentionLayer(query, key, value, visibility, self.scale, rules)
 
 
 def _four_axes(tensor: Tensor, lead: torch.Size, places: tuple[int, int]) -> Tensor:
@@ -510,6 +534,11 @@ def _of_flex(
         mask = added.masked_fill(~mask, -torch.inf)
     plain = Visibility(*shape[2:])
     return FusedAttention(query, key, value, plain, float(scale), mask)
+
+
+def _of_kernel(call: KernelCall) -> FusedAttention:
+    query, key, value = (readable(part) for part in call[:3])
+    return FusedAttention(query, key, value, *call[3:])
 
 
 CHECKED_ROWS = 8

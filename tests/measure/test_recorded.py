@@ -11,7 +11,7 @@ from torch import Tensor
 
 import attncli
 from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
+from attncli.core.layer import AttentionLayer, Marks, Patterns, ScoreRules, Visibility, Wanted
 from attncli.core.mask_tensors import parts_of_mask, recognised
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
@@ -98,6 +98,14 @@ def test_without_names_no_token_is_a_copy_of_another(captured: Any) -> None:
     heads = recorded_heads([call_of(layer.attention, module=layer.module) for layer in captured]).heads
     assert np.isnan(heads.column("induction")).all() and np.isnan(heads.column("duplicate_token")).all()
     assert np.isfinite(heads.column("previous_token")).all()
+    different = [str(number) for number in range(captured[0].attention.shape[2])]
+    of_names = recorded_heads([call_of(layer.attention) for layer in captured[:1]], tokens=different).heads
+    for name in set(of_names.cells) & {*HEAD_STATISTICS} - {
+        "special_mass_mul",
+        "induction_mul",
+        "duplicate_token_mul",
+    }:
+        np.testing.assert_allclose(heads.column(name)[:4], of_names.column(name), atol=1e-6, err_msg=name)
     named = recorded_heads([call_of(captured[0].attention)], tokens=["a"] * captured[0].attention.shape[2])
     assert np.isfinite(named.heads.column("duplicate_token")).all()
 
@@ -321,3 +329,15 @@ def test_masks_have_names() -> None:
     }
     assert [recorded.mask_name(mask) for mask in masks.values()] == [*masks]
     assert growing_texts.without_unused_keys(layer := random_layer(5)) is layer
+
+
+@pytest.mark.parametrize("first_key", [0, 1])
+def test_patterns_of_neighbours_have_the_rows_of_the_general_ones(first_key: int) -> None:
+    none = torch.zeros(2, 7, dtype=torch.bool)
+    settings = (
+        tuple(recorded.OF_NEIGHBOURS),
+        torch.arange(7).expand(2, -1),
+        Marks(none, none, none),
+        first_key,
+    )
+    assert torch.equal(recorded.NeighbourPatterns(*settings).rows, Patterns(*settings).rows)

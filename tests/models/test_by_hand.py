@@ -240,6 +240,26 @@ def test_sizes_of_one_lose_no_axis(tokens: int) -> None:
     check_scaled(heard)
 
 
+def test_pixels_are_tokens_and_weights_stand_on_the_right() -> None:
+    """LDM's AttnBlock: convolutions, and values by turned weights."""
+    norm = nn.GroupNorm(2, DIM)
+    to_query, to_key, to_value = (nn.Conv2d(DIM, DIM, 1) for _ in range(3))
+    picture, kept = torch.randn(TEXTS, DIM, 3, 5), []
+
+    def block() -> Tensor:
+        hidden = norm(picture)
+        q = to_query(hidden).reshape(TEXTS, DIM, 15).permute(0, 2, 1)
+        k, v = to_key(hidden).reshape(TEXTS, DIM, 15), to_value(hidden).reshape(TEXTS, DIM, 15)
+        weights = functional.softmax(torch.bmm(q, k) * int(DIM) ** -0.5, dim=2)
+        kept[:] = [weights]
+        return torch.bmm(v, weights.permute(0, 2, 1)).reshape(TEXTS, DIM, 3, 5)
+
+    heard = the_one(block)
+    assert heard.weights.equal(kept[0]) and heard.is_self is True
+    check_scaled(heard)
+    assert heard.value is not None and heard.value.equal(to_value(norm(picture)).flatten(2).mT)
+
+
 def test_a_bias_and_a_mask_of_windows_are_the_rest() -> None:
     """Swin: windows and texts on one axis, a bias between heads, a mask between windows."""
     windows = 3
@@ -462,6 +482,12 @@ def test_self_and_cross_attention_are_told_apart() -> None:
         """DeepSeek's."""
         return _attended(from_first(first(x)), from_second(second(x)))
 
+    def with_keys_in_parts() -> Tensor:
+        keys = torch.empty(TEXTS, QUERIES, WIDTH)
+        keys[..., :2].copy_(to_key(x)[..., :2])
+        keys[..., 2:] = to_key(x)[..., 2:]
+        return _attended(to_query(x), keys)
+
     def with_fewer_keys() -> Tensor:
         """Segformer's."""
         reduced = norm(to_key(x)[:, ::2])
@@ -479,7 +505,15 @@ def test_self_and_cross_attention_are_told_apart() -> None:
     def halves() -> Tensor:
         return _attended(to_query(two[:TEXTS]), to_key(two[TEXTS:]))
 
-    for program in (with_rotary, with_cache, with_norms, with_low_ranks, with_fewer_keys, of_itself):
+    for program in (
+        with_rotary,
+        with_cache,
+        with_norms,
+        with_low_ranks,
+        with_fewer_keys,
+        of_itself,
+        with_keys_in_parts,
+    ):
         assert the_one(program).is_self is True, program.__name__
     assert the_one(crossed).is_self is False
     assert the_one(unknown).is_self is None and the_one(halves).is_self is None
