@@ -157,7 +157,7 @@ def record(
         folder = Path(name)
         (folder / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
         code = _run(program, folder)
-        if code == NOT_FOUND and not (folder / "python").exists():
+        if code in (NOT_FOUND, NOT_EXECUTABLE) and not (folder / "python").exists():
             return code
         try:
             _show(folder, to)

@@ -188,15 +188,15 @@ def test_a_signal_of_the_program_is_an_exit_code(tmp_path: Path, number: signal.
 
 
 def test_ctrl_c_is_the_program_s(tmp_path: Path) -> None:
-    waits = f"{PROGRAM}import time\nprint('ready', flush=True)\n"
-    running = started(tmp_path, f"{waits}time.sleep(60)\n", "-o", "run.json")
+    waits = "print('ready', flush=True) or time.sleep(60)\n"
+    running = started(tmp_path, f"import time\n{PROGRAM}{waits}", "-o", "run.json")
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 130 and errors.decode().splitlines()[-2:] == [
         "KeyboardInterrupt",
         f"run.json: {HEARD}",
     ]
-    caught = f"{waits}try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    raise SystemExit(5)\n"
+    caught = f"import time\n{PROGRAM}try:\n    {waits}except KeyboardInterrupt:\n    raise SystemExit(5)\n"
     running = started(tmp_path, caught, "-o", "run.json")
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=60)
@@ -294,9 +294,9 @@ for thread in threads:
 
 def test_the_program_has_its_own_sitecustomize_and_path(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text("print('customized')\n")
+    (tmp_path / "site" / "sitecustomize.py").write_text("import builtins\nbuiltins.custom = 'x'\n")
     (tmp_path / "program.py").write_text(
-        "import sys, sitecustomize\nprint(sitecustomize.__file__, sys.path)\n"
+        "import sys, sitecustomize\nprint(custom, sitecustomize.__file__, sys.path)\n"
     )
     environment = {"PYTHONPATH": str(tmp_path / "site")}
     command = [sys.executable, "program.py"]
