@@ -106,15 +106,19 @@ class CommandWithExamples(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Typer's, with `--head_dim` for `--head-dim`; a mistake in the form of the line is explained."""
-        if any(arg.startswith("--") and "_" in arg for arg in args):
+        typed, program = [*args], list[str]()
+        if not ctx.allow_interspersed_args:
+            from attncli.commands.mistakes import split_before_program
+
+            typed, program = split_before_program(args, _flags(self))
+        if any(arg.startswith("--") and "_" in arg for arg in typed):
             from attncli.commands.mistakes import hyphenated
 
-            args = hyphenated(args, _flags(self))
-        typed = [*args]
+            typed = hyphenated(typed, _flags(self))
         try:
-            parsed = super().parse_args(ctx, args)
+            parsed = super().parse_args(ctx, [*typed, *program])
         except typer.TyperException as error:
-            if not typed:  # it shows the help
+            if not typed and not program:  # it shows the help
                 raise
             from attncli.commands.mistakes import explained
 
@@ -331,7 +335,7 @@ def _typer_command(command: "Command") -> Any:
         cls=CommandWithExamples,
         help=f"{command.summary}.",
         no_args_is_help=any(parameter.required for parameter in command.parameters),
-        context_settings=HELP_NAMES,
+        context_settings={**HELP_NAMES, "allow_interspersed_args": not command.runs_program},
     )(call)
     made: Any = typer.main.get_command(app)
     made.examples = command.examples

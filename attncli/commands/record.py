@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
 from shlex import join
+from shutil import copy
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
@@ -17,11 +18,12 @@ from typing import Any
 from attncli.arrays import read_tokens
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, STEP, Command, argument, option
 from attncli.commands.output import Destination
-from attncli.errors import UserError
+from attncli.errors import DONE, UserError, WriteError
 from attncli.plain_text import counted, note
 from attncli.report import Report
 from attncli.runs.store_files import is_store_name
-from attncli.saved import read_reports
+from attncli.saved import read_array_report
+from attncli.views import VIEWS
 
 EXAMPLES = (
     "attn record -- python predict.py --input a.csv",
@@ -79,12 +81,19 @@ IMAGE = option(
 )
 WATCHED_FOR = (
     "no attention was heard: torch's attention functions were watched for, and softmaxes whose result "
-    "reaches a product; not heard are JAX, compiled extensions, scripted code and Python with -I or -E"
+    "reaches a product; JAX, compiled extensions and scripted code are not heard"
 )
+NO_TORCH = "no attention was heard: the program's Python did not import torch"
+NO_PYTHON = (
+    "no attention was heard: no Python was started, or one that ignores its environment (python -I, -E, -S)"
+)
+LOST = "a process was ended by a signal or os._exit: what it heard {}is not written"
+SETTINGS = "settings.json"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 OF_SIGNAL = 128
 """What a shell adds to the number of the signal that ended a program."""
-FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Ctrl-C and Ctrl-Z reach the program by themselves."""
 
 
 def _calls(value: str | None) -> int | str:
@@ -134,6 +143,7 @@ def record(
     if image is not None and grid is None:
         raise UserError("--image: needs --grid, which says how many patches it has")
     to = Destination(**flags)
+    _refuse_unwritable(to.path)
     spec = {"program": join(program), "modules": modules, "calls": _calls(calls), "heads": heads}
     settings = {
         "tokens": None if tokens is None else [*read_tokens(tokens)],
@@ -143,50 +153,84 @@ def record(
         "heads": _heads(heads),
         "spec": {**spec, "tokens": tokens, "grid": grid, "image": image and str(Path(image).resolve())},
     }
-    with TemporaryDirectory(prefix="attn-") as folder:
-        code = _run(program, settings, Path(folder))
-        _show(Path(folder), to)
+    with TemporaryDirectory(prefix="attn-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
+        code = _run(program, folder)
+        if code == NOT_FOUND and not (folder / "python").exists():
+            return code
+        try:
+            _show(folder, to)
+        except UserError as error:  # the program's own failure comes first
+            if code == DONE:
+                raise
+            for line in error.lines:
+                note(line)
     return code
 
 
-def _run(program: Sequence[str], settings: Mapping[str, Any], folder: Path) -> int:
-    """Run the program with the folder of `sitecustomize` first on its path; its exit code, as in a shell."""
-    child = str(Path(__file__).parents[1] / "child")
-    paths = [child, *filter(None, [os.environ.get("PYTHONPATH")])]
+def _refuse_unwritable(path: Path | None) -> None:
+    """Raise WriteError now for a file that could not be written once the program has run for hours."""
+    if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise WriteError(f"-o {path}: cannot be written: Permission denied")
+
+
+def _run(program: Sequence[str], folder: Path) -> int:
+    """Run the program with our `sitecustomize` first on its path; its exit code, as a shell has it."""
+    package = Path(__file__).parents[1]
+    start = folder / "start"
+    start.mkdir()
+    copy(package / "child" / "sitecustomize.py", start)
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join([str(start), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "ATTN_RECORD_FOLDER": str(folder),
-        "ATTN_RECORD_SETTINGS": json.dumps(settings),
+        "ATTN_RECORD_PACKAGE": str(package),
     }
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    try:
-        running = subprocess.Popen([*program], env=environment)
-    except FileNotFoundError:
-        note(f"{program[0]}: no such command")
-        return NOT_FOUND
-    except OSError as error:
-        note(f"{program[0]}: {error.strerror}")
-        return NOT_EXECUTABLE
-    with _signals_for(running):
+    with _signals_passed_on() as forward_to:
+        try:
+            running = subprocess.Popen(program, env=environment)
+        except FileNotFoundError:
+            note(f"{program[0]}: no such command")
+            return NOT_FOUND
+        except OSError as error:
+            note(f"{program[0]}: cannot be run: {error.strerror}")
+            return NOT_EXECUTABLE
+        forward_to(running)
         code = running.wait()
     return OF_SIGNAL - code if code < 0 else code
 
 
 @contextmanager
-def _signals_for(running: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """While it is open the program gets our signals; Ctrl-C reaches it by itself."""
+def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]":
+    """While it is open our signals are those of a program, which is named once it has started.
+
+    What the program is to ignore, as under nohup, stays ignored.
+    """
+    programs: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        running.send_signal(number)
+        if number == signal.SIGINT:
+            return
+        early.append(number)
+        for running in programs:
+            running.send_signal(early.pop())
 
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    for name in FORWARDED:
-        if number := getattr(signal, name, None):
-            before[number] = signal.signal(number, forward)
+    def forward_to(running: "subprocess.Popen[bytes]") -> None:
+        programs.append(running)
+        while early:
+            running.send_signal(early.pop())
+
+    before = {
+        number: signal.signal(number, forward)
+        for number in (signal.SIGINT, *FORWARDED)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
-        yield
+        yield forward_to
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -194,28 +238,54 @@ def _signals_for(running: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 def _show(folder: Path, to: Destination) -> None:
     """What each process heard, in a file of its own where there are several; else why there is nothing."""
-    heard = sorted(folder.glob("*.json"))
-    for file in sorted(folder.glob("*.error")):
-        note(f"the recording failed: {file.read_text(encoding='utf-8', errors='replace')}")
-    if not heard:
-        missed = [line for file in folder.glob("*.silent") for line in file.read_text().splitlines()]
-        if not [*folder.glob("*.error")]:
-            note(" ".join([WATCHED_FOR, *missed]))
-        return
+    heard = sorted(folder.glob("*.npz"), key=lambda file: file.stat().st_mtime_ns)
+    failed = dict.fromkeys(file.read_text(encoding="utf-8") for file in folder.glob("*.error"))
+    for line in failed:
+        note(f"the recording failed: {line}")
+    if not heard and not failed:
+        note(_why_nothing(folder))
     path = to.path
-    for file in heard:
-        (report,) = read_reports(str(file)).reports
-        if path is not None and len(heard) > 1:
-            to.path = path.with_name(f"{path.stem}.{file.stem}{path.suffix}")
+    for number, file in enumerate(heard, 1):
+        if not _has_ended(file):
+            note(LOST.format("in its last seconds "))
+        if path is not None and len(heard) > 1 and path.is_file() is path.exists():
+            to.path = path.with_name(f"{path.stem}.{_name(file, heard) or number}{path.suffix}")
+        report = read_array_report(str(file))
+        assert report is not None, "attn has written it"
         _write(report, to)
 
 
+def _why_nothing(folder: Path) -> str:
+    if not (folder / "python").exists():
+        return NO_PYTHON
+    states = [*folder.glob("*.state")]
+    if not states:
+        return NO_TORCH
+    if not all(map(_has_ended, states)):
+        return LOST.format("")
+    texts = [file.read_text(encoding="utf-8") for file in folder.glob("*.silent")]
+    missed = dict.fromkeys(line for text in texts for line in text.splitlines())
+    return " ".join([f"{WATCHED_FOR}.", *missed]).removesuffix(".")
+
+
+def _has_ended(file: Path) -> bool:
+    return file.with_suffix(".state").read_text(encoding="utf-8") == "ended"
+
+
+def _name(file: Path, heard: Sequence[Path]) -> str | None:
+    """`rank1`, where every process has a rank of its own."""
+    ranks = [each.suffixes[0][1:] for each in heard]
+    is_ranked = all(ranks) and len({*ranks}) == len(ranks)
+    return f"rank{file.suffixes[0][1:]}" if is_ranked else None
+
+
 def _write(report: Report, to: Destination) -> None:
-    with redirect_stdout(sys.stderr):  # the program's own output stands on stdout
+    is_screen = to.path is None and to.view.suffixes == VIEWS["table"].suffixes
+    with redirect_stdout(sys.stderr) if is_screen else nullcontext():  # stdout has the program's own output
         to.write([report])
     if to.path is not None:
-        modules = report.table("modules")
-        note(f"{to.path}: {counted(len(report.table('heads')), 'head')} of {counted(len(modules), 'module')}")
+        heads, modules = (len(report.table(name) or ()) for name in ("heads", "modules"))
+        note(f"{to.path}: {counted(heads, 'head')} of {counted(modules, 'module')}")
 
 
 command = partial(
@@ -228,4 +298,5 @@ command = partial(
         DEBUG,
     ],
     examples=EXAMPLES,
+    runs_program=True,
 )
