@@ -6,6 +6,7 @@ What a process has heard is written now and then, too, so that one that is kille
 import atexit
 import json
 import os
+import sys
 import time
 from contextlib import suppress
 from multiprocessing import util
@@ -85,6 +86,10 @@ class ListeningProcess:
             self.opened.__exit__(None, None, None)
         self._write()
         self._leave("state", "ended")
+        if issubclass(getattr(sys, "last_type", type(None)), KeyboardInterrupt) and not hasattr(sys, "ps1"):
+            # Python forgets that Ctrl-C ended the program when a text is run, as imports of ours do.
+            with suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
 
     def _write(self) -> None:
         """The report of this process, or lines that say why there is none."""

@@ -32,7 +32,7 @@ EXAMPLES = (
     "attn record --grid 14x14 -o picture.html -- python classify.py cat.png",
 )
 PROGRAM = argument(
-    "program", "The program and its own arguments, behind --.", "-- COMMAND ...", kind=list[str]
+    "program", "The program and its own arguments, behind --.", "-- COMMAND", kind=list[str]
 )
 CALLS = option(
     "--calls",
@@ -126,10 +126,10 @@ def _grid(value: str | None) -> tuple[int, int] | None:
 
 
 def record(
-    program: list[str],
+    program: Sequence[str],
     calls: str | None,
     modules: str | None,
-    heads: list[str],
+    heads: Sequence[str],
     tokens: str | None,
     grid: str | None,
     image: str | None,
@@ -157,7 +157,7 @@ def record(
         folder = Path(name)
         (folder / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
         code = _run(program, folder)
-        if code == NOT_FOUND and not (folder / "python").exists():
+        if code in (NOT_FOUND, NOT_EXECUTABLE) and not (folder / "python").exists():
             return code
         try:
             _show(folder, to)
