@@ -107,7 +107,9 @@ def modules_needed(path: Path) -> set[str]:
 # What the rooms without torch may import of core: tables of names.
 NAMES = {f"attncli.core.{name}" for name in ("names", "process", "runtime")}
 
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+DATA = PACKAGE / "data"
+"""What lessons and tests read; the programs in it are not of the package."""
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if DATA not in path.parents)
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
 }

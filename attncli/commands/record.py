@@ -31,9 +31,7 @@ EXAMPLES = (
     "attn record --modules '*.self_attn' --calls last -o heads.csv -- python train.py",
     "attn record --grid 14x14 -o picture.html -- python classify.py cat.png",
 )
-PROGRAM = argument(
-    "program", "The program and its own arguments, behind --.", "-- COMMAND", kind=list[str]
-)
+PROGRAM = argument("program", "The program and its own arguments, behind --.", "-- COMMAND", kind=list[str])
 CALLS = option(
     "--calls",
     "Which calls of each module: the first N, all, or the last. The others are counted. [default: 1]",

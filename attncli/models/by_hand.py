@@ -54,9 +54,10 @@ class HandmadeAttention:
     """What a program attended with: keys lie on the last axis of scores and weights, queries before it.
 
     `scores` are what the softmax took, `weights` what it gave, before dropout, or what reached the product
-    where that is no longer the same (mixed between heads, or without the column of a sink). query, key
-    (..., token, dim) are None where the scores are no multiple of their product, to which something may have
-    been added. `is_self`: whether both were made of the same tensor; None where that is not known.
+    where that is no longer the same (mixed between heads, or without the column of a sink) but has rows that
+    are shares still. query, key (..., token, dim) are None where the scores are no multiple of their product,
+    to which something may have been added. `is_self`: whether both were made of the same tensor; None where
+    that is not known.
     """
 
     scores: Tensor
@@ -552,6 +553,8 @@ class Follower:
 OF_PARAMETERS = Projected(frozenset())
 """A view of parameters."""
 MOST_SOURCES = 4096
+ROUNDING = 1e-2
+"""How far above 1 a row of weights may sum in half precision."""
 
 
 def _merged(parts: Sequence[Projected]) -> Projected:
@@ -656,9 +659,16 @@ def _placed(tensor: Tensor, query_axis: int | None, key_axis: int | None) -> Ten
     return tensor.movedim((query_axis, key_axis), (-2, -1))
 
 
+def _are_shares(known: Weights, reached: Tensor) -> bool:
+    """Whether rows that were mixed are still parts of a whole: a mixture may be negative, or more than it."""
+    return bool((reached >= 0).all()) and bool((reached.sum(known.key_axis) <= 1 + ROUNDING).all())
+
+
 def _read(known: Weights, reached: Tensor, query_axis: int | None, value: Tensor | None) -> HandmadeAttention:
     """The attention of weights that reached a product."""
     softmax, of = known.softmax, known.softmax.of
+    if not known.is_whole and softmax.scores.numel() == reached.numel() and not _are_shares(known, reached):
+        known = replace(known, is_whole=True)
     query = key = None
     if known.is_whole and of is not None:
         scores, weights = (

@@ -219,11 +219,11 @@ class Listener(TorchFunctionMode):
         named = named or {}
         if getattr(self._threads, "is_inside", False):
             return function(*arguments, **named)
-        if function is functional.multi_head_attention_forward:
+        if function is MULTI_HEAD_ATTENTION:
             return self._through(arguments, named)
         result = function(*arguments, **named)
         try:
-            if function is functional.scaled_dot_product_attention:
+            if function is FUSED_ATTENTION:
                 self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
             elif getattr(function, "_name", "") == "flex_attention":
                 self._hear_fused("flex_attention", lambda: _of_flex(*arguments, **named), arguments, named)
@@ -328,8 +328,7 @@ class Listener(TorchFunctionMode):
         places, has_heads = _places(lead, num_heads)
         weights = None
         if isinstance(read, HandmadeAttention):
-            is_turned = len(lead) == 2 and lead[1] != num_heads and lead[0] == num_heads
-            attention, weights = layer_by_hand(read, places, is_turned=is_turned)
+            attention, weights = layer_by_hand(read, num_heads)
         else:
             attention = read.layer(places)
         num_queries, num_keys = attention.shape[2:]
@@ -351,9 +350,13 @@ class Listener(TorchFunctionMode):
                 return number
         if hint.num_heads is not None and prod(lead) % hint.num_heads == 0:
             return hint.num_heads
-        return self.running.num_heads(prod(lead))
+        # Where there are several axes, a module further out may mean another attention.
+        return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
 
 
+FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention
+MULTI_HEAD_ATTENTION = functional.multi_head_attention_forward
+"""torch's own, whatever a program puts in their place."""
 _attention_forward = FunctionType(
     functional.multi_head_attention_forward.__code__,
     {**vars(functional), "has_torch_function": lambda *_: False},
@@ -510,15 +513,15 @@ def _of_flex(
     *others: object,
 ) -> FusedAttention:
     """What flex_attention attends to: its block mask and the changes of its scores, worked out whole."""
-    from torch.nn.attention.flex_attention import _identity, create_mask
+    from torch.nn.attention import flex_attention
 
     query, key, value = (readable(tensor) for tensor in (query, key, value))
     num_texts, num_heads, num_queries = query.shape[:3]
     shape = (num_texts, num_heads, num_queries, key.shape[2])
     if prod(shape) > MOST_SPLIT:
         raise NotHeard(f"flex_attention of {prod(shape):,} scores is too large to work out its mask")
-    mask = create_mask(block_mask[-1], *shape, device=str(query.device))
-    if score_mod is not _identity:
+    mask = flex_attention.create_mask(block_mask[-1], *shape, device=str(query.device))
+    if score_mod is not flex_attention._identity:
         repeated = key.repeat_interleave(shape[1] // key.shape[1], dim=1)
         scores = (query @ repeated.mT) * scale
         texts, heads, queries, keys = (torch.arange(size, device=query.device) for size in shape)
@@ -545,20 +548,37 @@ CHECKED_ROWS = 8
 """Rows of every head in which weights that are computed again are compared with a program's own."""
 
 
+def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) -> Tensor:
+    """(text, head, token, dim) of a tensor whose leading axes are texts, heads, windows, in any order.
+
+    Heads are the last axes that make the number, else the one axis of that size, as (head, text) and
+    (head, column, row), else a part of the first, as (text x head, window). Without a number they are the
+    last axis.
+    """
+    lead = tensor.shape[:-2]
+    if num_heads is None:
+        first = len(lead) - 1
+        return tensor.reshape(prod(lead[:first]), lead[first] if lead else 1, *tensor.shape[-2:])
+    for first in reversed(range(len(lead))):
+        if prod(lead[first:]) == num_heads:
+            return tensor.reshape(prod(lead[:first]), num_heads, *tensor.shape[-2:])
+    if lead.count(num_heads) == 1:
+        tensor = tensor.movedim(lead.index(num_heads), -3)
+    elif lead and lead[0] % num_heads == 0:
+        tensor = tensor.unflatten(0, (-1, num_heads)).movedim(1, -3)
+    return tensor.reshape(-1, tensor.shape[-3] if lead else 1, *tensor.shape[-2:])
+
+
 def layer_by_hand(
-    found: HandmadeAttention, places: tuple[int, int], *, is_turned: bool = False
+    found: HandmadeAttention, num_heads: int | None
 ) -> tuple[AttentionLayer | GivenWeights, Tensor]:
     """The layer of an attention that a program computes itself, and its own weights.
 
-    Only the weights where query, key and scale do not give them again. `is_turned` says that the axis of the
-    heads stands before that of the texts.
+    Only the weights where query, key and scale do not give them again.
     """
 
     def placed(tensor: Tensor) -> Tensor:
-        tensor = readable(tensor)
-        if is_turned:
-            return tensor.transpose(0, 1)
-        return tensor.reshape(*places, *tensor.shape[-2:])
+        return by_heads(readable(tensor), num_heads)
 
     weights, lead = placed(found.weights), found.weights.shape[:-2]
     seen = (weights > 0).any(dim=1)

@@ -85,9 +85,12 @@ class RunningModules:
         names = [paths[id(module)] for paths in self._paths.values() if id(module) in paths]
         return max(names, key=len, default="")
 
-    def num_heads(self, divides: int) -> int | None:
-        """The number of heads that the running modules name, the innermost first; None where none does."""
-        for called in reversed(self.stack):
+    def num_heads(self, divides: int, nearest: int | None = None) -> int | None:
+        """The number of heads that the running modules name, the innermost first; None where none does.
+
+        With `nearest` only so many of the innermost are asked.
+        """
+        for called in [*reversed(self.stack)][:nearest]:
             for holder in (called.module, getattr(called.module, "config", None)):
                 for name in NUMBERS_OF_HEADS:
                     number = getattr(holder, name, None)

@@ -319,8 +319,10 @@ def test_of_several_products_the_first_counts(query: Tensor, key: Tensor) -> Non
 
 
 def test_heads_that_are_mixed_leave_the_weights_alone(query: Tensor, key: Tensor) -> None:
-    mixer = torch.nn.Parameter(torch.randn(HEADS, HEADS))
-    convolution, kept = nn.Conv2d(HEADS, HEADS, 1), []
+    mixer = nn.Parameter(torch.randn(HEADS, HEADS).softmax(dim=-1))
+    convolution, kept = nn.Conv2d(HEADS, HEADS, 1, bias=False), []
+    with torch.no_grad():
+        convolution.weight.copy_(mixer[:, :, None, None])
 
     def before() -> Tensor:
         scores = torch.einsum("bhij,hg->bgij", query @ key.mT, mixer)
@@ -342,6 +344,25 @@ def test_heads_that_are_mixed_leave_the_weights_alone(query: Tensor, key: Tensor
         torch.testing.assert_close(heard.weights, kept[0], rtol=0, atol=1e-6)
         assert heard.query is None and heard.key is None
         assert heard.value is not None and heard.value.equal(key)
+
+
+def test_of_mixtures_that_are_no_shares_the_weights_before_are_heard(query: Tensor, key: Tensor) -> None:
+    """DeepViT: mixtures are normalised to a mean of 0."""
+    mixer, norm, kept = nn.Parameter(torch.randn(HEADS, HEADS)), nn.LayerNorm(HEADS), []
+
+    def by_any_numbers() -> Tensor:
+        kept[:] = [(query @ key.mT).softmax(-1)]
+        return torch.einsum("bhij,hg->bgij", kept[0], mixer) @ key
+
+    def by_a_norm() -> Tensor:
+        kept[:] = [(query @ key.mT).softmax(-1)]
+        mixed = torch.einsum("bhij,hg->bgij", kept[0], mixer)
+        return norm(mixed.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) @ key
+
+    for program in (by_any_numbers, by_a_norm):
+        heard = the_one(program)
+        torch.testing.assert_close(heard.weights, kept[0], rtol=0, atol=1e-6)
+        torch.testing.assert_close(heard.scores, query @ key.mT)
 
 
 def test_a_sink_is_cut_off(query: Tensor, key: Tensor) -> None:

@@ -340,6 +340,78 @@ def test_heads_of_one_axis_are_as_many_as_asked_for() -> None:
     assert "4 heads" in listener.notes()[0]
 
 
+class Windows(nn.Module):
+    """Attention by hand whose leading axes are not texts and heads."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.weights: Tensor | None = None
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        self.weights = (query @ key.mT).softmax(dim=-1)
+        return self.weights @ key
+
+
+@pytest.mark.parametrize(
+    ("lead", "num_heads", "arranged"),
+    [
+        ((2, 3), 3, lambda weights: weights),
+        ((3, 2), 3, lambda weights: weights.transpose(0, 1)),
+        ((3, 2, 1), 3, lambda weights: weights[:, :, 0].transpose(0, 1)),
+        ((2, 5, 3), 15, lambda weights: weights.flatten(1, 2)),
+        ((6, 5), 3, lambda weights: torch.stack([weights[0:3], weights[3:6]]).transpose(1, 2).flatten(0, 1)),
+        ((6,), 3, lambda weights: torch.stack([weights[0:3], weights[3:6]])),
+        ((2, 5), 3, lambda weights: weights),
+    ],
+    ids=[
+        "text head",
+        "head text",
+        "head row column",
+        "text group head",
+        "text-head window",
+        "1 axis",
+        "3 of 10",
+    ],
+)
+def test_heads_are_on_the_axis_that_the_module_says(
+    lead: tuple[int, ...], num_heads: int, arranged: Callable[[Tensor], Tensor]
+) -> None:
+    module = Windows(num_heads)
+    query, key = torch.randn(*lead, 4, 8), torch.randn(*lead, 7, 8)
+    _, (call,), _ = heard(lambda: module(query, key))
+    assert module.weights is not None and call.weights is not None
+    expected = arranged(module.weights)
+    torch.testing.assert_close(call.weights, expected, rtol=0, atol=0)
+    torch.testing.assert_close(weights_of(call), expected, rtol=0, atol=1e-6)
+
+
+def test_a_number_of_heads_from_further_out_does_not_split_texts() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.num_heads, self.inner = 4, nn.Sequential(nn.Identity(), Pooled())
+
+        def forward(self, query: Tensor) -> Any:
+            return self.inner(query)
+
+    class Pooled(nn.Module):
+        def forward(self, query: Tensor) -> Tensor:
+            return (query @ query.mT).softmax(dim=-1) @ query
+
+    root, query = Outer(), torch.randn(8, 1, 4, 8)
+    _, (call,), _ = heard(lambda: root(query))
+    assert call.attention.shape[:2] == (8, 1)
+
+
+def test_torchs_own_function_is_heard_behind_one_that_replaced_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = scaled_dot_product_attention
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", lambda *given: own(*given))
+    query = torch.randn(1, 2, 5, 8)
+    _, calls, _ = heard(lambda: nn.functional.scaled_dot_product_attention(query, query, query))
+    assert [call.function for call in calls] == ["scaled_dot_product_attention"]
+
+
 def test_nothing_is_kept_of_the_program() -> None:
     model = Network().eval()
     listener = Listener(lambda call: None)
