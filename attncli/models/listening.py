@@ -565,7 +565,7 @@ def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) ->
     if lead.count(num_heads) == 1:
         tensor = tensor.movedim(lead.index(num_heads), -3)
     elif lead and lead[0] % num_heads == 0:
-        tensor = tensor.unflatten(0, (-1, num_heads)).movedim(1, -3)
+        tensor = tensor.reshape(-1, num_heads, *tensor.shape[1:]).movedim(1, -3)
     return tensor.reshape(-1, tensor.shape[-3] if lead else 1, *tensor.shape[-2:])
 
 
