@@ -13,7 +13,7 @@ from attncli.core.row_tiles import GivenWeights
 
 TokenWeights = Float[Tensor, "token token"]
 TokenVectors = Float[Tensor, "*batch token dim"]
-Mask = Bool[Tensor, "token token"]
+TokenMask = Bool[Tensor, "token token"]
 
 
 def causal_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
@@ -29,7 +29,7 @@ def full_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
     return torch.ones(num_queries, num_keys, dtype=torch.bool)
 
 
-def average_by_loop(vectors: TokenVectors, mask: Mask, *, mean: bool) -> TokenVectors:
+def average_by_loop(vectors: TokenVectors, mask: TokenMask, *, mean: bool) -> TokenVectors:
     """out[t] = sum of the vectors that t sees, over their number for the mean: one token at a time."""
     rows = []
     for visible in mask:
@@ -38,13 +38,13 @@ def average_by_loop(vectors: TokenVectors, mask: Mask, *, mean: bool) -> TokenVe
     return torch.stack(rows, dim=-2)
 
 
-def averaging_weights(mask: Mask, *, mean: bool) -> TokenWeights:
+def averaging_weights(mask: TokenMask, *, mean: bool) -> TokenWeights:
     """A matrix of ones where a token is seen; its rows divided by their sums for the mean."""
     ones = mask.float()
     return ones / ones.sum(dim=-1, keepdim=True) if mean else ones
 
 
-def softmax_averaging_weights(mask: Mask) -> TokenWeights:
+def softmax_averaging_weights(mask: TokenMask) -> TokenWeights:
     """softmax over scores of zero, with -inf where a token is hidden: the same means, in attention's form."""
     scores = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     return scores.softmax(dim=-1)
