@@ -36,7 +36,7 @@ class RunningModules:
     def __init__(self) -> None:
         self._threads = local()
         self._paths: WeakKeyDictionary[nn.Module, dict[int, str]] = WeakKeyDictionary()
-        self._roots: list[str] = []
+        self.num_outermost = 0
         self.has_scripted = False
 
     @property
@@ -50,7 +50,19 @@ class RunningModules:
     def enter(self, module: nn.Module) -> None:
         """A module begins to run."""
         self.has_scripted = self.has_scripted or isinstance(module, torch.jit.ScriptModule)
-        self.stack.append(CalledModule(module))
+        stack = self.stack
+        if not stack:
+            self.num_outermost += 1
+            self._threads.outermost = self.num_outermost
+        stack.append(CalledModule(module))
+
+    def outermost(self) -> int:
+        """Which call of an outermost module it is that runs in this thread; without one each is another."""
+        if not self.stack:
+            self.num_outermost += 1
+            return self.num_outermost
+        number: int = self._threads.outermost
+        return number
 
     def leave(self, module: nn.Module) -> None:
         """A module ended, and with it those in it that were cut off."""
