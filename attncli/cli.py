@@ -44,7 +44,8 @@ if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is cal
 
 HELP = """Where each token looks: in a sentence, in heads of models, in many runs.
 
-attn alone shows a trained head; attn COMMAND --help-all shows every flag.
+attn alone shows a trained head; attn COMMAND --help-all shows every flag;
+attn info has versions, plugins and schemas.
 """
 
 
@@ -56,6 +57,8 @@ class CommandRow(NamedTuple):
     group: str
 
 
+UNLISTED = "About attn"
+"""The group of what answers no question: the words above name it."""
 COMMANDS = {
     "lesson": CommandRow("Short lessons, which run in the terminal", "lesson", "Learn"),
     **{name: CommandRow(row.summary, "experiment", row.group) for name, row in EXPERIMENTS.items()},
@@ -67,7 +70,7 @@ COMMANDS = {
     "browse": CommandRow("Look through heads and tokens in the terminal", "browse", "Models"),
     "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
     "results": CommandRow("What a batch has kept: a summary, or every value", "results", "Many runs"),
-    "info": CommandRow("Versions, plugins, and the schemas of files", "info", "Many runs"),
+    "info": CommandRow("Versions, plugins, and the schemas of files", "info", UNLISTED),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
 FORMER = {

@@ -2,9 +2,9 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from attncli.records.kinds import kind_of
 from attncli.records.recordings import RecordedHeads
 from attncli.report import Box, NamedTensor, Picture, Report
 from attncli.report_parts import versions
+from attncli.runs.report_values import values_of
+from attncli.runs.stored_columns import StoredColumns
+from attncli.settings.record import RecordSpec
 
 if TYPE_CHECKING:
     from attncli.measure.recorded import Recorder
@@ -23,22 +26,9 @@ LARGEST_PNG = 640
 """Pixels of the longer side of a picture in a report."""
 
 
-@dataclass(frozen=True)
-class RecordSpec:
-    """What was recorded, and how: `program` is its name or command, `tokens` and `image` are files."""
-
-    program: str = ""
-    modules: str | None = None
-    calls: int | Literal["all", "last"] = 1
-    heads: tuple[str, ...] = ()
-    tokens: str | None = None
-    grid: str | None = None
-    image: str | None = None
-
-
 def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | None = None) -> Report:
     """The report of a recording; UserError for a picture that cannot be read."""
-    spec = RecordSpec() if spec is None else spec
+    spec = RecordSpec.model_validate({}) if spec is None else spec
     stack = "self" if any(row.stack == "self" for row in survey.modules) else "cross"
     maps = recorder.maps(stack)
     first = next(row for row in survey.modules if row.stack == stack)
@@ -52,22 +42,38 @@ def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | No
         pictures = (_picture(spec.image, recorder.grid, len(names)),)
         looks, queries = _looks(maps, names, recorder.grid)
         tensors |= looks
-    first_key = survey.heads.column("sink_mass")
-    result = replace(survey, model=sinks_of(torch.from_numpy(first_key)), notes=())
+    result = _with_sinks(survey)
     notes = [*_notes(survey, stack, recorder.unmapped(stack)), *survey.notes]
-    settings: dict[str, Any] = {**asdict(spec), "maps": stack if tensors else "none", "from": queries}
+    settings = {**_settings(spec), "maps": stack if tensors else "none", "from": queries}
     return Report(
-        "record",
-        settings | {"heads": list(spec.heads)},
+        spec.experiment,
+        settings,
         versions(),
         tuple(names),
         tensors=tensors,
         statistics=result.statistics(),
         notes=tuple(notes),
-        kind=kind_of(result, "record"),
+        kind=kind_of(result, spec.experiment),
         about=about_recording(survey, spec),
         pictures=pictures,
     )
+
+
+def values_of_run(survey: RecordedHeads, spec: RecordSpec) -> tuple[StoredColumns, np.ndarray]:
+    """The columns and the numbers that a store keeps of a run."""
+    result = _with_sinks(survey)
+    kind = kind_of(result, spec.experiment)
+    return values_of(Report(spec.experiment, _settings(spec), {}, statistics=result.statistics(), kind=kind))
+
+
+def _with_sinks(survey: RecordedHeads) -> RecordedHeads:
+    first_key = survey.heads.column("sink_mass")
+    return replace(survey, model=sinks_of(torch.from_numpy(first_key)), notes=())
+
+
+def _settings(spec: RecordSpec) -> dict[str, Any]:
+    settings = spec.model_dump(exclude={*spec.unused_keys()})
+    return settings | {"heads": list(spec.heads)}
 
 
 def about_recording(survey: RecordedHeads, spec: RecordSpec) -> str:

@@ -1,10 +1,10 @@
 """What the heads of a running program do: each attention is measured as it is heard, and not kept."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from threading import RLock
+from threading import RLock, get_ident
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -123,12 +123,17 @@ def _add(totals: HeadTotals, place: LayerPlace, numbers: HeadNumbers, stacks: Se
         totals.add_rows(stack.name, stack.num_rows, starts_special=stack.starts_special)
 
 
+Places = dict[tuple[str, str], LayerPlace]
+"""The number of each module, by its path and kind, in the order in which they were first heard."""
+
+
 class Recorder:
     """Measures the attention of a program, call by call; `result` is what its heads do.
 
     `tokens` names the tokens of self-attention over as many, `grid` is the (rows, columns) of patches, the
     tokens beyond which come before them. Of `calls` "last" only the last of each module counts; with one call
-    none is joined with another. Weights are kept up to `whole_tokens` tokens.
+    none is joined with another. Weights are kept up to `whole_tokens` tokens. `places` has the numbers of
+    modules that others have recorded, and gets those of new ones.
     """
 
     def __init__(
@@ -138,8 +143,10 @@ class Recorder:
         grid: tuple[int, int] | None = None,
         whole_tokens: int = 256,
         calls: int | Literal["all", "last"] = "all",
+        places: Places | None = None,
     ) -> None:
         self.tokens, self.grid, self.calls = tokens, grid, calls
+        self._places: Places = {} if places is None else places
         # Blocks of neighbouring tokens are none of a picture.
         self.whole_tokens = whole_tokens if grid is None else max(whole_tokens, WHOLE_PICTURE)
         self.modules: dict[tuple[str, str], HeardModule] = {}
@@ -168,11 +175,22 @@ class Recorder:
             else:
                 self._begin(call, module, layer)
 
+    def continues(self, call: HeardCall) -> bool:
+        """Whether a call goes on with the text of the one before of its module."""
+        module, layer = self.modules.get((call.module, call.kind)), call.attention
+        if module is None or module.growing is None or not isinstance(layer, AttentionLayer):
+            return False
+        with self._lock, torch.inference_mode(mode=False), torch.no_grad():
+            return module.growing.continues(without_unused_keys(layer))
+
     def _begin(self, call: HeardCall, module: HeardModule | None, layer: LayerOrWeights) -> None:
         """A call that is a text, or several, of its own."""
         if module is None:
-            number = sum(kind == call.kind for _, kind in self.modules)
-            place = LayerPlace(number, call.kind, call.kind, call.module)
+            place = self._places.get((call.module, call.kind))
+            if place is None:
+                number = sum(kind == call.kind for _, kind in self._places)
+                place = LayerPlace(number, call.kind, call.kind, call.module)
+                self._places[call.module, call.kind] = place
             module = HeardModule(place, call.function, call.has_heads)
         source = layer if call.weights is None else _own_weights(call.weights, layer)
         measured, maps = self._measured(source, module.place)
@@ -394,6 +412,50 @@ class Recorder:
             for module in modules
             if _shapes(module.maps) != _shapes(modules[0].maps)
         ]
+
+
+class RecordedRuns:
+    """The runs of a program, each thread's for itself: a recorder for each, which `end_run` is given.
+
+    A run is a call of an outermost module, or several calls where these go on with a text, as a generation
+    does. A module has the same number in all runs.
+    """
+
+    def __init__(self, begin_run: Callable[[Places], Recorder], end_run: Callable[[Recorder], None]) -> None:
+        self._begin_run, self._end_run = begin_run, end_run
+        self._places: Places = {}
+        self.opened: dict[int, OpenedRun] = {}
+        """The run of each thread that is not over."""
+
+    def take(self, call: HeardCall) -> None:
+        """Measure a call in the run that it belongs to."""
+        thread = get_ident()
+        run = self.opened.get(thread)
+        if run is None or not run.has(call):
+            if run is not None:
+                self._end_run(run.recorder)
+            run = self.opened[thread] = OpenedRun(self._begin_run(self._places), call.outermost)
+        run.recorder.take(call)
+
+    def end(self) -> None:
+        """End the runs of all threads."""
+        while self.opened:
+            _, run = self.opened.popitem()
+            self._end_run(run.recorder)
+
+
+@dataclass
+class OpenedRun:
+    """A run that is not over, and the last call of an outermost module in it."""
+
+    recorder: Recorder
+    outermost: int
+
+    def has(self, call: HeardCall) -> bool:
+        """Whether a call belongs to it, or else to the next one."""
+        if call.outermost != self.outermost and self.recorder.continues(call):
+            self.outermost = call.outermost
+        return call.outermost == self.outermost
 
 
 def _with_empty(stack: Stack, kind: str) -> Stack:

@@ -50,6 +50,7 @@ class HeardCall:
     `module` is the path of the module that runs, with `#2` for a second attention in one call of it; `call`
     counts its calls from 0. `function` says how it was heard. `weights` are the program's own, before
     dropout, where it computes them itself. Without `has_heads` texts and heads are one axis, here the heads.
+    `outermost` is the number of the call of an outermost module that it belongs to.
     """
 
     module: str
@@ -59,6 +60,7 @@ class HeardCall:
     attention: AttentionLayer | GivenWeights
     weights: Float[Tensor, "text head query key"] | None = None
     has_heads: bool = True
+    outermost: int = 0
 
 
 class CallHint(NamedTuple):
@@ -353,9 +355,9 @@ class Listener(TorchFunctionMode):
         is_self = hint.is_self
         if is_self is None:
             is_self = not _names_cross(path, self.running.class_names()) and num_queries <= num_keys
-        return HeardCall(
-            path, number, "self" if is_self else "cross", function, attention, weights, has_heads
-        )
+        kind = "self" if is_self else "cross"
+        outermost = self.running.outermost()
+        return HeardCall(path, number, kind, function, attention, weights, has_heads, outermost)
 
     def _num_heads(self, path: str, lead: torch.Size, hint: CallHint) -> int | None:
         """How many heads there are: as was asked for, as torch is told, or as a module says."""

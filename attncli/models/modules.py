@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from threading import local
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -36,7 +37,9 @@ class RunningModules:
     def __init__(self) -> None:
         self._threads = local()
         self._paths: WeakKeyDictionary[nn.Module, dict[int, str]] = WeakKeyDictionary()
-        self._roots: list[str] = []
+        self._given: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        self._holders: dict[str, ref[nn.Module]] = {}
+        self.num_outermost = 0
         self.has_scripted = False
 
     @property
@@ -50,7 +53,19 @@ class RunningModules:
     def enter(self, module: nn.Module) -> None:
         """A module begins to run."""
         self.has_scripted = self.has_scripted or isinstance(module, torch.jit.ScriptModule)
-        self.stack.append(CalledModule(module))
+        stack = self.stack
+        if not stack:
+            self.num_outermost += 1
+            self._threads.outermost = self.num_outermost
+        stack.append(CalledModule(module))
+
+    def outermost(self) -> int:
+        """Which call of an outermost module it is that runs in this thread; without one each is another."""
+        if not self.stack:
+            self.num_outermost += 1
+            return self.num_outermost
+        number: int = self._threads.outermost
+        return number
 
     def leave(self, module: nn.Module) -> None:
         """A module ended, and with it those in it that were cut off."""
@@ -65,9 +80,26 @@ class RunningModules:
         if not stack:
             return _running_function()
         names = self._names(stack[0].module)
-        known = [names[id(called.module)] for called in stack if id(called.module) in names]
-        path = ".".join(part for part in known[-1].split(".") if part != COMPILED)
-        return path or type(stack[0].module).__name__
+        innermost = next(called.module for called in reversed(stack) if id(called.module) in names)
+        if (given := self._given.get(innermost)) is None:
+            given = self._given[innermost] = self._new_path(innermost, names[id(innermost)])
+        return given
+
+    def _new_path(self, module: nn.Module, name: str) -> str:
+        """What a module is called from now on, whatever calls it: its name, if no other is called so.
+
+        Else the class of the outermost module stands before it, numbered where that does not suffice.
+        """
+        root = type(self.stack[0].module).__name__
+        path = ".".join(part for part in name.split(".") if part != COMPILED) or root
+        rooted = path if path == root else f"{root}.{path}"
+        others = (f"{root}-{number}{rooted.removeprefix(root)}" for number in count(2))
+        for free in chain([path, rooted], others):
+            holder = self._holders.get(free)
+            if holder is None or holder() is None:
+                self._holders[free] = ref(module)
+                return free
+        raise AssertionError("some number is free")
 
     def _names(self, root: nn.Module) -> dict[int, str]:
         """The names in an outermost module, or in one that holds it and was outermost before."""
@@ -79,11 +111,6 @@ class RunningModules:
             names = {id(module): name for name, module in root.named_modules()}
             self._paths[root] = names
         return names
-
-    def path_of(self, module: nn.Module) -> str:
-        """The path of a module, once all outermost modules are known."""
-        names = [paths[id(module)] for paths in self._paths.values() if id(module) in paths]
-        return max(names, key=len, default="")
 
     def num_heads(self, divides: int, nearest: int | None = None) -> int | None:
         """The number of heads that the running modules name, the innermost first; None where none does.

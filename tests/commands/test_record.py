@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from attncli.runs.reading import reading
+from attncli.runs.report_values import values_of
+from attncli.saved import read_reports
 from tests.conftest import Attn
 
 ATTN = [sys.executable, "-m", "attncli"]
@@ -325,6 +329,124 @@ def test_a_python_without_the_packages_of_attn_is_told(tmp_path: Path) -> None:
     assert ended.stderr.decode() == f"{line}install attncli beside torch\n"
 
 
+def runs_of(store: Path) -> dict[str, list[tuple[int, int]]]:
+    """The layers and heads of each run that is done, by its id."""
+    with reading(store) as reader:
+        return {
+            str(run.id): [
+                (int(column.layer or 0), int(column.head or 0))
+                for column in runs.columns
+                if column.statistic == "entropy"
+            ]
+            for runs in reader.done()
+            for run in runs.runs
+        }
+
+
+def test_each_call_is_a_run_of_a_store(tmp_path: Path) -> None:
+    program = f"""{MODEL}
+for tokens in (5, 7, 5):
+    call(tokens)
+"""
+    first = record(tmp_path, program, "-o", "run.db")
+    assert (first.returncode, first.stderr) == (0, b"run.db: 3 runs (attn results run.db)\n")
+    heads = [(layer, head) for layer in range(2) for head in range(3)]
+    assert runs_of(tmp_path / "run.db") == dict.fromkeys(("1", "2", "3"), heads)
+    again = record(tmp_path, f"{PROGRAM}call()", "-o", "run.db")
+    assert again.stderr == b"run.db: 2 runs added to 3 runs (attn results run.db)\n"
+    # The numbers of a run are those of a report of that call.
+    assert record(tmp_path, PROGRAM, "-o", "run.json").returncode == 0
+    (report,) = read_reports(str(tmp_path / "run.json")).reports
+    columns, values = values_of(report)
+    with reading(tmp_path / "run.db") as reader:
+        runs = next(reader.done())
+    assert runs.columns == columns
+    np.testing.assert_allclose(runs.values[0], values, atol=1e-6)
+
+
+def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn) -> None:
+    program = f"{MODEL}for tokens in (5, 7, 9):\n    call(tokens)\n"
+    assert record(tmp_path, program, "-o", "run.db").returncode == 0
+    assert record(tmp_path, program, "--calls", "all", "-o", "run.json").returncode == 0
+    survey = attn(["heads", "--store", str(tmp_path / "run.db"), "--format", "json"])
+    of_store, of_report = (
+        json.loads(text)["statistics"] for text in (survey.out, (tmp_path / "run.json").read_text())
+    )
+    for row, other in zip(of_store["heads"], of_report["heads"], strict=True):
+        assert row["pattern"] == other["pattern"] and row["entropy"] == pytest.approx(other["entropy"])
+    bounds = [
+        [(row["lower"], row["upper"]) for row in each["intervals"] if row["statistic"] == "sink_mass"]
+        for each in (of_store, of_report)
+    ]
+    assert len(bounds[0]) == 6 and np.allclose(*bounds)
+    assert record(tmp_path, [sys.executable, "program.py", "x"], "-o", "run.db").returncode == 0
+    several = attn(["heads", "--store", str(tmp_path / "run.db")])
+    assert several.code == 2 and "2 surveys (program" in several.err and "attn results" in several.err
+    table = attn(["results", str(tmp_path / "run.db"), "--statistic", "entropy", "--format", "json"])
+    assert {row["program"] for row in json.loads(table.out)["statistics"]["summary"]} == {
+        f"{sys.executable} program.py",
+        f"{sys.executable} program.py x",
+    }
+
+
+def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
+    program = f"{MODEL}for _ in range(4):\n    call()\nimport os; os.kill(os.getpid(), 9)\n"
+    ended = record(tmp_path, program, "-o", "run.db")
+    assert ended.returncode == 128 + 9 and [*runs_of(tmp_path / "run.db")] == ["1", "2", "3"]
+    assert "in its last seconds is not written" in ended.stderr.decode()
+    waiting = f"""{MODEL}
+import time
+import attncli.child.program as child
+call()
+time.sleep(child.SECONDS_BETWEEN + 0.1)
+nn.Linear(1, 1)(torch.zeros(1, 1))  # a module that ends: what is open is written
+import os; os.kill(os.getpid(), 9)
+"""
+    assert record(tmp_path, waiting, "-o", "waiting.db").returncode == 128 + 9
+    assert [*runs_of(tmp_path / "waiting.db")] == ["1"]
+
+
+def test_runs_are_there_while_the_program_runs(tmp_path: Path) -> None:
+    program = f"{MODEL}for _ in range(4):\n    call()\nprint(1, flush=True)\nimport sys; sys.stdin.read()\n"
+    running = started(tmp_path, program, "-o", "run.db")
+    end = time.monotonic() + 60
+    while len(runs_of(tmp_path / "run.db")) < 3:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    running.kill()
+    running.communicate()
+
+
+def test_processes_and_ranks_keep_their_runs_in_one_store(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    commands = [f"RANK={rank} {sys.executable} program.py" for rank in (1, 0)]
+    assert record(tmp_path, ["sh", "-c", " & ".join([*commands, "wait"])], "-o", "run.db").returncode == 0
+    assert {*runs_of(tmp_path / "run.db")} == {"rank0:1", "rank1:1"}
+
+
+def test_expectations_are_an_exit_code(tmp_path: Path) -> None:
+    met = record(tmp_path, PROGRAM, "--expect", "entropy < 9", "-o", "run.json")
+    assert (met.returncode, met.stderr.decode()) == (0, f"run.json: {HEARD}\n")
+    broken = record(tmp_path, PROGRAM, "--expect", "entropy < 0.1", "-o", "run.json")
+    assert broken.returncode == 1 and "expected entropy < 0.1: got 1." in broken.stderr.decode()
+    in_store = record(tmp_path, f"{PROGRAM}call(7)", "--expect", "entropy < 0.1", "-o", "run.db")
+    lines = in_store.stderr.decode().splitlines()
+    assert in_store.returncode == 1 and [line.partition(":")[0] for line in lines[:2]] == ["run 1", "run 2"]
+    assert record(tmp_path, f"{PROGRAM}exit(5)", "--expect", "entropy < 0", "-o", "x.json").returncode == 5
+    nothing = record(tmp_path, "import torch", "--expect", "entropy < 9", "-o", "x.db")
+    assert nothing.returncode == 1 and "no run has entropy" in nothing.stderr.decode()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 and not sys.platform.startswith("linux"), reason="needs a limit")
+def test_a_store_that_cannot_grow_is_a_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(f"{MODEL}for _ in range(300):\n    call()\n")
+    limited = f"ulimit -f 100; {' '.join(ATTN)} record -o run.db -- {sys.executable} program.py"
+    ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True)
+    assert b"Traceback" not in ended.stderr and ended.returncode in (0, 4)
+    assert b"too large" in ended.stderr.lower() or b"cannot be written" in ended.stderr
+    assert runs_of(tmp_path / "run.db")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("code, exit_code", [(0, 4), (3, 3)])
 def test_a_full_disk_is_a_line_and_the_program_s_failure_comes_first(
@@ -377,7 +499,17 @@ REFUSED = [
     (["--heads", "a=x"], "--heads: must be a pattern and a number, as '*.attn=8' (got a=x)"),
     (["--grid", "14"], "--grid: must be rows x columns, as 14x14 (got 14)"),
     (["--image", "cat.png"], "--image: needs --grid, which says how many patches it has"),
-    (["-o", "run.db"], "-o run.db: a store keeps no recording: -o FILE.json does, and attn show reads it"),
+    (["-o", "runs/"], "-o runs/: a recording is kept in one file: -o runs.db"),
+    (
+        ["-o", "run.db", "--show", "all"],
+        "--show: is for a report: attn results run.db shows what a store has",
+    ),
+    (
+        ["-o", "run.db", "--calls", "last"],
+        "--calls last: is for a report: a store keeps each call as it happens",
+    ),
+    (["-o", "none/run.db"], "-o none/run.db: no such directory: none"),
+    (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
     (["-o", "none/run.json"], "-o none/run.json: no such directory: none"),
     (["--cals", "2"], "--cals: is not a flag of attn record: did you mean --calls?"),
 ]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from attncli.commands.recorded import RecordSpec, report_of
+from attncli.commands.recorded import report_of
 from attncli.errors import UserError
 from attncli.measure.recorded import Recorder
 from attncli.models.listening import Listener
@@ -18,6 +18,7 @@ from attncli.records.recordings import RecordedHeads, RecordedModule
 from attncli.report import Report
 from attncli.runs.report_values import Expectations, parse_conditions, values_of
 from attncli.saved import read_reports
+from attncli.settings.record import RecordSpec
 from attncli.views.recording_screens import alike_modules, modules_grid
 from tests.conftest import Attn
 from tests.views.browser.browsing import after, screen_text
@@ -40,7 +41,9 @@ def recorded(texts: int = 1, num_calls: int = 1, spec: RecordSpec | None = None,
         for _ in range(num_calls):
             model(torch.randn(texts, 11, 16), torch.randn(texts, 7, 16), tgt_mask=mask)
     survey = recorder.result(listener.counts)
-    return report_of(recorder, survey, RecordSpec(program="train.py") if spec is None else spec)
+    return report_of(
+        recorder, survey, RecordSpec.model_validate({"program": "train.py"}) if spec is None else spec
+    )
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +119,7 @@ def test_a_picture_lies_under_its_patches(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     file = tmp_path / "cat.png"
     pillow.new("RGB", (900, 600), "red").save(file)
-    spec = RecordSpec(program="vit.py", grid="2x5", image=str(file))
+    spec = RecordSpec.model_validate({"program": "vit.py", "grid": "2x5", "image": str(file)})
     report = recorded(grid=(2, 5), spec=spec)
     (picture,) = report.pictures
     assert picture.boxes[:2] == (None, (0.0, 0.0, 0.2, 0.5)) and picture.boxes[-1] == (0.8, 0.5, 1.0, 1.0)
@@ -126,7 +129,7 @@ def test_a_picture_lies_under_its_patches(tmp_path: Path) -> None:
     )
     assert "where +0 looks in cat.png" in shown(report, width=100)
     with pytest.raises(UserError, match="image"):
-        recorded(grid=(2, 5), spec=RecordSpec(image=str(tmp_path / "none.png")))
+        recorded(grid=(2, 5), spec=RecordSpec.model_validate({"image": str(tmp_path / "none.png")}))
 
 
 def modules_of(*paths: str, heads: int = 2) -> Any:

@@ -16,7 +16,7 @@ from attncli.core.mask_tensors import parts_of_mask, recognised
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.measure import growing_texts, recorded
-from attncli.measure.recorded import Recorder
+from attncli.measure.recorded import RecordedRuns, Recorder
 from attncli.models.listening import HeardCall
 from attncli.records.recordings import RecordedHeads
 
@@ -54,6 +54,49 @@ def random_layer(
     parts = [torch.randn(texts, *size, 5, generator=generator) for size in sizes]
     seen = visibility or Visibility(num_queries, keys, causal=True)
     return AttentionLayer(*parts, seen, 5**-0.5, rules or ScoreRules())
+
+
+def runs_of(heard: Sequence[HeardCall]) -> list[RecordedHeads]:
+    """What each run of a program is."""
+    runs: list[RecordedHeads] = []
+    recording = RecordedRuns(
+        lambda places: Recorder(places=places), lambda recorder: runs.append(recorder.result({}))
+    )
+    for call in heard:
+        recording.take(call)
+    recording.end()
+    return runs
+
+
+def test_a_run_is_a_call_of_an_outermost_module_or_a_text_that_grows() -> None:
+    whole = random_layer(8)
+    prompt, *steps = (
+        replace(
+            whole,
+            query=whole.query[:, :, start:end],
+            key=whole.key[:, :, :end],
+            value=whole.value[:, :, :end],
+            visibility=Visibility(end - start, end, causal=True),
+        )
+        for start, end in ((0, 5), (5, 6), (6, 7), (7, 8))
+    )
+    other, cross = random_layer(5, seed=1), random_layer(1, 4, seed=2, visibility=Visibility(1, 4))
+    heard = [replace(call_of(prompt), outermost=1)]
+    for number, step in enumerate(steps, 2):  # what else a step of the generation calls belongs to it
+        heard += [
+            replace(call_of(step, call=number - 1), outermost=number),
+            replace(call_of(cross, module="layers.0.cross", kind="cross"), outermost=number),
+        ]
+    heard.append(replace(call_of(other, module="other"), outermost=9))
+    heard.append(replace(call_of(other), outermost=10))
+    generated, second, third = runs_of(heard)
+    assert_same_numbers(
+        recorded_heads([call_of(whole)]),
+        replace(generated, heads=generated.heads.where(lambda head: head.stack == "self")),
+    )
+    assert [(row.module, row.layer) for row in second.modules] == [("other", 1)]
+    assert [(row.module, row.layer) for row in third.modules] == [("layers.0.attn", 0)]
+    assert_same_numbers(recorded_heads([call_of(other)]), third)
 
 
 def recorded_heads(heard: Sequence[HeardCall], **settings: Any) -> RecordedHeads:

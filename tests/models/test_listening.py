@@ -489,3 +489,25 @@ def test_nothing_is_kept_of_the_program() -> None:
     gc.collect()
     assert kept() is None
     assert gone() is None
+
+
+def test_a_module_has_one_path_and_shares_it_with_no_other() -> None:
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.encoder(x, x, x)[0]
+
+    x, holders, paths = torch.randn(1, 3, 8), [Holder() for _ in range(3)], list[str]()
+    listener = Listener(lambda call: paths.append(call.module), calls="all")
+    with listener.listening():
+        holders[0].encoder(x, x, x)
+        for holder in holders:
+            holder(x)
+        del holders[2], holder
+        gc.collect()
+        Holder()(x)
+    first, second, third = "MultiheadAttention", "encoder", "Holder.encoder"
+    assert paths == [first, first, second, third, third]
