@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attncli.cli import COMMAND_GROUPS, COMMANDS, UNLISTED, FORMER
+from attncli.cli import COMMAND_GROUPS, COMMANDS, FORMER, UNLISTED
 from attncli.settings import SPECS
 from attncli.views import SUFFIXES, VIEWS
 from tests.conftest import Attn
