@@ -13,7 +13,7 @@ LEAVES = {"arguments", "errors", "files", "records", "report", "plain_text"}
 ARROWS = {
     "cli": {"commands", "settings", "core", "signals", *LEAVES},
     "api": {"settings", "runs", "models", "views", *LEAVES},
-    "child": {"measure", "models", "views", "commands", *LEAVES},
+    "child": {"measure", "models", "views", "commands", "runs", "settings", "report_parts", *LEAVES},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
@@ -255,6 +255,7 @@ SUBJECTS = {
     "examples",
     "heads",
     "pitfalls",
+    "record",
     "recorded",
     "relations",
     "results",

@@ -115,7 +115,7 @@ def _end_of_path(path: str, most: int) -> str:
     return path if len(path) <= most else f"…{path[1 - most :]}"
 
 
-NEXT_STEPS = ("--calls all", "--show modules", "--show heads", "-o page.html")
+NEXT_STEPS = ("--calls all", "--show modules", "--show heads", "-o page.html", "-o runs.db")
 RECORDED_SCREEN = FirstScreen(
     RecordedHeads,
     (
