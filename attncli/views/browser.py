@@ -382,7 +382,7 @@ class Browser(App[None], inherit_bindings=False):
         self._measure("reading the text", lambda: model.look(text), done)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Behind the help, or while a text is edited, Ctrl-C alone; of a program nothing that asks a model."""
+        """Behind the help, or while a text is edited, Ctrl-C alone; of a program no key for a model."""
         if self.is_of_program and action in ("ablate", "why", "edit"):
             return False
         return action == "interrupt" or len(self.screen_stack) <= 1
