@@ -341,9 +341,12 @@ class PooledMaps:
 
         def pooled(reduce: Callable[..., Tensor]) -> Tensor:
             # Rows first: what is added lies side by side in memory, and little is left to be padded.
-            of_rows = [reduce(part, dim=-2) for part in _whole_blocks(tile.weights, queries.start, height)]
-            padded = torch.nn.functional.pad(torch.cat(of_rows, dim=2), (before, after))
-            return reduce(padded.unflatten(-1, (num_columns, width)), dim=-1)
+            of_rows = torch.cat(
+                [reduce(part, dim=-2) for part in _whole_blocks(tile.weights, queries.start, height)], dim=2
+            )
+            if before or after:
+                of_rows = torch.nn.functional.pad(of_rows, (before, after))
+            return reduce(of_rows.unflatten(-1, (num_columns, width)), dim=-1)
 
         place = texts, heads, rows, slice(first, first + num_columns)
         return partial(self._sum, place, pooled(torch.sum), pooled(torch.amax))
