@@ -56,5 +56,6 @@ def recognised(seen: Bool[Tensor, "#text query key"]) -> Visibility:
         for window in (None, int(reaches.max()) + 1):
             inside = ahead if window is None else ahead & (behind.abs() < window)
             if torch.equal(seen, everything & inside):
-                return Visibility(num_queries, num_keys, causal, window, key_mask)
+                offset = None if causal or not shift else shift
+                return Visibility(num_queries, num_keys, causal, window, key_mask, offset=offset)
     return seen_by_rule(seen)

@@ -48,6 +48,7 @@ EMPTY = ("duplicate_token", "induction", "special_mass")
 """The patterns that no row has where tokens have no names."""
 OF_NEIGHBOURS = {"previous_token": -1, "next_token": 1, "current_token": 0}
 """The patterns of one key alone, and where it stands beside its query."""
+SAYS_HEADS = "--heads PATH=8 says it, in Python heads={'PATH': 8}"
 STACKS = ("self", "cross")
 MOST_NAMED = 3
 
@@ -349,7 +350,7 @@ class Recorder:
         if numbered:
             notes.append(
                 f"{_listed(numbered)}: texts and heads are one axis, and nothing says how many heads there "
-                "are: its matrices are numbered 0, 1, ... (heads PATH=N says it)."
+                f"are: its matrices are numbered 0, 1, ... ({SAYS_HEADS})."
             )
         if self._not_joined:
             notes.append(

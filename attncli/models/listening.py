@@ -27,7 +27,8 @@ from attncli.core.layer import PLAIN, AttentionLayer, ScoreRules, Visibility
 from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.models.by_hand import Follower, HandmadeAttention
+from attncli.models.by_hand import Follower
+from attncli.models.followed import NO_QUERIES, HandmadeAttention
 from attncli.models.kernels import KernelCall, Kernels
 from attncli.models.modules import RunningModules
 from attncli.models.torch_calls import unseen
@@ -255,7 +256,7 @@ class Listener(TorchFunctionMode):
     def _follow(self) -> Follower:
         follower = getattr(self._follower, "of_thread", None)
         if follower is None:
-            follower = self._follower.of_thread = Follower(self._heard_by_hand)
+            follower = self._follower.of_thread = Follower(self._heard_by_hand, self._unclear)
         return follower
 
     def _hear_fused(
@@ -270,13 +271,22 @@ class Listener(TorchFunctionMode):
             for place, name in enumerate(("query", "key"))
         )
         hint = self._hint
+        follower = self._follow()
+        if hint.num_heads is None:
+            hint = hint._replace(num_heads=follower.num_heads(query))
         if hint.is_self is None:
-            hint = CallHint(hint.num_heads, self._follow().is_self(query, key))
+            hint = hint._replace(is_self=follower.is_self(query, key))
         self._hear(function, read, hint)
 
     def _heard_by_hand(self, found: HandmadeAttention) -> None:
         hint = self._hint if found.is_self is None else CallHint(self._hint.num_heads, found.is_self)
         self._hear("by hand", lambda: found, hint)
+
+    def _unclear(self, reason: str) -> None:
+        def read() -> HandmadeAttention:
+            raise NotHeard(reason)
+
+        self._hear("by hand", read)
 
     def _path(self) -> str:
         stack = self.running.stack
@@ -326,13 +336,19 @@ class Listener(TorchFunctionMode):
         if not tokens.numel():
             raise NotHeard("an attention without texts, queries or keys")
         lead = tokens.shape[:-2]
+        if isinstance(read, HandmadeAttention) and read.num_heads is not None and hint.num_heads is None:
+            hint = hint._replace(num_heads=read.num_heads)
         num_heads = self._num_heads(path, lead, hint)
-        places, has_heads = _places(lead, num_heads)
+        if isinstance(read, HandmadeAttention) and read.is_guess:
+            num_queries = tokens.shape[-2]
+            if num_heads is None or num_heads == num_queries or num_heads not in lead:
+                raise NotHeard(NO_QUERIES)
+        has_heads = num_heads is not None or len(lead) > 1 or prod(lead) == 1
         weights = None
         if isinstance(read, HandmadeAttention):
             attention, weights = layer_by_hand(read, num_heads)
         else:
-            attention = read.layer(places)
+            attention = read.layer(num_heads)
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
             raise NotHeard("an attention without keys")
@@ -347,10 +363,11 @@ class Listener(TorchFunctionMode):
         """How many heads there are: as was asked for, as torch is told, or as a module says."""
         for pattern, number in self.heads.items():
             if fnmatchcase(path, pattern):
-                if prod(lead) % number:
-                    raise NotHeard(f"{number} heads were asked for, which {prod(lead)} matrices do not have")
+                if not make_heads(lead, number):
+                    axes = " x ".join(map(str, lead)) or 1
+                    raise NotHeard(f"{number} heads were asked for, but texts and heads are {axes} matrices")
                 return number
-        if hint.num_heads is not None and prod(lead) % hint.num_heads == 0:
+        if hint.num_heads is not None and make_heads(lead, hint.num_heads):
             return hint.num_heads
         # Where there are several axes, a module further out may mean another attention.
         return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
@@ -385,16 +402,6 @@ def _names_cross(path: str, classes: Sequence[str]) -> bool:
     return any(word in last for word in words) or "cross" in classes[0].lower() if classes else False
 
 
-def _places(lead: torch.Size, num_heads: int | None) -> tuple[tuple[int, int], bool]:
-    """Texts and heads of leading axes; whether it is known which are which."""
-    if len(lead) >= 2:
-        return (prod(lead[:-1]), lead[-1]), True
-    count = prod(lead)
-    if num_heads is None:
-        return (1, count), count == 1
-    return (count // num_heads, num_heads), True
-
-
 @dataclass(frozen=True)
 class FusedAttention:
     """What a fused function was given, with the leading axes that it has there.
@@ -410,45 +417,53 @@ class FusedAttention:
     mask: Tensor | None = None
     rules: ScoreRules = PLAIN
 
-    def layer(self, places: tuple[int, int]) -> AttentionLayer:
-        """The layer of so many texts and heads."""
+    def layer(self, num_heads: int | None) -> AttentionLayer:
+        """The layer of so many heads; without a number they are the last of the leading axes."""
         lead = self.query.shape[:-2]
-        query, key, value = (_four_axes(part, lead, places) for part in (self.query, self.key, self.value))
+        parts = self.query, self.key, self.value
+        if num_heads is None or len(lead) < 2 or lead[-1] == num_heads:
+            query, key, value = (_four_axes(part, lead, num_heads) for part in parts)
+        else:
+            query, key, value = (by_heads(_expanded(part, lead), num_heads) for part in parts)
         visibility, rules = self.visibility, self.rules
         if self.mask is not None:
-            mask = _mask_of_places(self.mask, lead, places)
+            mask = _mask_of_heads(self.mask, lead, num_heads)
             visibility, bias = _of_mask(mask, query.shape[2], key.shape[2])
             rules = replace(rules, bias=bias)
         return AttentionLayer(query, key, value, visibility, self.scale, rules)
 
 
-def _four_axes(tensor: Tensor, lead: torch.Size, places: tuple[int, int]) -> Tensor:
+def _four_axes(tensor: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
     """(text, head, token, dim) of a tensor with the leading axes of the query, or fewer heads, or 1."""
-    num_texts, num_heads = places
     *of_tensor, num_tokens, dim = tensor.shape
     if len(lead) < 2:
-        own = prod(of_tensor)
-        heads = num_heads if own == prod(lead) else 1
-        return tensor.reshape(own // heads, heads, num_tokens, dim).expand(num_texts, -1, -1, -1)
+        num_heads = num_heads or prod(lead)
+        heads = num_heads if prod(of_tensor) == prod(lead) else 1
+        return tensor.reshape(-1, heads, num_tokens, dim).expand(prod(lead) // num_heads, -1, -1, -1)
     of_tensor = [1] * (len(lead) - len(of_tensor)) + of_tensor
-    heads = of_tensor[-1]
-    tensor = tensor.reshape(*of_tensor, num_tokens, dim).expand(*lead[:-1], heads, num_tokens, dim)
-    return tensor.reshape(num_texts, heads, num_tokens, dim)
+    tensor = tensor.reshape(*of_tensor, num_tokens, dim).expand(*lead[:-1], -1, -1, -1)
+    return tensor.reshape(-1, of_tensor[-1], num_tokens, dim)
 
 
-def _mask_of_places(mask: Tensor, lead: torch.Size, places: tuple[int, int]) -> Tensor:
+def _expanded(tensor: Tensor, lead: torch.Size) -> Tensor:
+    """A tensor with all leading axes of the query; heads that share keys have their own."""
+    heads = tensor.shape[-3] if tensor.ndim > 2 else 1
+    if heads not in (1, lead[-1]):
+        tensor = tensor.repeat_interleave(lead[-1] // heads, dim=-3)
+    return tensor.expand(*lead, -1, -1)
+
+
+def _mask_of_heads(mask: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
     """A mask as (text, head, query, key), each of its size or 1."""
     mask = mask.reshape(*[1] * (2 - mask.ndim), *mask.shape)
-    of_mask = mask.shape[:-2]
-    size = mask.shape[-2:]
+    of_mask, size = mask.shape[:-2], mask.shape[-2:]
     if prod(of_mask) == 1:
         return mask.reshape(1, 1, *size)
-    if len(lead) == 1:
-        return mask.expand(*lead, *size).reshape(*places, *size)
+    if len(lead) < 2 or (num_heads is not None and lead[-1] != num_heads):
+        return by_heads(mask.expand(*lead, *size), num_heads or prod(lead))
     if prod(of_mask[:-1]) == 1:
         return mask.reshape(1, of_mask[-1], *size)
-    texts = mask.expand(*lead[:-1], of_mask[-1], *size)
-    return texts.reshape(places[0], of_mask[-1], *size)
+    return mask.expand(*lead[:-1], of_mask[-1], *size).reshape(-1, of_mask[-1], *size)
 
 
 def _of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
@@ -550,6 +565,12 @@ CHECKED_ROWS = 8
 """Rows of every head in which weights that are computed again are compared with a program's own."""
 
 
+def make_heads(lead: torch.Size, num_heads: int) -> bool:
+    """Whether so many heads can be told from leading axes, as `by_heads` does."""
+    suffixes = [prod(lead[first:]) for first in range(len(lead) + 1)]
+    return num_heads in suffixes or lead.count(num_heads) == 1 or lead[0] % num_heads == 0
+
+
 def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) -> Tensor:
     """(text, head, token, dim) of a tensor whose leading axes are texts, heads, windows, in any order.
 
@@ -582,39 +603,36 @@ def layer_by_hand(
     def placed(tensor: Tensor) -> Tensor:
         return by_heads(readable(tensor), num_heads)
 
-    weights, lead = placed(found.weights), found.weights.shape[:-2]
+    weights = placed(found.weights)
     seen = (weights > 0).any(dim=1)
-    if found.query is not None and found.key is not None and found.value is not None:
-        parts = [readable(part) for part in (found.query, found.key, found.value)]
-        if found.scores.shape == found.weights.shape and all(_has_lead(part, lead) for part in parts):
-            scores = placed(found.scores)
-            query, key, value = (placed(part.expand(*lead, *part.shape[-2:])) for part in parts)
-            added = scores.float() - found.scale * (query @ key.mT).float()
-            is_hidden = (scores <= HIDES) | (scores == torch.finfo(scores.dtype).min)
-            seen = (~is_hidden).any(dim=1)
-            largest = scores.masked_fill(is_hidden, 0).abs().max()
-            rounding = max(CLOSE, torch.finfo(scores.dtype).eps) * (1 + float(largest))
-            visible = added.masked_fill(is_hidden, 0)
-            mask = ~is_hidden if visible.abs().max() <= rounding else added.masked_fill(is_hidden, -torch.inf)
-            visibility, bias = _of_mask(mask, *weights.shape[2:])
-            layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
-            if _gives(layer, weights, is_hidden):
-                return layer, weights
+    given = found.query, found.key, found.value
+    parts = [readable(part) for part in given if part is not None]
+    is_given = len(parts) == len(given)
+    if is_given and found.scores is not None and found.scores.shape == found.weights.shape:
+        scores = placed(found.scores)
+        query, key, value = (by_heads(part, num_heads) for part in parts)
+        added = scores.float() - found.scale * (query @ key.mT).float()
+        is_hidden = (scores <= HIDES) | (scores == torch.finfo(scores.dtype).min)
+        seen = (~is_hidden).any(dim=1)
+        largest = scores.masked_fill(is_hidden, 0).abs().max()
+        rounding = max(CLOSE, torch.finfo(scores.dtype).eps) * (1 + float(largest))
+        visible = added.masked_fill(is_hidden, 0)
+        mask = ~is_hidden if visible.abs().max() <= rounding else added.masked_fill(is_hidden, -torch.inf)
+        visibility, bias = _of_mask(mask, *weights.shape[2:])
+        layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
+        if _gives(layer, weights):
+            return layer, weights
     return GivenWeights(weights, seen), weights
 
 
-def _has_lead(part: Tensor, lead: torch.Size) -> bool:
-    own = part.shape[:-2]
-    return len(own) == len(lead) and all(size in (1, known) for size, known in zip(own, lead, strict=True))
-
-
-def _gives(layer: AttentionLayer, weights: Tensor, is_hidden: Tensor) -> bool:
+def _gives(layer: AttentionLayer, weights: Tensor) -> bool:
     """Whether query, key and what is added to their products give the weights again, in some rows."""
     num_queries = weights.shape[2]
     rows = torch.arange(0, num_queries, max(1, num_queries // CHECKED_ROWS), device=weights.device)
     scores = layer.scale * (layer.query[:, :, rows] @ layer.key.mT).float()
     if layer.rules.bias is not None:
         scores = scores + layer.rules.bias.expand(-1, -1, num_queries, -1)[:, :, rows]
-    again = scores.masked_fill(is_hidden[:, :, rows], -torch.inf).softmax(dim=-1).nan_to_num(0.0)
+    seen = layer.visibility.block(rows, torch.arange(weights.shape[3], device=weights.device)).unsqueeze(1)
+    again = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
     apart = (again - weights[:, :, rows].float().nan_to_num(0.0)).abs().max()
     return bool(apart <= max(CLOSE, 4 * torch.finfo(weights.dtype).eps))

@@ -48,6 +48,8 @@ def functions_named(*names: str) -> set[Callable[..., object]]:
 
 MATMULS = {*functions_named("matmul", "bmm", "mm"), Tensor.__rmatmul__}
 SOFTMAXES = functions_named("softmax", "_softmax")
+LOG_SOFTMAXES = functions_named("log_softmax", "_log_softmax")
+EXPONENTIALS = functions_named("exp")
 SCALINGS = {*functions_named("mul", "multiply"), Tensor.__rmul__}
 DIVISIONS = functions_named("div", "true_divide", "divide", "truediv")
 TURNS = {  # properties, of which the mode is told as this
@@ -58,6 +60,7 @@ SHAPES = functions_named(
     *("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "expand_as", "view_as"),
     *("reshape_as", "ravel", "broadcast_to"),
 )
+EXPANSIONS = functions_named("expand", "expand_as", "broadcast_to")
 PARTS = functions_named(
     *("getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "unsafe_chunk"),
     "unsafe_split",
@@ -115,62 +118,18 @@ Spans = tuple[tuple[int, int], ...]
 """Strides, from and to, within which an axis is one of features."""
 
 
-def tensor_lead(tensor: Tensor, axes: Sequence[int | None]) -> torch.Size:
-    """The sizes of a tensor but for some axes."""
-    return torch.Size(size for axis, size in enumerate(tensor.shape, -tensor.ndim) if axis not in axes)
-
-
-def with_lead(part: Tensor, lead: torch.Size) -> Tensor | None:
-    """A tensor with these leading axes, where it has as many matrices, or fewer that are shared."""
-    lead_of_part = part.shape[:-2]
-    if lead_of_part == lead:
-        return part
-    if lead_of_part.numel() == lead.numel():
-        return part.reshape(*lead, *part.shape[-2:])
-    padded = (1,) * (len(lead) - len(lead_of_part)) + tuple(lead_of_part)
-    if len(padded) == len(lead) and all(
-        size in (1, wanted) for size, wanted in zip(padded, lead, strict=True)
-    ):
-        return part.expand(*lead, *part.shape[-2:])
-    return None
-
-
-def led_again(
-    part: Tensor, before: torch.Size, lead: torch.Size, order: Sequence[int] | None
-) -> Tensor | None:
-    """A tensor with the leading axes `lead` instead of `before`, by a new order of them or a view."""
-    missing = len(before) - (part.ndim - 2)
-    if missing < 0:
-        return None
-    if order is not None:
-        part = part.reshape(*[1] * missing, *part.shape)
-        return part.permute(*order, -2, -1)
-    expanded = with_lead(part, before)
-    return None if expanded is None else with_lead(expanded, lead)
-
-
-def places_after(
-    places: tuple[int | None, ...] | None, axes: Sequence[int | None]
-) -> tuple[int | None, ...] | None:
-    """Where axes lie that lay at these places, once each has moved."""
-    if places is None:
-        return None
-    return tuple(None if place is None else axes[place] for place in places)
-
-
 # Axes
 
 
-def axes_after(call: TorchCall, tensor: Tensor) -> list[int | None] | None:
-    """Where each axis of a tensor lies in a view of it; None for one that is gone, or for what is no view."""
+def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None:
+    """Where each axis of a tensor lies in a part of it; None for one that is gone, or for what is no view."""
     if call.function in INDEXING:
         index = call.get(1)
         for part in index if isinstance(index, tuple) else (index,):
             if not (part is None or part is Ellipsis or isinstance(part, slice) or type(part) is int):
                 return None
-    sizes = range(2, 2 + tensor.ndim) if call.function in MOVES else tensor.shape
     with unseen():
-        before = torch.empty(*sizes, device="meta")
+        before = torch.empty(tensor.shape, device="meta")
         after = call.instead_of(tensor, before)
         first = after[0] if isinstance(after, tuple | list) else after
     assert isinstance(first, Tensor)
@@ -215,7 +174,7 @@ def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, resul
     if spans is None or not torch._C._has_storage(tensor) or not torch._C._has_storage(result):
         return None
     if call.function in SUMMING:
-        return None if -1 not in _axes_of_sum(call, tensor) else _without_last(spans, tensor, result)
+        return None if -1 not in axes_of_sum(call, tensor) else _without_last(spans, tensor, result)
     if tensor.untyped_storage()._cdata == result.untyped_storage()._cdata:
         return spans
     axes = _axes_within(tensor.shape, tensor.stride(), spans)
@@ -230,7 +189,7 @@ def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, resul
     return spans_of(result, axes)
 
 
-def _axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:
+def axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:
     given = call.get(1, "dim", "axis")
     axes = [axis for axis in (given if isinstance(given, tuple | list) else (given,)) if type(axis) is int]
     return [axis if axis < 0 else axis - tensor.ndim for axis in axes]
@@ -262,18 +221,14 @@ def _spelled(labels: str, ndim: int) -> str:
     return labels.replace("...", "9876543210"[10 - missing :])
 
 
-def arranged(
-    tensor: Tensor,
-    labels: str,
-    lead: Sequence[str],
-    token: Sequence[str],
-    summed: Sequence[str] | None = None,
-) -> Tensor:
-    """(..., token, dim): leading axes by their labels, of size 1 where it has none; `summed` become dim."""
-    rest = [label for label in labels if label not in (*lead, *token)] if summed is None else [*summed]
-    there = [label for label in (*lead, *token, *rest) if label in labels]
-    arranged = tensor.permute([labels.index(label) for label in there])
-    sizes = [tensor.shape[labels.index(label)] if label in labels else 1 for label in (*lead, *token)]
-    if not token:
-        sizes.append(1)
-    return arranged.reshape(*sizes, -1)
+def letters_of_product(left: Tensor, right: Tensor) -> tuple[tuple[str, str], str]:
+    """A matrix product as an equation: the labels of both and of the result."""
+    widest = max(left.ndim, right.ndim) - 2
+    lead = "".join(chr(ord("a") + place) for place in range(max(widest, 0)))
+
+    def spelled(tensor: Tensor, tokens: str) -> str:
+        return lead[len(lead) - max(tensor.ndim - 2, 0) :] + tokens
+
+    of_left, of_right = ("YZ" if left.ndim > 1 else "Z"), ("ZX" if right.ndim > 1 else "Z")
+    out = lead + ("Y" if left.ndim > 1 else "") + ("X" if right.ndim > 1 else "")
+    return (spelled(left, of_left), spelled(right, of_right)), out

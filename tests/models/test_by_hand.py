@@ -2,6 +2,7 @@
 
 import gc
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from attncli.models.by_hand import Follower, HandmadeAttention
+from attncli.models.by_hand import Follower
+from attncli.models.followed import HandmadeAttention
 
 TEXTS, HEADS, QUERIES, KEYS, DIM = 2, 3, 5, 7, 4
 WIDTH = HEADS * DIM
@@ -344,6 +346,63 @@ def test_heads_that_are_mixed_leave_the_weights_alone(query: Tensor, key: Tensor
         torch.testing.assert_close(heard.weights, kept[0], rtol=0, atol=1e-6)
         assert heard.query is None and heard.key is None
         assert heard.value is not None and heard.value.equal(key)
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("is_computed", [False, True])
+@pytest.mark.parametrize("is_before", [False, True])
+def test_heads_that_are_mixed_keep_their_axes_in_any_layout(
+    seed: int, is_computed: bool, is_before: bool, query: Tensor, key: Tensor
+) -> None:
+    """Equations with their letters in any order, and a matrix that may be no parameter."""
+    chance = random.Random(seed)
+    of_query, of_key, of_scores, of_mixed, of_output = (
+        "".join(chance.sample(letters, len(letters))) for letters in ("bhid", "bhjd", "bhij", "bgij", "bgid")
+    )
+    mixer: Tensor = nn.Parameter(torch.randn(HEADS, HEADS).softmax(dim=0))
+    mixer = mixer * 1.0 if is_computed else mixer
+    kept = []
+
+    def program() -> Tensor:
+        whole = torch.einsum(
+            f"{of_query},{of_key}->{of_scores}",
+            torch.einsum(f"bhid->{of_query}", query),
+            torch.einsum(f"bhjd->{of_key}", key),
+        )
+        if is_before:
+            scores = torch.einsum(f"{of_scores},hg->{of_mixed}", whole, mixer)
+            weights = scores.softmax(of_mixed.index("j"))
+        else:
+            shares = whole.softmax(dim=of_scores.index("j"))
+            weights = torch.einsum(f"hg,{of_scores}->{of_mixed}", mixer, shares)
+        kept[:] = [torch.einsum(f"{of_mixed}->bgij", weights)]
+        value = torch.einsum(f"bhjd->{of_key}", key)
+        return torch.einsum(f"{of_mixed},{of_key.replace('h', 'g')}->{of_output}", weights, value)
+
+    heard = the_one(program)
+    layouts = [kept[0], kept[0].transpose(0, 1)]
+    assert any(torch.equal(heard.weights, layout) for layout in layouts)
+    assert heard.query is None
+
+
+def test_what_may_be_queries_or_heads_is_called_a_guess(query: Tensor, key: Tensor) -> None:
+    """Equations of tensors that come from nowhere, in which keys have no heads."""
+    shared, by_queries = key[:, 0], query.transpose(1, 2)
+
+    def unknown() -> Tensor:
+        weights = torch.einsum("bihd,bjd->ibhj", by_queries, shared).softmax(-1)
+        return torch.einsum("ibhj,bjd->bihd", weights, shared)
+
+    def projected() -> Tensor:
+        heads = nn.Linear(DIM, WIDTH)(by_queries[:, :, 0]).view(TEXTS, QUERIES, HEADS, DIM)
+        weights = torch.einsum("bihd,bjd->ibhj", heads, shared).softmax(-1)
+        return torch.einsum("ibhj,bjd->bihd", weights, shared)
+
+    assert the_one(unknown).is_guess
+    heard = the_one(projected)
+    assert not heard.is_guess and heard.weights.shape == (TEXTS, HEADS, QUERIES, KEYS)
+    assert heard.num_heads == HEADS
+    assert not the_one(lambda: (query @ key.mT).softmax(-1) @ key).is_guess
 
 
 def test_of_mixtures_that_are_no_shares_the_weights_before_are_heard(query: Tensor, key: Tensor) -> None:

@@ -340,6 +340,73 @@ def test_heads_of_one_axis_are_as_many_as_asked_for() -> None:
     assert "4 heads" in listener.notes()[0]
 
 
+LEADS = {
+    "texts x heads, 1": ((6, 1), 3, lambda whole: whole.view(2, 3, *whole.shape[2:])),
+    "heads, texts": ((3, 2), 3, lambda whole: whole.transpose(0, 1)),
+    "texts, groups, heads": ((2, 3, 5), 15, lambda whole: whole.flatten(1, 2)),
+    "texts, windows, heads": ((2, 5, 3), 3, lambda whole: whole.flatten(0, 1)),
+    "texts, heads, windows": (
+        (2, 3, 5),
+        3,
+        lambda whole: whole.transpose(1, 2).flatten(0, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("mask", ["none", "all", "texts", "last"])
+@pytest.mark.parametrize("lead", LEADS)
+def test_heads_are_as_many_as_asked_for_on_any_axes(lead: str, mask: str) -> None:
+    sizes, num_heads, arranged = LEADS[lead]
+    query, key = torch.randn(*sizes, 4, 8), torch.randn(*sizes, 7, 8)
+    of_mask = {
+        "none": (),
+        "all": sizes,
+        "texts": (sizes[0], *[1] * (len(sizes) - 1)),
+        "last": (*[1] * (len(sizes) - 1), sizes[-1]),
+    }[mask]
+    bias = torch.randn(*of_mask, 4, 7)
+    _, (call,), _ = heard(
+        lambda: scaled_dot_product_attention(query, key, key, attn_mask=bias), heads={"*": num_heads}
+    )
+    whole = (query @ key.mT * 8**-0.5 + bias).softmax(dim=-1)
+    torch.testing.assert_close(weights_of(call), arranged(whole), rtol=0, atol=1e-6)
+    torch.testing.assert_close(output_of(call), arranged(whole @ key), rtol=0, atol=1e-5)
+
+
+def test_shared_keys_are_those_of_their_heads_on_any_axes() -> None:
+    query, key = torch.randn(2, 3, 5, 4, 8), torch.randn(2, 3, 1, 7, 8)
+    _, (call,), _ = heard(lambda: scaled_dot_product_attention(query, key, key), heads={"*": 15})
+    whole = (query @ key.mT * 8**-0.5).softmax(dim=-1).flatten(1, 2)
+    torch.testing.assert_close(weights_of(call), whole, rtol=0, atol=1e-6)
+
+
+def test_heads_that_no_axes_make_are_refused() -> None:
+    x = torch.randn(2, 3, 5, 4, 8)
+    _, calls, listener = heard(lambda: scaled_dot_product_attention(x, x, x), heads={"*": 6})
+    assert not calls
+    assert "6 heads were asked for, but texts and heads are 2 x 3 x 5 matrices" in listener.notes()[0]
+
+
+@pytest.mark.parametrize("lead", ["texts x heads", "texts, heads", "texts, groups, heads"])
+def test_heads_of_torchs_attention_are_those_that_its_projection_made(lead: str) -> None:
+    class Projecting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(12, 12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            whole = self.linear(x).view(2, 5, 6, 2).transpose(1, 2)
+            if lead == "texts x heads":
+                whole = whole.reshape(12, 5, 2)
+            elif lead == "texts, groups, heads":
+                whole = whole.unflatten(1, (2, 3))
+            return scaled_dot_product_attention(whole, whole, whole)
+
+    layer = Projecting()
+    _, (call,), _ = heard(lambda: layer(torch.randn(2, 5, 12)))
+    assert (call.attention.shape[:2], call.has_heads) == ((2, 6), True)
+
+
 class Windows(nn.Module):
     """Attention by hand whose leading axes are not texts and heads."""
 
