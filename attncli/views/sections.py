@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -72,12 +73,16 @@ class NamedValues:
 
 @dataclass(frozen=True)
 class Column:
-    """A header of one or two lines, the cells below it, their alignment, and the rows in bold."""
+    """A header of one or two lines, the cells below it, their alignment, and the rows in bold.
+
+    In several groups of columns the first ones that are `repeated` lead each group, as the labels do.
+    """
 
     header: tuple[str, ...]
     cells: Sequence[str]
     left: bool = False
     emphasis: frozenset[int] = frozenset()
+    repeated: bool = False
 
     @property
     def width(self) -> int:
@@ -87,21 +92,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its title, if any, the labels of its rows, and its columns.
-
-    In several groups of columns, the first `repeated` ones lead each group, as the labels do.
-    """
+    """A table: its title, if any, the labels of its rows, and its columns."""
 
     title: str
     label: Column
     columns: Sequence[Column]
-    repeated: int = 0
 
     def groups(self, width: int | None) -> list[Sequence[Column]]:
         """The columns in groups that each fit the width beside the labels; at least one column per group."""
         if width is None or not self.columns:
             return [self.columns]
-        leading, columns = self.columns[: self.repeated], self.columns[self.repeated :]
+        leading = [*takewhile(attrgetter("repeated"), self.columns)]
+        columns = self.columns[len(leading) :]
         taken = self.label.width + sum(GAP + column.width for column in leading)
         starts, used = [0], taken
         for i, column in enumerate(columns):
@@ -344,28 +346,27 @@ def _columns(
         yield Column(header, [scalar(cell, precision) for cell in cells])
 
 
-def heads_grid(
-    title: str,
-    rows: Sequence[Row],
-    precision: int,
-    *,
-    first: str | None = None,
-    halves: Sequence[str] | None = None,
-) -> Grid:
-    """Each head as LAYER:HEAD, the rest of its place where that distinguishes heads, and the statistics.
-
-    The statistic `first` leads, with `halves`, the half widths of its intervals, beside it.
-    """
-    places = _distinguishing_places(rows)
-    columns = [Column(("", name), [plain_text(str(row[name])) for row in rows], left=True) for name in places]
-    with_lists = {name for row in rows for name, cell in row.items() if isinstance(cell, list)}
-    names = sorted(rows[0].keys() - with_lists - {*HEAD_COLUMNS}, key=[*rows[0]].index)
-    names.sort(key=lambda name: name != first)
-    numbers = [Column(split_header(name), [_cell(row[name], precision) for row in rows]) for name in names]
-    if halves is not None:
-        numbers.insert(1, Column(("", ""), halves))
+def heads_grid(title: str, rows: Sequence[Row], precision: int) -> Grid:
+    """Each head as LAYER:HEAD, the rest of its place where that distinguishes heads, and the statistics."""
     label = Column(("", "head"), [head_name(row) for row in rows])
-    return Grid(title, label, [*columns, *numbers], places.count("stack"))
+    return Grid(title, label, [*place_columns(rows), *statistic_columns(rows, rows[0], precision)])
+
+
+def place_columns(rows: Sequence[Row]) -> list[Column]:
+    """What LAYER:HEAD does not say of the place of heads, as far as that distinguishes them."""
+    return [
+        Column(("", name), [plain_text(str(row[name])) for row in rows], left=True, repeated=name == "stack")
+        for name in _distinguishing_places(rows)
+    ]
+
+
+def statistic_columns(rows: Sequence[Row], names: Iterable[str], precision: int) -> list[Column]:
+    """Those of the named columns that do not say where a head is or what it does, without lists."""
+    return [
+        Column(split_header(name), [_cell(row[name], precision) for row in rows])
+        for name in names
+        if name not in HEAD_COLUMNS and not any(isinstance(row[name], list) for row in rows)
+    ]
 
 
 def _cell(cell: object, precision: int) -> str:

@@ -15,12 +15,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import LIMITED_SCREEN, POLICIES_SCREEN
-from attncli.views.comparisons import (
-    COMPARISON_SCREEN,
-    TWO_TEXTS_SCREEN,
-    WATCH_HEAD_SCREEN,
-    WATCH_SCREEN,
-)
+from attncli.views.comparisons import COMPARISON_SCREEN, TWO_TEXTS_SCREEN
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import EXAMPLES_SCREEN
 from attncli.views.first_screen import FirstScreen
@@ -54,6 +49,7 @@ from attncli.views.sections import (
 from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
 from attncli.views.summary_screens import SUMMARY_SCREEN
 from attncli.views.texts import heading, setting, shortened, text_columns
+from attncli.views.training_screens import WATCH_HEAD_SCREEN, WATCH_SCREEN
 from attncli.views.writer_screens import WRITER_SCREEN
 
 

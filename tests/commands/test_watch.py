@@ -31,9 +31,9 @@ from attncli.runs.checkpoints import is_settled, logged_loss
 from attncli.runs.runner import Session
 from attncli.runs.watching import Watch
 from attncli.views import Display, load_view
-from attncli.views.comparisons import sparkline
 from attncli.views.matrices import curves_of
 from attncli.views.terminal import dotted_lines
+from attncli.views.training_screens import sparkline
 from tests.commands.test_walks import terminal
 from tests.conftest import Attn
 
