@@ -31,7 +31,7 @@ from attncli.views.first_screen import (
 )
 from attncli.views.matrices import matrices_of, pictured, place_names
 from attncli.views.model_screens import token_cell
-from attncli.views.screens import LEAST_ROWS, MatrixPart, PictureLooks
+from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart
 from attncli.views.sections import (
     Column,
     Elastic,
@@ -146,7 +146,7 @@ COMPARISON_SCREEN = FirstScreen(
     (
         Sentences(_heading, "title", said=("about",)),
         Sentences(_settings_and_notes, "line"),
-        PictureLooks(most=1),  # the difference
+        LooksAtPictures(most=1),  # the difference
         Special(_changes, "which tables there is room for follows from what differs"),
     ),
     next_steps=lambda *_: DIFF_STEPS,

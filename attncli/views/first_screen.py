@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from attncli.plain_text import plain_text
-from attncli.records.columns import Records, Result
+from attncli.records.columns import Record, Records, Result
 from attncli.report import PLACES, NamedTensor, Report
 from attncli.views import Display
 from attncli.views.matrices import head_name
@@ -133,6 +133,11 @@ class Special(Element):
         yield from self.parts(report, display)
 
 
+def rows_of(report: Report, table: str) -> Records[Any]:
+    """The rows of the field of a result; none where it is empty."""
+    return getattr(report.result, table) or Records(Record, {})
+
+
 class TableColumn:
     """A column of a table, or several, or none where the rows lack it."""
 
@@ -247,7 +252,7 @@ class Ranked(Element):
     left_out: Callable[[Records[Any], int], str] | None = None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        rows: Records[Any] = getattr(report.result, self.rows)
+        rows = rows_of(report, self.rows)
         usual, least = (
             count if isinstance(count, int) else count(report, display) for count in (self.usual, self.least)
         )
@@ -285,8 +290,7 @@ class FirstRows(Element):
     table: str
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        rows: Records[Any] | None = getattr(report.result, self.table)
-        if rows:
+        if rows := rows_of(report, self.table):
             yield Elastic(
                 lambda count: statistic_tables(
                     replace(report, statistics={self.table: rows[:count]}),

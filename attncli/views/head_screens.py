@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse
-from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
@@ -27,6 +26,7 @@ from attncli.views.first_screen import (
     Special,
     SpecialCells,
     StatisticCells,
+    rows_of,
 )
 from attncli.views.matrices import head_name
 from attncli.views.model_screens import (
@@ -37,7 +37,7 @@ from attncli.views.model_screens import (
     head_grid,
     some_of,
 )
-from attncli.views.screens import PictureLooks, PictureRows, WholeMatrix
+from attncli.views.screens import LooksAtPictures, PictureRows, WholeMatrix
 from attncli.views.sections import (
     GAP,
     Column,
@@ -328,8 +328,8 @@ class HeadLetters(Element):
     is_above: Callable[[Report], bool] = lambda _: False
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        heads: Records[Any] = getattr(report.result, self.heads)
-        letters = head_letters({plain_text(stack): rows for stack, rows in _by_stack(heads).items()}, display)
+        stacks = _by_stack(rows_of(report, self.heads))
+        letters = head_letters({plain_text(stack): rows for stack, rows in stacks.items()}, display)
         yield _where_there_is_room(letters) if self.is_above(report) else letters
 
 
@@ -534,7 +534,7 @@ HEADS_OR_PATTERNS: tuple[Element, ...] = (
     HeadLetters("heads", is_above=lambda report: "rollout" in report.tensors, shows=_shows_patterns),
 )
 """The patterns and a letter for each head; the heads themselves where they are sorted, or asked for."""
-MAPS = (PictureLooks(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))
+MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))
 """Where heads look in a picture, or in several; the rollout of a text."""
 SURVEY_SCREEN = FirstScreen(
     HeadSurvey,

@@ -241,7 +241,7 @@ class Opening(Element):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureLooks(Element):
+class LooksAtPictures(Element):
     """What looks at each picture, each usually in so many `lines`, or the first `most` of these looks."""
 
     lines: int = TILE_LINES
@@ -554,10 +554,10 @@ def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elast
     def of(lines: int) -> Iterator[Section]:
         if lines < LEAST_LINES:
             return
-        shown, columns = _plan(groups, lines - 1, display)
-        left_out = _layers_left_out(groups, shown)
-        chosen = [groups[place] for place in shown]
-        if not shown:
+        places, columns = _plan(groups, lines - 1, display)
+        left_out = _layers_left_out(groups, places)
+        chosen = [groups[place] for place in places]
+        if not places:
             rows, columns = rows_of(groups[-1:], TILES[-1], display), TILES[-1]
             height = 1 + fitted_size(groups[-1][0].look.picture, columns, MOST_LINES)[1]
             chosen = [[tile for row in rows[: max(1, (lines - 2) // height)] for tile in row]]
@@ -579,12 +579,12 @@ def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
     is_ranking = len({dict(tile.look.place).get("layer") for tile in groups[-1]}) > 1
     for count in range(len(groups), 0, -1):
         is_whole = count == len(groups)
-        places = np.linspace(len(groups) - 1, 0, count, endpoint=is_whole and count > 1)
-        shown = sorted(round(place) for place in places.tolist())
+        steps = np.linspace(len(groups) - 1, 0, count, endpoint=is_whole and count > 1)
+        places = sorted(round(step) for step in steps.tolist())
         for columns in (*TILES, *(TINY if count == 1 and not is_ranking else ())):
-            drawn = TileLines([groups[place] for place in shown], columns, display)
+            drawn = TileLines([groups[place] for place in places], columns, display)
             if len(drawn) <= lines - (not is_whole):
-                return shown, columns
+                return places, columns
     return [], TILES[-1]
 
 

@@ -25,7 +25,6 @@ from attncli.report import (
     Tensors,
     Terms,
 )
-from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heatmap import draw
 from attncli.views.matrices import (
@@ -39,6 +38,7 @@ from attncli.views.matrices import (
 )
 from attncli.views.texts import (
     NO_NUMBER,
+    default_model,
     fixed,
     scalar,
     shortened,
@@ -156,8 +156,8 @@ class TableLabels:
     def place(self, axis: str, position: int) -> str:
         """A position and, where there is one, the token at it."""
         tokens = tokens_of(self.report, axis)[position : position + 1] if position >= 0 else ()
-        shown = str(position + first_position(self.report, axis))
-        return " ".join([shown, *map(token_in_line, token_texts(tokens, 0, self.row_width))])
+        number = str(position + first_position(self.report, axis))
+        return " ".join([number, *map(token_in_line, token_texts(tokens, 0, self.row_width))])
 
     def key(self, key: int, weight: float) -> str:
         """A key that a query looks at, with its weight."""
@@ -206,17 +206,17 @@ def notes_in(
 
     def of(room: int) -> list[Section]:
         lines = room
-        shown: list[Section] = [Paragraph("", "dim")] if apart else []
+        paragraphs: list[Section] = [Paragraph("", "dim")] if apart else []
         for text in texts:
             ends = [len(text)]
             if display.height is not None:
                 ends += [match.start() + 1 for match in reversed([*SENTENCE_END.finditer(text)])]
             for part in (text[:end] for end in ends):
                 if (taken := len(wrap_cells(part, width))) <= lines:
-                    shown.append(Paragraph(part, "note"))
+                    paragraphs.append(Paragraph(part, "note"))
                     lines -= taken
                     break
-        return shown if lines < room else []
+        return paragraphs if lines < room else []
 
     every = sum(len(wrap_cells(text, width)) for text in texts)
     return Elastic(of, every if usual is None else usual, most=every, rank=LAST)
@@ -239,8 +239,7 @@ def titled(report: Report) -> str:
 
 def model_name(report: Report) -> str:
     """The model's folder or id, the default one where the user named none."""
-    default = getattr(SPECS.get(report.experiment), "default_model", "")
-    model = str(report.spec.get("model") or default)
+    model = str(report.spec.get("model") or default_model(report) or "")
     return Path(model).name or model
 
 
@@ -453,7 +452,7 @@ class TensorTables:
 
     def _pairs(self) -> dict[str, list[Grid]]:
         """The wrong matrix beside the right one in one table, where both fit."""
-        found: dict[str, list[Grid]] = {}
+        grids: dict[str, list[Grid]] = {}
         for name, names in self.report.pairs.items():
             wrong, right = (self.report.tensors[side] for side in names)
             is_matrix = wrong.values.ndim == 2 and wrong.values.shape == right.values.shape
@@ -468,8 +467,8 @@ class TensorTables:
             label = self.labels.rows(wrong.axes[0], len(wrong.values))
             grid = Grid(f"{name} ({' × '.join(wrong.axes)}): wrong and right", label, columns)
             if grid.fits(self.display.width):
-                found |= {names[0]: [grid], names[1]: []}
-        return found
+                grids |= {names[0]: [grid], names[1]: []}
+        return grids
 
     def _matrices(self, tensor_matrices: Sequence[Matrix]) -> Iterator[Section]:
         is_drawn = False
@@ -547,20 +546,21 @@ class TensorTables:
         part = matrix.values[:shown_rows, :most]
         columns = [Column(("", str(j)), self._fixed(part[:, j])) for j in range(part.shape[1])]
         groups = Grid("", label, columns).groups(self.display.width)
-        shown = columns if len(groups) <= 2 else groups[0]
+        fitting = columns if len(groups) <= 2 else groups[0]
         limits = [
             f"{count} of {total} {name}"
-            for count, total, name in ((shown_rows, num_rows, "rows"), (len(shown), num_columns, "columns"))
+            for count, total, name in ((shown_rows, num_rows, "rows"), (len(fitting), num_columns, "columns"))
             if count < total
         ]
         title = f"{matrix.title}: the first {' and '.join(limits)}" if limits else matrix.title
-        return Grid(title, label, shown)
+        return Grid(title, label, fitting)
 
     def lines_of_numbers(self) -> Iterator[Grid]:
         """Tensors of one axis, side by side where they share it; long ones thinned, which is said.
 
-        Columns of a table are not repeated.
+        Columns of a table are not repeated, nor the numbers of steps where other tensors are of each step.
         """
+        has_steps = any("step" in tensor.axes for tensor in self.report.tensors.values())
         by_axis: dict[tuple[str, int], dict[str, NamedTensor]] = {}
         tables = [table for table in self.report.statistics.values() if isinstance(table, Table) and table]
         in_tables = {(name, len(table)) for table in tables for name in table[0]}
@@ -568,7 +568,7 @@ class TensorTables:
             if tensor.values.ndim == 1 and name not in self.report.explained:
                 by_axis.setdefault((tensor.axes[0], len(tensor.values)), {})[name] = tensor
         for (axis, count), tensors in by_axis.items():
-            if all((name, count) in in_tables for name in tensors):
+            if all((name, count) in in_tables for name in tensors) or ([*tensors] == ["step"] and has_steps):
                 continue
             step = -(-count // MAX_VECTOR_ROWS) if self.display.width is not None else 1
             label = self.labels.rows(axis, count)

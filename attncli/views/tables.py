@@ -93,8 +93,10 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
         steps = tuple(step for step in steps if step != HEATMAP)
-    shown = [_with_head(step, report) for step in steps if _is_new(step, report)]
-    lines = [f"Next, with attn {name}: {'  '.join(shown[:count])}" for count in range(len(shown), 0, -1)]
+    new_steps = [_with_head(step, report) for step in steps if _is_new(step, report)]
+    lines = [
+        f"Next, with attn {name}: {'  '.join(new_steps[:count])}" for count in range(len(new_steps), 0, -1)
+    ]
     if lines:
         fitting = (line for line in lines if cell_len(line) <= (display.width or TEXT_WIDTH))
         yield Paragraph(next(fitting, lines[-1]), "prose")

@@ -23,7 +23,16 @@ from attncli.records.steps import (
 from attncli.report import Report
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.first_screen import Element, FirstScreen, Notes, ReadLine, Sentences, Special, TitleLine
+from attncli.views.first_screen import (
+    Element,
+    FirstScreen,
+    Notes,
+    ReadLine,
+    Sentences,
+    Special,
+    TitleLine,
+    rows_of,
+)
 from attncli.views.head_screens import HeadLetters, pattern_letter
 from attncli.views.matrices import head_name
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
@@ -191,8 +200,8 @@ class LinesOverSteps(Element):
     usual: int | None = None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        steps: Steps = getattr(report.result, self.steps)
-        patterns: Sequence[PatternOverSteps] = getattr(report.result, self.patterns, None) or ()
+        steps = rows_of(report, self.steps)
+        patterns = rows_of(report, self.patterns) if self.patterns else ()
         numbers = [_line_of_numbers(name, steps, display) for name in self.names(report)]
         is_alone = len({pattern.stack for pattern in patterns}) == 1
         counts = [_line_of_pattern(pattern, is_alone) for pattern in patterns]

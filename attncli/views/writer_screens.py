@@ -20,7 +20,7 @@ from attncli.views.first_screen import (
 )
 from attncli.views.matrices import pictured
 from attncli.views.model_screens import LEAST_ROWS, token_cell
-from attncli.views.screens import PictureLooks
+from attncli.views.screens import LooksAtPictures
 from attncli.views.sections import Column, Elastic, Grid, ScreenParts, TableLabels, model_name
 from attncli.views.texts import NO_NUMBER, fixed, place_text, shortened, wrap_cells
 
@@ -145,7 +145,7 @@ WRITER_SCREEN = FirstScreen(
         Sentences(_written_title, "title"),
         Sentences(_prompt),
         Sentences(_wrote),
-        PictureLooks(),
+        LooksAtPictures(),
         Special(_where_it_looked, "its rows are those that looked for a needle most"),
         Ranked(
             "heads",

@@ -289,6 +289,13 @@ def test_that_no_pattern_changed_is_an_answer(checkpoints: Path, attn: Attn) -> 
     assert both.code == 0 and "\npatterns\n" in both.out and "No head's pattern differs" in both.out
 
 
+def test_grids_of_a_statistic_alone_are_titled_by_the_numbers_of_their_steps(attn: Attn) -> None:
+    shown = attn(["watch", LEARNED, "--show", "entropy"]).out
+    titles = re.findall(r"^entropy \(layer × head\), step (\d+)$", shown, re.MULTILINE)
+    assert titles == [str(step) for step in range(0, 2501, 50)] and "(point)" not in shown
+    assert "\nstep (point)\n" in attn(["watch", LEARNED, "--show", "step"]).out
+
+
 def test_a_head_over_the_steps_is_one_table(watched: Path, attn: Attn) -> None:
     shown = attn(["watch", str(watched), "--head", "1:2", "--show", "all"]).out
     assert shown.count("\nhead\n") == 2 and "(point)" not in shown  # one for each text
