@@ -519,10 +519,10 @@ def _run_alone(spec: Spec, texts: Texts | None = None) -> Outcome:
 
 def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Iterator[Report]:
     for i, (spec, text) in enumerate(zip(specs, texts, strict=True)):
-        own = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
+        of_spec = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
         yield replace(
             report,
-            spec={**report.spec, **own},
+            spec={**report.spec, **of_spec},
             tokens=text.tokens,
             context_tokens=text.context_tokens,
             tensors=OwnPart(report.tensors, i, _own_tensor),
@@ -535,14 +535,14 @@ def _own_tensor(tensor: NamedTensor, place: int) -> NamedTensor:
     return tensor.at(place)
 
 
-def _own_statistic(found: Statistic, place: int) -> Statistic:
+def _own_statistic(statistic: Statistic, place: int) -> Statistic:
     """Of a number per text, the number of this one."""
-    if not isinstance(found, Tensors):
-        return found
-    own = Tensors((name, _own_tensor(tensor, place)) for name, tensor in found.items())
-    if any(tensor.axes for tensor in own.values()):
-        return own
-    numbers = {name: tensor.values.item() for name, tensor in own.items()}
+    if not isinstance(statistic, Tensors):
+        return statistic
+    tensors = Tensors((name, _own_tensor(tensor, place)) for name, tensor in statistic.items())
+    if any(tensor.axes for tensor in tensors.values()):
+        return tensors
+    numbers = {name: tensor.values.item() for name, tensor in tensors.items()}
     return Numbers((name, number if number == number else None) for name, number in numbers.items())
 
 
