@@ -61,8 +61,7 @@ def _mistake(report: Report, display: Display) -> ScreenParts:
 def _first_rows(
     report: Report, name: str, table: Records[Any], display: Display, count: int
 ) -> Iterator[Grid]:
-    part = replace(report, statistics={name: table[:count]})
-    return statistic_tables(part, display, TableLabels(report, display))
+    return statistic_tables({name: table[:count]}, display, TableLabels(report, display))
 
 
 def _mistakes(table: Records[MistakeLine], display: Display) -> Grid:

@@ -52,7 +52,7 @@ def with_ranking_of(got: Report, expected: Report) -> Report:
     np.testing.assert_allclose(at_ours, at_theirs, atol=1e-6)
     assert ((ours.values < 0) == (theirs.values < 0)).all()
     rows = Tensors(got.statistics["rows"] | {"top_keys": theirs})
-    return replace(got, statistics={**got.statistics, "rows": rows})
+    return replace(got, result=replace(got.result, rows=rows))
 
 
 def assert_same(got: object, expected: object, where: str = "", tolerance: float = 1e-6) -> None:

@@ -5,7 +5,7 @@ from io import StringIO
 
 import pytest
 
-from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.columns import Record, Records, Result, UntypedResult, column, group
 from attncli.records.kinds import KINDS
 from attncli.report import Report
 from attncli.views import Display
@@ -66,10 +66,7 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Report:
     heads = SizedHead.table(
         stack=["a"] * 7, layer=[0] * 7, head=[*range(7)], size=[float(i) for i in range(7)]
     )
-    statistics = SizedHeads(heads=heads).statistics()
-    return Report(
-        "sizes", {"sort": "size"}, {}, statistics=statistics, kind="sizes", about="7.", notes=("N.",)
-    )
+    return Report("sizes", {"sort": "size"}, {}, result=SizedHeads(heads=heads), about="7.", notes=("N.",))
 
 
 def drawn(report: Report, height: int | None = None, width: int = 80) -> list[str]:
@@ -109,8 +106,7 @@ def test_what_a_screen_needs_follows_from_its_parts(report: Report) -> None:
     assert not SCREEN.suits(replace(report, about=""))
     assert not SCREEN.suits(replace(report, spec={}))
     assert not SCREEN.suits(replace(report, spec={"sort": 3}))
-    assert not SCREEN.suits(replace(report, statistics={}))
-    assert not SCREEN.suits(replace(report, kind=""))
+    assert not SCREEN.suits(replace(report, result=UntypedResult(undeclared=report.statistics)))
 
 
 def test_heads_of_several_stacks_are_named_with_them(report: Report) -> None:
