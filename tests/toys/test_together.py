@@ -195,7 +195,9 @@ def test_any_sentences_with_repeated_words_and_any_seeds(chosen: list[dict[str, 
 def test_a_bucket_has_32_at_most_and_long_texts_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     run_bucket = together._run_bucket
-    monkeypatch.setattr(together, "_run_bucket", lambda s, t: sizes.append(len(s)) or run_bucket(s, t))
+    monkeypatch.setattr(
+        together, "_run_bucket", lambda s, *more: sizes.append(len(s)) or run_bucket(s, *more)
+    )
     run_together([spec_of("self", sentence=f"w{i} b", embed_dim=4) for i in range(70)])
     assert sizes == [32, 32, 6]
     sizes.clear()
@@ -297,7 +299,9 @@ def test_what_runs_alone_makes_no_bucket(
 ) -> None:
     sizes = []
     run_bucket = together._run_bucket
-    monkeypatch.setattr(together, "_run_bucket", lambda s, t: sizes.append(len(s)) or run_bucket(s, t))
+    monkeypatch.setattr(
+        together, "_run_bucket", lambda s, *more: sizes.append(len(s)) or run_bucket(s, *more)
+    )
     assert_together_is_alone([spec_of("self", sentence=text, **values) for text in (CAT, "a b c d e f")])
     assert sizes == expected
 
