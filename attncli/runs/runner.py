@@ -538,10 +538,10 @@ def _run_alone(spec: Spec, texts: Texts | None = None) -> Outcome:
 
 def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Iterator[Report]:
     for i, (spec, text) in enumerate(zip(specs, texts, strict=True)):
-        own = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
+        of_spec = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
         yield replace(
             report,
-            spec={**report.spec, **own},
+            spec={**report.spec, **of_spec},
             tokens=text.tokens,
             context_tokens=text.context_tokens,
             tensors={name: tensor.at(i) for name, tensor in report.tensors.items()},

@@ -99,7 +99,7 @@ SUMMARY_SCREEN = FirstScreen(
     (
         Sentences(_store, "title", settings={"store": str, "group_by": list}),
         Sentences(_notes, "line"),
-        Special(_summary),
+        Special(_summary, "which rows say most follows from what they are grouped by"),
     ),
     next_steps=lambda *_: SUMMARY_STEPS,
 )

@@ -335,12 +335,20 @@ def _settings(report: Report, without: str = "") -> list[str]:
     if report.experiment == "results":
         return []
     keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
+    spec = report.spec
+    if spec.get("model") is None:
+        spec = {**spec, "model": default_model(report)}
     settings = [
-        place_text(report.spec) if key == "layer" else f"{key} {setting(report.spec[key])}"
+        place_text(spec) if key == "layer" else f"{key} {setting(spec[key])}"
         for key in keys
-        if key != without and is_in_heading(report.spec, key)
+        if key != without and is_in_heading(spec, key)
     ]
     return token_counts(report) + settings
+
+
+def default_model(report: Report) -> str | None:
+    """The model of an experiment whose user named none; None where it needs none, or must be named."""
+    return getattr(SPECS.get(report.experiment), "default_model", None)
 
 
 def token_counts(report: Report) -> list[str]:

@@ -32,9 +32,9 @@ from attncli.runs.checkpoints import is_settled, logged_loss
 from attncli.runs.runner import Session
 from attncli.runs.watching import Watch
 from attncli.views import Display, load_view
-from attncli.views.comparisons import sparkline
 from attncli.views.matrices import curves_of
 from attncli.views.terminal import dotted_lines
+from attncli.views.training_screens import sparkline
 from tests.commands.test_walks import terminal
 from tests.conftest import Attn
 
@@ -288,6 +288,13 @@ def test_that_no_pattern_changed_is_an_answer(checkpoints: Path, attn: Attn) -> 
     assert attn([*asked, "--format", "csv"]) == (0, "step,layer,head,before,after\n", "")
     both = attn([*asked[:-1], "changes,patterns"])
     assert both.code == 0 and "\npatterns\n" in both.out and "No head's pattern differs" in both.out
+
+
+def test_grids_of_a_statistic_alone_are_titled_by_the_numbers_of_their_steps(attn: Attn) -> None:
+    shown = attn(["watch", LEARNED, "--show", "entropy"]).out
+    titles = re.findall(r"^entropy \(layer × head\), step (\d+)$", shown, re.MULTILINE)
+    assert titles == [str(step) for step in range(0, 2501, 50)] and "(point)" not in shown
+    assert "\nstep (point)\n" in attn(["watch", LEARNED, "--show", "step"]).out
 
 
 def test_a_head_over_the_steps_is_one_table(watched: Path, attn: Attn) -> None:

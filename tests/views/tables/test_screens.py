@@ -438,6 +438,12 @@ def test_where_few_patterns_fit_those_stay_whose_heads_show_them_most() -> None:
     assert isinstance(others, Paragraph) and "2 P previous token" in others.text
 
 
+def test_the_heading_of_parts_names_the_model_that_nobody_named() -> None:
+    report = run("heads", sentence="a b a b", maps="self")
+    lines = shown("table", [report], width=80, show=("weights",)).splitlines()
+    assert lines[0] == "heads: 8 tokens, model tiny-induction"
+
+
 def letter_lines(heads: list[dict[str, Any]], display: Display, num_lines: int = 99) -> Sequence[str]:
     (drawing,) = head_letters({"self": heads}, display).of(num_lines)
     assert isinstance(drawing, Drawing)
