@@ -32,6 +32,7 @@ nightly: AMOUNT := --nightly
 check test nightly: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/man_page.py --check
 	$(MAKE) --no-print-directory --jobs 2 mypy pytest AMOUNT=$(AMOUNT)
 
 # It takes one core, and the tests wait at times: they run side by side.

@@ -54,7 +54,7 @@ def _module(value: Any) -> Any:
     return value
 
 
-Calls = Annotated[int | Literal["all", "last"], by(_calls)]
+CallsHeard = Annotated[int | Literal["all", "last"], by(_calls)]
 TokensOfText = Annotated[list[str], by(_tokens)]
 NumbersOfHeads = Annotated[Mapping[str, int], by(_numbers_of_heads)]
 Program = Annotated[Any, by(_module)]
@@ -218,7 +218,7 @@ class Recording:
 def record(
     *,
     tokens: TokensOfText | None = None,
-    calls: Calls = 1,
+    calls: CallsHeard = 1,
     modules: NonBlankText | None = None,
     heads: NumbersOfHeads | None = None,
     grid: tuple[Size, Size] | None = None,

@@ -1,6 +1,10 @@
-"""Writes docs/attn.1, which wheels install, from the help of every command: python tools/man_page.py"""
+"""Writes docs/attn.1, which wheels install, from the help of every command: python tools/man_page.py
+
+With --check it writes nothing, and fails where the page is not what the help says now.
+"""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,4 +90,6 @@ def man_page() -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(None if PAGE.read_text() == man_page() else "docs/attn.1 is stale: python tools/man_page.py")
     PAGE.write_text(man_page())

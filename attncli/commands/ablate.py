@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
@@ -49,7 +49,7 @@ MEASURED_WITH = {
 }
 """What the effects need that are not measured of every text."""
 EVERY_HEAD = "all"
-EACH_TOKEN: Literal["each"] = "each"
+EACH_TOKEN: Final = "each"
 
 
 def _heads_or_all(names: object) -> list[str]:

@@ -170,9 +170,8 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
     notes = [f"It shows in {pitfall.metric}. How to notice it: {pitfall.notice}"]
     if both.result.wrong[pitfall.metric] == both.result.right[pitfall.metric]:
         notes.append("Here the number is the same both ways: these settings do not expose the mistake.")
-    tensors = {}
-    if both.weights is not None:
-        tensors["weights"] = named(both.weights, "query", "key", mask=Mask())
+    weights = both.weights
+    tensors = {} if weights is None else {"weights": named(weights, "query", "key", mask=Mask())}
     for name, ways in both.pairs.items():
         for full_name, tensor, mask in zip(
             pair_names(name), (ways.wrong, ways.right), ways.masks, strict=True

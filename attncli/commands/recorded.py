@@ -11,7 +11,6 @@ import torch
 
 from attncli.commands.surveys import INTERVALS_NOTE, sinks_of
 from attncli.plain_text import counted
-from attncli.records.kinds import kind_of
 from attncli.records.recordings import RecordedHeads
 from attncli.report import Box, NamedTensor, Picture, Report
 from attncli.report_parts import versions
@@ -42,7 +41,6 @@ def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | No
         pictures = (_picture(spec.image, recorder.grid, len(names)),)
         looks, queries = _looks(maps, names, recorder.grid)
         tensors |= looks
-    result = _with_sinks(survey)
     notes = [*_notes(survey, stack, recorder.unmapped(stack)), *survey.notes]
     settings = {**_settings(spec), "maps": stack if tensors else "none", "from": queries}
     return Report(
@@ -51,9 +49,8 @@ def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | No
         versions(),
         tuple(names),
         tensors=tensors,
-        statistics=result.statistics(),
+        result=_with_sinks(survey),
         notes=tuple(notes),
-        kind=kind_of(result, spec.experiment),
         about=about_recording(survey, spec),
         pictures=pictures,
     )
@@ -61,9 +58,7 @@ def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | No
 
 def values_of_run(survey: RecordedHeads, spec: RecordSpec) -> tuple[StoredColumns, np.ndarray]:
     """The columns and the numbers that a store keeps of a run."""
-    result = _with_sinks(survey)
-    kind = kind_of(result, spec.experiment)
-    return values_of(Report(spec.experiment, _settings(spec), {}, statistics=result.statistics(), kind=kind))
+    return values_of(Report(spec.experiment, _settings(spec), {}, result=_with_sinks(survey)))
 
 
 def _with_sinks(survey: RecordedHeads) -> RecordedHeads:

@@ -143,7 +143,7 @@ def _add(totals: HeadTotals, place: LayerPlace, numbers: HeadNumbers, stacks: Se
         totals.add_rows(stack.name, stack.num_rows, starts_special=stack.starts_special)
 
 
-Places = dict[tuple[str, str], LayerPlace]
+ModulePlaces = dict[tuple[str, str], LayerPlace]
 """The number of each module, by its path and kind, in the order in which they were first heard."""
 
 
@@ -163,10 +163,10 @@ class Recorder:
         grid: tuple[int, int] | None = None,
         whole_tokens: int = 256,
         calls: int | Literal["all", "last"] = "all",
-        places: Places | None = None,
+        places: ModulePlaces | None = None,
     ) -> None:
         self.tokens, self.grid, self.calls = tokens, grid, calls
-        self._places: Places = {} if places is None else places
+        self._places: ModulePlaces = {} if places is None else places
         # Blocks of neighbouring tokens are none of a picture.
         self.whole_tokens = whole_tokens if grid is None else max(whole_tokens, WHOLE_PICTURE)
         self.modules: dict[tuple[str, str], HeardModule] = {}
@@ -441,9 +441,11 @@ class RecordedRuns:
     does. A module has the same number in all runs.
     """
 
-    def __init__(self, begin_run: Callable[[Places], Recorder], end_run: Callable[[Recorder], None]) -> None:
+    def __init__(
+        self, begin_run: Callable[[ModulePlaces], Recorder], end_run: Callable[[Recorder], None]
+    ) -> None:
         self._begin_run, self._end_run = begin_run, end_run
-        self._places: Places = {}
+        self._places: ModulePlaces = {}
         self.opened: dict[int, OpenedRun] = {}
         """The run of each thread that is not over."""
 

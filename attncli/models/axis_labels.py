@@ -15,7 +15,7 @@ LABELS: Iterator[int] = count()
 """Numbers for axes; each is given once."""
 
 
-class Part(NamedTuple):
+class AxisPart(NamedTuple):
     """A part of an axis: `size` places of those that are called `label`, `step` apart."""
 
     label: int
@@ -23,27 +23,27 @@ class Part(NamedTuple):
     size: int
 
 
-Axes = tuple[tuple[Part, ...], ...]
+TensorAxes = tuple[tuple[AxisPart, ...], ...]
 
 
 class Labelled(NamedTuple):
     """A tensor and what its axes are."""
 
     tensor: Tensor
-    axes: Axes
+    axes: TensorAxes
 
 
-def whole_axis(label: int, size: int) -> tuple[Part, ...]:
+def whole_axis(label: int, size: int) -> tuple[AxisPart, ...]:
     """An axis of one label."""
-    return (Part(label, 1, size),) if size > 1 else ()
+    return (AxisPart(label, 1, size),) if size > 1 else ()
 
 
-def labels_in(axes: Axes) -> list[int]:
+def labels_in(axes: TensorAxes) -> list[int]:
     """The labels, in the order of the axes."""
     return [*dict.fromkeys(part.label for parts in axes for part in parts)]
 
 
-def sizes_in(axes: Axes) -> dict[int, int]:
+def sizes_in(axes: TensorAxes) -> dict[int, int]:
     """The size of each label."""
     sizes: dict[int, int] = {}
     for parts in axes:
@@ -52,30 +52,30 @@ def sizes_in(axes: Axes) -> dict[int, int]:
     return sizes
 
 
-def is_whole_axis(parts: Sequence[Part], axes: Axes) -> bool:
+def is_whole_axis(parts: Sequence[AxisPart], axes: TensorAxes) -> bool:
     """Whether an axis is all of one label."""
     return len(parts) == 1 and sizes_in(axes)[parts[0].label] == parts[0].size
 
 
-def renamed(axes: Axes, label: int, new: int) -> Axes:
+def renamed(axes: TensorAxes, label: int, new: int) -> TensorAxes:
     """The axes with another name for one of them."""
     return tuple(
         tuple(part._replace(label=new) if part.label == label else part for part in parts) for parts in axes
     )
 
 
-def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
-    joined: list[Part] = []
+def _joined(parts: Sequence[AxisPart]) -> tuple[AxisPart, ...]:
+    joined: list[AxisPart] = []
     for part in parts:
         last = joined[-1] if joined else None
         if last is not None and last.label == part.label and last.step == part.step * part.size:
-            joined[-1] = Part(part.label, part.step, last.size * part.size)
+            joined[-1] = AxisPart(part.label, part.step, last.size * part.size)
         else:
             joined.append(part)
     return tuple(joined)
 
 
-def regrouped(axes: Axes, shape: Sequence[int]) -> Axes | None:
+def regrouped(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
     """The axes of a tensor as a view or copy of this shape has them; None where parts are torn."""
     rest = [part for parts in axes for part in parts][::-1]
     regrouped = []
@@ -88,8 +88,8 @@ def regrouped(axes: Axes, shape: Sequence[int]) -> Axes | None:
                 size //= part.size
             elif part.size % size == 0:
                 inner = part.size // size
-                taken.append(Part(part.label, part.step * inner, size))
-                rest.append(Part(part.label, part.step, inner))
+                taken.append(AxisPart(part.label, part.step * inner, size))
+                rest.append(AxisPart(part.label, part.step, inner))
                 size = 1
             else:
                 return None
@@ -99,7 +99,7 @@ def regrouped(axes: Axes, shape: Sequence[int]) -> Axes | None:
     return None if rest else tuple(regrouped)
 
 
-def broadcast(axes: Axes, shape: Sequence[int]) -> Axes | None:
+def broadcast(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
     """The axes of a tensor in a larger one, whose other axes are new; None where it is no larger one."""
     if len(shape) < len(axes):
         return None
@@ -115,7 +115,7 @@ def broadcast(axes: Axes, shape: Sequence[int]) -> Axes | None:
     return tuple(larger)
 
 
-def resized(axes: Axes, shape: Sequence[int]) -> Axes | None:
+def resized(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
     """The axes after some of them were cut or made longer."""
     if len(shape) != len(axes):
         return None
@@ -131,10 +131,10 @@ def resized(axes: Axes, shape: Sequence[int]) -> Axes | None:
 
 
 def contracted(
-    axes: Mapping[str, tuple[Part, ...]], out: str, shape: Sequence[int]
-) -> tuple[Axes, list[int], list[int]]:
+    axes: Mapping[str, tuple[AxisPart, ...]], out: str, shape: Sequence[int]
+) -> tuple[TensorAxes, list[int], list[int]]:
     """The axes of an einsum's result by those of an operand; the labels that are gone, and the new ones."""
-    kept: list[tuple[Part, ...]] = []
+    kept: list[tuple[AxisPart, ...]] = []
     new = []
     for letter, size in zip(out, shape, strict=True):
         parts = axes.get(letter, ())
@@ -147,14 +147,14 @@ def contracted(
     return tuple(kept), gone, new
 
 
-def of_operand(tensor: Tensor, letters: str, axes: Mapping[str, tuple[Part, ...]]) -> Axes:
+def of_operand(tensor: Tensor, letters: str, axes: Mapping[str, tuple[AxisPart, ...]]) -> TensorAxes:
     """The axes of an operand by its letters; of size 1 where it is shared."""
     return tuple(
         () if size == 1 else axes[letter] for letter, size in zip(letters, tensor.shape, strict=True)
     )
 
 
-def aligned(tensor: Tensor, axes: Axes) -> Axes:
+def aligned(tensor: Tensor, axes: TensorAxes) -> TensorAxes:
     """The axes of a tensor that was broadcast to one with these."""
     last = axes[len(axes) - tensor.ndim :]
     return tuple(() if size == 1 else parts for parts, size in zip(last, tensor.shape, strict=True))
@@ -198,7 +198,7 @@ def laid_out(labelled: Labelled, labels: Sequence[int], sizes: Mapping[int, int]
     return whole.reshape(shape)
 
 
-def moved(axes: Axes, move: Callable[[Tensor], object]) -> Axes:
+def moved(axes: TensorAxes, move: Callable[[Tensor], object]) -> TensorAxes:
     """The axes after a function that puts them in another order."""
     before = torch.empty(*range(2, 2 + len(axes)), device="meta")
     after = move(before)
@@ -233,11 +233,11 @@ def parts_of_axes(
     return axes
 
 
-Split = Mapping[int, Sequence[Part]]
+SplitAxis = Mapping[int, Sequence[AxisPart]]
 """The parts that a label falls into, outermost first; each has a label of its own."""
 
 
-def split_labels(*of_tensors: Axes) -> Split:
+def split_labels(*of_tensors: TensorAxes) -> SplitAxis:
     """The labels whose parts lie on several axes of a tensor, and those parts."""
     cuts: dict[int, set[int]] = {}
     for axes in of_tensors:
@@ -249,11 +249,11 @@ def split_labels(*of_tensors: Axes) -> Split:
         bounds = sorted({1, *steps}, reverse=True)
         pairs = [*pairwise(bounds)]
         if len(pairs) > 1 and all(high % low == 0 for high, low in pairs):
-            split[label] = [Part(next(LABELS), low, high // low) for high, low in pairs]
+            split[label] = [AxisPart(next(LABELS), low, high // low) for high, low in pairs]
     return split
 
 
-def refined(axes: Axes, split: Split) -> Axes:
+def refined(axes: TensorAxes, split: SplitAxis) -> TensorAxes:
     """The axes by the labels of the parts into which others fall."""
     return tuple(
         tuple(

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from attncli.models.axis_labels import (
     LABELS,
+    AxisPart,
     Labelled,
-    Part,
     aligned,
     contracted,
     of_operand,
@@ -21,11 +21,11 @@ from attncli.models.followed import (
     NO_QUERIES,
     Followed,
     HandmadeAttention,
+    HeardSoftmax,
     LogShares,
     Outer,
     Projected,
     Scores,
-    Softmax,
     Weights,
     axes_after,
     read_attention,
@@ -146,7 +146,7 @@ class Follower(Origins):
     def mix(
         self,
         known: Scores | Weights,
-        axes: Mapping[str, tuple[Part, ...]],
+        axes: Mapping[str, tuple[AxisPart, ...]],
         out: str,
         result: Tensor,
         *,
@@ -249,7 +249,7 @@ class Follower(Origins):
         """Scores are a product of two tensors that are no parameters."""
         labels = self._labels(left, right, inputs)
         axes = {
-            letter: tuple(Part(label, 1, size) for label, size, _ in of_letter if size > 1)
+            letter: tuple(AxisPart(label, 1, size) for label, size, _ in of_letter if size > 1)
             for letter, of_letter in labels.items()
         }
         of_left = _tokens_of_operand(left, right, inputs, out, labels)
@@ -357,7 +357,7 @@ class Follower(Origins):
             of, query, key = None, None, labels[axis]
         with unseen():
             pair = Labelled(scores.detach(), axes), Labelled(result.detach(), axes)
-            softmax = Softmax(*pair, of, axis, labels)
+            softmax = HeardSoftmax(*pair, of, axis, labels)
         self.note(result, Weights(softmax, axes, query, key if scores.shape[axis] > 1 else None, features))
 
     def reach_by_letters(

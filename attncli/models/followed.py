@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attncli.models.axis_labels import (
     LABELS,
-    Axes,
     Labelled,
+    TensorAxes,
     aligned,
     broadcast,
     is_whole_axis,
@@ -59,7 +59,7 @@ class HandmadeAttention:
     is_guess: bool = False
 
 
-Source = tuple[int, int]
+Origin = tuple[int, int]
 """Memory by its number, and the place in it where a tensor begins."""
 
 
@@ -71,8 +71,8 @@ class Projected:
     which axes are not of tokens; None where that is not known.
     """
 
-    sources: frozenset[Source]
-    parents: frozenset[Source] = frozenset()
+    sources: frozenset[Origin]
+    parents: frozenset[Origin] = frozenset()
     features: Spans | None = None
 
 
@@ -95,7 +95,7 @@ class Scores:
 
     left: Labelled
     right: Labelled
-    axes: Axes
+    axes: TensorAxes
     labels: tuple[int, ...]
     features: frozenset[int]
     dims: tuple[int, ...]
@@ -105,7 +105,7 @@ class Scores:
     scale: float = 1.0
     is_plain: bool = True
 
-    def mixed(self, axes: Axes) -> "Scores":
+    def mixed(self, axes: TensorAxes) -> "Scores":
         """What is no longer that of a product."""
         features = _features_after(self.features, self.labels, self.axes, axes)
         return replace(self, axes=axes, features=features, is_plain=False)
@@ -148,7 +148,7 @@ class Scores:
 
 
 @dataclass(eq=False)
-class Softmax:
+class HeardSoftmax:
     """A softmax over keys: what it took and gave, with the labels of both, and of what product, if any.
 
     `labels` are as those of scores. `is_changed`: its result was overwritten.
@@ -179,8 +179,8 @@ class Weights:
     `times` are the entries and what each was multiplied with, where that made more of them.
     """
 
-    softmax: Softmax
-    axes: Axes
+    softmax: HeardSoftmax
+    axes: TensorAxes
     query: int | None
     key: int | None
     features: frozenset[int]
@@ -190,7 +190,7 @@ class Weights:
     before: Labelled | None = None
     times: tuple[Labelled, Labelled] | None = None
 
-    def mixed(self, axes: Axes) -> "Weights":
+    def mixed(self, axes: TensorAxes) -> "Weights":
         """What is no longer that of a softmax."""
         features = _features_after(self.features, self.softmax.labels, self.axes, axes)
         return replace(self, axes=axes, features=features, is_whole=False)
@@ -217,7 +217,7 @@ ROUNDING = 1e-2
 
 
 def _features_after(
-    features: frozenset[int], labels: Sequence[int], before: Axes, axes: Axes
+    features: frozenset[int], labels: Sequence[int], before: TensorAxes, axes: TensorAxes
 ) -> frozenset[int]:
     """The features after axes were summed: a new axis instead of features, as heads are, is one, too."""
     there = labels_in(axes)
@@ -226,7 +226,7 @@ def _features_after(
     return features | {*added} if len(added) == 1 and gone and features.issuperset(gone) else features
 
 
-def axes_after(axes: Axes, tensor: Tensor, call: TorchCall, result: Tensor) -> Axes | None:
+def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor) -> TensorAxes | None:
     """The labels of a tensor's axes after a function; None where they are lost."""
     if call.function in EXPANSIONS:
         return broadcast(axes, result.shape)
@@ -335,7 +335,7 @@ def read_attention(
     )
 
 
-def _lead(axes: Axes, tokens: Sequence[int], *, has_query: bool) -> list[int]:
+def _lead(axes: TensorAxes, tokens: Sequence[int], *, has_query: bool) -> list[int]:
     """The labels of the other axes, in their order, with new ones for those of size 1."""
     there = sizes_in(axes)
     num_single = (has_query and tokens[0] not in there) + (tokens[1] not in there)

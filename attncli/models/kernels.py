@@ -34,7 +34,7 @@ class KernelCall(NamedTuple):
     rules: ScoreRules = PLAIN
 
 
-Reader = Callable[..., KernelCall]
+KernelReader = Callable[..., KernelCall]
 
 
 def _seen_in_window(num_queries: int, num_keys: int, window: tuple[int, int], *, causal: bool) -> Visibility:
@@ -202,7 +202,7 @@ def _sage(
     return KernelCall(query, key, value, visibility, scale)
 
 
-_OF_FLASH: dict[str, Reader] = {
+_OF_FLASH: dict[str, KernelReader] = {
     "flash_attn_func": _flash,
     "flash_attn_qkvpacked_func": _flash_packed,
     "flash_attn_kvpacked_func": _flash_pairs,
@@ -210,7 +210,7 @@ _OF_FLASH: dict[str, Reader] = {
     "flash_attn_varlen_qkvpacked_func": _flash_lengths_packed,
     "flash_attn_varlen_kvpacked_func": _flash_lengths_pairs,
 }
-KERNELS: dict[str, dict[str, Reader]] = {
+KERNELS: dict[str, dict[str, KernelReader]] = {
     "flash_attn": _OF_FLASH,
     "flash_attn_interface": {name: _OF_FLASH[name] for name in ("flash_attn_func", "flash_attn_varlen_func")},
     "xformers.ops": {"memory_efficient_attention": _xformers},
@@ -250,7 +250,7 @@ class Kernels:
         self._replaced.clear()
         self._known.clear()
 
-    def _heard(self, name: str, function: Callable[..., Any], read: Reader) -> Callable[..., Any]:
+    def _heard(self, name: str, function: Callable[..., Any], read: KernelReader) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
             return self._hear(name, lambda: read(*arguments, **named), lambda: function(*arguments, **named))

@@ -262,7 +262,7 @@ class Listener(TorchFunctionMode):
     def _hear_fused(
         self,
         function: str,
-        read: "Callable[[], FusedAttention]",
+        read: "Callable[[], FusedCall]",
         arguments: Sequence[Any],
         named: Mapping[str, Any],
     ) -> None:
@@ -297,7 +297,7 @@ class Listener(TorchFunctionMode):
     def _hear(
         self,
         function: str,
-        read: "Callable[[], HandmadeAttention | FusedAttention]",
+        read: "Callable[[], HandmadeAttention | FusedCall]",
         hint: CallHint | None = None,
     ) -> None:
         """Count this call, and read it where it is wanted."""
@@ -329,7 +329,7 @@ class Listener(TorchFunctionMode):
         path: str,
         number: int,
         function: str,
-        read: "HandmadeAttention | FusedAttention",
+        read: "HandmadeAttention | FusedCall",
         hint: CallHint,
     ) -> HeardCall:
         tokens = read.weights if isinstance(read, HandmadeAttention) else read.query
@@ -403,7 +403,7 @@ def _names_cross(path: str, classes: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class FusedAttention:
+class FusedCall:
     """What a fused function was given, with the leading axes that it has there.
 
     `mask` is of booleans, True may attend, or of numbers to add. `visibility` says who sees whom without one.
@@ -499,7 +499,7 @@ def _of_sdpa(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> FusedAttention:
+) -> FusedCall:
     """What torch's function attends to, by its own arguments."""
     query, key, value = (readable(tensor) for tensor in (query, key, value))
     num_queries, num_keys = query.shape[-2], key.shape[-2]
@@ -508,7 +508,7 @@ def _of_sdpa(
     visibility = Visibility(num_queries, num_keys, causal=is_causal, offset=offset)
     factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
     mask = None if attn_mask is None else attn_mask.detach()
-    return FusedAttention(query, key, value, visibility, factor, mask)
+    return FusedCall(query, key, value, visibility, factor, mask)
 
 
 def readable(tensor: Tensor) -> Tensor:
@@ -528,7 +528,7 @@ def _of_flex(
     block_mask: tuple[Any, ...],
     scale: float,
     *others: object,
-) -> FusedAttention:
+) -> FusedCall:
     """What flex_attention attends to: its block mask and the changes of its scores, worked out whole."""
     from torch.nn.attention import flex_attention
 
@@ -553,12 +553,12 @@ def _of_flex(
         added = changed(scores, texts, heads, queries, keys) - scores
         mask = added.masked_fill(~mask, -torch.inf)
     plain = Visibility(*shape[2:])
-    return FusedAttention(query, key, value, plain, float(scale), mask)
+    return FusedCall(query, key, value, plain, float(scale), mask)
 
 
-def _of_kernel(call: KernelCall) -> FusedAttention:
+def _of_kernel(call: KernelCall) -> FusedCall:
     query, key, value = (readable(part) for part in call[:3])
-    return FusedAttention(query, key, value, *call[3:])
+    return FusedCall(query, key, value, *call[3:])
 
 
 CHECKED_ROWS = 8

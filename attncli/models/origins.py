@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from attncli.models.axis_labels import parts_of_axes
-from attncli.models.followed import Followed, Projected, Source
+from attncli.models.followed import Followed, Origin, Projected
 from attncli.models.torch_calls import spans_of
 
 OF_PARAMETERS = Projected(frozenset())
@@ -55,7 +55,7 @@ class Origins:
 
     # Where tensors come from
 
-    def source(self, tensor: Tensor) -> frozenset[Source]:
+    def source(self, tensor: Tensor) -> frozenset[Origin]:
         """What says that two tensors are the same, or views of it; empty for one without memory."""
         if not torch._C._has_storage(tensor):
             return frozenset()

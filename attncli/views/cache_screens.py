@@ -136,7 +136,7 @@ LIMITED_SCREEN = FirstScreen(
             is_cut=True,
         ),
         HeadGrids(_need),
-        Special(_together),
+        Special(_together, "each share of the heads is a column"),
         Sentences(_at_budget, "line"),
     ),
 )
@@ -184,6 +184,12 @@ def _by_budget(costs: Records[PolicyCost], policies: Sequence[str], name: str, d
 
 
 POLICIES_SCREEN = FirstScreen(
-    PolicyCosts, (TitleLine(said=()), ReadLine(), Sentences(_whole_prompt), Special(_policies))
+    PolicyCosts,
+    (
+        TitleLine(said=()),
+        ReadLine(),
+        Sentences(_whole_prompt),
+        Special(_policies, "a row of the result is a cell, by policy and budget"),
+    ),
 )
 """What was read, and what is lost by policy and budget."""

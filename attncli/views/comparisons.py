@@ -1,16 +1,13 @@
-"""The first screens of what changes: between two experiments, surveys or texts, and while a model trains."""
+"""The first screens of comparisons: of two experiments, of surveys, and of two texts."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import groupby, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.names import PATTERNS, UNNAMED
-from attncli.plain_text import counted, plain_text
+from attncli.plain_text import plain_text
 from attncli.records.changes import (
     HeadChange,
     MovedHead,
@@ -20,46 +17,30 @@ from attncli.records.changes import (
     TokenChange,
 )
 from attncli.records.columns import Records
-from attncli.records.steps import (
-    COUNT,
-    HeadInTraining,
-    HeadsInTraining,
-    PatternChange,
-    PatternOverSteps,
-    StepOfHead,
-    TrainingStep,
-)
 from attncli.report import PLACES, NamedTensor, Report
-from attncli.settings.fields import ONE_HEAD
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
-    Notes,
     Ranked,
-    ReadLine,
     Sentences,
     Special,
     SpecialCells,
     TitleLine,
 )
-from attncli.views.head_screens import head_letters, pattern_letter
-from attncli.views.matrices import head_name, matrices_of, pictured, place_names
+from attncli.views.matrices import matrices_of, pictured, place_names
 from attncli.views.model_screens import token_cell
-from attncli.views.screens import LEAST_ROWS, MatrixPart, screen_parts
+from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart
 from attncli.views.sections import (
-    GAP,
     Column,
-    Drawing,
     Elastic,
-    Grid,
     Paragraph,
     ScreenParts,
     Section,
     TableLabels,
     statistic_tables,
 )
-from attncli.views.texts import fixed, heading, shortened, wrap_cells
+from attncli.views.texts import fixed, heading, shortened
 
 NOTES, NOTES_OF_SURVEYS = 1, 3
 # Of the matrix of a diff, where it says all, and where the rows or heads that changed follow.
@@ -89,11 +70,8 @@ def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
         yield shortened(plain_text(note), 2 * (display.width or 0))
 
 
-def _pictured_difference(report: Report, display: Display) -> ScreenParts:
-    yield from islice(screen_parts(report, display), 1)  # the difference
-
-
 def _changes(report: Report, display: Display) -> ScreenParts:
+    """What changed, in tables: the weights, what moved most, statistics of both."""
     result = report.result_of(ReportDifferences)
     yield Elastic(partial(_tables_of_changes, report, result, display), usual=MOST_STATISTICS, least=1)
 
@@ -131,8 +109,7 @@ def _tables_of_changes(
         for name, table in tables.items()
         if (count := len(table) - len(first[name]))
     ]
-    part_of_report = replace(report, statistics={name: table for name, table in first.items() if table})
-    for grid in statistic_tables(part_of_report, display, TableLabels(report, display)):
+    for grid in statistic_tables(first, display, TableLabels(report, display)):
         group = grid.first_group(display.width)
         if count := len(grid.columns) - len(group.columns):
             left_out.append(f"{count} columns of {grid.title}")
@@ -167,8 +144,8 @@ COMPARISON_SCREEN = FirstScreen(
     (
         Sentences(_heading, "title", said=("about",)),
         Sentences(_settings_and_notes, "line"),
-        Special(_pictured_difference),
-        Special(_changes),
+        LooksAtPictures(most=1),  # the difference
+        Special(_changes, "which tables there is room for follows from what differs"),
     ),
     next_steps=lambda *_: DIFF_STEPS,
 )
@@ -278,242 +255,3 @@ TWO_TEXTS_SCREEN = FirstScreen(
     next_steps=lambda *_: DIFF_STEPS,
 )
 """Both texts; the heads that changed most, with what they look at; what comes next in each."""
-
-
-LEVELS = "▁▂▃▄▅▆▇█"
-MOST_CELLS, LEAST_CELLS = 60, 8
-MOST_CHANGES, USUAL_CHANGES = 4, 3
-LEAST_LINES, USUAL_LINES = 2, 10
-PURPOSELESS = (UNNAMED, "uniform")
-FORMING = ("induction", "previous token")
-"""The patterns of the circuit that forms at once (Olsson et al. 2022)."""
-KEEPS_LEAST = "least"
-"""How the names of numbers begin whose fall matters."""
-ALIKE = ("_mul", "_stripe")
-"""The ends of names of statistics that say about the same as another."""
-SHARES = (*PATTERNS, "sink_mass", "local_mass", "max_weight", "normalized_entropy", "one_key_mass")
-"""The ends of names of statistics that are shares of one."""
-
-
-GAP_CELL = " "
-
-
-def sparkline(
-    values: Sequence[float], cells: int, *, keeps_least: bool = False, is_share: bool = False
-) -> str:
-    """One character for each number, or for several the largest (the least) of them; a gap for no number.
-
-    The lowest block is 0, or what is less, the highest the largest number, of shares 1: small changes of a
-    number stay small.
-    """
-    numbers = np.array(values, dtype=np.float64)
-    parts = np.array_split(numbers, min(cells, len(numbers)))
-    finite = [part[np.isfinite(part)] for part in parts]
-    ends = [(part.min() if keeps_least else part.max()) if part.size else np.nan for part in finite]
-    known = [end for end in ends if np.isfinite(end)]
-    if not known:
-        return GAP_CELL * len(ends)
-    low = min(0.0, *known)
-    span = max(float(is_share), *known) - low
-    places = [0 if span == 0 else (end - low) / span for end in ends]
-    return "".join(
-        GAP_CELL if np.isnan(place) else LEVELS[min(int(place * len(LEVELS)), len(LEVELS) - 1)]
-        for place in places
-    )
-
-
-class _Line(NamedTuple):
-    """A number at each step, as a row: what it is, how the ends are written, and what is said of it."""
-
-    name: str
-    numbers: Sequence[float]
-    first: str
-    last: str
-    said: str
-    is_share: bool = False
-
-
-def _lines_over_steps(report: Report, display: Display) -> ScreenParts:
-    """Numbers and counts of patterns over the steps."""
-    result = report.result_of(HeadsInTraining)
-    steps, patterns = result.steps, result.patterns or PatternOverSteps.rows([])
-    names = [name for name in steps.cells if name != "step" and not name.endswith(COUNT)]
-    numbers = [_line_of_numbers(name, steps, display) for name in names]
-    is_alone = len({pattern.stack for pattern in patterns}) == 1
-    counts = [_line_of_pattern(pattern, is_alone) for pattern in patterns]
-    # What tells most of a training is kept where there is little room.
-    is_circuit = [pattern.pattern in FORMING for pattern in patterns]
-    of_circuit = [line for line, is_first in zip(counts, is_circuit, strict=True) if is_first]
-    of_others = [line for line, is_first in zip(counts, is_circuit, strict=True) if not is_first]
-    worth = [*numbers[:2], *of_circuit, *of_others, *numbers[2:]]
-    yield _lines_part([*numbers, *counts], worth, display)
-
-
-def _letters_of_last_step(report: Report, display: Display) -> ScreenParts:
-    result = report.result_of(HeadsInTraining)
-    stacks = {
-        plain_text(stack): list(heads) for stack, heads in groupby(result.heads, key=lambda head: head.stack)
-    }
-    yield head_letters(stacks, display)
-
-
-def _last_changes(report: Report, display: Display) -> ScreenParts:
-    result = report.result_of(HeadsInTraining)
-    if lines := [*_change_lines(result.changes or (), display)]:
-        yield Elastic(partial(_last, lines), min(USUAL_CHANGES, len(lines)), 0, len(lines), rank=2)
-
-
-Steps = Records[TrainingStep] | Records[StepOfHead]
-
-
-def _why_no_loss(report: Report, display: Display) -> Iterator[str]:
-    """Why the last step has no loss, where others have one."""
-    match report.result:
-        case HeadsInTraining(steps=steps) | HeadInTraining(head=steps):
-            last: TrainingStep | StepOfHead = steps[-1]
-            if "loss" in last and last.loss is None:
-                yield f"No loss at step {last.step}: none was logged there (of the Trainer: logging_steps)."
-
-
-def _lines_part(lines: Sequence[_Line], worth: Sequence[_Line], display: Display) -> Elastic:
-    """As many rows as there is room for, in their order, those that tell most first."""
-
-    def of(count: int) -> Iterator[Section]:
-        kept = set(map(id, worth[:count]))
-        yield _grid([line for line in lines if id(line) in kept], display)
-        if left_out := len(lines) - len(kept):
-            yield Paragraph(f"Not shown: {counted(left_out, 'more line')}: --show all.", "note")
-
-    return Elastic(of, min(USUAL_LINES, len(lines)), min(LEAST_LINES, len(lines)), len(lines), rank=1)
-
-
-def _grid(lines: Sequence[_Line], display: Display) -> Grid:
-    """A row for each line, drawn in what the other columns leave of the width."""
-    label = Column(("",), [line.name for line in lines], left=True)
-    ends = [
-        Column(("first",), [line.first for line in lines]),
-        Column(("last",), [line.last for line in lines]),
-    ]
-    said = Column(("",), [line.said for line in lines], left=True)
-    used = label.width + sum(GAP + column.width for column in (*ends, said)) + GAP
-    cells = max(LEAST_CELLS, min(MOST_CELLS, (display.width or TEXT_WIDTH) - used))
-    drawn = [
-        sparkline(line.numbers, cells, keeps_least=line.name.startswith(KEEPS_LEAST), is_share=line.is_share)
-        for line in lines
-    ]
-    return Grid("", label, [*ends, Column(("over the steps",), drawn, left=True), said])
-
-
-def _line_of_pattern(pattern: PatternOverSteps, is_alone: bool) -> _Line:
-    """`I induction heads`, how many there are, and from which step on by which head."""
-    lettered = f"{pattern_letter(pattern.pattern)} {pattern.pattern} heads"
-    name = plain_text(lettered if is_alone else f"{pattern.stack}: {lettered}")
-    first, last = (f"{pattern.count[place]:.0f}" for place in (0, -1))
-    return _Line(name, pattern.count, first, last, f"from step {pattern.first_step}, {head_name(pattern)}")
-
-
-def _line_of_numbers(name: str, steps: Steps, display: Display) -> _Line:
-    """A statistic, or the loss, and its least and largest number."""
-    numbers = steps.column(name)
-    known = numbers[np.isfinite(numbers)]
-    said = ""
-    if known.size:
-        said = " to ".join(fixed(end, display.precision) for end in (known.min(), known.max()))
-    first, last = (fixed(steps[place][name], display.precision) for place in (0, -1))
-    is_share = name.partition(" ")[0].endswith(SHARES)
-    return _Line(plain_text(name.replace("_", " ")), numbers.tolist(), first, last, said, is_share)
-
-
-def _change_lines(changes: Sequence[PatternChange], display: Display) -> Iterator[str]:
-    """`step 300: 0:1 previous token, 1:0 1:1 induction`: what heads have become, or are no longer.
-
-    From uniform to unnamed and back is left out: heads without a purpose do that.
-    """
-    width = display.width or TEXT_WIDTH
-    told = [change for change in changes if not {change.before, change.after} <= {*PURPOSELESS}]
-    for step, of_step in groupby(told, key=lambda change: change.step):
-        by_pattern: dict[str, list[str]] = {}
-        for change in of_step:
-            is_lost = change.after in PURPOSELESS
-            pattern = f"no longer {change.before}" if is_lost else change.after
-            by_pattern.setdefault(pattern, []).append(head_name(change))
-        texts = [f"{' '.join(heads)} {pattern}" for pattern, heads in by_pattern.items()]
-        first, *others = wrap_cells(plain_text(f"step {step}: {', '.join(texts)}"), width - 1)
-        yield first + ("…" if others else "")
-
-
-def _last(lines: Sequence[str], count: int) -> list[Section]:
-    """The last of them, and how many are left out."""
-    what, every = "what heads became", f"{len(lines)} steps: --show changes"
-    if not count:
-        return [Paragraph(f"Not shown: {what} at {every}.", "note")]
-    title = what if count == len(lines) else f"{what} at the last {count} of {every}"
-    return [Drawing(title, lines[-count:])]
-
-
-def _patterns_of_head(report: Report, display: Display) -> Iterator[str]:
-    """When its pattern changed."""
-    result = report.result_of(HeadInTraining)
-    for name in result.pattern_names():
-        spans = [
-            f"{plain_text(str(pattern))} from step {next(iter(steps)).step}"
-            for pattern, steps in groupby(result.head, key=lambda step: step[name])
-        ]
-        last = spans if len(spans) <= MOST_CHANGES else ["…", *spans[-MOST_CHANGES:]]
-        yield f"{name}: {', '.join(last)}"
-
-
-def _lines_of_head(report: Report, display: Display) -> ScreenParts:
-    """Every statistic of a head over the steps."""
-    result = report.result_of(HeadInTraining)
-    names = [name for name in result.number_names() if not name.endswith(ALIKE)]
-    lines = [_line_of_numbers(name, result.head, display) for name in names]
-    yield replace(_lines_part(lines, lines, display), usual=len(lines))
-
-
-STEPS_OF_STORE = {
-    HeadsInTraining: (ONE_HEAD, "-o page.html", "-o steps.csv"),
-    HeadInTraining: ("--show all", "-o page.html", "-o steps.csv"),
-}
-STEPS_OF_CHECKPOINTS = {
-    HeadsInTraining: ("--follow", ONE_HEAD, "-o checkpoints.db"),
-    HeadInTraining: ("--show all", ONE_HEAD, "-o checkpoints.db"),
-}
-
-
-def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Other views of a store; of checkpoints also new ones, and a store for what was measured."""
-    if report.spec.get("store", True):
-        return STEPS_OF_STORE[type(report.result)]
-    offered = STEPS_OF_CHECKPOINTS[type(report.result)]
-    return tuple(step for step in offered if step != "--follow" or not report.spec.get("follow"))
-
-
-WATCH_SCREEN = FirstScreen(
-    HeadsInTraining,
-    (
-        TitleLine(),
-        ReadLine(),
-        Special(_lines_over_steps),
-        Sentences(_why_no_loss, "note"),
-        Special(_letters_of_last_step),
-        Special(_last_changes),
-        Notes(usual=0, apart=True),
-    ),
-    next_steps=_next_steps,
-    if_empty={"changes": "No head's pattern differs from that of the step before."},
-)
-"""Numbers and counts of patterns over the steps, what each head does at the last one, changes."""
-WATCH_HEAD_SCREEN = FirstScreen(
-    HeadInTraining,
-    (
-        TitleLine(),
-        ReadLine(),
-        Sentences(_patterns_of_head, "line"),
-        Special(_lines_of_head),
-        Sentences(_why_no_loss, "note"),
-        Notes(),
-    ),
-    next_steps=_next_steps,
-)
-"""Every statistic of a head over the steps, and when its pattern changed."""

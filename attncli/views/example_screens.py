@@ -92,6 +92,11 @@ def _marked(example: HeadExample, tokens: Records[ExampleToken], beside: int) ->
 
 EXAMPLES_SCREEN = FirstScreen(
     HeadExamples,
-    (TitleLine(said=()), Sentences(_on_average, "line"), Special(_each_kind), Notes(_notes)),
+    (
+        TitleLine(said=()),
+        Sentences(_on_average, "line"),
+        Special(_each_kind, "a row is a text with its tokens marked"),
+        Notes(_notes),
+    ),
 )
 """What the head does on average; then some of its strongest, weakest and typical rows."""

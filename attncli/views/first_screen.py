@@ -15,11 +15,12 @@ from operator import attrgetter
 from typing import Any
 
 from attncli.plain_text import plain_text
-from attncli.records.columns import Records, Result
-from attncli.report import PLACES, Report
+from attncli.records.columns import Record, Records, Result
+from attncli.report import PLACES, NamedTensor, Report
 from attncli.views import Display
 from attncli.views.matrices import head_name
 from attncli.views.model_screens import (
+    LEAST_LINES,
     LEAST_ROWS,
     looked_at_columns,
     patterns_on_average,
@@ -33,8 +34,13 @@ from attncli.views.sections import (
     Paragraph,
     ScreenParts,
     Section,
+    TableLabels,
+    TensorTables,
     notes_in,
+    place_columns,
     split_header,
+    statistic_columns,
+    statistic_tables,
     text_line,
     title_line,
 )
@@ -46,10 +52,12 @@ class Element:
     """A part of a first screen.
 
     `settings` are those that it reads, which a saved report may lack; `said` are the report's own words.
+    `shows` says of a report whether it has this part.
     """
 
     settings: Mapping[str, type] = field(default_factory=dict)
     said: tuple[str, ...] = ()
+    shows: Callable[[Report], bool] = lambda _: True
 
     def suits(self, report: Report) -> bool:
         """Whether a report has what it shows."""
@@ -116,12 +124,18 @@ class Notes(Element):
 
 @dataclass(frozen=True)
 class Special(Element):
-    """What is special to one screen, which its function says in a line."""
+    """What is special to one screen, as its function says in a line, and why no other part does it."""
 
     parts: Callable[[Report, Display], ScreenParts]
+    because: str
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         yield from self.parts(report, display)
+
+
+def rows_of(report: Report, table: str) -> Records[Any]:
+    """The rows of the field of a result; none where it is empty."""
+    return getattr(report.result, table) or Records(Record, {})
 
 
 class TableColumn:
@@ -145,6 +159,27 @@ class NumberCells(TableColumn):
         header = ("", self.header) if isinstance(self.header, str) else self.header
         header = header if self.header else split_header(self.name)
         return [Column(header, [fixed(row[self.name], display.precision) for row in rows])]
+
+
+NamesOfColumns = Callable[[Report, Records[Any]], Iterable[str]]
+
+
+@dataclass(frozen=True)
+class PlaceCells(TableColumn):
+    """What LAYER:HEAD does not say of the place of heads, where that distinguishes them."""
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        return place_columns(rows)
+
+
+@dataclass(frozen=True)
+class StatisticCells(TableColumn):
+    """The statistics of heads, all or those with these names."""
+
+    names: NamesOfColumns = lambda _, rows: rows.cells
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        return statistic_columns(rows, self.names(report, rows), display.precision)
 
 
 @dataclass(frozen=True)
@@ -198,9 +233,9 @@ NumRows = Callable[[Report, Display], int]
 class Ranked(Element):
     """The first rows of a table of the result, in its order: `usual` ones, as many as fit a terminal.
 
-    `rows` is the field of the result, `title` says of the first `count` of them what they are. With `is_cut`
-    the columns that do not fit are left out, else they are in groups. `left_out` says below it what is not
-    there.
+    `rows` is the field of the result, `title` says what the rows are of which there is room. Columns that do
+    not fit are left out where the table `is_cut`, else they are in groups. `left_out` says below it what is
+    not there.
     """
 
     rows: str
@@ -210,26 +245,30 @@ class Ranked(Element):
     )
     label: TableColumn = HeadLabel()
     usual: int | NumRows = LEAST_ROWS
-    least: int = LEAST_ROWS
+    least: int | NumRows = LEAST_ROWS
     most: NumRows | None = None
     rank: int = 0
-    is_cut: bool = False
+    is_cut: bool | Callable[[Report], bool] = False
     left_out: Callable[[Records[Any], int], str] | None = None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        rows: Records[Any] = getattr(report.result, self.rows)
-        usual = self.usual if isinstance(self.usual, int) else self.usual(report, display)
+        rows = rows_of(report, self.rows)
+        usual, least = (
+            count if isinstance(count, int) else count(report, display) for count in (self.usual, self.least)
+        )
         most = len(rows) if self.most is None else min(self.most(report, display), len(rows))
         usual = min(usual, len(rows))
         yield Elastic(
-            lambda count: self._shown(report, rows[:count], len(rows), display),
+            lambda count: self._sections(report, rows[:count], len(rows), display) if count else (),
             usual,
-            min(self.least, usual),
+            min(least, usual),
             most,
             self.rank,
         )
 
-    def _shown(self, report: Report, rows: Records[Any], total: int, display: Display) -> Iterator[Section]:
+    def _sections(
+        self, report: Report, rows: Records[Any], total: int, display: Display
+    ) -> Iterator[Section]:
         yield self._grid(report, rows, total, display)
         if self.left_out is not None:
             yield Paragraph("", "dim")
@@ -240,28 +279,61 @@ class Ranked(Element):
         (label,) = self.label.columns(report, rows, display)
         columns = [column for each in self.columns for column in each.columns(report, rows, display)]
         grid = Grid(self.title(report, rows, total), label, columns)
-        return grid.first_group(display.width) if self.is_cut else grid
+        is_cut = self.is_cut(report) if callable(self.is_cut) else self.is_cut
+        return grid.first_group(display.width) if is_cut else grid
+
+
+@dataclass(frozen=True)
+class FirstRows(Element):
+    """The first rows of a table of the result with all of its columns, where it has rows."""
+
+    table: str
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        if rows := rows_of(report, self.table):
+            yield Elastic(
+                lambda count: statistic_tables(
+                    {self.table: rows[:count]},
+                    display,
+                    TableLabels(report, display),
+                ),
+                len(rows),
+                min(LEAST_ROWS, len(rows)),
+                rank=1,
+            )
 
 
 @dataclass(frozen=True)
 class HeadGrids(Element):
     """A digit for each head in each tensor by layer and head; none where `highest` lines do not hold all.
 
-    `by` is what the heads are sorted by.
+    `by` is what the heads are sorted by. With `has_numbers` it is their numbers where each layer has a line.
     """
 
-    by: Callable[[Report], str]
+    by: Callable[[Report], str] = lambda _: ""
     highest: int | None = None
-    shows: Callable[[Report], bool] = lambda _: True
+    has_numbers: bool = False
 
     def drawings(self, report: Report, display: Display) -> list[Elastic]:
         """The grids, without a usual line where there are too many."""
         grids = report.tensors.items() if self.shows(report) else ()
         drawings = [
-            tenths(name, tensor, self.by(report), display) for name, tensor in grids if tensor.axes == PLACES
+            self._drawing(report, name, tensor, display) for name, tensor in grids if tensor.axes == PLACES
         ]
         is_low = self.highest is None or lines_of(drawings) <= self.highest
         return drawings if is_low else [replace(drawing, usual=0) for drawing in drawings]
+
+    def _drawing(self, report: Report, name: str, tensor: NamedTensor, display: Display) -> Elastic:
+        drawing = tenths(name, tensor, self.by(report), display)
+        if not self.has_numbers:
+            return drawing
+        tables = TensorTables(replace(report, tensors={name: tensor}), display, TableLabels(report, display))
+        num_layers = len(tensor.values)
+        return Elastic(
+            lambda lines: tables.sections() if lines >= num_layers else drawing.of(lines),
+            num_layers,
+            min(LEAST_LINES, num_layers),
+        )
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         yield from self.drawings(report, display)
@@ -292,4 +364,5 @@ class FirstScreen:
     def sections(self, report: Report, display: Display) -> ScreenParts:
         """The parts, which are still to be fitted to the height of the display."""
         for part in self.parts:
-            yield from part.sections(report, display)
+            if part.shows(report):
+                yield from part.sections(report, display)

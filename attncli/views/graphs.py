@@ -1,6 +1,7 @@
 """The edges between heads as a layered graph: on a first screen, for pictures and pages, and in DOT."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO
 
 from attncli.plain_text import plain_text
@@ -8,17 +9,9 @@ from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display, NothingToDraw
-from attncli.views.first_screen import FirstScreen, Notes, ReadLine, Sentences, Special, TitleLine
+from attncli.views.first_screen import Element, FirstScreen, Notes, ReadLine, Sentences, TitleLine
 from attncli.views.model_screens import half_width
-from attncli.views.sections import (
-    Column,
-    Drawing,
-    Elastic,
-    Grid,
-    Paragraph,
-    ScreenParts,
-    Section,
-)
+from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import fixed, title, wrap_cells
 
 LETTERS = {"key": "K", "query": "Q", "value": "V", "logit": ""}
@@ -119,28 +112,6 @@ FEW = 6
 ColumnsOfEdges = Callable[[Sequence[Edge], int], list[Column]]
 
 
-def _strongest(edges: Sequence[Edge], display: Display, columns: ColumnsOfEdges) -> ScreenParts:
-    """The strongest edges in letters, and those between heads as a table with these columns of numbers."""
-    between = [edge for edge in edges if edge.end != LOGITS]
-    width = display.width or TEXT_WIDTH
-    every = len(letter_lines(edges, MOST_LINES, width))
-
-    def graph(lines: int) -> Iterator[Section]:
-        if drawn := letter_lines(edges, lines, width):
-            yield Drawing("the strongest edges, into keys (K), queries (Q) and values (V)", drawn)
-
-    yield Elastic(graph, min(USUAL_LINES, every), min(LEAST_ROWS, every), every)
-    yield Elastic(
-        lambda count: [_edge_table(between, columns, display, count)] if between else [],
-        min(USUAL_ROWS, len(between)),
-        min(LEAST_ROWS, len(between)),
-        min(MOST_LINES, len(between)),
-        rank=1,
-    )
-    if not between:
-        yield Paragraph("No edges between heads: a head feeds those of later layers.", "line")
-
-
 MOST_LINES = 60
 
 
@@ -168,8 +139,31 @@ def _composition_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
     return [Column(("", "composition"), [fixed(edge.share, precision) for edge in edges])]
 
 
-def _shares(report: Report, display: Display) -> ScreenParts:
-    yield from _strongest(head_edges(report.result), display, _share_columns)
+@dataclass(frozen=True)
+class StrongestEdges(Element):
+    """The strongest edges in letters, and those between heads as a table with these columns of numbers."""
+
+    columns: ColumnsOfEdges
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        edges, width = head_edges(report.result), display.width or TEXT_WIDTH
+        between = [edge for edge in edges if edge.end != LOGITS]
+        every = len(letter_lines(edges, MOST_LINES, width))
+
+        def graph(lines: int) -> Iterator[Section]:
+            if drawn := letter_lines(edges, lines, width):
+                yield Drawing("the strongest edges, into keys (K), queries (Q) and values (V)", drawn)
+
+        yield Elastic(graph, min(USUAL_LINES, every), min(LEAST_ROWS, every), every)
+        yield Elastic(
+            lambda count: [_edge_table(between, self.columns, display, count)] if between else [],
+            min(USUAL_ROWS, len(between)),
+            min(LEAST_ROWS, len(between)),
+            min(MOST_LINES, len(between)),
+            rank=1,
+        )
+        if not between:
+            yield Paragraph("No edges between heads: a head feeds those of later layers.", "line")
 
 
 def _into_logits(report: Report, display: Display) -> Iterator[str]:
@@ -178,10 +172,6 @@ def _into_logits(report: Report, display: Display) -> Iterator[str]:
     if edges:
         names = (f"{edge.start} {fixed(edge.share, display.precision)}" for edge in edges)
         yield f"into the logits, share: {', '.join(names)}"
-
-
-def _compositions(report: Report, display: Display) -> ScreenParts:
-    yield from _strongest(head_edges(report.result), display, _composition_columns)
 
 
 def _copying(report: Report, display: Display) -> Iterator[str]:
@@ -202,7 +192,7 @@ CIRCUIT_SCREEN = FirstScreen(
     (
         TitleLine(said=()),
         ReadLine(),
-        Special(_shares),
+        StrongestEdges(_share_columns),
         Sentences(_into_logits, "line"),
         Notes(_notes, apart=True),
     ),
@@ -212,7 +202,7 @@ COMPOSITIONS_SCREEN = FirstScreen(
     Compositions,
     (
         TitleLine(said=()),
-        Special(_compositions),
+        StrongestEdges(_composition_columns),
         Sentences(_copying, "line"),
         Notes(_notes, apart=True),
     ),

@@ -1,21 +1,34 @@
 """The first screen of a survey: what heads do, by pattern, and a letter for each of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import filterfalse
-from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
 
 from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, stack_label
 from attncli.plain_text import counted, plain_text
-from attncli.records.columns import Records
+from attncli.records.columns import R, Records
 from attncli.records.surveys import HeadsOfPattern, HeadSurvey, SurveyedHead
-from attncli.report import PLACES, Report, Row
+from attncli.report import Report, Row
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.first_screen import FirstScreen, Notes, ReadLine, Sentences, Special
-from attncli.views.matrices import head_name, matrices_of, pictured
+from attncli.views.first_screen import (
+    Element,
+    FirstScreen,
+    HeadGrids,
+    HeadLabel,
+    Notes,
+    PlaceCells,
+    Ranked,
+    ReadLine,
+    Sentences,
+    Special,
+    SpecialCells,
+    StatisticCells,
+    rows_of,
+)
+from attncli.views.matrices import head_name
 from attncli.views.model_screens import (
     DECIMALS,
     LEAST_LINES,
@@ -23,9 +36,8 @@ from attncli.views.model_screens import (
     half_width,
     head_grid,
     some_of,
-    tenths,
 )
-from attncli.views.screens import picture_maps_part, screen_parts, weights_part
+from attncli.views.screens import LooksAtPictures, PictureRows, WholeMatrix
 from attncli.views.sections import (
     GAP,
     Column,
@@ -36,9 +48,7 @@ from attncli.views.sections import (
     ScreenParts,
     Section,
     TableLabels,
-    TensorTables,
     asked_top,
-    heads_grid,
     model_name,
     titled,
 )
@@ -309,6 +319,22 @@ def head_letters(heads: Mapping[str, Sequence[Row]], display: Display) -> Elasti
     return Elastic(of, usual, min(usual, LEAST_LINES))
 
 
+@dataclass(frozen=True)
+class HeadLetters(Element):
+    """A letter for each head of a table of the result.
+
+    Where it `is_above` what the user asked for, it leaves its lines to that.
+    """
+
+    heads: str
+    is_above: Callable[[Report], bool] = lambda _: False
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        stacks = _by_stack(rows_of(report, self.heads))
+        letters = head_letters({plain_text(stack): rows for stack, rows in stacks.items()}, display)
+        yield _where_there_is_room(letters) if self.is_above(report) else letters
+
+
 def _where_there_is_room(grid: Elastic) -> Elastic:
     """A grid of heads that leaves its lines to what the user asked for."""
     return replace(grid, of=lambda lines: grid.of(lines) if lines >= LEAST_LINES else [], least=0, rank=1)
@@ -337,7 +363,7 @@ def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     return ("--skip-sink 1", steps[0], steps[-1]) if looks_at_first else steps
 
 
-def _by_stack(heads: Records[SurveyedHead]) -> dict[str, Records[SurveyedHead]]:
+def _by_stack(heads: Records[R]) -> dict[str, Records[R]]:
     """The heads of each stack."""
     of_heads: list[str] = heads.column("stack").tolist()
     return {
@@ -367,61 +393,31 @@ def _explanation(report: Report, display: Display) -> Iterator[str]:
         yield plain_text(report.how_to_read)
 
 
-def patterns_part(report: Report, display: Display) -> ScreenParts:
-    """The patterns, and a letter for each head; the heads themselves where they are sorted, or asked for."""
-    survey, spec = report.result_of(HeadSurvey), report.spec
-    heads, patterns = survey.heads, survey.patterns
-    if heads and (not patterns or spec.get("table") or _is_cut(report)):
-        yield _sorted_heads(report, survey, display)
-    elif heads:
-        stacks = {stack: _by_stack(heads).get(stack) for stack in dict.fromkeys(patterns.column("stack"))}
-        for stack in stacks:
-            of_stack = survey.patterns_of(stack)
-            yield pattern_part(stack if len(stacks) > 1 else "", of_stack, report, display)
-        if known := {plain_text(stack): rows for stack, rows in stacks.items() if rows}:
-            letters = head_letters(known, display)
-            is_below = "rollout" in report.tensors
-            yield _where_there_is_room(letters) if is_below else letters
+def _lists_heads(report: Report) -> bool:
+    """Whether the heads themselves are shown: they are sorted, or asked for, or no pattern is known."""
+    survey = report.result_of(HeadSurvey)
+    is_listed = not survey.patterns or bool(report.spec.get("table")) or _is_cut(report)
+    return bool(survey.heads) and is_listed
 
 
-def maps_part(report: Report, display: Display) -> ScreenParts:
-    """Where heads look in a picture, or in several; the rollout of a text."""
-    if pictured(report):
-        yield from screen_parts(report, display)
-    elif report.picture_maps is not None:
-        yield from picture_maps_part(report, display)
-    elif rolled := report.tensors.get("rollout"):
-        (rollout,) = matrices_of(report, "rollout", rolled)
-        yield weights_part(report, rollout, ROLLOUT_TITLE, display)
+def _shows_patterns(report: Report) -> bool:
+    return bool(report.result_of(HeadSurvey).heads) and not _lists_heads(report)
 
 
-def _statistic_grids(report: Report, display: Display) -> ScreenParts:
-    for name, tensor in report.tensors.items():
-        if tensor.axes == PLACES:
-            yield _statistic_grid(report, name, display)
+def _patterns(report: Report, display: Display) -> ScreenParts:
+    """The patterns of each stack."""
+    survey = report.result_of(HeadSurvey)
+    stacks = dict.fromkeys(survey.patterns.column("stack"))
+    for stack in stacks:
+        yield pattern_part(stack if len(stacks) > 1 else "", survey.patterns_of(stack), report, display)
 
 
-def _warnings(report: Report, display: Display) -> ScreenParts:
-    few = [Paragraph(note, "note") for note in _few_rows(report)]
-    if few and not report.notes:
-        yield Paragraph("", "dim")
-    yield from few
+def _warnings(report: Report, display: Display) -> Iterator[str]:
+    if few := [*_few_rows(report)]:
+        yield from few if report.notes else ["", *few]
 
 
 ROLLOUT_TITLE = "rollout: attention multiplied over all layers (query × key)"
-
-
-def _statistic_grid(report: Report, name: str, display: Display) -> Elastic:
-    """The number of each head, by layer and head; tenths of the largest where lines are few."""
-    tensor = report.tensors[name]
-    in_tenths = tenths(name, tensor, "", display)
-    tables = TensorTables(replace(report, tensors={name: tensor}), display, TableLabels(report, display))
-
-    def of(lines: int) -> Iterable[Section]:
-        return tables.sections() if lines >= num_layers else in_tenths.of(lines)
-
-    num_layers = len(tensor.values)
-    return Elastic(of, num_layers, min(LEAST_LINES, num_layers))
 
 
 def _title(report: Report, display: Display) -> Iterator[str]:
@@ -456,42 +452,46 @@ def _is_cut(report: Report) -> bool:
     return bool(report.spec.get("top") or report.spec.get("sort") or report.spec.get("pattern"))
 
 
-def _sorted_heads(report: Report, survey: HeadSurvey, display: Display) -> Elastic:
-    """The first heads with as many statistics as fit beside each other; with `table` everything."""
-    spec, sort, heads = report.spec, report.spec.get("sort"), survey.heads
-    is_whole = bool(spec.get("table")) or not _is_cut(report)
+def _is_whole(report: Report) -> bool:
+    """Whether a list of heads has everything: `table`, or there are no patterns to show instead."""
+    return bool(report.spec.get("table")) or not _is_cut(report)
 
-    def of(count: int) -> list[Section]:
-        rows = heads if is_whole else _known_well(heads[:count], sort)
-        halves = _half_widths(survey, rows, sort, display.precision)
-        title = f"{some_of(len(rows), len(heads), 'head')}{_order(report)}"
-        grid = heads_grid(title, rows, display.precision, first=sort, halves=halves)
-        return [grid if is_whole else grid.first_group(display.width)]
 
-    return Elastic(of, asked_top(report) or MOST_HEADS, LEAST_ROWS, len(heads))
+def _usual_heads(report: Report, display: Display) -> int:
+    num_heads = len(report.result_of(HeadSurvey).heads)
+    return num_heads if _is_whole(report) else asked_top(report) or MOST_HEADS
+
+
+def _least_heads(report: Report, display: Display) -> int:
+    return _usual_heads(report, display) if _is_whole(report) else LEAST_ROWS
+
+
+def _heads_title(report: Report, heads: Records[SurveyedHead], total: int) -> str:
+    return f"{some_of(len(heads), total, 'head')}{_order(report)}"
 
 
 LITTLE_KNOWN = ("participation", "local_mass")
 """Statistics that a first screen leaves to the table, unless heads are sorted by them."""
 
 
-def _known_well(heads: Records[SurveyedHead], sort: object) -> Records[SurveyedHead]:
-    names = [name for name in heads.cells if name not in LITTLE_KNOWN or name == sort]
-    return SurveyedHead.table(**{name: heads.cells[name] for name in names})
+def _sorted_by(report: Report, heads: Records[SurveyedHead]) -> list[str]:
+    return [name for name in heads.cells if name == report.spec.get("sort")]
 
 
-def _half_widths(
-    survey: HeadSurvey, heads: Records[SurveyedHead], statistic: Any, precision: int
-) -> list[str] | None:
-    """Half of the interval of a statistic of each of these heads; None where a report has no intervals."""
+def _other_statistics(report: Report, heads: Records[SurveyedHead]) -> list[str]:
+    left_out = (*_sorted_by(report, heads), *(() if _is_whole(report) else LITTLE_KNOWN))
+    return [name for name in heads.cells if name not in left_out]
+
+
+def _half_widths(report: Report, heads: Records[SurveyedHead], display: Display) -> list[Column]:
+    """Half of the interval of what each of the heads is sorted by, where a report has intervals."""
     halves = {
-        (row.stack, row.layer, row.head): half_width(row.mean, row.upper, precision)
-        for row in survey.intervals
-        if row.statistic == statistic
+        (row.stack, row.layer, row.head): half_width(row.mean, row.upper, display.precision)
+        for row in report.result_of(HeadSurvey).intervals
+        if row.statistic == report.spec.get("sort")
     }
-    if not halves:
-        return None
-    return [halves.get((head.stack, head.layer, head.head)) or NO_NUMBER for head in heads]
+    cells = [halves.get((head.stack, head.layer, head.head)) or NO_NUMBER for head in heads]
+    return [Column(("", ""), cells)] if halves else []
 
 
 def _order(report: Report) -> str:
@@ -520,6 +520,28 @@ def _few_rows(report: Report) -> Iterator[str]:
             yield f"{sort} is measured on {rows}."
 
 
+HEADS_OR_PATTERNS: tuple[Element, ...] = (
+    Ranked(
+        "heads",
+        (
+            PlaceCells(),
+            StatisticCells(_sorted_by),
+            SpecialCells(_half_widths),
+            StatisticCells(_other_statistics),
+        ),
+        title=_heads_title,
+        label=HeadLabel(has_stacks=False),
+        usual=_usual_heads,
+        least=_least_heads,
+        is_cut=lambda report: not _is_whole(report),
+        shows=_lists_heads,
+    ),
+    Special(_patterns, "those that do not fit are named in a sentence", shows=_shows_patterns),
+    HeadLetters("heads", is_above=lambda report: "rollout" in report.tensors, shows=_shows_patterns),
+)
+"""The patterns and a letter for each head; the heads themselves where they are sorted, or asked for."""
+MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))
+"""Where heads look in a picture, or in several; the rollout of a text."""
 SURVEY_SCREEN = FirstScreen(
     HeadSurvey,
     (
@@ -527,11 +549,11 @@ SURVEY_SCREEN = FirstScreen(
         ReadLine(),
         Sentences(_context),
         Sentences(_explanation, "note"),
-        Special(patterns_part),
-        Special(maps_part),
-        Special(_statistic_grids),
+        *HEADS_OR_PATTERNS,
+        *MAPS,
+        HeadGrids(has_numbers=True),
         Notes(apart=True),
-        Special(_warnings),
+        Sentences(_warnings, "note"),
     ),
     next_steps=_next_steps,
 )

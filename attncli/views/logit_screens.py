@@ -93,7 +93,7 @@ LOGIT_SCREEN = FirstScreen(
             label=HeadLabel(has_stacks=False),
             usual=MOST_EFFECTS,
         ),
-        Special(_keys, settings={"head": object}),
+        Special(_keys, "the place of a row is that of its token", settings={"head": object}),
         Notes(apart=True),
     ),
 )
@@ -188,7 +188,7 @@ SCORE_SCREEN = FirstScreen(
         Sentences(_score_title, "title", settings={"head": object}, said=("about",)),
         ReadLine(),
         Sentences(_looks, "line"),
-        Special(_sides),
+        Special(_sides, "the parts of the key and of the query stand side by side"),
         Sentences(_pairs_and_writers, "line"),
         Notes(_score_notes, apart=True, said=("how_to_read",)),
     ),

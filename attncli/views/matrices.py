@@ -8,7 +8,7 @@ import numpy as np
 
 from attncli.errors import nearest
 from attncli.plain_text import plain_text
-from attncli.records.kinds import units_of_heads
+from attncli.records.kinds import result_of, units_of_heads
 from attncli.report import PLACES, NamedTensor, Picture, Report, Statistic, Table, Tensors, whole_head_name
 from attncli.settings import SPECS
 
@@ -107,14 +107,14 @@ def head_name(place: Mapping[str, Any]) -> str:
 
 def pictured(report: Report) -> dict[str, list[Picture]]:
     """The names of the tensors whose last axis counts tokens of a picture, each with its pictures."""
-    found: dict[str, list[Picture]] = {}
+    by_name: dict[str, list[Picture]] = {}
     side = "context_tokens" if report.context_tokens else "tokens"
     for name, tensor in report.tensors.items():
         is_of_keys = tensor.axes[-1:] == ("key",)
-        pictures = [one for one in report.pictures if one.axis == side and any(one.boxes)]
+        pictures = [picture for picture in report.pictures if picture.axis == side and any(picture.boxes)]
         if is_of_keys and pictures and not name.endswith(("scores", "bias")):
-            found[name] = pictures
-    return found
+            by_name[name] = pictures
+    return by_name
 
 
 OF_CONTEXT = ("key", "column", "source")
@@ -132,11 +132,16 @@ def tokens_of(report: Report, axis: str) -> tuple[str, ...]:
 
 def places_along(report: Report, axis: str, count: int) -> list[int]:
     """What stands at each place of an axis: a position from the first one; of steps their numbers."""
-    steps = [row.get("step") for row in report.table("steps")] if axis == "step" else []
-    if len(steps) == count:
-        return [int(str(step)) for step in steps]
+    if axis == "step" and (steps := numbers_of_steps(report)) is not None and len(steps) == count:
+        return [int(step) for step in steps]
     first = first_position(report, axis)
     return list(range(first, first + count))
+
+
+def numbers_of_steps(report: Report) -> np.ndarray | None:
+    """What other numbers of steps are drawn over; None where a report is not about steps."""
+    numbers = report.tensors.get("step")
+    return None if numbers is None or numbers.axes != ("point",) else numbers.values
 
 
 def first_position(report: Report, axis: str) -> int:
@@ -264,10 +269,10 @@ OF_REPORTS = ("weights", "scores", "rows", "output", "statistics")
 
 def parts_of(report: Report) -> list[str]:
     """The parts that a report has."""
-    found = {_part_of_tensor(name, tensor) for name, tensor in report.tensors.items()}
-    found |= {_part_of_statistic(statistic) for statistic in report.statistics.values()}
-    found |= set() if report.picture_maps is None else {"weights"}
-    return [part for part in OF_REPORTS if part in found]
+    parts = {_part_of_tensor(name, tensor) for name, tensor in report.tensors.items()}
+    parts |= {_part_of_statistic(statistic) for statistic in report.statistics.values()}
+    parts |= set() if report.picture_maps is None else {"weights"}
+    return [part for part in OF_REPORTS if part in parts]
 
 
 def named_parts(report: Report) -> set[str]:
@@ -307,19 +312,23 @@ def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
     if "all" in parts:
         return report
     names = {*parts}.difference(OF_REPORTS) & named_parts(report)
+    if any("step" in report.tensors[name].axes for name in names & report.tensors.keys()):
+        names.add("step")
+    tensors = {
+        name: tensor
+        for name, tensor in report.tensors.items()
+        if name in names or _part_of_tensor(name, tensor) in parts
+    }
+    statistics = {
+        name: statistic
+        for name, statistic in report.statistics.items()
+        if name in names or _part_of_statistic(statistic) in parts
+    }
     return replace(
         report,
         picture_maps=report.picture_maps if "weights" in parts else None,
-        tensors={
-            name: tensor
-            for name, tensor in report.tensors.items()
-            if name in names or _part_of_tensor(name, tensor) in parts
-        },
-        statistics={
-            name: statistic
-            for name, statistic in report.statistics.items()
-            if name in names or _part_of_statistic(statistic) in parts
-        },
+        tensors=tensors,
+        result=result_of(report.kind, statistics, tensors),
     )
 
 

@@ -3,77 +3,57 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from attncli.plain_text import plain_text
 from attncli.records.columns import Records
 from attncli.records.demonstrations import MistakeComparison, MistakeLine, Mistakes
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, Special
+from attncli.views.first_screen import FirstRows, FirstScreen, Ranked, Sentences, Special, SpecialCells
 from attncli.views.matrices import Matrix, matrices
-from attncli.views.screens import LEAST_ROWS, MOST_ROWS, MatrixPart, Opening
-from attncli.views.sections import (
-    Column,
-    Elastic,
-    Grid,
-    Paragraph,
-    ScreenParts,
-    TableLabels,
-    statistic_tables,
-)
+from attncli.views.screens import MOST_ROWS, MatrixPart, Opening
+from attncli.views.sections import Column, Elastic, Grid, ScreenParts
 from attncli.views.texts import scalar
 
 # Of each matrix of a mistake, where it is alone, and where a table follows.
 PITFALL_ROWS, FEW_PITFALL_ROWS = 6, 3
 
 
-def _every_mistake(report: Report, display: Display) -> ScreenParts:
-    """Two lines for each mistake."""
-    lines = report.result_of(Mistakes).pitfalls
-    yield Elastic(lambda count: [_mistakes(lines[:count], display)], len(lines), least=1)
+def _names(report: Report, rows: Records[MistakeLine], display: Display) -> list[Column]:
+    """Each mistake's name, above an empty cell."""
+    return [Column(("pitfall",), [cell for row in rows for cell in (plain_text(row.pitfall), "")], left=True)]
 
 
-def _mistake(report: Report, display: Display) -> ScreenParts:
-    """The sentences about a mistake, its numbers, and wrong and right rows."""
+def _what_goes_wrong(report: Report, rows: Records[MistakeLine], display: Display) -> list[Column]:
+    """Each mistake in words, and below it the number that exposes it."""
+    lines = []
+    for row in rows:
+        wrong, right = (scalar(number, display.precision) for number in (row.wrong, row.right))
+        statistic = plain_text(row.figure).replace("_", " ")
+        lines += [plain_text(row.mistake), f"{statistic} {wrong}, not {right}"]
+    return [Column(("what goes wrong",), lines, left=True)]
+
+
+def _about_it(report: Report, display: Display) -> Iterator[str]:
+    yield from map(plain_text, report.sentences)
+
+
+def _numbers(report: Report, display: Display) -> Iterator[str]:
+    """The numbers that expose a mistake."""
     result = report.result_of(MistakeComparison)
-    for note in report.sentences:
-        yield Paragraph(plain_text(note), "line")
     for name, wrong in result.wrong.items():
         numbers = [scalar(number, display.precision) for number in (wrong, result.right.get(name))]
-        yield Paragraph(f"{name.replace('_', ' ')}: {numbers[0]} wrong, {numbers[1]} right", "bold")
-    tables = {"growth": result.growth, "readings": result.readings}
-    further = {name: table for name, table in tables.items() if table}
-    rows = FEW_PITFALL_ROWS if further else PITFALL_ROWS
+        yield f"{name.replace('_', ' ')}: {numbers[0]} wrong, {numbers[1]} right"
+
+
+def _wrong_beside_right(report: Report, display: Display) -> ScreenParts:
+    """The rows of both matrices, fewer of them where a table follows."""
+    result = report.result_of(MistakeComparison)
+    rows = FEW_PITFALL_ROWS if result.growth or result.readings else PITFALL_ROWS
     shared_name, pair = next(reversed(report.pairs.items()), ("weights", ("weights",)))
     if compared := [matrix for matrix in matrices(report) if matrix.name in pair]:
         part = partial(_wrong_and_right, report, shared_name, compared, display)
         yield Elastic(lambda most: [part(most)], rows, least=1, most=MOST_ROWS)
-    for name, table in further.items():
-        yield Elastic(
-            partial(_first_rows, report, name, table, display),
-            len(table),
-            min(LEAST_ROWS, len(table)),
-            rank=1,
-        )
-
-
-def _first_rows(
-    report: Report, name: str, table: Records[Any], display: Display, count: int
-) -> Iterator[Grid]:
-    part = replace(report, statistics={name: table[:count]})
-    return statistic_tables(part, display, TableLabels(report, display))
-
-
-def _mistakes(table: Records[MistakeLine], display: Display) -> Grid:
-    """Each mistake in words, and below it the number that exposes it."""
-    names, lines = [], []
-    for row in table:
-        wrong, right = (scalar(number, display.precision) for number in (row.wrong, row.right))
-        statistic = plain_text(row.figure).replace("_", " ")
-        names += [plain_text(row.pitfall), ""]
-        lines += [plain_text(row.mistake), f"{statistic} {wrong}, not {right}"]
-    return Grid("", Column(("pitfall",), names, left=True), [Column(("what goes wrong",), lines, left=True)])
 
 
 def _wrong_and_right(
@@ -87,5 +67,34 @@ def _wrong_and_right(
     return replace(part.grid, title=f"{name} ({axes})" + (f" without {left_out}" if left_out else ""))
 
 
-MISTAKES_SCREEN = FirstScreen(Mistakes, (Opening(), Special(_every_mistake)))
-MISTAKE_SCREEN = FirstScreen(MistakeComparison, (Opening(), Special(_mistake)))
+def _every_mistake(report: Report, display: Display) -> int:
+    return len(report.result_of(Mistakes).pitfalls)
+
+
+MISTAKES_SCREEN = FirstScreen(
+    Mistakes,
+    (
+        Opening(),
+        Ranked(
+            "pitfalls",
+            (SpecialCells(_what_goes_wrong),),
+            title=lambda *_: "",
+            label=SpecialCells(_names),
+            usual=_every_mistake,
+            least=1,
+        ),
+    ),
+)
+"""Two lines for each mistake."""
+MISTAKE_SCREEN = FirstScreen(
+    MistakeComparison,
+    (
+        Opening(),
+        Sentences(_about_it, "line"),
+        Sentences(_numbers, "bold"),
+        Special(_wrong_beside_right, "rows of two matrices are in one table"),
+        FirstRows("growth"),
+        FirstRows("readings"),
+    ),
+)
+"""The sentences about a mistake, its numbers, and wrong and right rows."""

@@ -9,7 +9,7 @@ from attncli.records.recordings import RecordedHeads, RecordedModule
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
-from attncli.views.head_screens import maps_part, patterns_part, sizes_of
+from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, sizes_of
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import shortened
 
@@ -120,9 +120,9 @@ RECORDED_SCREEN = FirstScreen(
     RecordedHeads,
     (
         Sentences(_title, "title"),
-        Special(_modules),
-        Special(patterns_part),
-        Special(maps_part),
+        Special(_modules, "layers that differ by a number stand on one line"),
+        *HEADS_OR_PATTERNS,
+        *MAPS,
         Notes(apart=True),
     ),
     next_steps=lambda *_: NEXT_STEPS,

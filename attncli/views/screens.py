@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 
 import numpy as np
 from rich.cells import cell_len
@@ -217,7 +217,7 @@ def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = 
     return Elastic(of, usual, min(LEAST_ROWS, count), count)
 
 
-MAP_LINES, PICTURE_LINES = 12, 19
+MAP_LINES, PICTURE_LINES, TILE_LINES = 12, 19, 12
 EVEN = 1.2  # Blocks of random tokens differ by less; their map is of one colour.
 ROOM = 11  # Lines for the rows of the weights and the notes together.
 NAME_WIDTH = 16
@@ -238,6 +238,38 @@ class Opening(Element):
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         yield from opening(report, display)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LooksAtPictures(Element):
+    """What looks at each picture, each usually in so many `lines`, or the first `most` of these looks."""
+
+    lines: int = TILE_LINES
+    most: int | None = None
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield from islice(screen_parts(report, display, self.lines), self.most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureRows(Element):
+    """Of a survey of many pictures the first ones, with maps over them."""
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        yield from picture_maps_part(report, display)
+
+
+@dataclass(frozen=True)
+class WholeMatrix(Element):
+    """A tensor that is one matrix of weights, where a report without pictures has it."""
+
+    tensor: str
+    title: str
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        if (weights := report.tensors.get(self.tensor)) and not report.pictures:
+            (matrix,) = matrices_of(report, self.tensor, weights)
+            yield weights_part(report, matrix, self.title, display)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -489,7 +521,7 @@ def _norms(report: Report, display: Display) -> ScreenParts:
         yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
 
 
-LEAST_LINES, TILE_LINES = 4, 12
+LEAST_LINES = 4
 REST = "--show weights or -o page.html has all."
 
 
@@ -522,10 +554,10 @@ def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elast
     def of(lines: int) -> Iterator[Section]:
         if lines < LEAST_LINES:
             return
-        shown, columns = _plan(groups, lines - 1, display)
-        left_out = _layers_left_out(groups, shown)
-        chosen = [groups[place] for place in shown]
-        if not shown:
+        places, columns = _plan(groups, lines - 1, display)
+        left_out = _layers_left_out(groups, places)
+        chosen = [groups[place] for place in places]
+        if not places:
             rows, columns = rows_of(groups[-1:], TILES[-1], display), TILES[-1]
             height = 1 + fitted_size(groups[-1][0].look.picture, columns, MOST_LINES)[1]
             chosen = [[tile for row in rows[: max(1, (lines - 2) // height)] for tile in row]]
@@ -547,12 +579,12 @@ def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
     is_ranking = len({dict(tile.look.place).get("layer") for tile in groups[-1]}) > 1
     for count in range(len(groups), 0, -1):
         is_whole = count == len(groups)
-        places = np.linspace(len(groups) - 1, 0, count, endpoint=is_whole and count > 1)
-        shown = sorted(round(place) for place in places.tolist())
+        steps = np.linspace(len(groups) - 1, 0, count, endpoint=is_whole and count > 1)
+        places = sorted(round(step) for step in steps.tolist())
         for columns in (*TILES, *(TINY if count == 1 and not is_ranking else ())):
-            drawn = TileLines([groups[place] for place in shown], columns, display)
+            drawn = TileLines([groups[place] for place in places], columns, display)
             if len(drawn) <= lines - (not is_whole):
-                return shown, columns
+                return places, columns
     return [], TILES[-1]
 
 
@@ -599,8 +631,12 @@ def _heading(report: Report, display: Display) -> Iterator[str]:
 
 ATTENTION_SCREEN = FirstScreen(
     LayerStatistics,
-    # Of the moments of the scores a table where there is room, else a line.
-    (Opening(), FirstWeights(has_pictures=True), Special(_score_moments), Notes(usual=_note_lines)),
+    (
+        Opening(),
+        FirstWeights(has_pictures=True),
+        Special(_score_moments, "a table where there is room, else a line"),
+        Notes(usual=_note_lines),
+    ),
 )
 OUTSIDE_SCREEN = FirstScreen(OutsideWeights, (Opening(), FirstWeights(), Notes(usual=_note_lines)))
 AVERAGE_SCREEN = FirstScreen(
@@ -608,14 +644,18 @@ AVERAGE_SCREEN = FirstScreen(
     (
         Opening(),
         FirstWeights(),
-        Special(_ways_to_average),  # a row for each way, which no result has as a table
+        Special(_ways_to_average, "a row for each way, which no result has as a table"),
         Notes(usual=lambda report: _note_lines(report) - LINES_OF_WAYS),
     ),
 )
-# Bars and a curve.
-SCALE_SCREEN = FirstScreen(ScaleEffects, (Sentences(_heading, "title"), Special(_scaling)))
+SCALE_SCREEN = FirstScreen(
+    ScaleEffects, (Sentences(_heading, "title"), Special(_scaling, "numbers have bars, softmax a curve"))
+)
 NORM_SCREEN = FirstScreen(
     NormEffects,
-    # The two numbers that a norm makes 0 and 1 are bold.
-    (Sentences(_heading, "title"), Special(_norms), Notes(usual=NOTE_LINES)),
+    (
+        Sentences(_heading, "title"),
+        Special(_norms, "the two numbers that a norm makes 0 and 1 are bold"),
+        Notes(usual=NOTE_LINES),
+    ),
 )

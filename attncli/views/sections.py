@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,12 @@ from attncli.report import (
     Report,
     Row,
     Shape,
+    Statistic,
     Step,
     Table,
     Tensors,
     Terms,
 )
-from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heatmap import draw
 from attncli.views.matrices import (
@@ -38,6 +39,7 @@ from attncli.views.matrices import (
 )
 from attncli.views.texts import (
     NO_NUMBER,
+    default_model,
     fixed,
     scalar,
     shortened,
@@ -72,12 +74,16 @@ class NamedValues:
 
 @dataclass(frozen=True)
 class Column:
-    """A header of one or two lines, the cells below it, their alignment, and the rows in bold."""
+    """A header of one or two lines, the cells below it, their alignment, and the rows in bold.
+
+    In several groups of columns the first ones that are `repeated` lead each group, as the labels do.
+    """
 
     header: tuple[str, ...]
     cells: Sequence[str]
     left: bool = False
     emphasis: frozenset[int] = frozenset()
+    repeated: bool = False
 
     @property
     def width(self) -> int:
@@ -87,21 +93,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its title, if any, the labels of its rows, and its columns.
-
-    In several groups of columns, the first `repeated` ones lead each group, as the labels do.
-    """
+    """A table: its title, if any, the labels of its rows, and its columns."""
 
     title: str
     label: Column
     columns: Sequence[Column]
-    repeated: int = 0
 
     def groups(self, width: int | None) -> list[Sequence[Column]]:
         """The columns in groups that each fit the width beside the labels; at least one column per group."""
         if width is None or not self.columns:
             return [self.columns]
-        leading, columns = self.columns[: self.repeated], self.columns[self.repeated :]
+        leading = [*takewhile(attrgetter("repeated"), self.columns)]
+        columns = self.columns[len(leading) :]
         taken = self.label.width + sum(GAP + column.width for column in leading)
         starts, used = [0], taken
         for i, column in enumerate(columns):
@@ -154,8 +157,8 @@ class TableLabels:
     def place(self, axis: str, position: int) -> str:
         """A position and, where there is one, the token at it."""
         tokens = tokens_of(self.report, axis)[position : position + 1] if position >= 0 else ()
-        shown = str(position + first_position(self.report, axis))
-        return " ".join([shown, *map(token_in_line, token_texts(tokens, 0, self.row_width))])
+        number = str(position + first_position(self.report, axis))
+        return " ".join([number, *map(token_in_line, token_texts(tokens, 0, self.row_width))])
 
     def key(self, key: int, weight: float) -> str:
         """A key that a query looks at, with its weight."""
@@ -204,17 +207,17 @@ def notes_in(
 
     def of(room: int) -> list[Section]:
         lines = room
-        shown: list[Section] = [Paragraph("", "dim")] if apart else []
+        paragraphs: list[Section] = [Paragraph("", "dim")] if apart else []
         for text in texts:
             ends = [len(text)]
             if display.height is not None:
                 ends += [match.start() + 1 for match in reversed([*SENTENCE_END.finditer(text)])]
             for part in (text[:end] for end in ends):
                 if (taken := len(wrap_cells(part, width))) <= lines:
-                    shown.append(Paragraph(part, "note"))
+                    paragraphs.append(Paragraph(part, "note"))
                     lines -= taken
                     break
-        return shown if lines < room else []
+        return paragraphs if lines < room else []
 
     every = sum(len(wrap_cells(text, width)) for text in texts)
     return Elastic(of, every if usual is None else usual, most=every, rank=LAST)
@@ -237,8 +240,7 @@ def titled(report: Report) -> str:
 
 def model_name(report: Report) -> str:
     """The model's folder or id, the default one where the user named none."""
-    default = getattr(SPECS.get(report.experiment), "default_model", "")
-    model = str(report.spec.get("model") or default)
+    model = str(report.spec.get("model") or default_model(report) or "")
     return Path(model).name or model
 
 
@@ -284,13 +286,13 @@ def table_title(name: str) -> str:
     return TITLES.get(name, name)
 
 
-def statistic_tables(report: Report, display: Display, labels: TableLabels) -> Iterator[Grid]:
+def statistic_tables(
+    statistics: Mapping[str, Statistic], display: Display, labels: TableLabels
+) -> Iterator[Grid]:
     """Each table; then the numbers, those with the same names in one table."""
     groups: dict[tuple[str, ...], dict[str, Row]] = {}
-    is_of_store = report.experiment == "results"
-    for name, value in report.statistics.items():
-        if isinstance(value, Table) and is_of_store and report.tensors:
-            value = Table(row for row in value if None in map(row.get, PLACES))  # the others are on grids
+    is_of_store = labels.report.experiment == "results"
+    for name, value in statistics.items():
         if value and isinstance(value, Table) and not is_of_store and _is_of_heads(value):
             yield heads_grid(table_title(name), value, display.precision)
         elif value and isinstance(value, Table):
@@ -305,6 +307,17 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
             groups.setdefault(tuple(value), {})[name] = value
     for rows in groups.values():
         yield _grid("statistics", list(rows), list(rows.values()), display, labels)
+
+
+def beside_grids(report: Report) -> Mapping[str, Statistic]:
+    """The statistics of a report; of a store's the rows of heads alone are on grids, where it has some."""
+    if report.experiment != "results" or not report.tensors:
+        return report.statistics
+    tables = {name: value for name, value in report.statistics.items() if isinstance(value, Table)}
+    beside = {
+        name: Table(row for row in table if None in map(row.get, PLACES)) for name, table in tables.items()
+    }
+    return {**report.statistics, **beside}
 
 
 def _is_of_heads(table: Table) -> bool:
@@ -344,28 +357,27 @@ def _columns(
         yield Column(header, [scalar(cell, precision) for cell in cells])
 
 
-def heads_grid(
-    title: str,
-    rows: Sequence[Row],
-    precision: int,
-    *,
-    first: str | None = None,
-    halves: Sequence[str] | None = None,
-) -> Grid:
-    """Each head as LAYER:HEAD, the rest of its place where that distinguishes heads, and the statistics.
-
-    The statistic `first` leads, with `halves`, the half widths of its intervals, beside it.
-    """
-    places = _distinguishing_places(rows)
-    columns = [Column(("", name), [plain_text(str(row[name])) for row in rows], left=True) for name in places]
-    with_lists = {name for row in rows for name, cell in row.items() if isinstance(cell, list)}
-    names = sorted(rows[0].keys() - with_lists - {*HEAD_COLUMNS}, key=[*rows[0]].index)
-    names.sort(key=lambda name: name != first)
-    numbers = [Column(split_header(name), [_cell(row[name], precision) for row in rows]) for name in names]
-    if halves is not None:
-        numbers.insert(1, Column(("", ""), halves))
+def heads_grid(title: str, rows: Sequence[Row], precision: int) -> Grid:
+    """Each head as LAYER:HEAD, the rest of its place where that distinguishes heads, and the statistics."""
     label = Column(("", "head"), [head_name(row) for row in rows])
-    return Grid(title, label, [*columns, *numbers], places.count("stack"))
+    return Grid(title, label, [*place_columns(rows), *statistic_columns(rows, rows[0], precision)])
+
+
+def place_columns(rows: Sequence[Row]) -> list[Column]:
+    """What LAYER:HEAD does not say of the place of heads, as far as that distinguishes them."""
+    return [
+        Column(("", name), [plain_text(str(row[name])) for row in rows], left=True, repeated=name == "stack")
+        for name in _distinguishing_places(rows)
+    ]
+
+
+def statistic_columns(rows: Sequence[Row], names: Iterable[str], precision: int) -> list[Column]:
+    """Those of the named columns that do not say where a head is or what it does, without lists."""
+    return [
+        Column(split_header(name), [_cell(row[name], precision) for row in rows])
+        for name in names
+        if name not in HEAD_COLUMNS and not any(isinstance(row[name], list) for row in rows)
+    ]
 
 
 def _cell(cell: object, precision: int) -> str:
@@ -452,7 +464,7 @@ class TensorTables:
 
     def _pairs(self) -> dict[str, list[Grid]]:
         """The wrong matrix beside the right one in one table, where both fit."""
-        found: dict[str, list[Grid]] = {}
+        grids: dict[str, list[Grid]] = {}
         for name, names in self.report.pairs.items():
             wrong, right = (self.report.tensors[side] for side in names)
             is_matrix = wrong.values.ndim == 2 and wrong.values.shape == right.values.shape
@@ -467,8 +479,8 @@ class TensorTables:
             label = self.labels.rows(wrong.axes[0], len(wrong.values))
             grid = Grid(f"{name} ({' × '.join(wrong.axes)}): wrong and right", label, columns)
             if grid.fits(self.display.width):
-                found |= {names[0]: [grid], names[1]: []}
-        return found
+                grids |= {names[0]: [grid], names[1]: []}
+        return grids
 
     def _matrices(self, tensor_matrices: Sequence[Matrix]) -> Iterator[Section]:
         is_drawn = False
@@ -546,20 +558,21 @@ class TensorTables:
         part = matrix.values[:shown_rows, :most]
         columns = [Column(("", str(j)), self._fixed(part[:, j])) for j in range(part.shape[1])]
         groups = Grid("", label, columns).groups(self.display.width)
-        shown = columns if len(groups) <= 2 else groups[0]
+        fitting = columns if len(groups) <= 2 else groups[0]
         limits = [
             f"{count} of {total} {name}"
-            for count, total, name in ((shown_rows, num_rows, "rows"), (len(shown), num_columns, "columns"))
+            for count, total, name in ((shown_rows, num_rows, "rows"), (len(fitting), num_columns, "columns"))
             if count < total
         ]
         title = f"{matrix.title}: the first {' and '.join(limits)}" if limits else matrix.title
-        return Grid(title, label, shown)
+        return Grid(title, label, fitting)
 
     def lines_of_numbers(self) -> Iterator[Grid]:
         """Tensors of one axis, side by side where they share it; long ones thinned, which is said.
 
-        Columns of a table are not repeated.
+        Columns of a table are not repeated, nor the numbers of steps where other tensors are of each step.
         """
+        has_steps = any("step" in tensor.axes for tensor in self.report.tensors.values())
         by_axis: dict[tuple[str, int], dict[str, NamedTensor]] = {}
         tables = [table for table in self.report.statistics.values() if isinstance(table, Table) and table]
         in_tables = {(name, len(table)) for table in tables for name in table[0]}
@@ -567,7 +580,7 @@ class TensorTables:
             if tensor.values.ndim == 1 and name not in self.report.explained:
                 by_axis.setdefault((tensor.axes[0], len(tensor.values)), {})[name] = tensor
         for (axis, count), tensors in by_axis.items():
-            if all((name, count) in in_tables for name in tensors):
+            if all((name, count) in in_tables for name in tensors) or ([*tensors] == ["step"] and has_steps):
                 continue
             step = -(-count // MAX_VECTOR_ROWS) if self.display.width is not None else 1
             label = self.labels.rows(axis, count)

@@ -11,11 +11,21 @@ from attncli.records.sources import (
     AnswerSources,
     AnswerToken,
     RankedSource,
+    RetrievingHead,
     RetrievingHeads,
 )
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    Notes,
+    PlaceCells,
+    Ranked,
+    Sentences,
+    Special,
+    StatisticCells,
+)
 from attncli.views.sections import (
     GAP,
     Column,
@@ -25,7 +35,6 @@ from attncli.views.sections import (
     Paragraph,
     ScreenParts,
     Section,
-    heads_grid,
 )
 from attncli.views.texts import ScreenLine, fixed, joined, plain_line, shortened, styled
 
@@ -76,14 +85,9 @@ def _notes(report: Report) -> Iterator[str]:
     yield report.how_to_read
 
 
-def _heads(report: Report, display: Display) -> ScreenParts:
-    """The heads that find the right sentence most."""
-    result = report.result_of(RetrievingHeads)
-    heads, count = result.rows, len(result.chosen)
-    title = f"the heads with the largest found × weight, the first {count} are chosen"
-    yield Elastic(
-        lambda most: [heads_grid(title, heads[:most], display.precision)], MOST_CHOSEN, count, len(heads)
-    )
+def _heads_title(report: Report, heads: Records[RetrievingHead], total: int) -> str:
+    count = len(report.result_of(RetrievingHeads).chosen)
+    return f"the heads with the largest found × weight, the first {count} are chosen"
 
 
 def knows_heads(report: Report) -> bool:
@@ -214,8 +218,8 @@ SOURCE_SCREEN = FirstScreen(
     (
         Sentences(_title, "title", said=("about", "how_to_read")),
         Sentences(_question),
-        Special(_ranked),
-        Special(_answer),
+        Special(_ranked, "its texts have what the numbers leave of the width"),
+        Special(_answer, "each word has the colour of its source"),
         Sentences(_compared, "line"),
         Notes(_notes),
     ),
@@ -226,7 +230,14 @@ RETRIEVAL_SCREEN = FirstScreen(
     RetrievingHeads,
     (
         Sentences(_title, "title", said=("about", "how_to_read")),
-        Special(_heads),
+        Ranked(
+            "rows",
+            (PlaceCells(), StatisticCells()),
+            title=_heads_title,
+            label=HeadLabel(has_stacks=False),
+            usual=MOST_CHOSEN,
+            least=lambda report, _: len(report.result_of(RetrievingHeads).chosen),
+        ),
         Notes(_notes, apart=True),
     ),
     next_steps=_next_steps,

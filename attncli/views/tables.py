@@ -15,12 +15,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import LIMITED_SCREEN, POLICIES_SCREEN
-from attncli.views.comparisons import (
-    COMPARISON_SCREEN,
-    TWO_TEXTS_SCREEN,
-    WATCH_HEAD_SCREEN,
-    WATCH_SCREEN,
-)
+from attncli.views.comparisons import COMPARISON_SCREEN, TWO_TEXTS_SCREEN
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import EXAMPLES_SCREEN
 from attncli.views.first_screen import FirstScreen
@@ -49,12 +44,14 @@ from attncli.views.sections import (
     Section,
     TableLabels,
     TensorTables,
+    beside_grids,
     statistic_tables,
     step_sections,
 )
 from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
 from attncli.views.summary_screens import SUMMARY_SCREEN
 from attncli.views.texts import heading, setting, shortened, text_columns
+from attncli.views.training_screens import WATCH_HEAD_SCREEN, WATCH_SCREEN
 from attncli.views.writer_screens import WRITER_SCREEN
 
 
@@ -98,8 +95,10 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
         steps = tuple(step for step in steps if step != HEATMAP)
-    shown = [_with_head(step, report) for step in steps if _is_new(step, report)]
-    lines = [f"Next, with attn {name}: {'  '.join(shown[:count])}" for count in range(len(shown), 0, -1)]
+    new_steps = [_with_head(step, report) for step in steps if _is_new(step, report)]
+    lines = [
+        f"Next, with attn {name}: {'  '.join(new_steps[:count])}" for count in range(len(new_steps), 0, -1)
+    ]
     if lines:
         fitting = (line for line in lines if cell_len(line) <= (display.width or TEXT_WIDTH))
         yield Paragraph(next(fitting, lines[-1]), "prose")
@@ -215,7 +214,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
         (Drawing(title, lines) for name in drawn for title, lines in whole_lines(report, name, display)),
         (Drawing(title, lines) for title, lines in (() if maps is None else maps_lines(maps, display))),
         tensors.sections(),
-        statistic_tables(report, display, labels),
+        statistic_tables(beside_grids(report), display, labels),
         tensors.lines_of_numbers(),
     ):
         if isinstance(section, Drawing):

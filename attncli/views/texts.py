@@ -11,6 +11,7 @@ import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.plain_text import counted, plain_text, readable_token
+from attncli.records.kinds import result_of
 from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
@@ -335,12 +336,20 @@ def _settings(report: Report, without: str = "") -> list[str]:
     if report.experiment == "results":
         return []
     keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
+    spec = report.spec
+    if spec.get("model") is None:
+        spec = {**spec, "model": default_model(report)}
     settings = [
-        place_text(report.spec) if key == "layer" else f"{key} {setting(report.spec[key])}"
+        place_text(spec) if key == "layer" else f"{key} {setting(spec[key])}"
         for key in keys
-        if key != without and is_in_heading(report.spec, key)
+        if key != without and is_in_heading(spec, key)
     ]
     return token_counts(report) + settings
+
+
+def default_model(report: Report) -> str | None:
+    """The model of an experiment whose user named none; None where it needs none, or must be named."""
+    return getattr(SPECS.get(report.experiment), "default_model", None)
 
 
 def token_counts(report: Report) -> list[str]:
@@ -442,7 +451,7 @@ def readable(report: Report) -> Report:
     }
     return replace(
         report,
-        statistics={**report.statistics, **tables},
+        result=result_of(report.kind, {**report.statistics, **tables}, report.tensors),
         tokens=tuple(readable_token(token, spelling) for token in report.tokens),
         context_tokens=tuple(readable_token(token, spelling) for token in report.context_tokens),
         picture_maps=None if report.picture_maps is None else _readable_maps(report.picture_maps, spelling),

@@ -5,35 +5,30 @@ from dataclasses import replace
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.records.writings import WrittenText, WrittenToken
+from attncli.records.writings import WriterHead, WrittenText, WrittenToken
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    Notes,
+    PlaceCells,
+    Ranked,
+    Sentences,
+    Special,
+    StatisticCells,
+)
+from attncli.views.matrices import pictured
 from attncli.views.model_screens import LEAST_ROWS, token_cell
-from attncli.views.screens import screen_parts
-from attncli.views.sections import (
-    Column,
-    Elastic,
-    Grid,
-    ScreenParts,
-    TableLabels,
-    heads_grid,
-    model_name,
-)
-from attncli.views.texts import (
-    NO_NUMBER,
-    fixed,
-    place_text,
-    shortened,
-    wrap_cells,
-)
+from attncli.views.screens import LooksAtPictures
+from attncli.views.sections import Column, Elastic, Grid, ScreenParts, TableLabels, model_name
+from attncli.views.texts import NO_NUMBER, fixed, place_text, shortened, wrap_cells
 
 MOST_TOKENS = 9
 LINES_OF_ALL = 12  # of 30: for the text, the tokens and the notes
 MOST_WRITERS = 5
 TEXT_LINES = 3
 SHARES = {"first_key": "first", "written_mass": "written", "needle_mass": "needle"}
-HEAD_PLACES = ("layer", "head", "stack", "module")
 HEAD_ORDER = (
     *("retrieval", "needle_mass", "text_mass", "prompt_mass", "written_mass"),
     *("lookback_ratio", "sink_mass", "distance", "entropy", "special_mass"),
@@ -68,15 +63,14 @@ def _wrote(report: Report, display: Display) -> Iterator[str]:
     yield from lines
 
 
-def _tokens_and_heads(report: Report, display: Display) -> ScreenParts:
-    """Where words looked in a picture; the first tokens and their keys; the strongest heads."""
+def _where_it_looked(report: Report, display: Display) -> ScreenParts:
+    """The first tokens and the keys that they looked at."""
     width, result = display.width or 0, report.result_of(WrittenText)
     labels = TableLabels(report, replace(display, width=min(width, 100)))
     room = LINES_OF_ALL - len([*_wrote(report, display)])
     room -= sum(len(wrap_cells(plain_text(note), width)) for note in report.notes)
     room -= len(wrap_cells(_tokens_title(report, result.tokens, MOST_TOKENS), width)) - 1
-    overlays = [*screen_parts(report, display)]
-    yield from overlays
+    overlays = pictured(report)
     # Below where its words looked in a picture, few of the tokens and heads.
     usual = min(LEAST_ROWS if overlays else MOST_TOKENS, room)
     least, rank = (0, 1) if overlays else (min(LEAST_ROWS, usual), 0)
@@ -86,13 +80,6 @@ def _tokens_and_heads(report: Report, display: Display) -> ScreenParts:
         least,
         len(result.tokens),
         rank,
-    )
-    yield Elastic(
-        lambda count: [_strongest_heads(report, result, display, count)] if count else [],
-        LEAST_ROWS if overlays else MOST_WRITERS,
-        0 if overlays else LEAST_ROWS,
-        len(result.heads),
-        rank=1,
     )
 
 
@@ -137,14 +124,19 @@ def _key_seen(token: WrittenToken, rank: int, labels: TableLabels, precision: in
     return NO_NUMBER if key is None else f"{labels.place('key', key)} {fixed(weight, precision)}"
 
 
-def _strongest_heads(report: Report, result: WrittenText, display: Display, count: int) -> Grid:
-    """The heads with the most of what they are in the order of, with as many statistics as fit."""
-    sort = result.telling(str(report.spec.get("sort")))
+def _order(report: Report) -> str:
+    """What the heads are in the order of."""
+    return report.result_of(WrittenText).telling(str(report.spec.get("sort")))
+
+
+def _heads_title(report: Report, heads: Records[WriterHead], total: int) -> str:
     least = "smallest" if report.spec.get("ascending") else "largest"
-    names = [*HEAD_PLACES, *dict.fromkeys([sort, *HEAD_ORDER])]
-    rows = [{name: head[name] for name in names if name in head} for head in result.heads[:count]]
-    title = plain_text(f"heads with the {least} {sort}, means over the new tokens")
-    return heads_grid(title, rows, display.precision).first_group(display.width)
+    return plain_text(f"heads with the {least} {_order(report)}, means over the new tokens")
+
+
+def _telling_statistics(report: Report, heads: Records[WriterHead]) -> list[str]:
+    """What they are in the order of, then what says most of heads that write."""
+    return [name for name in dict.fromkeys([_order(report), *HEAD_ORDER]) if name in heads.cells]
 
 
 WRITER_SCREEN = FirstScreen(
@@ -153,7 +145,19 @@ WRITER_SCREEN = FirstScreen(
         Sentences(_written_title, "title"),
         Sentences(_prompt),
         Sentences(_wrote),
-        Special(_tokens_and_heads),
+        LooksAtPictures(),
+        Special(_where_it_looked, "its rows are those that looked for a needle most"),
+        Ranked(
+            "heads",
+            (PlaceCells(), StatisticCells(_telling_statistics)),
+            title=_heads_title,
+            label=HeadLabel(has_stacks=False),
+            # Below where its words looked in a picture, few of the tokens and heads.
+            usual=lambda report, _: LEAST_ROWS if pictured(report) else MOST_WRITERS,
+            least=lambda report, _: 0 if pictured(report) else LEAST_ROWS,
+            rank=1,
+            is_cut=True,
+        ),
         Notes(),
     ),
 )

@@ -26,14 +26,15 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from attncli.commands import watch as page
 from attncli.commands.command import shipped
 from attncli.models.folder import SHIPPED_MODEL
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
 from attncli.runs.checkpoints import is_settled, logged_loss
 from attncli.runs.runner import Session
 from attncli.runs.watching import Watch
 from attncli.views import Display, load_view
-from attncli.views.comparisons import sparkline
 from attncli.views.matrices import curves_of
 from attncli.views.terminal import dotted_lines
+from attncli.views.training_screens import sparkline
 from tests.commands.test_walks import terminal
 from tests.conftest import Attn
 
@@ -289,6 +290,13 @@ def test_that_no_pattern_changed_is_an_answer(checkpoints: Path, attn: Attn) -> 
     assert both.code == 0 and "\npatterns\n" in both.out and "No head's pattern differs" in both.out
 
 
+def test_grids_of_a_statistic_alone_are_titled_by_the_numbers_of_their_steps(attn: Attn) -> None:
+    shown = attn(["watch", LEARNED, "--show", "entropy"]).out
+    titles = re.findall(r"^entropy \(layer × head\), step (\d+)$", shown, re.MULTILINE)
+    assert titles == [str(step) for step in range(0, 2501, 50)] and "(point)" not in shown
+    assert "\nstep (point)\n" in attn(["watch", LEARNED, "--show", "step"]).out
+
+
 def test_a_head_over_the_steps_is_one_table(watched: Path, attn: Attn) -> None:
     shown = attn(["watch", str(watched), "--head", "1:2", "--show", "all"]).out
     assert shown.count("\nhead\n") == 2 and "(point)" not in shown  # one for each text
@@ -527,7 +535,8 @@ def test_a_last_step_without_a_loss_says_why(watched: Path, height: int | None) 
     for report, name in zip(reports, ("steps", "head"), strict=True):
         *before, last = report.table(name)
         without = Table([*before, {**last, "loss": None}])
-        for each in (report, replace(report, statistics={**report.statistics, name: without})):
+        lacking = result_of(report.kind, {**report.statistics, name: without}, report.tensors)
+        for each in (report, replace(report, result=lacking)):
             stream = StringIO()
             load_view("table")([each], stream, Display(width=80, height=height))
             assert (f"\n{why}\n" in stream.getvalue()) == (each is not report)
@@ -650,7 +659,7 @@ def test_steps_without_a_loss_are_gaps_in_charts() -> None:
             "step": NamedTensor(("point",), np.arange(6.0)),
             "loss": NamedTensor(("point",), np.array(losses, dtype=np.float64)),
         },
-        statistics={"steps": Table({"step": i, "loss": loss} for i, loss in enumerate(losses))},
+        result=result_of("", {"steps": Table({"step": i, "loss": loss} for i, loss in enumerate(losses))}),
         about="small, 1 head: 6 steps from 0 to 5.",
     )
     ((curve,),) = (group.curves for group in curves_of(report))

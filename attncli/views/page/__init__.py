@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from attncli.plain_text import plain_text
+from attncli.records.logits import ScoreParts
 from attncli.report import NamedTensor, Picture, PictureMaps, Report, Table, Tensors, plain
 from attncli.views import SCALES, Display
 from attncli.views.colours import COOLWARM, VIRIDIS
@@ -202,15 +203,14 @@ def _maps_data(report: Report, maps: PictureMaps) -> dict[str, Any]:
 
 def _score_data(report: Report) -> dict[str, Any] | None:
     """The score of a query as a sum, key by key; None for another report."""
-    tensors = report.tensors_of("key_parts")
-    if not tensors:
+    tensors, score = report.tensors_of("key_parts"), report.result
+    if not tensors or not isinstance(score, ScoreParts):
         return None
-    score = report.numbers("score")
     return {
-        "query": score["query"],
-        "key": score["key"],
-        "weights": plain(report.tensors_of("keys")["weight"].values),
-        "parts": [plain_text(str(row["part"])) for row in report.table(PART_NAMES)],
+        "query": score.query,
+        "key": score.key,
+        "weights": plain(score.keys.column("weight")),
+        "parts": [plain_text(row.part) for row in score.parts or ()],
         **{name: plain(tensor.values) for name, tensor in tensors.items()},
     }
 

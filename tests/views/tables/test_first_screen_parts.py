@@ -1,22 +1,30 @@
 """First screens as data: what they show and what they need follow from their parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 
+import numpy as np
 import pytest
 
-from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.columns import Record, Records, Result, UntypedResult, column, group
 from attncli.records.kinds import KINDS
-from attncli.report import Report
+from attncli.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.first_screen import (
+    Element,
+    FirstRows,
     FirstScreen,
+    HeadGrids,
     HeadLabel,
     Notes,
     NumberCells,
+    PlaceCells,
     Ranked,
     Sentences,
+    Special,
     SpecialCells,
+    StatisticCells,
     TitleLine,
 )
 from attncli.views.layout import Screen, fitted
@@ -32,9 +40,15 @@ class SizedHead(Record):
     half: float = column(of=lambda head: head.size / 2)
 
 
+class Door(Record):
+    name: str
+    width: int
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SizedHeads(Result):
     heads: Records[SizedHead] = group()
+    doors: Records[Door] | None = group(is_needed=False)
 
 
 SCREEN = FirstScreen(
@@ -66,17 +80,16 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Report:
     heads = SizedHead.table(
         stack=["a"] * 7, layer=[0] * 7, head=[*range(7)], size=[float(i) for i in range(7)]
     )
-    statistics = SizedHeads(heads=heads).statistics()
-    return Report(
-        "sizes", {"sort": "size"}, {}, statistics=statistics, kind="sizes", about="7.", notes=("N.",)
-    )
+    return Report("sizes", {"sort": "size"}, {}, result=SizedHeads(heads=heads), about="7.", notes=("N.",))
 
 
-def drawn(report: Report, height: int | None = None, width: int = 80) -> list[str]:
+def drawn(
+    report: Report, height: int | None = None, width: int = 80, parts: Sequence[Element] = SCREEN.parts
+) -> list[str]:
     display = Display(width=width, height=height, precision=2)
     stream = StringIO()
     screen = Screen(stream, display)
-    for section in fitted([*SCREEN.sections(report, display)], display):
+    for section in fitted([*replace(SCREEN, parts=tuple(parts)).sections(report, display)], display):
         screen.draw(section)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
@@ -109,8 +122,7 @@ def test_what_a_screen_needs_follows_from_its_parts(report: Report) -> None:
     assert not SCREEN.suits(replace(report, about=""))
     assert not SCREEN.suits(replace(report, spec={}))
     assert not SCREEN.suits(replace(report, spec={"sort": 3}))
-    assert not SCREEN.suits(replace(report, statistics={}))
-    assert not SCREEN.suits(replace(report, kind=""))
+    assert not SCREEN.suits(replace(report, result=UntypedResult(undeclared=report.statistics)))
 
 
 def test_heads_of_several_stacks_are_named_with_them(report: Report) -> None:
@@ -119,6 +131,65 @@ def test_heads_of_several_stacks_are_named_with_them(report: Report) -> None:
     assert label.cells == ["a 0:2", "b 1:3"]
     (label,) = HeadLabel(has_stacks=False).columns(report, heads, Display())
     assert label.cells == ["0:2", "1:3"]
+
+
+def test_statistics_of_heads_stand_beside_what_their_name_does_not_say(report: Report) -> None:
+    heads = SizedHead.table(stack=["a", "b"], layer=[0, 1], head=[2, 3], size=[1.0, 2.0])
+    places = PlaceCells().columns(report, heads, Display())
+    assert [(column.header, column.cells, column.repeated) for column in places] == [
+        (("", "stack"), ["a", "b"], True)
+    ]
+    assert PlaceCells().columns(report, heads[:1], Display()) == []
+    every = StatisticCells().columns(report, heads, Display(precision=1))
+    assert [(column.header, column.cells) for column in every] == [
+        (("", "size"), ["1.0", "2.0"]),
+        (("", "half"), ["0.5", "1.0"]),
+    ]
+    halves = StatisticCells(lambda *_: ["half", "stack"]).columns(report, heads, Display())
+    assert [column.header for column in halves] == [("", "half")]
+
+
+def test_a_part_is_where_a_report_has_it(report: Report) -> None:
+    parts = (TitleLine(), Sentences(lambda *_: iter(["a line"]), shows=lambda report: bool(report.notes)))
+    assert drawn(report, parts=parts) == ["sizes: 7", "a line"]
+    assert drawn(replace(report, notes=()), parts=parts) == ["sizes: 7"]
+
+
+def test_a_ranked_table_without_room_leaves_nothing(report: Report) -> None:
+    ranked = Ranked(
+        "heads", (NumberCells("size"),), usual=lambda *_: 2, least=lambda *_: 0, is_cut=lambda _: True
+    )
+    assert len(drawn(report, parts=[ranked])) == 6
+    assert drawn(report, height=4, parts=[ranked]) == []
+
+
+def test_the_first_rows_of_a_table_have_all_of_its_columns(report: Report) -> None:
+    assert drawn(report, parts=[FirstRows("doors")]) == []
+    doors = Door.table(name=["front", "back"], width=[3, 2])
+    result = SizedHeads(heads=SizedHead.table(stack=["a"], layer=[0], head=[1], size=[2.0]), doors=doors)
+    with_doors = replace(report, result=result)
+    assert drawn(with_doors, parts=[FirstRows("doors")])[-2:] == ["front      3", "back       2"]
+
+
+def test_grids_of_heads_have_numbers_where_each_layer_has_a_line(report: Report) -> None:
+    sizes = NamedTensor(("layer", "head"), np.linspace(0, 0.9, 50).reshape(5, 10))
+    with_grid = replace(report, tensors={"size": sizes})
+    in_numbers, in_tenths = (
+        drawn(with_grid, height, parts=[HeadGrids(has_numbers=True)]) for height in (20, 6)
+    )
+    assert in_numbers[-1].split()[-2:] == ["0.88", "0.90"]
+    assert in_tenths[1].startswith("size: 9 is the largest") and any("9" in line for line in in_tenths[2:])
+
+
+MOST_SPECIAL = 18
+"""Parts that one screen alone has: no more, unless a screen is new."""
+
+
+def test_few_parts_are_special_to_a_screen_and_each_says_why() -> None:
+    parts = {id(part): part for screen in FIRST_SCREENS.values() for part in screen.parts}
+    special = [part for part in parts.values() if isinstance(part, Special)]
+    assert 0 < len(special) <= MOST_SPECIAL
+    assert all(part.because and part.parts.__doc__ for part in special)
 
 
 def test_each_first_screen_is_of_a_kind_and_has_a_name_of_its_own() -> None:
