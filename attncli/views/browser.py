@@ -44,8 +44,8 @@ KEYS_NAMED = 3
 HINTS = "arrows head  Tab token  f flip  s rank  a ablate  w why  e edit  ? keys  q quit"
 NO_MODEL = "{} needs the model, and this is a saved report: attn browse TEXT --model MODEL"
 HINTS_OF_PROGRAM = "arrows head  Tab token  f flip  s rank  t tensor  ? keys  q quit"
-OF_MODEL = ("a", "w", "e")
-"""The keys that ask a model. A program that was recorded is none that they could ask."""
+OF_MODEL = {"a": "ablate", "w": "why", "e": "edit"}
+"""The keys that ask a model, and their actions. A program that was recorded is none that they could ask."""
 NO_HEAD = "{} is for a head: t goes on to other tensors, with heads"
 OUT_OF_MEMORY = "out of memory: use fewer tokens"
 POLL_SECONDS, SAID_AFTER_SECONDS = 0.05, 0.2
@@ -383,7 +383,7 @@ class Browser(App[None], inherit_bindings=False):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Behind the help, or while a text is edited, Ctrl-C alone; of a program no key for a model."""
-        if self.is_of_program and action in ("ablate", "why", "edit"):
+        if self.is_of_program and action in OF_MODEL.values():
             return False
         return action == "interrupt" or len(self.screen_stack) <= 1
 
