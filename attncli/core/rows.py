@@ -315,7 +315,8 @@ def _whole_blocks(
     if first:
         yield weights[:, :, None, :first]
     if last > first:
-        yield weights[:, :, first:last].unflatten(2, (-1, height))
+        whole = weights[:, :, first:last]
+        yield whole.reshape(*whole.shape[:2], -1, height, whole.shape[-1])
     if last < num_queries:
         yield weights[:, :, None, last:]
 
@@ -346,7 +347,7 @@ class PooledMaps:
             )
             if before or after:
                 of_rows = torch.nn.functional.pad(of_rows, (before, after))
-            return reduce(of_rows.unflatten(-1, (num_columns, width)), dim=-1)
+            return reduce(of_rows.view(*of_rows.shape[:-1], num_columns, width), dim=-1)
 
         place = texts, heads, rows, slice(first, first + num_columns)
         return partial(self._sum, place, pooled(torch.sum), pooled(torch.amax))
