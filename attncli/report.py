@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from attncli.records.columns import Cells, Records, Result
-from attncli.records.kinds import KINDS
+from attncli.records.columns import Cells, Records, Result, UntypedResult
+from attncli.records.kinds import kind_of
 from attncli.records.values import (
     AXES,
     PLACES,
@@ -186,7 +186,7 @@ class PictureMaps:
 class Report:
     """What one experiment found. `steps` are there where asked to explain.
 
-    `kind` is that of its result (records/kinds.py), empty for an experiment whose result has no columns yet.
+    `result` is what was measured; those of its fields that are tensors are filled in from `tensors`.
     `token_spelling` is how a model's vocabulary writes its tokens, where that is not as text: `byte-level` or
     `metaspace`.
     `first_query` is the position of the first query among the tokens: where a model writes, the last of the
@@ -204,7 +204,7 @@ class Report:
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
     tensors: Mapping[str, NamedTensor] = field(default_factory=dict)
-    statistics: Mapping[str, Statistic] = field(default_factory=dict)
+    result: Result = field(default_factory=UntypedResult)
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     token_spelling: str | None = None
@@ -216,15 +216,19 @@ class Report:
     how_to_read: str = ""
     written: str | None = None
     id: str | None = None
-    kind: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result", self.result.in_report(self.tensors))
 
     @cached_property
-    def result(self) -> Result | None:
-        """The statistics as a result with typed columns; None where they are not what its kind declares."""
-        try:
-            return KINDS[self.kind].read(self.statistics, self.tensors) if self.kind else None
-        except TypeError:  # of another tool, or edited
-            return None
+    def statistics(self) -> Mapping[str, Statistic]:
+        """The numbers and tables of the result, by the names that JSON has for them."""
+        return self.result.statistics()
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind of its result (records/kinds.py); empty where that has none."""
+        return kind_of(self.result, self.experiment)
 
     def result_of(self, kind: type[ResultKind]) -> ResultKind:
         """The result, which is of that kind."""
@@ -264,10 +268,11 @@ class Report:
         maps = {} if self.picture_maps is None else {"picture_maps": self.picture_maps.fields()}
         said = {name: getattr(self, name) for name in ("about", "how_to_read") if getattr(self, name)}
         said |= {} if self.written is None else {"written": self.written}
+        kind = self.kind
         return {
             "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment,
-            **({"kind": self.kind} if self.kind not in ("", self.experiment) else {}),
+            **({"kind": kind} if kind not in ("", self.experiment) else {}),
             "spec": self.spec,
             "environment": self.environment,
             "tokens": self.tokens,

@@ -18,8 +18,7 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
 from attncli.core.summaries import extreme_places, quantiles
 from attncli.records.attention import ExtremeRow, OutsideWeights, RowQuantiles, inferred_mask
-from attncli.records.columns import Records, Result
-from attncli.records.kinds import kind_of
+from attncli.records.columns import Records, Result, UntypedResult
 from attncli.report import RANKED, Mask, NamedTensor, Picture, PictureMaps, Report, Statistic, Tensors
 from attncli.settings.fields import ExplainRowSpec, Spec
 from attncli.settings.models import ModelSpec
@@ -45,7 +44,7 @@ def build_report(
     spec: Spec,
     texts: Texts,
     tensors: Mapping[str, NamedTensor],
-    statistics: Mapping[str, Statistic] | Result,
+    result: Result | Mapping[str, Statistic],
     notes: Iterable[str],
     *,
     about: str = "",
@@ -54,7 +53,10 @@ def build_report(
     pictures: tuple[Picture, ...] = (),
     picture_maps: PictureMaps | None = None,
 ) -> Report:
-    """A report with the settings and versions that it came from, and its steps where asked to explain."""
+    """A report with the settings and versions that it came from, and its steps where asked to explain.
+
+    An experiment whose result has no class gives its statistics by their names.
+    """
     if isinstance(spec, ExplainRowSpec):
         spec = spec.model_copy(update={"token": explained_token(spec.token, texts.tokens)})
     settings = spec.model_dump(mode="json", exclude=set(spec.unreported_keys()))
@@ -65,9 +67,8 @@ def build_report(
         texts.tokens,
         texts.context_tokens,
         tensors=tensors,
-        statistics=statistics.statistics() if isinstance(statistics, Result) else statistics,
+        result=result if isinstance(result, Result) else UntypedResult(undeclared=result),
         notes=tuple(notes),
-        kind=kind_of(statistics, spec.experiment) if isinstance(statistics, Result) else "",
         token_spelling=texts.token_spelling,
         about=about,
         how_to_read=how_to_read,
@@ -224,9 +225,8 @@ def weights_report(
         tuple(tokens),
         tuple(context_tokens),
         tensors={"weights": replace(weights, mask=inferred_mask(weights, has_context=not of_one_text))},
-        statistics=result.statistics(),
+        result=result,
         notes=tuple(notes),
-        kind=kind_of(result, "show"),
     )
 
 

@@ -7,7 +7,7 @@ import reprlib
 import sys
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from attncli import __version__
 from attncli.arguments import expectation
 from attncli.arrays import LARGEST, NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
-from attncli.records.kinds import KINDS, kind_named, known_kind, may_lack_heads
+from attncli.records.kinds import KINDS, kind_named, known_kind, may_lack_heads, result_of
 from attncli.records.values import is_table_of_heads
 from attncli.report import (
     PLACES,
@@ -41,8 +41,10 @@ from attncli.report import (
     PictureRow,
     Report,
     Statistic,
+    Step,
     Table,
     Tensors,
+    WholeNumber,
 )
 from attncli.saved_tensors import (
     CELL,
@@ -378,6 +380,14 @@ FORMER_NOTES = {
 }
 
 
+class Said(NamedTuple):
+    """What a report is about, how to read it, and what was written."""
+
+    about: str
+    how_to_read: str
+    written: str | None
+
+
 def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None:
     """Raise ValueError for a table without rows, except that of a survey whose heads lack a pattern."""
     may_be_empty = may_lack_heads(kind)
@@ -398,54 +408,69 @@ def _with_facts(kind: str, report: "SavedReport") -> dict[str, NamedTensor]:
 
 
 @checked(frozen=True, kw_only=True, config=EXACT)
-class SavedReport(Report):
+class SavedReport:
     """A report as JSON has it: the axes of the tensors among its statistics stand beside these.
 
-    What has no default here is always there: `field()` takes that of a Report away.
+    What has no default is always there.
     """
 
-    schema_version: Annotated[int, WithJsonSchema({"const": SCHEMA_VERSION})]
+    spec: Mapping[str, Any]
+    environment: Mapping[str, str]
+    steps: tuple[Step, ...] = ()
+    first_query: WholeNumber = 0
+    about: str = ""
+    how_to_read: str = ""
+    written: str | None = None
     experiment: Annotated[str, AfterValidator(_plain_name)]
-    tokens: tuple[str, ...] = field()
-    context_tokens: tuple[str, ...] = field()
+    tokens: tuple[str, ...]
+    context_tokens: tuple[str, ...]
+    tensors: Mapping[str, SavedTensor]
+    statistics: Mapping[str, Annotated[Any, AfterValidator(_statistic)]]
+    notes: tuple[str, ...]
     token_spelling: Literal["byte-level", "metaspace"] | None = None
     is_unfinished: StrictBool = False
     pictures: tuple[SavedPicture, ...] = ()
     picture_maps: SavedPictureMaps | None = None
-    tensors: Mapping[str, SavedTensor] = field()
-    statistics: Mapping[str, Annotated[Any, AfterValidator(_statistic)]] = field()
-    statistic_axes: Mapping[str, Mapping[str, Axes]]
-    notes: tuple[str, ...] = field()
-    id: None = field(default=None, init=False)
     kind: Annotated[str, AfterValidator(known_kind)] = ""
+    schema_version: Annotated[int, WithJsonSchema({"const": SCHEMA_VERSION})]
+    statistic_axes: Mapping[str, Mapping[str, Axes]]
 
     def restored(self) -> Report:
         """The report itself; ValueError, with the place, for statistics and axes that do not match."""
         statistics = with_axes(self.statistics, self.statistic_axes)
-        values = {part.name: getattr(self, part.name) for part in fields(Report)}
         kind = self.kind or kind_named(self.experiment, statistics)
         _refuse_empty_tables(kind, statistics)
         tensors = _with_facts(kind, self)
-        restored = {"statistics": statistics, "notes": (), "kind": kind, "tensors": tensors}
-        report = Report(**values | self._said() | restored)
+        said = self._said()
+        report = Report(
+            self.experiment,
+            self.spec,
+            self.environment,
+            self.tokens,
+            self.context_tokens,
+            tensors,
+            result_of(kind, statistics, tensors),
+            steps=self.steps,
+            token_spelling=self.token_spelling,
+            first_query=self.first_query,
+            is_unfinished=self.is_unfinished,
+            pictures=self.pictures,
+            picture_maps=self.picture_maps,
+            about=said.about,
+            how_to_read=said.how_to_read,
+            written=said.written,
+        )
         return replace(report, notes=tuple(note for note in self.notes if note not in report.sentences))
 
-    def _said(self) -> dict[str, str | None]:
-        """What the report is about, how to read it, and what was written.
-
-        Older reports have these among their notes alone.
-        """
+    def _said(self) -> Said:
+        """See `Said`; older reports have these among their notes alone."""
         former = FORMER_NOTES.get(self.experiment)
         if self.about or former is None:
-            return {}
+            return Said(self.about, self.how_to_read, self.written)
         about, second = [*self.notes[:2], "", ""][:2]
         explains = former.has_explanation or "examples" in self.statistics
         written = (note.removeprefix(WRITTEN) for note in self.notes if note.startswith(WRITTEN))
-        return {
-            "about": about,
-            "how_to_read": second if explains else "",
-            "written": next(written, None) if former.has_text else None,
-        }
+        return Said(about, second if explains else "", next(written, None) if former.has_text else None)
 
 
 SAVED = TypeAdapter(SavedReport)
@@ -458,7 +483,6 @@ def report_schema() -> dict[str, Any]:
     definitions["Nested"] = NESTED_SCHEMA
     definitions["SavedTensor"]["properties"]["values"] = NESTED
     definitions["SavedMask"]["properties"]["visible"] = NESTED
-    del schema["properties"]["id"]  # a field without a place in JSON
     schema["properties"]["statistics"]["additionalProperties"] = STATISTIC_SCHEMA
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

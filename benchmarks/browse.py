@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
 from attncli.views.browser import Browser
 from attncli.views.browser_choice import Choice, grids
@@ -59,7 +60,7 @@ def report_of(layers: int, heads: int, tokens: int) -> Report:
     )
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
     words = tuple(f"token{i % 97}" for i in range(tokens))
-    return Report("heads", {}, {}, words, tensors=tensors, statistics={"heads": rows})
+    return Report("heads", {}, {}, words, tensors=tensors, result=result_of("", {"heads": rows}))
 
 
 def now() -> Times:

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 import attncli
+from attncli.records.columns import UntypedResult
 from attncli.report import Box, NamedTensor, Report
 
 FILES = Path(__file__).parents[1] / "attncli" / "data" / "lessons" / "files"
@@ -44,7 +45,7 @@ def cut(report: Report, query: str) -> Report:
     return replace(
         report,
         tensors={"looks": looks},
-        statistics={},
+        result=UntypedResult(),
         environment={},
         pictures=(replace(picture, png=png.getvalue(), boxes=boxes),),
     )

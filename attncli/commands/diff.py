@@ -16,7 +16,6 @@ from attncli.errors import UserError, nearest
 from attncli.plain_text import counted
 from attncli.records.changes import ReportDifferences, StatisticPair
 from attncli.records.columns import Records
-from attncli.records.kinds import kind_of
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.runs.store_files import is_store_name
 from attncli.settings import SPECS
@@ -239,25 +238,24 @@ def compare(a: Report, b: Report) -> Report:
         changed = changed_heads(a.table("intervals"), b.table("intervals"), *heads)
         notes.insert(0, _change_note(changed))
     result = ReportDifferences(
+        rows=None if moved is None else _row_distances(moved),
         changed_rows=None if moved is None else moved.changed_rows,
         by_head=None if moved is None else moved.by_head,
         changed_heads=None if changed is None else changed.rows,
         heads_difference=head_differences(*heads),
         side_by_side=_side_by_side(a, b),
     )
-    statistics = result.statistics()
     about = _changed_settings(a, b)
-    if not (moved or statistics):
+    if not result.statistics():
         raise UserError(f"diff: {about} They share no weights and no single statistic to set side by side")
     report = Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},
         versions(),
-        statistics=statistics,
+        result=result,
         notes=tuple(notes),
         token_spelling=a.token_spelling,
         about=about,
-        kind=kind_of(result, "diff"),
     )
     return report if moved is None else _with_weights(report, moved, a, b)
 
@@ -272,12 +270,16 @@ def _notes_on_tokens(moved: "WeightDifferences") -> Iterator[str]:
         yield NO_DISTRIBUTION_NOTE
 
 
+def _row_distances(moved: "WeightDifferences") -> Tensors:
+    """How far apart the two sides are, row by row."""
+    return Tensors(jensen_shannon=NamedTensor(moved.axes[:-1], moved.distances))
+
+
 def _with_weights(report: Report, moved: "WeightDifferences", a: Report, b: Report) -> Report:
     """The comparison with the weights of both sides, their tokens and, where both saw one, the picture."""
     tokens = moved.query.tokens
     is_cross = any(side.context_tokens or side.first_query for side in (a, b))
     is_one_picture = a.tokens == b.tokens == tokens and a.pictures == b.pictures
-    rows = Tensors(jensen_shannon=NamedTensor(moved.axes[:-1], moved.distances))
     return replace(
         report,
         tokens=tokens,
@@ -287,7 +289,6 @@ def _with_weights(report: Report, moved: "WeightDifferences", a: Report, b: Repo
             "weights_a": NamedTensor(moved.axes, moved.a, moved.masks[0]),
             "weights_b": NamedTensor(moved.axes, moved.b, moved.masks[1]),
         },
-        statistics={"rows": rows, **report.statistics},
         pictures=a.pictures if is_one_picture else (),
     )
 
@@ -337,11 +338,10 @@ def report(
         versions(),
         aligned.tokens,
         tensors={f"{change} {stack}".strip(): grid for stack, grid in result.heads.grids(change).items()},
-        statistics=result.statistics(),
+        result=result,
         notes=result.notes if result.is_aligned else (NO_SHARED_NOTE, *result.notes),
         token_spelling=pretrained.token_spelling,
         about=f"{pretrained.name}: {counted(len(result.heads), 'head')}, {read}.",
-        kind=kind_of(result, "diff"),
     )
 
 

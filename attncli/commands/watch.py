@@ -42,7 +42,6 @@ from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Result
-from attncli.records.kinds import kind_of
 from attncli.records.steps import (
     COUNT,
     HeadAtStep,
@@ -173,10 +172,9 @@ def _built(
         spec,
         environment,
         tensors=tensors,
-        statistics=result.statistics(),
+        result=result,
         notes=tuple(notes),
         about=f"{steps.name}, {what}: {span}.",
-        kind=kind_of(result, "watch"),
     )
 
 

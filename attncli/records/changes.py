@@ -7,7 +7,7 @@ import numpy as np
 
 from attncli.records.attention import stated_mask
 from attncli.records.columns import Record, Records, Result, column, group, tensor
-from attncli.records.values import NamedTensor, are_equal, with_masks
+from attncli.records.values import NamedTensor, Tensors, are_equal, with_masks
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,12 @@ class StatisticPair(Record):
 class ReportDifferences(Result):
     """Report B compared with report A: the rows and heads that moved furthest first.
 
-    `difference` is that of the weights, where both have some. `changed_heads` are of surveys over texts, the
-    largest change first.
+    `rows` has the distance of each row of weights, `difference` is that of the weights, where both have some.
+    `changed_heads` are of surveys over texts, the largest change first.
     """
 
     difference: NamedTensor | None = tensor(num_axes=2)
+    rows: Tensors | None = group(is_needed=False)
     changed_rows: Records[MovedRow] | None = group(is_needed=False)
     by_head: Records[MovedHead] | None = group(is_needed=False)
     changed_heads: Records[ChangedStatistic] | None = group(is_needed=False)

@@ -10,7 +10,7 @@ its declaration in the class, and stands nowhere else:
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from types import MappingProxyType, UnionType
 from typing import Any, ClassVar, Self, SupportsIndex, TypeVar, Union, get_args, get_origin, overload
@@ -19,7 +19,7 @@ import numpy as np
 
 from attncli.errors import NoSuchName, UserError
 from attncli.records.tabled import SmallTable
-from attncli.records.values import Cell, NamedTensor, Numbers, Statistic, Table, Tensors, are_equal
+from attncli.records.values import Cell, NamedTensor, Numbers, Statistic, Table, Tensors, are_equal, of_text
 
 R = TypeVar("R", bound="Record")
 INTERVAL = ("_low", "_high")
@@ -408,6 +408,12 @@ class StatisticGroup:
             return Numbers(value)
         return value if value or self.is_needed else None  # a report has no table without rows
 
+    def of_text(self, value: object, place: int) -> object:
+        """Of a field of several texts that ran together that of one."""
+        if isinstance(value, Records) and self.is_single:
+            return value[place]
+        return of_text(value, place) if isinstance(value, Tensors) else value
+
     def read(self, statistic: Statistic) -> dict[str, object]:
         """The fields from what a report holds; TypeError for another form."""
         (first, *_) = self.fields
@@ -468,7 +474,12 @@ def number(name: str, *, unit: str = "") -> Any:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """What a question found: tables and single numbers; other fields are not in a saved report."""
+    """What a question found: tables and single numbers; other fields are not in a report.
+
+    `undeclared` are the statistics that a report of another attn has beside these, by their names.
+    """
+
+    undeclared: Mapping[str, Statistic] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for place in self.groups():
@@ -521,15 +532,38 @@ class Result:
         return {part.name: part.metadata["tensor"] for part in fields(cls) if "tensor" in part.metadata}
 
     def statistics(self) -> dict[str, Statistic]:
-        """What a report holds of it, which has no table without rows."""
+        """What a report's JSON has of it: no table without rows."""
         statistics = {place.name: place.statistic(self) for place in self.groups()}
-        return {name: statistic for name, statistic in statistics.items() if statistic}
+        return {name: statistic for name, statistic in statistics.items() if statistic} | {**self.undeclared}
+
+    def in_report(self, tensors: Mapping[str, NamedTensor]) -> "Result":
+        """What a report with these tensors has of it, be it saved or not: some of them, and its groups.
+
+        Without a tensor that it needs the report has its statistics alone.
+        """
+        if any(is_needed and name not in tensors for name, (_, is_needed) in self.tensors().items()):
+            return UntypedResult(undeclared=self.statistics())
+        values: dict[str, object] = {name: tensors.get(name) for name in self.tensors()}
+        for place in self.groups():
+            of_group = {name: getattr(self, name) for name in place.fields}
+            values |= of_group if place.is_needed or any(of_group.values()) else {}
+        return type(self)(**values, undeclared=self.undeclared)
+
+    def of_text(self, place: int) -> Self:
+        """The result of one of several texts that ran together, whose numbers stand along `batch`."""
+        values = {
+            name: part.of_text(getattr(self, name), place) for part in self.groups() for name in part.fields
+        }
+        undeclared = {name: of_text(statistic, place) for name, statistic in self.undeclared.items()}
+        return replace(self, **values, undeclared=undeclared)
 
     @classmethod
     def read(
         cls, statistics: Mapping[str, Statistic], tensors: Mapping[str, NamedTensor] = MappingProxyType({})
     ) -> Self:
-        """The result that a report holds; TypeError where something is missing or has another form."""
+        """The result whose statistics these are; TypeError where something is missing or has another form."""
+        declared = {place.name for place in cls.groups()}
+        undeclared = {name: statistic for name, statistic in statistics.items() if name not in declared}
         values: dict[str, object] = {}
         for name, (num_axes, is_needed) in cls.tensors().items():
             drawn = tensors.get(name)
@@ -543,7 +577,7 @@ class Result:
                 values |= place.read(statistics[place.name])
             elif place.is_needed and not place.may_be_empty:
                 raise TypeError(f"{cls.__name__} needs {place.name}")
-        return cls(**values)
+        return cls(**values, undeclared=undeclared)
 
     @classmethod
     def with_stated_facts(
@@ -588,3 +622,18 @@ class Result:
             return SmallTable.of(type(self).__name__, [])
         name, rows = next((table for table in tables if table[1]), tables[0])
         return SmallTable.of(type(self).__name__, rows, f".{name}")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class UntypedResult(Result):
+    """Statistics of which no class says what their columns are: all of them are `undeclared`.
+
+    They are of an experiment without such a class, as a plugin's, of another tool, or were edited. `kind` is
+    what a saved report calls them.
+    """
+
+    kind: str = ""
+
+    def in_report(self, tensors: Mapping[str, NamedTensor]) -> Result:
+        """See `Result.in_report`: all of it."""
+        return self

@@ -1,12 +1,13 @@
 """The kinds of results, by the names that a report's JSON has for them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from attncli.records.attention import AverageStatistics, LayerStatistics, OutsideWeights
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import ReportDifferences, TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
-from attncli.records.columns import Result
+from attncli.records.columns import Result, UntypedResult
 from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffects, ScaleEffects
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
@@ -16,7 +17,7 @@ from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.steps import HeadInTraining, HeadsInTraining
 from attncli.records.store_summaries import StoreSummary
 from attncli.records.surveys import HeadSurvey
-from attncli.records.values import is_table_of_heads
+from attncli.records.values import NamedTensor, Statistic, is_table_of_heads
 from attncli.records.writings import WrittenText
 
 KINDS: dict[str, type[Result]] = {
@@ -55,8 +56,21 @@ Of a report that does not name its kind, the first one is that its statistics fi
 
 
 def kind_of(result: Result, experiment: str) -> str:
-    """The name of the kind of a result of an experiment."""
-    return next(name for name, kind in kinds_of(experiment).items() if type(result) is kind)
+    """The name of the kind of a result of an experiment; empty where the class has none, as a plugin's."""
+    if isinstance(result, UntypedResult):
+        return result.kind
+    every = {**kinds_of(experiment), **KINDS}
+    return next((name for name, kind in every.items() if type(result) is kind), "")
+
+
+def result_of(
+    kind: str, statistics: Mapping[str, Statistic], tensors: Mapping[str, NamedTensor] = MappingProxyType({})
+) -> Result:
+    """The result of a kind whose statistics these are; untyped without a kind, or where they do not fit."""
+    try:
+        return KINDS.get(kind, UntypedResult).read(statistics, tensors)
+    except TypeError:  # of another tool, or edited
+        return UntypedResult(undeclared=statistics, kind=kind)
 
 
 def known_kind(name: str) -> str:

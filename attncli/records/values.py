@@ -228,3 +228,14 @@ def _grid(cells: Mapping[tuple[int, ...], object]) -> np.ndarray:
 
 
 Statistic = Numbers | Tensors | Table
+
+
+def of_text(statistic: Statistic, place: int) -> Statistic:
+    """Of a statistic of several texts that ran together that of one: where it is a number, that number."""
+    if not isinstance(statistic, Tensors):
+        return statistic
+    tensors = Tensors((name, tensor.at(place)) for name, tensor in statistic.items())
+    if any(tensor.axes for tensor in tensors.values()):
+        return tensors
+    numbers = {name: tensor.values.item() for name, tensor in tensors.items()}
+    return Numbers((name, number if number == number else None) for name, number in numbers.items())

@@ -13,8 +13,16 @@ from attncli.errors import UserError
 from attncli.report import Report
 from attncli.runs.packing import Packed, packed
 from attncli.runs.plan import TEXT_KEYS, Chain, Item, Job
-from attncli.runs.report_values import value_tables
-from attncli.runs.runner import Outcome, Values, alone_in_buckets, load_model, run_items, values_in_buckets
+from attncli.runs.report_values import values_of
+from attncli.runs.runner import (
+    Kept,
+    Outcome,
+    Values,
+    alone_in_buckets,
+    load_model,
+    run_items,
+    values_in_buckets,
+)
 from attncli.runs.stored_columns import StoredColumns
 
 DONE, FAILED = "done", "failed"
@@ -105,8 +113,8 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     load_model(next(iter(wanted.values())).item.spec)
     # The start, then the end of each part with the number of runs done by then.
     times = [(time.perf_counter(), 0)]
-    keeps_more = chunk.rows or chunk.weights
-    for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], has_reports=keeps_more):
+    kept = Kept(rows=chunk.rows, weights=chunk.weights)
+    for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], kept):
         _keep(chunk, {number: outcome for number, outcome in outcomes.items() if number in wanted}, result)
         times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
     # Without the first of several parts, in which a model is tried.
@@ -115,10 +123,10 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     return result
 
 
-def _outcomes(chains: Sequence[Chain], *, has_reports: bool) -> Iterator[Mapping[int, Outcome | Values]]:
+def _outcomes(chains: Sequence[Chain], kept: Kept) -> Iterator[Mapping[int, Outcome | Values]]:
     """The outcome of each run, by its number; of one bucket or chain at a time."""
     firsts = list(accumulate(map(len, chains), initial=0))
-    for bucket in alone_in_buckets(chains, partial(values_in_buckets, has_reports=has_reports)):
+    for bucket in alone_in_buckets(chains, partial(values_in_buckets, kept=kept)):
         yield {firsts[place]: outcome for place, outcome in bucket.items()}
     for first, chain in zip(firsts, chains, strict=False):
         if len(chain) > 1:
@@ -133,25 +141,26 @@ def _outcomes_of_chain(chain: Chain) -> list[Outcome]:
 
 
 def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkResult) -> None:
-    """Add the statistics of reports, and the texts of errors."""
-    reports = {number: outcome for number, outcome in outcomes.items() if isinstance(outcome, Report)}
-    numbers = list(reports)
-    for columns, places, values in value_tables(list(reports.values()), rows=chunk.rows):
-        kept = packed(columns, values, compress=chunk.compress)
-        for place, row in zip(places, kept, strict=True):
-            result.values[numbers[place]] = columns, row
+    """Add the statistics of runs, and the texts of errors."""
     by_columns: dict[int, dict[int, Values]] = {}
     for number, outcome in outcomes.items():
         if isinstance(outcome, UserError):
             result.errors[number] = "\n".join(outcome.lines)
             continue
-        result.environment |= outcome.environment
-        if isinstance(outcome, Values):
-            by_columns.setdefault(id(outcome.columns), {})[number] = outcome
-        elif chunk.weights and "weights" in outcome.tensors:
-            result.weights[number] = outcome.tensors["weights"].values
+        values = outcome if isinstance(outcome, Values) else _values_of(chunk, outcome)
+        result.environment |= values.environment
+        by_columns.setdefault(id(values.columns), {})[number] = values
+        if values.weights is not None:
+            result.weights[number] = values.weights
     for alike in by_columns.values():
         columns = next(iter(alike.values())).columns
         of_runs = np.stack([outcome.numbers for outcome in alike.values()])
         rows = packed(columns, of_runs, compress=chunk.compress)
         result.values |= {number: (columns, row) for number, row in zip(alike, rows, strict=True)}
+
+
+def _values_of(chunk: Chunk, report: Report) -> Values:
+    """The values of a report, and its weights where they are kept."""
+    columns, numbers = values_of(report, rows=chunk.rows)
+    weights = report.tensors.get("weights") if chunk.weights else None
+    return Values(columns, numbers, report.environment, None if weights is None else weights.values)

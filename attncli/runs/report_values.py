@@ -6,10 +6,10 @@ run for --expect.
 
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,9 +34,6 @@ from attncli.settings.fields import SUMMARIES, Spec, in_group
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
 """What `attn results` reports on the values of a group."""
-
-Member = TypeVar("Member")
-
 
 ColumnsShape = tuple[Any, ...]
 """One of the functions below and its arguments, from which the columns of some values follow."""
@@ -92,26 +89,6 @@ def columns_of_shapes(shapes: tuple[ColumnsShape, ...]) -> StoredColumns:
     return columns
 
 
-class OwnPart(Mapping[str, Member]):
-    """The part of one text in the tensors or statistics of several, taken when it is asked for."""
-
-    __slots__ = ("place", "take", "whole")
-
-    def __init__(
-        self, whole: Mapping[str, Member], place: int, take: Callable[[Member, int], Member]
-    ) -> None:
-        self.whole, self.place, self.take = whole, place, take
-
-    def __getitem__(self, name: str) -> Member:
-        return self.take(self.whole[name], self.place)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.whole)
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-
 # Keys by rank, and what only describes the rows to people, are not statistics.
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
@@ -124,62 +101,49 @@ LOOKED_AT = ("query", "key", "key_weight")
 
 
 class ValueTable(NamedTuple):
-    """The values of the reports at these places, one row per report in float64; NaN for a missing number."""
+    """The values of several texts, one row per text in float64; NaN for a missing number."""
 
     columns: StoredColumns
-    places: list[int]
     values: np.ndarray
 
 
-def value_tables(reports: Sequence[Report], *, rows: bool = False) -> list[ValueTable]:
-    """The values of reports; with `rows` also the statistics of every row.
-
-    Reports that were computed together have one table, taken from the arrays that they share.
-    """
-    together: dict[int, list[int]] = {}
-    for place, report in enumerate(reports):
-        statistics = report.statistics
-        shared = id(statistics.whole) if isinstance(statistics, OwnPart) else -1 - place
-        together.setdefault(shared, []).append(place)
-    tables = []
-    for places in together.values():
-        leaves = list(_leaves([reports[place] for place in places], rows))
-        values = np.concatenate([np.empty((len(places), 0)), *(numbers for _, numbers in leaves)], axis=1)
-        values[~np.isfinite(values)] = np.nan
-        tables.append(ValueTable(columns_of_shapes(tuple(shape for shape, _ in leaves)), places, values))
-    return tables
-
-
 def values_of(report: Report, *, rows: bool = False) -> tuple[StoredColumns, np.ndarray]:
-    """The columns of a report, and its value in each."""
-    ((columns, _, values),) = value_tables([report], rows=rows)
+    """The columns of a report, and its value in each; with `rows` also the statistics of every row."""
+    columns, values = _value_table(report, None, rows)
     return columns, values[0]
 
 
+def values_of_texts(together: Report, num_texts: int, *, rows: bool = False) -> ValueTable:
+    """The same of each of several texts that ran together, whose numbers stand along `batch`."""
+    return _value_table(together, num_texts, rows)
+
+
+def _value_table(report: Report, num_texts: int | None, rows: bool) -> ValueTable:
+    leaves = list(_leaves(report, num_texts, rows))
+    values = np.concatenate([np.empty((num_texts or 1, 0)), *(numbers for _, numbers in leaves)], axis=1)
+    values[~np.isfinite(values)] = np.nan
+    return ValueTable(columns_of_shapes(tuple(shape for shape, _ in leaves)), values)
+
+
 Leaf = tuple[ColumnsShape, np.ndarray]
-"""What the columns of some values follow from, and the values (report, column)."""
+"""What the columns of some values follow from, and the values (text, column)."""
 
 
-def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
-    """The values of one report, or of several that are parts of the same whole."""
-    first = reports[0]
-    statistics, tensors, members = first.statistics, first.tensors, None
-    if isinstance(statistics, OwnPart) and isinstance(tensors, OwnPart):
-        members = [report.statistics.place for report in reports if isinstance(report.statistics, OwnPart)]
-        statistics, tensors = statistics.whole, tensors.whole
+def _leaves(report: Report, num_texts: int | None, rows: bool) -> Iterator[Leaf]:
+    """The values of a report, of one text or of several that ran together."""
     # A layer or head may also be a word, which is not a place.
-    place = [index if isinstance(index, int) else None for index in map(first.spec.get, PLACES)]
-    if isinstance(first.result, HeadSurvey):
-        yield from _leaves_of_survey(first.result, len(reports))
+    place = [index if isinstance(index, int) else None for index in map(report.spec.get, PLACES)]
+    statistics = report.statistics
+    if isinstance(report.result, HeadSurvey):
+        yield from _leaves_of_survey(report.result)
         statistics = {}
-    kind = KINDS.get(first.kind)
-    left_out = {*LEFT_OUT, *(group.name for group in (kind.groups() if kind else ()) if not group.is_kept)}
+    left_out = {*LEFT_OUT, *(group.name for group in report.result.groups() if not group.is_kept)}
     for group, statistic in statistics.items():
         if is_table_of_heads(group) and isinstance(statistic, Table):
-            yield _heads_of_table(statistic, len(reports))
+            yield _heads_of_table(statistic)
         elif isinstance(statistic, Tensors):
             for name, tensor in statistic.items():
-                axes, values = _of_members(tensor, members)
+                axes, values = _by_text(tensor, num_texts)
                 if not axes:
                     yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
                 elif (
@@ -188,21 +152,20 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
                     yield _row_leaf(name, axes, values, place, rows)
         elif group not in left_out:
             for name, number in _single_numbers(group, statistic):
-                yield (one_column, name, *place), np.full((len(reports), 1), number, dtype=np.float64)
-    for name, tensor in tensors.items():
-        axes, values = _of_members(tensor, members)
+                yield (one_column, name, *place), np.full((num_texts or 1, 1), number, dtype=np.float64)
+    for name, tensor in report.tensors.items():
+        axes, values = _by_text(tensor, num_texts)
         # Otherwise the table of heads has the same numbers.
-        if axes == PLACES and not any(map(is_table_of_heads, first.statistics)):
+        if axes == PLACES and not any(map(is_table_of_heads, report.statistics)):
             yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
 
 
-def _of_members(tensor: NamedTensor, members: list[int] | None) -> tuple[tuple[str, ...], np.ndarray]:
-    """The axes of a tensor, and the values of each member of a whole, or of the only report."""
-    if members is None:
+def _by_text(tensor: NamedTensor, num_texts: int | None) -> tuple[tuple[str, ...], np.ndarray]:
+    """The axes of a tensor of one text, and its values text by text."""
+    if num_texts is None:
         return tensor.axes, tensor.values[None]
-    assert tensor.axes[0] == "batch", tensor.axes
-    is_whole = members == list(range(len(tensor.values)))
-    return tensor.axes[1:], tensor.values if is_whole else tensor.values[members]
+    assert (tensor.axes[0], len(tensor.values)) == ("batch", num_texts), tensor.axes
+    return tensor.axes[1:], tensor.values
 
 
 def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, Any]]:
@@ -243,9 +206,9 @@ def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[
     )
 
 
-def _one_number(statistic: SurveyNumber, number: float, has_stacks: bool, num_reports: int = 1) -> Leaf:
+def _one_number(statistic: SurveyNumber, number: float, has_stacks: bool) -> Leaf:
     shape = (one_column, statistic.name(has_stacks=has_stacks), None, None)
-    return shape, np.full((num_reports, 1), number, dtype=np.float64)
+    return shape, np.full((1, 1), number, dtype=np.float64)
 
 
 def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
@@ -289,29 +252,27 @@ def _stacks_of_rows(
     return stacks
 
 
-def _leaves_of_survey(survey: HeadSurvey, num_reports: int) -> Iterator[Leaf]:
+def _leaves_of_survey(survey: HeadSurvey) -> Iterator[Leaf]:
     """The numbers of a survey: of each head, of the rest of its weights, of each stack, of all heads."""
     stacks = {*survey.heads.cells["stack"], *survey.pattern_rows.cells["stack"]}
     has_stacks = len(stacks) > 1
     if survey.patterns:
-        yield _numbers_of_heads(survey.heads, has_stacks, num_reports)
+        yield _numbers_of_heads(survey.heads, has_stacks)
     counts = [*_row_counts(_stacks_of_rows(survey.pattern_rows, survey.patterns))]
     for statistic, number in counts:
-        yield _one_number(statistic, number, has_stacks, num_reports)
+        yield _one_number(statistic, number, has_stacks)
     if survey.without_first:
-        yield _numbers_of_heads(survey.without_first, has_stacks, num_reports)
+        yield _numbers_of_heads(survey.without_first, has_stacks)
         for statistic, number in _row_counts_of_rest(_stacks_of_rows(survey.without_first_rows)):
-            yield _one_number(statistic, number, has_stacks, num_reports)
+            yield _one_number(statistic, number, has_stacks)
     numbers = {"model": survey.model, "texts": survey.texts, "norms": survey.norms}
     tables: dict[str, Numbers | Table] = {name: Numbers(of_all or {}) for name, of_all in numbers.items()}
     for name, table in (tables | {"high_norm_patches": survey.high_norm_patches}).items():
         for full_name, number in _single_numbers(name, table):
-            yield (one_column, full_name, None, None), np.full((num_reports, 1), number, dtype=np.float64)
+            yield (one_column, full_name, None, None), np.full((1, 1), number, dtype=np.float64)
 
 
-def _numbers_of_heads(
-    heads: Records[SurveyedHead] | Records[RestOfHead], has_stacks: bool, num_reports: int
-) -> Leaf:
+def _numbers_of_heads(heads: Records[SurveyedHead] | Records[RestOfHead], has_stacks: bool) -> Leaf:
     """Every statistic of every head."""
     names = tuple(name for name in heads.kept_names() if name not in PLACES)
     is_of_rest = heads.kind is RestOfHead
@@ -320,10 +281,10 @@ def _numbers_of_heads(
         for head in heads
     )
     numbers = np.stack([heads.column(name) for name in names], axis=-1).reshape(1, -1)
-    return (survey_columns, shape), numbers.repeat(num_reports, axis=0)
+    return (survey_columns, shape), numbers
 
 
-def _heads_of_table(heads: Table, num_reports: int) -> Leaf:
+def _heads_of_table(heads: Table) -> Leaf:
     """The values of a table of heads that is no survey."""
     shape: list[Any] = []
     numbers: list[Any] = []
@@ -334,7 +295,7 @@ def _heads_of_table(heads: Table, num_reports: int) -> Leaf:
         prefix = SurveyNumber(str(row["stack"]), "").name(has_stacks=len(stacks) > 1)
         shape.append((row["layer"], row["head"], prefix, names))
         numbers += [row[name] for name in names]
-    return (survey_columns, tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64)
+    return (survey_columns, tuple(shape)), np.array([numbers], dtype=np.float64)
 
 
 class LayerOfHeads(NamedTuple):
@@ -390,7 +351,7 @@ def survey_values(
     values.append(np.array([[number for _, number in of_text] for of_text in of_model], dtype=np.float64))
     numbers = np.concatenate(values, axis=1)
     numbers[~np.isfinite(numbers)] = np.nan
-    return ValueTable(columns_of_shapes(tuple(shapes)), [*range(len(texts))], numbers)
+    return ValueTable(columns_of_shapes(tuple(shapes)), numbers)
 
 
 def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:

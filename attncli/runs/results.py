@@ -12,7 +12,6 @@ import numpy as np
 
 from attncli.errors import UserError, nearest
 from attncli.records.columns import Records
-from attncli.records.kinds import kind_of
 from attncli.records.store_summaries import GroupSummary, RunFailure, StoreSummary
 from attncli.report import PLACES, NamedTensor, Report
 from attncli.runs.reading import FailedRun, Reader, RunInfo, Runs, differing_settings
@@ -266,9 +265,8 @@ def results(
         tokens,
         columns,
         tensors,
-        result.statistics(),
+        result,
         tuple(notes),
-        kind=kind_of(result, "results"),
     )
 
 

@@ -16,9 +16,9 @@ from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_model_folder, check_packages, local_model
 from attncli.models.text_files import in_batches
 from attncli.models.weight_headers import check_gguf
-from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
+from attncli.report import Report
 from attncli.runs.plan import Chain, Item, Job
-from attncli.runs.report_values import OwnPart
+from attncli.runs.report_values import values_of_texts
 from attncli.runs.stored_columns import StoredColumns
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec
@@ -258,11 +258,31 @@ OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", "image")
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a report of which nothing else is kept, and what it was made with."""
+    """The values of a run, and its weights, of which no report is kept, and what it was made with."""
 
     columns: StoredColumns
     numbers: np.ndarray
     environment: Mapping[str, str]
+    weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of a run: its report, or its values, with the statistics of each row and the weights."""
+
+    reports: bool = False
+    rows: bool = False
+    weights: bool = False
+
+    def of_texts(self, together: Report, num_texts: int) -> list[Values]:
+        """The values of several texts that ran together."""
+        columns, numbers = values_of_texts(together, num_texts, rows=self.rows)
+        kept = together.tensors.get("weights") if self.weights else None
+        weights = [None] * num_texts if kept is None else kept.values
+        return [
+            Values(columns, of_text, together.environment, of_text_weights)
+            for of_text, of_text_weights in zip(numbers, weights, strict=True)
+        ]
 
 
 Outcome = Report | UserError
@@ -273,7 +293,7 @@ Batch = Sequence[tuple[int, "Reading"]]
 
 def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
     """The outcomes of `values_in_buckets`, all as reports."""
-    for outcomes in values_in_buckets(specs, has_reports=True):
+    for outcomes in values_in_buckets(specs, Kept(reports=True)):
         yield {i: outcome for i, outcome in outcomes.items() if not isinstance(outcome, Values)}
 
 
@@ -287,16 +307,14 @@ def load_model(spec: Spec) -> None:
     _or_error(load, spec)
 
 
-def values_in_buckets(
-    specs: Sequence[Spec], *, has_reports: bool = False
-) -> Iterator[dict[int, Outcome | Values]]:
+def values_in_buckets(specs: Sequence[Spec], kept: Kept) -> Iterator[dict[int, Outcome | Values]]:
     """The report of each experiment on its own generator, or its error, by its place; one bucket at a time.
 
     The numbers are those of `Session().run(spec, reseed=True)`, within 1e-6 of their size, with the same
     tokens, axes and notes. The reports of a bucket have the same axes and shapes. The fuller the buckets the
     faster: it takes a thousand sentences of 6 to 40 words to fill them.
 
-    Unless `has_reports`, an experiment may give its values without a report.
+    Unless reports are kept, an experiment may give its values without one.
     """
     by_settings: dict[tuple[Any, ...], dict[int, Spec]] = {}
     for i, spec in enumerate(specs):
@@ -305,7 +323,7 @@ def values_in_buckets(
         first = next(iter(group.values()))
         on_model = first.model_source() is not None and not first.reads_many_texts()
         if on_model or (len(group) > 1 and first.can_run_together()):
-            yield from _run_group(group, on_model=on_model, has_reports=has_reports)
+            yield from _run_group(group, kept, on_model=on_model)
         else:
             for i, spec in group.items():
                 yield {i: _run_alone(spec)}
@@ -318,7 +336,7 @@ def _shared_settings(spec: Spec) -> tuple[Any, ...]:
 
 
 def _run_group(
-    specs: Mapping[int, Spec], *, on_model: bool, has_reports: bool
+    specs: Mapping[int, Spec], kept: Kept, *, on_model: bool
 ) -> Iterator[dict[int, Outcome | Values]]:
     """The outcomes of experiments with equal settings."""
     texts: dict[int, Texts] = {}
@@ -328,10 +346,9 @@ def _run_group(
         else:
             texts[i] = read
     if texts and on_model:
-        yield from _run_models(specs, texts, has_reports=has_reports)
+        yield from _run_models(specs, texts, kept)
     elif texts:
-        for outcomes in _run_buckets(specs, texts):
-            yield {**outcomes}
+        yield from _run_buckets(specs, texts, kept)
 
 
 @dataclass(frozen=True)
@@ -379,7 +396,7 @@ class _TextsOnModel:
 
 
 def _run_models(
-    specs: Mapping[int, Spec], texts: Mapping[int, Texts], *, has_reports: bool
+    specs: Mapping[int, Spec], texts: Mapping[int, Texts], kept: Kept
 ) -> Iterator[dict[int, Outcome | Values]]:
     """The outcomes of texts on one model: each the numbers that it has alone, within 1e-5 of their size."""
     of_model = cast(Mapping[int, ModelSpec], specs)
@@ -389,7 +406,7 @@ def _run_models(
     if isinstance(pretrained, UserError):
         yield dict.fromkeys(texts, pretrained)
         return
-    gives_values = not has_reports and page.values_each is not None
+    gives_values = kept == Kept() and page.values_each is not None
     yield from _run_together(_TextsOnModel(of_model, texts, page, gives_values), pretrained)
 
 
@@ -433,10 +450,12 @@ def _some(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
         yield some
 
 
-def _run_buckets(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterator[dict[int, Outcome]]:
+def _run_buckets(
+    specs: Mapping[int, Spec], texts: Mapping[int, Texts], kept: Kept
+) -> Iterator[dict[int, Outcome | Values]]:
     """The outcomes of texts on sampled weights."""
     for bucket in _buckets(specs, texts):
-        outcomes = _run_bucket([specs[i] for i in bucket], [texts[i] for i in bucket])
+        outcomes = _run_bucket([specs[i] for i in bucket], [texts[i] for i in bucket], kept)
         yield dict(zip(bucket, outcomes, strict=True))
 
 
@@ -493,7 +512,7 @@ def _bucket_size(spec: Spec, num_queries: int, num_keys: int) -> int:
     return max(1, min(MAX_TOGETHER, fitting))
 
 
-def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
+def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts], kept: Kept) -> Sequence[Outcome | Values]:
     """The outcomes of texts with equal numbers of tokens."""
     if len(specs) == 1:
         return [_run_alone(specs[0], texts[0])]
@@ -507,7 +526,7 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
         together = page.run(specs[0], texts[0]._replace(others=tuple(texts[1:])), draws)
     except UserError:  # running each alone shows which of them is to blame
         return [_run_alone(spec, text) for spec, text in zip(specs, texts, strict=True)]
-    return list(_split(together, specs, texts))
+    return list(_split(together, specs, texts)) if kept.reports else kept.of_texts(together, len(texts))
 
 
 def _run_alone(spec: Spec, texts: Texts | None = None) -> Outcome:
@@ -525,25 +544,9 @@ def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Ite
             spec={**report.spec, **of_spec},
             tokens=text.tokens,
             context_tokens=text.context_tokens,
-            tensors=OwnPart(report.tensors, i, _own_tensor),
-            statistics=OwnPart(report.statistics, i, _own_statistic),
+            tensors={name: tensor.at(i) for name, tensor in report.tensors.items()},
+            result=report.result.of_text(i),
         )
-
-
-def _own_tensor(tensor: NamedTensor, place: int) -> NamedTensor:
-    assert tensor.axes[0] == "batch", tensor.axes
-    return tensor.at(place)
-
-
-def _own_statistic(statistic: Statistic, place: int) -> Statistic:
-    """Of a number per text, the number of this one."""
-    if not isinstance(statistic, Tensors):
-        return statistic
-    tensors = Tensors((name, _own_tensor(tensor, place)) for name, tensor in statistic.items())
-    if any(tensor.axes for tensor in tensors.values()):
-        return tensors
-    numbers = {name: tensor.values.item() for name, tensor in tensors.items()}
-    return Numbers((name, number if number == number else None) for name, number in numbers.items())
 
 
 CONTINUED_NOTE = "Draws go on from the step before, on one generator."

@@ -166,9 +166,13 @@ def normalised(data: Data, form: NormForm) -> Normalised:
         name: None if other is None else (outputs[name] - other).abs().max().item()
         for name, other in theirs.items()
     }
+    moments = {name: _first_feature_and_example(output) for name, output in outputs.items()}
     effects = NormEffects(
         input=_first_feature_and_example(data),
-        **{name: _first_feature_and_example(output) for name, output in outputs.items()},
+        batch_norm=moments.get("batch_norm"),
+        batch_norm_eval=moments.get("batch_norm_eval"),
+        layer_norm=moments.get("layer_norm"),
+        rms_norm=moments.get("rms_norm"),
         agreement_with_torch=NormDifferences.single(**differences),
     )
     return Normalised(outputs, running, effects)

@@ -1,7 +1,6 @@
 """The first screens of comparisons: of two experiments, of surveys, and of two texts."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -110,8 +109,7 @@ def _tables_of_changes(
         for name, table in tables.items()
         if (count := len(table) - len(first[name]))
     ]
-    part_of_report = replace(report, statistics={name: table for name, table in first.items() if table})
-    for grid in statistic_tables(part_of_report, display, TableLabels(report, display)):
+    for grid in statistic_tables(first, display, TableLabels(report, display)):
         group = grid.first_group(display.width)
         if count := len(grid.columns) - len(group.columns):
             left_out.append(f"{count} columns of {grid.title}")

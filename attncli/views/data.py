@@ -406,14 +406,13 @@ def table_named(report: Report, name: str) -> DataTable:
 
 def _declared_tables(report: Report) -> dict[str, dict[str, str]]:
     """The tables that results of this class may have: of each the types of the columns that it always has."""
-    groups = () if report.result is None else report.result.groups()
     return {
         each.name: {
             name: "text" if str in column.kinds else "number" if float in column.kinds else "integer"
             for name, column in each.kind.columns.items()
             if column.is_needed
         }
-        for each in groups
+        for each in report.result.groups()
         if each.is_table and each.kind is not None
     }
 

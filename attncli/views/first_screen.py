@@ -293,7 +293,7 @@ class FirstRows(Element):
         if rows := rows_of(report, self.table):
             yield Elastic(
                 lambda count: statistic_tables(
-                    replace(report, statistics={self.table: rows[:count]}),
+                    {self.table: rows[:count]},
                     display,
                     TableLabels(report, display),
                 ),

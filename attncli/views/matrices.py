@@ -8,7 +8,7 @@ import numpy as np
 
 from attncli.errors import nearest
 from attncli.plain_text import plain_text
-from attncli.records.kinds import units_of_heads
+from attncli.records.kinds import result_of, units_of_heads
 from attncli.report import PLACES, NamedTensor, Picture, Report, Statistic, Table, Tensors, whole_head_name
 from attncli.settings import SPECS
 
@@ -314,19 +314,21 @@ def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
     names = {*parts}.difference(OF_REPORTS) & named_parts(report)
     if any("step" in report.tensors[name].axes for name in names & report.tensors.keys()):
         names.add("step")
+    tensors = {
+        name: tensor
+        for name, tensor in report.tensors.items()
+        if name in names or _part_of_tensor(name, tensor) in parts
+    }
+    statistics = {
+        name: statistic
+        for name, statistic in report.statistics.items()
+        if name in names or _part_of_statistic(statistic) in parts
+    }
     return replace(
         report,
         picture_maps=report.picture_maps if "weights" in parts else None,
-        tensors={
-            name: tensor
-            for name, tensor in report.tensors.items()
-            if name in names or _part_of_tensor(name, tensor) in parts
-        },
-        statistics={
-            name: statistic
-            for name, statistic in report.statistics.items()
-            if name in names or _part_of_statistic(statistic) in parts
-        },
+        tensors=tensors,
+        result=result_of(report.kind, statistics, tensors),
     )
 
 

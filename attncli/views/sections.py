@@ -20,6 +20,7 @@ from attncli.report import (
     Report,
     Row,
     Shape,
+    Statistic,
     Step,
     Table,
     Tensors,
@@ -285,13 +286,13 @@ def table_title(name: str) -> str:
     return TITLES.get(name, name)
 
 
-def statistic_tables(report: Report, display: Display, labels: TableLabels) -> Iterator[Grid]:
+def statistic_tables(
+    statistics: Mapping[str, Statistic], display: Display, labels: TableLabels
+) -> Iterator[Grid]:
     """Each table; then the numbers, those with the same names in one table."""
     groups: dict[tuple[str, ...], dict[str, Row]] = {}
-    is_of_store = report.experiment == "results"
-    for name, value in report.statistics.items():
-        if isinstance(value, Table) and is_of_store and report.tensors:
-            value = Table(row for row in value if None in map(row.get, PLACES))  # the others are on grids
+    is_of_store = labels.report.experiment == "results"
+    for name, value in statistics.items():
         if value and isinstance(value, Table) and not is_of_store and _is_of_heads(value):
             yield heads_grid(table_title(name), value, display.precision)
         elif value and isinstance(value, Table):
@@ -306,6 +307,17 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
             groups.setdefault(tuple(value), {})[name] = value
     for rows in groups.values():
         yield _grid("statistics", list(rows), list(rows.values()), display, labels)
+
+
+def beside_grids(report: Report) -> Mapping[str, Statistic]:
+    """The statistics of a report; of a store's the rows of heads alone are on grids, where it has some."""
+    if report.experiment != "results" or not report.tensors:
+        return report.statistics
+    tables = {name: value for name, value in report.statistics.items() if isinstance(value, Table)}
+    beside = {
+        name: Table(row for row in table if None in map(row.get, PLACES)) for name, table in tables.items()
+    }
+    return {**report.statistics, **beside}
 
 
 def _is_of_heads(table: Table) -> bool:

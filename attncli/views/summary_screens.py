@@ -1,7 +1,6 @@
 """The first screen of `results`: what a store of many runs holds, in short."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
 from attncli.plain_text import plain_text
@@ -50,9 +49,7 @@ def _summary(report: Report, display: Display) -> ScreenParts:
             title, telling = _telling_rows(summary, group_by, most)
         rows = [{name: cell for name, cell in row.items() if name not in same} for row in telling]
         tables = {title: Table(rows), "failed": Table(failed[:MOST_FAILED])}
-        statistics = {name: table for name, table in tables.items() if table}
-        part = replace(report, statistics=statistics, tensors={})
-        for grid in statistic_tables(part, display, TableLabels(report, display)):
+        for grid in statistic_tables(tables, display, TableLabels(report, display)):
             yield grid.first_group(display.width)
         left_out = {"rows": len(summary) - len(rows), "failed runs": max(len(failed) - MOST_FAILED, 0)}
         if counts := ", ".join(f"{count:,} {name}" for name, count in left_out.items() if count > 0):

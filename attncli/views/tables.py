@@ -43,6 +43,7 @@ from attncli.views.sections import (
     Section,
     TableLabels,
     TensorTables,
+    beside_grids,
     statistic_tables,
     step_sections,
 )
@@ -212,7 +213,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
         (Drawing(title, lines) for name in drawn for title, lines in whole_lines(report, name, display)),
         (Drawing(title, lines) for title, lines in (() if maps is None else maps_lines(maps, display))),
         tensors.sections(),
-        statistic_tables(report, display, labels),
+        statistic_tables(beside_grids(report), display, labels),
         tensors.lines_of_numbers(),
     ):
         if isinstance(section, Drawing):

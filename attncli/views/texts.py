@@ -11,6 +11,7 @@ import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.plain_text import counted, plain_text, readable_token
+from attncli.records.kinds import result_of
 from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
@@ -449,7 +450,7 @@ def readable(report: Report) -> Report:
     }
     return replace(
         report,
-        statistics={**report.statistics, **tables},
+        result=result_of(report.kind, {**report.statistics, **tables}, report.tensors),
         tokens=tuple(readable_token(token, spelling) for token in report.tokens),
         context_tokens=tuple(readable_token(token, spelling) for token in report.context_tokens),
         picture_maps=None if report.picture_maps is None else _readable_maps(report.picture_maps, spelling),

@@ -27,6 +27,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from attncli.commands import watch as page
 from attncli.commands.command import shipped
 from attncli.models.folder import SHIPPED_MODEL
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
 from attncli.runs.checkpoints import is_settled, logged_loss
 from attncli.runs.runner import Session
@@ -537,7 +538,8 @@ def test_a_last_step_without_a_loss_says_why(watched: Path, height: int | None) 
     for report, name in zip(reports, ("steps", "head"), strict=True):
         *before, last = report.table(name)
         without = Table([*before, {**last, "loss": None}])
-        for each in (report, replace(report, statistics={**report.statistics, name: without})):
+        lacking = result_of(report.kind, {**report.statistics, name: without}, report.tensors)
+        for each in (report, replace(report, result=lacking)):
             stream = StringIO()
             load_view("table")([each], stream, Display(width=80, height=height))
             assert (f"\n{why}\n" in stream.getvalue()) == (each is not report)
@@ -680,7 +682,7 @@ def test_steps_without_a_loss_are_gaps_in_charts() -> None:
             "step": NamedTensor(("point",), np.arange(6.0)),
             "loss": NamedTensor(("point",), np.array(losses, dtype=np.float64)),
         },
-        statistics={"steps": Table({"step": i, "loss": loss} for i, loss in enumerate(losses))},
+        result=result_of("", {"steps": Table({"step": i, "loss": loss} for i, loss in enumerate(losses))}),
         about="small, 1 head: 6 steps from 0 to 5.",
     )
     ((curve,),) = (group.curves for group in curves_of(report))

@@ -13,7 +13,7 @@ from attncli.commands.diff import compare
 from attncli.core.layer import score_factor
 from attncli.errors import UserError
 from attncli.measure.masks import mask_of_layers, mask_of_rollout
-from attncli.records.attention import inferred_mask, sampled_settings
+from attncli.records.attention import LayerStatistics, inferred_mask, sampled_settings
 from attncli.report import Mask, NamedTensor, Report
 from attncli.saved import read_array_report, reports_of
 from attncli.settings import SPECS
@@ -378,7 +378,7 @@ def test_a_damaged_mask_is_one_line(line: str) -> None:
 def test_views_draw_the_mask_and_infer_none(tmp_path: Path) -> None:
     """The same zeros on later keys, with a mask and without."""
     weights = NamedTensor(("query", "key"), np.tri(3) / np.arange(1, 4)[:, np.newaxis])
-    report = Report("self", {}, {}, ("a", "b", "c"), tensors={"weights": weights}, kind="self")
+    report = Report("self", {}, {}, ("a", "b", "c"), tensors={"weights": weights}, result=LayerStatistics())
     masked = replace(report, tensors={"weights": replace(weights, mask=Mask(causal=True))})
     drawn = []
     for each in (report, masked):

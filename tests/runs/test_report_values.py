@@ -2,12 +2,14 @@
 
 import math
 import time
-from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
-from attncli.runs.report_values import value_tables, values_of
+from attncli.runs.report_values import values_of
+from attncli.runs.runner import Kept, Outcome, Values, values_in_buckets
 from attncli.runs.stored_columns import StoredColumn
 from attncli.settings import SPECS
 from tests.running import run, run_together
@@ -55,32 +57,26 @@ def test_every_row_is_kept_with_its_place() -> None:
     assert found[StoredColumn("received_mass", None, 0, 2, 4)] == keys[2, 0, 4]
 
 
-def test_alone_and_together_are_the_same_to_the_last_bit() -> None:
-    reports = [
-        run(name, sentence=text, embed_dim=8)
-        for name in ("self", "multihead")
-        for text in ("a b c", "c d e f g h i", "x y z", "one")
-    ]
-    for table in value_tables(reports):
-        for place, values in zip(table.places, table.values, strict=True):
-            columns, expected = values_of(reports[place])
-            assert columns == table.columns
-            np.testing.assert_array_equal(values, expected)
-
-
-def test_parts_of_a_whole_are_what_each_is_by_itself() -> None:
-    texts = ["a b c", "c d e", "x y z", "q r s"]
-    settings = {"embed_dim": 8, "num_heads": 2, "causal": True}
-    specs = [SPECS["multihead"].model_validate({"sentence": text, **settings}) for text in texts]
-    reports = [report for report in run_together(specs) if isinstance(report, Report)]
-    for rows in (False, True):
-        (table,) = value_tables([reports[i] for i in (2, 0, 3)], rows=rows)
-        for place, values in zip((2, 0, 3), table.values, strict=True):
-            apart = reports[place]
-            apart = replace(apart, tensors=dict(apart.tensors), statistics=dict(apart.statistics))
-            columns, expected = values_of(apart, rows=rows)
-            assert columns == table.columns
-            np.testing.assert_array_equal(values, expected)
+@pytest.mark.parametrize("experiment", ["self", "multihead", "average"])
+@pytest.mark.parametrize("rows", [False, True])
+def test_values_of_texts_that_ran_together_are_those_of_their_reports(experiment: str, rows: bool) -> None:
+    """To the last bit; without reports they are taken from the arrays of all texts."""
+    texts = ["a b c", "c d e", "x y z", "one", "q r s", "c d e f g h i"]
+    settings = {} if experiment == "average" else {"embed_dim": 8, "causal": True}
+    specs = [SPECS[experiment].model_validate({"sentence": text, **settings}) for text in texts]
+    reports = run_together(specs)
+    outcomes: dict[int, Outcome | Values] = {}
+    for bucket in values_in_buckets(specs, Kept(rows=rows, weights=True)):
+        outcomes |= bucket
+    assert sorted(outcomes) == [*range(len(texts))]
+    assert sum(isinstance(outcome, Values) for outcome in outcomes.values()) == 4
+    for place, outcome in outcomes.items():
+        if isinstance(outcome, Values):
+            columns, expected = values_of(reports[place], rows=rows)
+            assert columns == outcome.columns
+            np.testing.assert_array_equal(outcome.numbers, expected)
+            np.testing.assert_array_equal(outcome.weights, reports[place].tensors["weights"].values)
+            assert outcome.environment == reports[place].environment
 
 
 def test_lists_of_rows_and_lessons_are_named_by_their_place() -> None:
@@ -108,7 +104,7 @@ def test_stacks_of_an_encoder_and_a_decoder_keep_apart() -> None:
             ("cross", "cross", 3.0),
         )
     )
-    found = by_name(Report("heads", {}, {}, statistics={"heads": rows}))
+    found = by_name(Report("heads", {}, {}, result=result_of("", {"heads": rows})))
     assert found == {
         StoredColumn("encoder.self.entropy", 0, 0): 1.0,
         StoredColumn("decoder.self.entropy", 0, 0): 2.0,
@@ -119,7 +115,7 @@ def test_stacks_of_an_encoder_and_a_decoder_keep_apart() -> None:
 def test_infinite_numbers_are_none() -> None:
     tensor = NamedTensor(("query",), np.array([1.0, np.inf, 3.0]))
     report = Report(
-        "self", {}, {}, statistics={"rows": Tensors(entropy=tensor), "agreement": Numbers(a=None)}
+        "self", {}, {}, result=result_of("", {"rows": Tensors(entropy=tensor), "agreement": Numbers(a=None)})
     )
     found = by_name(report)
     assert found[StoredColumn("entropy.mean")] == 2 and found[StoredColumn("entropy.max")] == 3
@@ -134,10 +130,10 @@ def test_a_survey_of_many_heads_is_read_in_a_moment() -> None:
         for layer in range(6)
         for head in range(12)
     )
-    reports = [Report("heads", {}, {}, statistics={"heads": rows}) for _ in range(20)]
+    reports = [Report("heads", {}, {}, result=result_of("", {"heads": rows})) for _ in range(20)]
     began = time.thread_time()
-    tables = value_tables(reports)
+    tables = [*map(values_of, reports)]
     assert (time.thread_time() - began) / len(reports) < 2e-3, "0.3 ms where this was written"
-    assert len({id(table.columns) for table in tables}) == 1
-    place = tables[7].columns.index(StoredColumn("distance", 3, 5))
-    assert tables[7].values[0, place] == 3 + 5 / 100 + 3
+    assert len({id(columns) for columns, _ in tables}) == 1
+    columns, values = tables[7]
+    assert values[columns.index(StoredColumn("distance", 3, 5))] == 3 + 5 / 100 + 3

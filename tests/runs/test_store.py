@@ -17,6 +17,7 @@ from threading import Timer
 import numpy as np
 import pytest
 
+from attncli.records.kinds import result_of
 from attncli.report import Report, Table
 from attncli.runs.schema import SCHEMA_VERSION
 from attncli.runs.store import open_store
@@ -674,7 +675,7 @@ def test_ten_heads_of_one_statistic_are_the_strongest() -> None:
         for i in range(30)
     )
     spec = {"store": "s.db", "where": [], "group_by": ["layer", "head"]}
-    report = Report("results", spec, {}, statistics={"summary": rows}, kind="results")
+    report = Report("results", spec, {}, result=result_of("results", {"summary": rows}))
     stream = io.StringIO()
     load_view("table")([report], stream, Display(width=80))
     shown = stream.getvalue()

@@ -8,7 +8,7 @@ import pytest
 
 from attncli.commands import heads
 from attncli.runs.report_values import columns_of_shapes, survey_columns, values_of
-from attncli.runs.runner import Values, run_in_buckets, values_in_buckets
+from attncli.runs.runner import Kept, Values, run_in_buckets, values_in_buckets
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from tests.model_folders import save_model
@@ -39,7 +39,9 @@ def test_values_are_those_of_the_reports(
     ]
     expected = {place: report for some in run_in_buckets(specs) for place, report in some.items()}
     monkeypatch.setattr(heads, "report_each", None)
-    outcomes = {place: outcome for some in values_in_buckets(specs) for place, outcome in some.items()}
+    outcomes = {
+        place: outcome for some in values_in_buckets(specs, Kept()) for place, outcome in some.items()
+    }
     assert outcomes.keys() == expected.keys() == {*range(len(TEXTS))}
     for place, outcome in outcomes.items():
         report = expected[place]
@@ -60,7 +62,7 @@ def test_what_chooses_heads_has_a_report(tmp_path: Path, settings: dict[str, obj
         )
         for text in TEXTS[:2]
     ]
-    (outcomes,) = values_in_buckets(specs)
+    (outcomes,) = values_in_buckets(specs, Kept())
     assert not any(isinstance(outcome, Values | Exception) for outcome in outcomes.values())
 
 

@@ -52,7 +52,7 @@ def with_ranking_of(got: Report, expected: Report) -> Report:
     np.testing.assert_allclose(at_ours, at_theirs, atol=1e-6)
     assert ((ours.values < 0) == (theirs.values < 0)).all()
     rows = Tensors(got.statistics["rows"] | {"top_keys": theirs})
-    return replace(got, statistics={**got.statistics, "rows": rows})
+    return replace(got, result=replace(got.result, rows=rows))
 
 
 def assert_same(got: object, expected: object, where: str = "", tolerance: float = 1e-6) -> None:
@@ -195,7 +195,9 @@ def test_any_sentences_with_repeated_words_and_any_seeds(chosen: list[dict[str, 
 def test_a_bucket_has_32_at_most_and_long_texts_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     run_bucket = together._run_bucket
-    monkeypatch.setattr(together, "_run_bucket", lambda s, t: sizes.append(len(s)) or run_bucket(s, t))
+    monkeypatch.setattr(
+        together, "_run_bucket", lambda s, *more: sizes.append(len(s)) or run_bucket(s, *more)
+    )
     run_together([spec_of("self", sentence=f"w{i} b", embed_dim=4) for i in range(70)])
     assert sizes == [32, 32, 6]
     sizes.clear()
@@ -297,7 +299,9 @@ def test_what_runs_alone_makes_no_bucket(
 ) -> None:
     sizes = []
     run_bucket = together._run_bucket
-    monkeypatch.setattr(together, "_run_bucket", lambda s, t: sizes.append(len(s)) or run_bucket(s, t))
+    monkeypatch.setattr(
+        together, "_run_bucket", lambda s, *more: sizes.append(len(s)) or run_bucket(s, *more)
+    )
     assert_together_is_alone([spec_of("self", sentence=text, **values) for text in (CAT, "a b c d e f")])
     assert sizes == expected
 

@@ -6,6 +6,8 @@ from io import BytesIO
 import numpy as np
 from PIL import Image
 
+from attncli.records.attention import LayerStatistics
+from attncli.records.kinds import result_of
 from attncli.report import (
     Box,
     NamedTensor,
@@ -54,7 +56,7 @@ def one_head(rows: int = 5, columns: int = 7, first: Sequence[str] = ("[CLS]",),
     picture = drawn_picture(14 * columns, 14 * rows, [*[None] * len(first), *patches(rows, columns)])
     tensors = {"weights": NamedTensor(("query", "key"), weights_of(len(tokens)))}
     spec = {"model": "vit", "layer": 2, "head": 1, "seed": 0, "from": ["[CLS]"], **spec}
-    return Report("self", spec, {}, tokens, tensors=tensors, pictures=(picture,), kind="self")
+    return Report("self", spec, {}, tokens, tensors=tensors, pictures=(picture,), result=LayerStatistics())
 
 
 def survey(
@@ -93,7 +95,7 @@ def survey(
     patterns = Table([{**pattern, "threshold": None, "rows": len(tokens)}])
     spec = {"model": "vit", "seed": 0, "from": ["[CLS]"], **spec}
     statistics = {"heads": table, "patterns": patterns}
-    return Report("heads", spec, {}, tokens, (), tensors, statistics, pictures=(picture,), kind="heads")
+    return Report("heads", spec, {}, tokens, (), tensors, result_of("heads", statistics), pictures=(picture,))
 
 
 def written_words(*words: str) -> Report:
@@ -107,15 +109,17 @@ def written_words(*words: str) -> Report:
         {},
         (*(f"r{i}" for i in range(15)), "what?", *words[:-1]),
         tensors={"weights": NamedTensor(("query", "key"), weights)},
-        statistics={
-            "writing": Numbers(prompt_tokens=16, new_tokens=len(words)),
-            "written": Table({"token": word, "keys": [3], "weights": [0.5]} for word in words),
-            "heads": Table([{"layer": 0, "head": 0, "entropy": 0.5}]),
-            "rows": Tensors(
-                entropy=NamedTensor(("layer", "head", "query"), np.full((1, 1, len(words)), 0.5))
-            ),
-        },
-        kind="generate",
+        result=result_of(
+            "generate",
+            {
+                "writing": Numbers(prompt_tokens=16, new_tokens=len(words)),
+                "written": Table({"token": word, "keys": [3], "weights": [0.5]} for word in words),
+                "heads": Table([{"layer": 0, "head": 0, "entropy": 0.5}]),
+                "rows": Tensors(
+                    entropy=NamedTensor(("layer", "head", "query"), np.full((1, 1, len(words)), 0.5))
+                ),
+            },
+        ),
         first_query=15,
         pictures=(picture,),
         written="".join(words),
@@ -142,4 +146,4 @@ def several_pictures(
     spec = {**one.spec, "image": "photos", "from": []}
     texts = Numbers(num_texts=found.num_pictures, num_tokens=36)
     statistics = {**one.statistics, "texts": texts}
-    return Report("heads", spec, {}, statistics=statistics, picture_maps=found, kind="heads")
+    return Report("heads", spec, {}, result=result_of("heads", statistics), picture_maps=found)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from attncli.plain_text import plain_text
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Numbers, Report, Shape, Step, Table, Tensors, Terms
 from tests.running import run
 from tests.views.test_views import CASES, HOSTILE, shown
@@ -25,12 +26,15 @@ SMALL = Report(
     {},
     ("a|b", "*c*"),
     tensors={"weights": NamedTensor(("query", "key"), np.array([[1.0, np.nan], [0.25, 0.75]]))},
-    statistics={
-        "rows": Tensors(entropy=NamedTensor(("query",), np.array([0.0, 0.5]))),
-        "keys": Tensors(received_mass=NamedTensor(("key",), np.array([1.25, 0.75]))),
-        "scores": Numbers(mean=0.5),
-        "sharpness": Table([{"factor": 1, "name": "_x_"}]),
-    },
+    result=result_of(
+        "",
+        {
+            "rows": Tensors(entropy=NamedTensor(("query",), np.array([0.0, 0.5]))),
+            "keys": Tensors(received_mass=NamedTensor(("key",), np.array([1.25, 0.75]))),
+            "scores": Numbers(mean=0.5),
+            "sharpness": Table([{"factor": 1, "name": "_x_"}]),
+        },
+    ),
     steps=(
         Step(
             "Scale",

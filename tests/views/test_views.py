@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Numbers, Report
 from attncli.views import VIEWS, Display, load_view
 from tests.running import run
@@ -125,7 +126,11 @@ def test_edges_without_any_strength_are_drawn(tmp_path: Path, view: str) -> None
 def test_a_tiny_figure_keeps_its_exponent_and_no_zero_is_negative() -> None:
     tensor = NamedTensor(("query", "key"), np.array([[-1e-9, 12345678.9], [0.25, -0.5]]))
     report = Report(
-        "self", {}, {}, tensors={"weights": tensor}, statistics={"agreement": Numbers(difference=1.5e-8)}
+        "self",
+        {},
+        {},
+        tensors={"weights": tensor},
+        result=result_of("", {"agreement": Numbers(difference=1.5e-8)}),
     )
     text = shown("table", [report], width=80, show=("all",))
     assert "1.5000e-08" in text and "-0.0000" not in text and "1.2346e+07" in text

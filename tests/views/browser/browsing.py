@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 from textual.pilot import Pilot
 
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
 from attncli.views.browser import Browser
 from attncli.views.browser_choice import BrowsedModel, Choice, grids
@@ -41,7 +42,7 @@ def survey(tokens: tuple[str, ...] = WORDS) -> Report:
     )
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
     return Report(
-        "heads", {"maps": "self"}, {}, tokens, tensors=tensors, statistics={"heads": rows}, kind="heads"
+        "heads", {"maps": "self"}, {}, tokens, tensors=tensors, result=result_of("heads", {"heads": rows})
     )
 
 

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from attncli.errors import UserError
+from attncli.records.kinds import result_of
 from attncli.report import Mask, NamedTensor, Report, Table
 from attncli.views.browser import NO_MODEL, Browser, EditScreen, browse
 from attncli.views.browser_choice import Addition, Choice, grids
@@ -58,7 +59,7 @@ def named_survey(tokens: tuple[str, ...] = WORDS, *, layers: int = 3, heads: int
         "strongest": Table([{**strongest, "value": 0.875, "key": None}]),
     }
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights, Mask(causal=True))}
-    return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, statistics=tables, kind="heads")
+    return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, result=result_of("heads", tables))
 
 
 class Model:

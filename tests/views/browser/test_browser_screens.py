@@ -7,6 +7,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
 from attncli.views.browser import KEYS, MOVES, Browser, HelpScreen
 from attncli.views.browser_choice import Choice, MapGrid, grids
@@ -312,5 +313,7 @@ def test_statistics_of_the_other_stack_stay_out() -> None:
         for stack, entropy in (("encoder", 0.25), ("decoder", 0.5), ("cross", 0.75))
     )
     for maps, entropy in (("encoder", 0.25), ("self", 0.5), ("cross", 0.75)):
-        report = Report("heads", {"maps": maps}, {}, tensors={"weights": weights}, statistics={"heads": rows})
+        report = Report(
+            "heads", {"maps": maps}, {}, tensors={"weights": weights}, result=result_of("", {"heads": rows})
+        )
         assert grids(report)[0].statistics["entropy"].item() == entropy

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pyarrow import csv as arrow_csv
 
+from attncli.records.kinds import result_of
 from attncli.report import Report, Table
 from attncli.views import Display, load_view
 from tests.conftest import Attn
@@ -235,7 +236,7 @@ def test_different_experiments_have_the_union_of_their_columns(tmp_path: Path) -
 def test_truths_among_numbers_are_told_from_them(tmp_path: Path) -> None:
     """In the table of all, where every cell stands in one column."""
     report = Report(
-        "heads", {}, {}, statistics={"of_rows": Table([{"first": True, "count": 1, "mean": 1.0}])}
+        "heads", {}, {}, result=result_of("", {"of_rows": Table([{"first": True, "count": 1, "mean": 1.0}])})
     )
     for kind in ("csv", "parquet"):
         rows = rows_of(written(kind, [report], tmp_path / f"x.{kind}", show=("all",)))

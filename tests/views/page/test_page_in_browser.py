@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attncli.plain_text import plain_text
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table, Tensors
 from attncli.views.page import SOURCES
 from attncli.views.texts import readable
@@ -238,7 +239,17 @@ def test_the_figures_beside_a_head_are_those_of_its_stack(opened: Opened, maps: 
     )
     weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 2, 6, 6))
     page = opened(
-        page_of(Report("heads", {"maps": maps}, {}, SENTENCE, (), {"weights": weights}, {"heads": rows}))
+        page_of(
+            Report(
+                "heads",
+                {"maps": maps},
+                {},
+                SENTENCE,
+                (),
+                {"weights": weights},
+                result_of("", {"heads": rows}),
+            )
+        )
     )
     assert page.locator("#head-statistics dd").all_text_contents() == [figure]
     page.select_option("#sort", "entropy")
@@ -304,7 +315,7 @@ def test_hostile_tokens_are_shown_and_obeyed_by_nothing(opened: Opened) -> None:
         HOSTILE,
         (),
         {HOSTILE[1]: NamedTensor(("query", "key"), weights)},
-        {HOSTILE[0]: {HOSTILE[1]: 1.5}, "rows of": [{HOSTILE[2]: HOSTILE[1], "b": 2}]},
+        result_of("", {HOSTILE[0]: {HOSTILE[1]: 1.5}, "rows of": [{HOSTILE[2]: HOSTILE[1], "b": 2}]}),
         HOSTILE,
     )
     page = opened(page_of(report))
@@ -504,7 +515,7 @@ def why_report() -> Report:
         {},
         SENTENCE,
         tensors={"contribution": NamedTensor(("layer", "head"), contributions)},
-        statistics={"heads": Table(rows), "patterns": Table(patterns), "keys": Tensors(keys)},
+        result=result_of("", {"heads": Table(rows), "patterns": Table(patterns), "keys": Tensors(keys)}),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from attncli.records.kinds import result_of
 from attncli.report import Report, Table
 from attncli.views.overlays import looks_of, painted, shaded
 from attncli.views.picture_maps import tiles_of
@@ -91,7 +92,7 @@ def test_looks_of_a_caption_have_the_statistics_of_their_own_stack(opened: Opene
         tokens=("[CLS]", "a", "cat"),
         context_tokens=report.tokens,
         pictures=(replace(picture, axis="context_tokens"),),
-        statistics={**report.statistics, "heads": Table([*of_words, *across])},
+        result=result_of("heads", {**report.statistics, "heads": Table([*of_words, *across])}),
     )
     page = opened(page_of(caption))
     assert "3.0000" in page.locator("#head-statistics").text_content()

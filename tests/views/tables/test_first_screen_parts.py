@@ -7,7 +7,7 @@ from io import StringIO
 import numpy as np
 import pytest
 
-from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.columns import Record, Records, Result, UntypedResult, column, group
 from attncli.records.kinds import KINDS
 from attncli.report import NamedTensor, Report
 from attncli.views import Display
@@ -80,10 +80,7 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Report:
     heads = SizedHead.table(
         stack=["a"] * 7, layer=[0] * 7, head=[*range(7)], size=[float(i) for i in range(7)]
     )
-    statistics = SizedHeads(heads=heads).statistics()
-    return Report(
-        "sizes", {"sort": "size"}, {}, statistics=statistics, kind="sizes", about="7.", notes=("N.",)
-    )
+    return Report("sizes", {"sort": "size"}, {}, result=SizedHeads(heads=heads), about="7.", notes=("N.",))
 
 
 def drawn(
@@ -125,8 +122,7 @@ def test_what_a_screen_needs_follows_from_its_parts(report: Report) -> None:
     assert not SCREEN.suits(replace(report, about=""))
     assert not SCREEN.suits(replace(report, spec={}))
     assert not SCREEN.suits(replace(report, spec={"sort": 3}))
-    assert not SCREEN.suits(replace(report, statistics={}))
-    assert not SCREEN.suits(replace(report, kind=""))
+    assert not SCREEN.suits(replace(report, result=UntypedResult(undeclared=report.statistics)))
 
 
 def test_heads_of_several_stacks_are_named_with_them(report: Report) -> None:
@@ -171,7 +167,7 @@ def test_the_first_rows_of_a_table_have_all_of_its_columns(report: Report) -> No
     assert drawn(report, parts=[FirstRows("doors")]) == []
     doors = Door.table(name=["front", "back"], width=[3, 2])
     result = SizedHeads(heads=SizedHead.table(stack=["a"], layer=[0], head=[1], size=[2.0]), doors=doors)
-    with_doors = replace(report, statistics=result.statistics())
+    with_doors = replace(report, result=result)
     assert drawn(with_doors, parts=[FirstRows("doors")])[-2:] == ["front      3", "back       2"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
 from attncli.views import COLOR_DEPTHS, Display, load_view
 from attncli.views.overlays import looks_of, overlay_lines, painted, shaded
@@ -77,7 +78,7 @@ def test_the_first_of_a_ranking_of_many_heads_are_not_made_tiny() -> None:
 def test_heads_that_were_sorted_are_shown_in_their_order() -> None:
     report = survey(layers=2, heads=3, sort="entropy")
     table = Table(sorted(report.table("heads"), key=lambda row: -float(str(row["entropy"])))[:4])
-    report = replace(report, statistics={**report.statistics, "heads": table})
+    report = replace(report, result=result_of("heads", {**report.statistics, "heads": table}))
     text = plain(screen(report, width=80, height=30, colors="truecolor"))
     captions = " ".join(line for line in text.splitlines() if "%" in line)
     assert re.findall(r"\d:\d", captions) == [f"{row['layer']}:{row['head']}" for row in table]

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -14,9 +14,10 @@ from rich.cells import cell_len
 
 from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
-from attncli.records.attention import LayerStatistics
+from attncli.records.attention import AverageStatistics, LayerStatistics, LoopDifferences
+from attncli.records.kinds import result_of
 from attncli.records.surveys import HeadSurvey
-from attncli.report import Mask, NamedTensor, Numbers, Report, Table
+from attncli.report import Mask, NamedTensor, Numbers, Report, Statistic, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import build_spec
 from attncli.views import Display
@@ -52,76 +53,86 @@ SELF = Report(
             ("query", "key"), np.array([[1, 0, 0], [0.25, 0.75, 0], [0.2, 0.7, 0.1]]), Mask(causal=True)
         )
     },
-    statistics={
-        "scores": Numbers(mean=0.5, variance=63.7, min=-1.0, max=9.0),
-        "scaled_scores": Numbers(mean=-0.0004, variance=0.0042, min=-1.0, max=9.0),
-    },
+    result=result_of(
+        "self",
+        {
+            "scores": Numbers(mean=0.5, variance=63.7, min=-1.0, max=9.0),
+            "scaled_scores": Numbers(mean=-0.0004, variance=0.0042, min=-1.0, max=9.0),
+        },
+    ),
     notes=("A note.",),
-    kind="self",
 )
+LOGITS = NamedTensor(("key",), np.array([0.5, -0.5]))
 CASES = {
     "self": SELF,
     "multihead": replace(
         SELF,
         experiment="multihead",
-        kind="multihead",
         spec=settings("multihead", sentence="a cat a", num_heads=3),
         tensors={"weights": NamedTensor(("head", "query", "key"), np.full((3, 3, 3), 1 / 3))},
     ),
     "average": replace(
         SELF,
         experiment="average",
-        kind="average",
         spec=settings("average", sentence="a cat a"),
-        statistics={"agreement": Numbers(loop_vs_matmul=1.5e-8, loop_vs_softmax=0.25)},
+        result=AverageStatistics(
+            agreement=LoopDifferences.single(loop_vs_matmul=1.5e-8, loop_vs_softmax=0.25)
+        ),
     ),
     "scale-demo": Report(
         "scale-demo",
         settings("scale-demo", head_dim=[16]),
         ENVIRONMENT,
         tensors={
-            "logits": NamedTensor(("key",), np.array([0.5, -0.5])),
+            "logits": LOGITS,
             "curve_logits": NamedTensor(("point",), np.arange(5.0)),
             "curve_weights": NamedTensor(("point",), np.arange(5.0) ** 2),
         },
-        statistics={
-            "variance": Numbers(head_dim=16, query=1.1, key=0.9, raw_scores=15.9, scaled_scores=0.99),
-            "sharpness": Table(
-                {"factor": factor, "softmax": [1 - low, low], "entropy": 0.5, "gradient_norm": low}
-                for factor, low in ((1.0, 0.25), (8.0, 0.0))
-            ),
-        },
-        kind="scale-demo",
+        result=result_of(
+            "scale-demo",
+            {
+                "variance": Numbers(head_dim=16, query=1.1, key=0.9, raw_scores=15.9, scaled_scores=0.99),
+                "sharpness": Table(
+                    {"factor": factor, "softmax": [1 - low, low], "entropy": 0.5, "gradient_norm": low}
+                    for factor, low in ((1.0, 0.25), (8.0, 0.0))
+                ),
+            },
+            {"logits": LOGITS},
+        ),
     ),
     "norm": Report(
         "norm",
         settings("norm"),
         ENVIRONMENT,
-        statistics={
-            name: Numbers(feature0_mean=mean, feature0_std=1.0, example0_mean=-1e-9, example0_std=None)
-            for name, mean in (("input", 0.25), ("batch_norm", 0.0), ("layer_norm", 0.3))
-        },
-        kind="norm",
+        result=result_of(
+            "norm",
+            {
+                name: Numbers(feature0_mean=mean, feature0_std=1.0, example0_mean=-1e-9, example0_std=None)
+                for name, mean in (("input", 0.25), ("batch_norm", 0.0), ("layer_norm", 0.3))
+            },
+        ),
     ),
     "pitfalls": Report(
         "pitfalls",
         settings("pitfalls", sentence="a cat a"),
         ENVIRONMENT,
         ("a", "cat", "a"),
-        statistics={
-            "pitfalls": Table(
-                [
-                    {
-                        "pitfall": "late-mask",
-                        "figure": "row_sum",
-                        "wrong": 0.2,
-                        "right": 1.0,
-                        "mistake": "Rows.",
-                    }
-                ]
-            )
-        },
-        kind="pitfalls",
+        result=result_of(
+            "pitfalls",
+            {
+                "pitfalls": Table(
+                    [
+                        {
+                            "pitfall": "late-mask",
+                            "figure": "row_sum",
+                            "wrong": 0.2,
+                            "right": 1.0,
+                            "mistake": "Rows.",
+                        }
+                    ]
+                )
+            },
+        ),
     ),
 }
 CASES["diff"] = compare(
@@ -168,6 +179,13 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def with_parts(
+    report: Report, tensors: Mapping[str, NamedTensor], statistics: Mapping[str, Statistic]
+) -> Report:
+    """A report with these, as it is read from a file."""
+    return replace(report, tensors=tensors, result=result_of(report.kind, statistics, tensors))
+
+
 def edited(report: Report) -> Iterator[tuple[str, Report]]:
     """A report with each of its parts taken away, or changed to what a saved one may hold as well."""
     yield "no notes", replace(report, notes=())
@@ -177,12 +195,12 @@ def edited(report: Report) -> Iterator[tuple[str, Report]]:
         yield f"spec {key}", replace(report, spec={k: v for k, v in report.spec.items() if k != key})
     for name in report.tensors:
         others = {other: tensor for other, tensor in report.tensors.items() if other != name}
-        yield f"tensor {name}", replace(report, tensors=others)
+        yield f"tensor {name}", with_parts(report, others, report.statistics)
         flat = NamedTensor(("key",), report.tensors[name].values.reshape(-1)[:3])
-        yield f"flat {name}", replace(report, tensors={**others, name: flat})
+        yield f"flat {name}", with_parts(report, {**others, name: flat}, report.statistics)
     for name, part in report.statistics.items():
         others = {other: found for other, found in report.statistics.items() if other != name}
-        yield f"statistic {name}", replace(report, statistics=others)
+        yield f"statistic {name}", with_parts(report, report.tensors, others)
         changed: dict[str, Any] = {}
         if isinstance(part, Numbers):
             rests = {key: Numbers({k: part[k] for k in part if k != key}) for key in part}
@@ -194,7 +212,7 @@ def edited(report: Report) -> Iterator[tuple[str, Report]]:
                 for cell in ("text", None, 0.5):
                     changed[f"{key} {cell}"] = Table({**row, key: cell} for row in part)
         for what, found in changed.items():
-            yield f"{name} {what}", replace(report, statistics={**others, name: found})
+            yield f"{name} {what}", with_parts(report, report.tensors, {**others, name: found})
 
 
 SAVED: list[tuple[str, dict[str, Any]]] = [
@@ -365,9 +383,10 @@ def test_a_store_of_many_statistics_fits_a_screen(num_rows: int, num_failed: int
         "results",
         {"store": "runs/" * 30, "where": [], "group_by": ["experiment"]},
         ENVIRONMENT,
-        statistics={"summary": Table(rows), **({"failed": Table(failed)} if failed else {})},
+        result=result_of(
+            "results", {"summary": Table(rows), **({"failed": Table(failed)} if failed else {})}
+        ),
         notes=("216 runs are done, 0 failed.", "A long note " * 12),
-        kind="results",
     )
     text = shown("table", [report], width=80)
     lines = text.splitlines()

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import CenteredNorm, Normalize
 
+from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
 from tests.running import run
 from tests.views.terminal.screens import cells_of, halves, width_of
@@ -80,14 +81,17 @@ CASES = {
             "curve_logits": NamedTensor(("point",), np.linspace(-3, 3, 61)),
             "curve_weights": NamedTensor(("point",), 1 / (1 + np.exp(-np.linspace(-3, 3, 61)))),
         },
-        statistics={
-            "sharpness": Table(
-                [
-                    {"factor": 1, "softmax": [0.2, 0.2, 0.3, 0.2, 0.1]},
-                    {"factor": 8, "softmax": [0.03, 0.0, 0.16, 0.0, 0.81]},
-                ]
-            )
-        },
+        result=result_of(
+            "",
+            {
+                "sharpness": Table(
+                    [
+                        {"factor": 1, "softmax": [0.2, 0.2, 0.3, 0.2, 0.1]},
+                        {"factor": 8, "softmax": [0.03, 0.0, 0.16, 0.0, 0.81]},
+                    ]
+                )
+            },
+        ),
     ),
     "vectors": made("norm", "", {"input": NamedTensor(("batch", "dim"), numbers(32, 12))}),
 }
@@ -298,7 +302,11 @@ def test_blocks_of_a_streamed_run_are_labelled_by_position() -> None:
     entropy = Tensors(entropy=NamedTensor(("query",), np.ones(10)))
     tensor = NamedTensor(("query_block", "key_block"), maps)
     report = Report(
-        "self", {}, {}, tensors={"pooled_max": tensor}, statistics={"rows": entropy, "keys": received}
+        "self",
+        {},
+        {},
+        tensors={"pooled_max": tensor},
+        result=result_of("", {"rows": entropy, "keys": received}),
     )
     text = shown("heatmap", [report], width=80)
     assert "block maxima (query block × key block): each cell the largest of 3 × 3 weights" in text
@@ -331,7 +339,9 @@ def test_curves_are_line_charts() -> None:
 
 
 def test_a_report_without_matrix_or_curve_says_so() -> None:
-    text = shown("heatmap", [Report("self", {}, {}, statistics={"scores": Numbers(mean=1.0)})], width=80)
+    text = shown(
+        "heatmap", [Report("self", {}, {}, result=result_of("", {"scores": Numbers(mean=1.0)}))], width=80
+    )
     assert "--format table" in text
 
 
