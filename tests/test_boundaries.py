@@ -135,18 +135,19 @@ def test_rooms_import_along_the_arrows() -> None:
 
 # What pages import of measure beside the library: a list that only becomes shorter.
 MEASURED_BY_PAGES = {
-    # One run of a model serves many texts of a batch, with maps and pictures beside the statistics.
+    # One run of a model serves many texts of a batch, each with settings, maps and pictures of its own; what
+    # the library gives of a survey is one text's statistics.
     ("heads", "heads"),
     ("heads", "head_numbers"),
     ("heads", "looks"),
-    ("browse", "heads"),
-    ("model_attention", "looks"),
+    # Heads give nothing while one layer is taken of all texts of a batch, and the run ends with that layer;
+    # the library's `layers` is of one text, and of a model as it is.
     ("model_attention", "removal"),
-    # A survey in a store is summed without the packages of models, which the library needs.
+    # A survey in a store is summed, and saved reports are compared, without transformers, which the library
+    # imports at once.
     ("surveys", "patterns"),
-    # So are saved reports compared.
     ("diff", "differences"),
-    # Who sees whom, as a report states it.
+    # Who sees whom in a layer, as a report states it.
     ("attention", "masks"),
     ("model_attention", "masks"),
     # A recording measures while a program runs; its report is made of what there is then.
