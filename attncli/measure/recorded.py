@@ -68,6 +68,26 @@ class NeighbourPatterns(Patterns):
         has_key = torch.stack([(key >= self.first_key) & (key < count) & (key >= 0) for key in keys])
         return has_key.expand(num_texts, -1, -1)
 
+    def mass(
+        self,
+        weights: Float[Tensor, "text head query key"],
+        texts: slice,
+        queries: slice,
+        keys: slice,
+    ) -> Float[Tensor, "text head pattern"]:
+        """Sums of diagonals, and of the first columns."""
+        sums = []
+        for name in self.names:
+            if name == FIRST_FOUR:
+                on_pattern = weights[..., : max(0, 4 - keys.start)].sum(dim=-1)
+            else:
+                offset = OF_NEIGHBOURS[name]
+                on_pattern = weights.diagonal(queries.start + offset - keys.start, -2, -1)
+                first = max(keys.start, queries.start + offset)
+                on_pattern = on_pattern[..., max(0, self.first_key - first) :]
+            sums.append(on_pattern.sum(dim=-1))
+        return torch.stack(sums, dim=-1)
+
 
 class MeasuredCall(NamedTuple):
     """The statistics of one call, those of its rows without their first key, and the rows behind both."""
