@@ -22,16 +22,8 @@ from attncli.commands.surveys import (
     report_of_totals,
     sinks_of,
 )
-from attncli.measure.heads import (
-    HeadOptions,
-    Surveyed,
-    SurveyedLayers,
-    check_reading,
-    head_numbers,
-    head_totals,
-    stacks_of,
-    surveyed,
-)
+from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
+from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
