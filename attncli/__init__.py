@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from attncli.models.loading import open_model
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_probe, read_text, words_of_characters
+    from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
     from attncli.runs.watching import Watch
 
@@ -44,6 +45,7 @@ __version__ = "0.3.0"
 __all__ = [
     "AttentionStatistics",
     "NotebookReport",
+    "Recording",
     "Report",
     "UserError",
     "Watch",
@@ -60,10 +62,12 @@ __all__ = [
     "head_edges",
     "heads",
     "layers",
+    "layers_of",
     "open_model",
     "read_picture",
     "read_probe",
     "read_text",
+    "record",
     "relations",
     "retrieving_heads",
     "run",
@@ -95,12 +99,15 @@ _OF_MODELS = {
 _MODULES = {
     "AttentionStatistics": "core.attention_statistics",
     "NotebookReport": "api",
+    "Recording": "recording",
     "Report": "report",
     "UserError": "errors",
     "attention_statistics": "measure.own_tensors",
     "changed_heads": "measure.differences",
     "head_differences": "measure.differences",
     "heads": "api",
+    "layers_of": "recording",
+    "record": "recording",
     "run": "api",
     **_OF_MODELS,
 }

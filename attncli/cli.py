@@ -44,7 +44,8 @@ if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is cal
 
 HELP = """Where each token looks: in a sentence, in heads of models, in many runs.
 
-attn alone shows a trained head; attn COMMAND --help-all shows every flag.
+attn alone shows a trained head; attn COMMAND --help-all shows every flag;
+attn info has versions, plugins and schemas.
 """
 
 
@@ -56,17 +57,20 @@ class CommandRow(NamedTuple):
     group: str
 
 
+UNLISTED = "About attn"
+"""The group of what answers no question: the words above name it."""
 COMMANDS = {
     "lesson": CommandRow("Short lessons, which run in the terminal", "lesson", "Learn"),
     **{name: CommandRow(row.summary, "experiment", row.group) for name, row in EXPERIMENTS.items()},
     "heads": CommandRow(EXPERIMENTS["heads"].summary, "experiment:heads_command", "Models"),
     "watch": CommandRow("Heads over the steps of a training run", "watch", "Models"),
+    "record": CommandRow("Heads of any PyTorch program, while it runs", "record", "Models"),
     "show": CommandRow("A saved report, or weights from another tool, in any view", "show", "See"),
     "diff": CommandRow("Two experiments or saved reports side by side", "diff", "See"),
     "browse": CommandRow("Look through heads and tokens in the terminal", "browse", "Models"),
     "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
     "results": CommandRow("What a batch has kept: a summary, or every value", "results", "Many runs"),
-    "info": CommandRow("Versions, plugins, and the schemas of files", "info", "Many runs"),
+    "info": CommandRow("Versions, plugins, and the schemas of files", "info", UNLISTED),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
 FORMER = {
@@ -105,15 +109,19 @@ class CommandWithExamples(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Typer's, with `--head_dim` for `--head-dim`; a mistake in the form of the line is explained."""
-        if any(arg.startswith("--") and "_" in arg for arg in args):
+        typed, program = [*args], list[str]()
+        if not ctx.allow_interspersed_args:
+            from attncli.commands.mistakes import split_before_program
+
+            typed, program = split_before_program(args, _flags(self))
+        if any(arg.startswith("--") and "_" in arg for arg in typed):
             from attncli.commands.mistakes import hyphenated
 
-            args = hyphenated(args, _flags(self))
-        typed = [*args]
+            typed = hyphenated(typed, _flags(self))
         try:
-            parsed = super().parse_args(ctx, args)
+            parsed = super().parse_args(ctx, [*typed, *program])
         except typer.TyperException as error:
-            if not typed:  # it shows the help
+            if not typed and not program:  # it shows the help
                 raise
             from attncli.commands.mistakes import explained
 
@@ -330,7 +338,7 @@ def _typer_command(command: "Command") -> Any:
         cls=CommandWithExamples,
         help=f"{command.summary}.",
         no_args_is_help=any(parameter.required for parameter in command.parameters),
-        context_settings=HELP_NAMES,
+        context_settings={**HELP_NAMES, "allow_interspersed_args": not command.runs_program},
     )(call)
     made: Any = typer.main.get_command(app)
     made.examples = command.examples

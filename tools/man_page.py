@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attncli import __version__, errors
-from attncli.cli import COMMAND_GROUPS, COMMANDS, HELP, NAME_WIDTH, build_app
+from attncli.cli import COMMAND_GROUPS, COMMANDS, HELP, NAME_WIDTH, UNLISTED, build_app
 
 PAGE = Path(__file__).parent.parent / "docs" / "attn.1"
 SPECIAL = {"\\": r"\e", "-": r"\-", "'": r"\(aq", "^": r"\(ha", "~": r"\(ti", "`": r"\(ga"}
@@ -77,11 +77,11 @@ def man_page() -> str:
     lines += [".SH SYNOPSIS", ".B attn", ".RI [ COMMAND ]", ".RI [ OPTIONS ]"]
     lines += [".SH DESCRIPTION", _line(summary), ".PP", _line(more)]
     lines.append(".SH COMMANDS")
-    for group in COMMAND_GROUPS:
+    for group in (*COMMAND_GROUPS, UNLISTED):
         lines.append(f'.SS "{_text(group)}"')
         lines += _entries({name: row.summary for name, row in COMMANDS.items() if row.group == group})
     lines.append(".SH EVERYDAY OPTIONS")
-    for group in COMMAND_GROUPS:
+    for group in (*COMMAND_GROUPS, UNLISTED):
         for name, row in COMMANDS.items():
             if row.group == group:
                 lines += _command(name, app.get_command(None, name))

@@ -10,8 +10,9 @@ A block marked `console slow` holds commands on SmolLM2, which lies in the folde
 the folder `dinov2` with coffee.png beside it: this tool runs them, tests do not. Copies of these two, from
 tools/dinov2_attention.py and scikit-image, are looked for in .venv/checkpoints.
 
-The blocks marked `python` of docs/python.md and of README.md are one program each. What a block prints stands
-in a block marked `text` below it; `my-model` is the folder of the tiny model that comes with attn.
+The blocks marked `python` of README.md, docs/python.md and docs/record.md are one program a page. What a
+block prints stands in a block marked `text` below it; `my-model` is the folder of the tiny model that comes
+with attn.
 """
 
 import fcntl
@@ -37,7 +38,7 @@ ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "attncli" / "data" / "lessons"
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(LESSONS.glob("*.md"))]
 BLOCK = re.compile(r"(```console( slow)?\n)(.*?)(```)", re.DOTALL)
-PYTHON_PAGES = [ROOT / "README.md", ROOT / "docs" / "python.md"]
+PYTHON_PAGES = [ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "record.md"]
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n.*?```\n)?", re.DOTALL)
 RUN_BLOCKS = """
 import contextlib, io, json, sys
@@ -211,7 +212,7 @@ def both_outputs_of(command: str, folder: str) -> str:
 
 def runs_again(command: str) -> bool:
     """Whether it may run in a pipe, too: what writes a file would find the file."""
-    return bool(PLAIN.fullmatch(command)) and " -o " not in command
+    return bool(PLAIN.fullmatch(command)) and not {"-o", "--copy"} & {*command.split()}
 
 
 def refreshed(text: str, *, quick: bool = False, slow: bool = False, in_a_pipe: Container[str] = ()) -> str:

@@ -110,20 +110,15 @@ class OpenModel:
         """What each head does on a text, or on the probe."""
         from torch import Generator
 
-        from attncli.commands.heads import options_of, read, report_of_text, with_kind_of_maps
-        from attncli.measure.heads import surveyed
+        from attncli.commands.heads import read, report_each
         from attncli.models.loading import measuring
-        from attncli.models.pretrained import reader_of
 
-        spec = self.spec
-        self.reading = read(spec, texts, self.pretrained, Generator().manual_seed(spec.seed))
+        spec, pretrained = self.spec, self.pretrained
+        self.reading = read(spec, texts, pretrained, Generator().manual_seed(spec.seed))
         self.text = texts.text or ""
-        spec = with_kind_of_maps(spec, self.reading)
-        options = replace(options_of(spec), whole_tokens=WHOLE_TOKENS)
-        reader = reader_of(self.pretrained, self.reading)
-        with measuring(self.pretrained.name, self.pretrained.whole):
-            survey = surveyed(reader, [self.reading], options, ablate=spec.ablate)
-        return report_of_text(spec, self.reading, survey, 0, reader)
+        with measuring(pretrained.name, pretrained.whole):
+            (report,) = report_each([spec], [self.reading], pretrained, None, whole_tokens=WHOLE_TOKENS)
+        return report
 
     def look(self, text: str) -> Report:
         """The survey of another text, which is the model's from now on."""

@@ -160,6 +160,7 @@ class Command:
     """A command: `run` takes the values of its parameters by their names, and gives the exit code (None: 0).
 
     Where it `runs_commands`, `run` takes `attn`, too: what runs a command line and gives its exit code.
+    Where it `runs_program`, all that follows the first word that is no flag, or `--`, is the program's.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Command:
     parameters: Sequence[Parameter]
     examples: Sequence[str]
     runs_commands: bool = False
+    runs_program: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", with_other_names(self.parameters))

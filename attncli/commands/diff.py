@@ -16,6 +16,7 @@ from attncli.errors import UserError, nearest
 from attncli.plain_text import counted
 from attncli.records.changes import ReportDifferences, StatisticPair
 from attncli.records.columns import Records
+from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.runs.store_files import is_store_name
 from attncli.settings import SPECS
@@ -128,7 +129,7 @@ DIFFERENT_MAPS = [{"cross", "encoder"}, {"cross", "decoder"}, {"cross", "self"},
 
 def _mapped_stack(report: Report) -> str:
     """The stack that the maps of a survey are of, as STACKS names it; empty where there are none."""
-    kind = str(report.spec.get("maps")) if report.experiment == "heads" else ""
+    kind = str(report.spec.get("maps")) if isinstance(report.result, HeadSurvey) else ""
     is_of_decoder = kind == "self" and any(place.stack == "decoder" for place in places_of(report, None))
     return "decoder" if is_of_decoder else kind if kind in STACKS else ""
 

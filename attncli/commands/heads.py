@@ -22,16 +22,8 @@ from attncli.commands.surveys import (
     report_of_totals,
     sinks_of,
 )
-from attncli.measure.heads import (
-    HeadOptions,
-    Surveyed,
-    SurveyedLayers,
-    check_reading,
-    head_numbers,
-    head_totals,
-    stacks_of,
-    surveyed,
-)
+from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
+from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
@@ -95,12 +87,16 @@ def report_each(
     readings: Sequence[Reading],
     pretrained: Pretrained,
     progress: Callable[[float], None] | None,
+    *,
+    whole_tokens: int | None = None,
 ) -> list[Report]:
-    """The survey of each of some texts of equal counts."""
+    """The survey of each of some texts of equal counts; of up to `whole_tokens` with whole maps of heads."""
     specs = [with_kind_of_maps(spec, readings[0]) for spec in specs]
-    first = specs[0]
+    first, options = specs[0], options_of(specs[0])
+    if whole_tokens is not None:
+        options = replace(options, whole_tokens=whole_tokens)
     pretrained = reader_of(pretrained, readings[0])
-    run = surveyed(pretrained, readings, options_of(first), ablate=first.ablate, progress=progress)
+    run = surveyed(pretrained, readings, options, ablate=first.ablate, progress=progress)
     return [
         report_of_text(spec, reading, run, text, pretrained)
         for text, (spec, reading) in enumerate(zip(specs, readings, strict=True))

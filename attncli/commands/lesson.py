@@ -1,5 +1,6 @@
 """The lessons that come with the package: Markdown pages, read as prose and commands."""
 
+import os
 import re
 import shlex
 import sys
@@ -187,6 +188,17 @@ class Captured(StringIO):
 
 
 @contextmanager
+def same_python() -> Iterator[None]:
+    """Programs of a lesson run in the Python that runs attn: it has torch."""
+    path = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{path}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = path
+
+
+@contextmanager
 def no_input() -> Iterator[None]:
     """Commands of a lesson read no input and wait for no key: input is for the lesson itself."""
     stdin, sys.stdin = sys.stdin, StringIO()
@@ -235,7 +247,7 @@ def run_lesson(page: Lesson, attn: Attn) -> int:
     is_walked, is_terminal = can_walk(), sys.stdout.isatty()
     display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
     codes: list[int] = []
-    with TemporaryDirectory() as folder, chdir(folder):
+    with TemporaryDirectory() as folder, chdir(folder), same_python():
         pages = pages_of(page, display, codes, attn)
         if is_walked:
             num_commands = sum(isinstance(part, CommandLine) for part in page.parts)
@@ -257,7 +269,7 @@ def run(which: str | None, copy: str | None, attn: Attn) -> int:
         columns = width(sys.stdout.isatty()) or TEXT_WIDTH
         for each in lessons():
             print(fill(f"{each.number:>2}  {each.title}", columns, subsequent_indent=" " * 4))
-        print("\nNext: attn lesson 1")
+        print("Next: attn lesson 1")  # all of it on a screen of 24 lines
     return DONE
 
 

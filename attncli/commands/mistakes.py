@@ -115,6 +115,14 @@ def hyphenated(args: Sequence[str], flags: Collection[str]) -> list[str]:
     return spelled
 
 
+def split_before_program(args: Sequence[str], flags: Flags) -> tuple[list[str], list[str]]:
+    """The words of a command, and those of the program that it runs, which begin with `--` or no flag."""
+    place = 0
+    while place < len(args) and args[place].startswith("-") and args[place] != "--":
+        place += 1 if flags.get(args[place]) is None else 2
+    return [*args[:place]], [*args[place:]]
+
+
 def check_values(args: Sequence[str], flags: Flags) -> None:
     """Raise UserError for `--causal true`, whose `true` would become the text, and `--needle --model`."""
     for flag, value in pairwise(takewhile(lambda arg: arg != "--", args)):

@@ -16,7 +16,6 @@ from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
 from attncli.core.summaries import moments
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.looks import look_queries
 from attncli.measure.masks import mask_of, scale_of
 from attncli.measure.removal import AblatedHeads
 from attncli.models.architectures import output_projection
@@ -32,7 +31,7 @@ from attncli.models.pretrained import (
     words_of_characters,
 )
 from attncli.models.side_by_side import of_this_run
-from attncli.models.token_names import check_tokens_named, token_named
+from attncli.models.token_names import check_tokens_named, positions_that_look, token_named
 from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
 from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
@@ -207,7 +206,7 @@ def report_each(
         context = reading.context.tokens if spec.reads_context and reading.context else ()
         read = Texts(reading.text.tokens, context, token_spelling=spelling)
         if spec.image is not None:
-            queries = look_queries(spec.looking_tokens(), reading.text, pretrained) or []
+            queries = positions_that_look(spec.looking_tokens(), reading.text, pretrained) or []
             resolved = resolved.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
         said, pictures = [*notes, *whole.left_out_notes()], pictures_of(reading)
         reports.append(build_report(resolved, read, tensors, result, said, pictures=pictures))

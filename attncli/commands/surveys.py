@@ -26,8 +26,11 @@ from attncli.runs.connection import Damaged
 from attncli.runs.reading import Reader, differing_settings
 from attncli.runs.stored_columns import SurveyColumn, survey_columns_of
 from attncli.settings.heads import HeadsSpec
+from attncli.settings.record import RecordSpec
 from attncli.settings.text import Texts
 
+SURVEYS = ("heads", RecordSpec.experiment)
+"""The experiments whose runs are surveys of heads."""
 SINK_THRESHOLD = 0.3
 PROBE_NOTE = (
     "The probe is [BOS] + r + r with r random tokens; a head that finds what came after the first copy is an "
@@ -141,7 +144,7 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()
-        if settings.get("experiment") == "heads" and not any(map(settings.get, ("texts", "relations")))
+        if settings.get("experiment") in SURVEYS and not any(map(settings.get, ("texts", "relations")))
     }
     if not surveys:
         raise UserError(
@@ -159,8 +162,11 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
             asked = ", ".join(f"{key} {value}" for key, value in choice.items())
             others = f"; it has {listed}" if listed else ""
             raise UserError(f"--store: {path} has no survey of {asked}{others}")
+        several = f"--store: {path} has {len(chosen)} surveys ({listed})"
+        if not differing.keys() <= HeadsSpec.model_fields.keys():
+            raise UserError(f"{several}: attn results {path} shows them side by side")
         flags = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
-        raise UserError(f"--store: {path} has {len(chosen)} surveys ({listed}): choose one by {flags}")
+        raise UserError(f"{several}: choose one by {flags}")
     ((number, settings),) = chosen.items()
     return number, settings
 
@@ -234,9 +240,13 @@ def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: M
     ]
     read = {"texts": str(path), "sentence": None, "context": None}
     known = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}
+    name = ""
+    if settings["experiment"] == RecordSpec.experiment:
+        name = str(settings.get("program"))
+        known = {"model": name}
     try:
         HeadsSpec.model_construct(**known).model_dump(warnings="error")
     except PydanticSerializationError:
         raise Damaged("the settings of its survey are damaged") from None
     complete = HeadsSpec.model_construct(**{**known, **read, **shown})
-    return report_of_totals(complete, totals, Path(str(complete.model_source())).name, notes)
+    return report_of_totals(complete, totals, name or Path(str(complete.model_source())).name, notes)

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attncli.core.engines import attend
@@ -23,20 +22,23 @@ from attncli.core.layer import (
 from attncli.core.names import HEAD_PATTERNS, LOOKED_AT
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights, side_by_side
 from attncli.errors import UserError, refuse_bytes
+from attncli.measure.head_numbers import (
+    HeadNumbers,
+    SurveyedLayers,
+    head_numbers,
+    heads_of_layers,
+    numbers_of_texts,
+    stacks_of,
+)
 from attncli.measure.looks import FirstLooks, HeadLooks, HeadMaps, LastNorms
 from attncli.measure.masks import mask_of, mask_of_rollout
 from attncli.measure.patterns import (
     HeadTotals,
     LayerPlace,
-    NumbersByName,
     RestOfText,
     SurveyedText,
-    head_scores,
     head_table,
-    joined_numbers,
-    one_key,
     patterns_by_stack,
-    rows_of_patterns,
     wanted_scores,
     without_first_key,
 )
@@ -60,7 +62,6 @@ from attncli.records.surveys import (
     NAMING,
     LookedAtKey,
     RestOfHead,
-    Stack,
 )
 from attncli.records.values import Mask
 
@@ -202,39 +203,8 @@ class MarkedTexts:
         return Marks(*marks.to(self.pretrained.device))
 
 
-class SurveyedLayer(NamedTuple):
-    """The place of a layer, what was computed for its heads, and the norms of their values if asked for."""
-
-    place: LayerPlace
-    computed: Computed
-    norms: Float[Tensor, "text head"] | None
-
-
 ROUNDING = 1e-3
 """By how much what W_O takes may differ from the heads, relative to the largest entry."""
-
-
-@dataclass
-class SurveyedLayers:
-    """What was found about each layer, and what was wanted of each stack."""
-
-    layers: list[SurveyedLayer] = field(default_factory=list)
-    wanted: dict[str, Wanted] = field(default_factory=dict)
-    norms: LastNorms | None = None
-
-    def keep(self, place: LayerPlace, computed: Computed, norms: Tensor | None) -> None:
-        """Keep what the statistics of the heads of a layer need."""
-        kept = Computed(
-            computed.rows,
-            computed.sums,
-            visible=computed.visible,
-            received_mass=computed.received_mass,
-            pattern_mass=computed.pattern_mass,
-            nothing_left=computed.nothing_left,
-            top_keys=computed.top_keys,
-            top_weights=computed.top_weights,
-        )
-        self.layers.append(SurveyedLayer(place, kept, norms))
 
 
 class Survey:
@@ -403,62 +373,6 @@ def _is_near(ours: Tensor, theirs: Tensor) -> bool:
     return bool((ours - theirs).abs().max() <= rounding * theirs.abs().max())
 
 
-class HeadNumbers(NamedTuple):
-    """The statistics of the heads of a layer, and the key with the most weight of each."""
-
-    names: tuple[str, ...]
-    values: Float[Tensor, "text head statistic"]
-    keys: Int[Tensor, "text head"]
-
-
-def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
-    """Every statistic of every layer; those of layers of the same stack and shapes are computed together."""
-    alike: dict[tuple[str, torch.Size], list[int]] = {}
-    for number, layer in enumerate(survey.layers):
-        assert layer.computed.sums is not None
-        alike.setdefault((layer.place.stack, layer.computed.sums.shape), []).append(number)
-    by_layer: dict[int, HeadNumbers] = {}
-    for (stack, _), places in alike.items():
-        computed = [survey.layers[place].computed for place in places]
-        mass, keys = one_key(computed, survey.wanted[stack])
-        scores = head_scores(computed, survey.wanted[stack]) | {"one_key_mass": mass}
-        if survey.norms is not None:
-            scores["high_norm_mass"] = _high_norm_mass(computed, survey.norms)
-        norms = [norm for place in places if (norm := survey.layers[place].norms) is not None]
-        numbers = ({"value_norm": torch.stack(norms)} if norms else {}) | scores
-        values = torch.stack(list(numbers.values()), dim=-1)
-        for place, *of_layer in zip(places, values, keys, strict=True):
-            by_layer[place] = HeadNumbers(tuple(numbers), *of_layer)
-    return [by_layer[place] for place in range(len(survey.layers))]
-
-
-def _high_norm_mass(layers: Sequence[Computed], norms: LastNorms) -> Float[Tensor, "layer text head"]:
-    """mean_i sum_j p_ij over the patches j with a high norm; NaN where no norms are known."""
-    received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
-    are_high = norms.are_high()
-    if are_high is None:
-        return torch.full_like(received[..., 0], torch.nan)
-    num_rows = torch.stack([layer.seeing.sum(dim=-1) for layer in layers])
-    on_high = received * are_high.to(received).unsqueeze(1)
-    return on_high.sum(dim=-1) / num_rows.unsqueeze(-1)
-
-
-def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
-    """For each stack the rows of a text that each statistic is a mean of; its layers see the same rows."""
-    stacks: dict[str, Stack] = {}
-    for layer in survey.layers:
-        name, computed = layer.place.stack, layer.computed
-        wanted = survey.wanted[name]
-        if name not in stacks:
-            assert wanted.patterns is not None and computed.visible is not None
-            counts = rows_of_patterns(computed, wanted)[text].tolist()
-            num_rows = dict.fromkeys(("sink_mass", "one_key_mass"), int(computed.seeing[text].sum()))
-            num_rows["normalized_entropy"] = int((computed.visible[text] > 1).sum())
-            num_rows |= dict(zip(wanted.patterns.names, counts, strict=True))
-            stacks[name] = Stack(name, num_rows, bool(wanted.patterns.marks.special[text, 0]))
-    return stacks
-
-
 OF_COPIES = ("induction", "duplicate token")
 """The patterns that compare a token with its earlier copy, which in a probe is always as far away."""
 
@@ -505,31 +419,16 @@ def at_any_distance(surveyed: SurveyedLayers, shorter: SurveyedLayers | None) ->
     return judged
 
 
-def _layers(surveyed: SurveyedLayers, numbers: Sequence[HeadNumbers]) -> list[tuple[LayerPlace, int]]:
-    """Where each layer is, and how many heads it has."""
-    return [
-        (layer.place, of_layer.values.shape[1])
-        for layer, of_layer in zip(surveyed.layers, numbers, strict=True)
-    ]
-
-
-def _numbers_of_texts(numbers: Sequence[HeadNumbers]) -> Iterator[NumbersByName]:
-    """The statistics of all heads, text by text."""
-    of_layers = [(layer.names, layer.values.double().numpy(force=True)) for layer in numbers]
-    for text in range(len(of_layers[0][1])):
-        yield joined_numbers([(names, values[text]) for names, values in of_layers])
-
-
 def surveyed_texts(survey: Survey) -> list[SurveyedText]:
     """The heads of each text, in the order of the layers, and what they do."""
     shorter = survey.shorter
     numbers = at_any_distance(survey.found, None if shorter is None else shorter.found)
-    layers = _layers(survey.found, numbers)
+    layers = heads_of_layers(survey.found, numbers)
     of_heads = [place.stack for place, count in layers for _ in range(count)]
     keys = torch.cat([of_layer.keys for of_layer in numbers], dim=1).numpy(force=True)
     rests = None if survey.rest is None else [*rest_of_texts(survey)]
     texts = []
-    for text, by_name in enumerate(_numbers_of_texts(numbers)):
+    for text, by_name in enumerate(numbers_of_texts(numbers)):
         stacks = stacks_of(survey.found, text)
         rest = None if rests is None else rests[text]
         patterns = patterns_by_stack(of_heads, by_name, stacks)
@@ -570,8 +469,10 @@ def rest_of_texts(survey: Survey) -> Iterator[RestOfText]:
     """What names the patterns of the heads of each text without its first key, in the order of the layers."""
     assert survey.rest is not None
     numbers = at_any_distance(survey.rest, None if survey.shorter is None else survey.shorter.rest)
-    of_heads = [(place, head) for place, count in _layers(survey.rest, numbers) for head in range(count)]
-    for text, by_name in enumerate(_numbers_of_texts(numbers)):
+    of_heads = [
+        (place, head) for place, count in heads_of_layers(survey.rest, numbers) for head in range(count)
+    ]
+    for text, by_name in enumerate(numbers_of_texts(numbers)):
         heads = RestOfHead.table(
             stack=[place.stack for place, _ in of_heads],
             layer=np.array([place.layer for place, _ in of_heads]),

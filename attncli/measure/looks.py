@@ -20,10 +20,10 @@ from attncli.errors import UserError, refuse_bytes
 from attncli.measure.masks import mask_of, mask_of_blocks, mask_of_layers
 from attncli.models.architectures import BLOCK
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import CLS, Corners, ModelText, Pretrained, Reading, texts_of_stack
+from attncli.models.pretrained import Corners, Pretrained, Reading, texts_of_stack
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import TextLine
-from attncli.models.token_names import positions_named
+from attncli.models.token_names import positions_named, positions_that_look
 from attncli.records.values import Mask
 
 BYTES_PER_MEAN_WEIGHT = 12
@@ -39,15 +39,6 @@ def by_layer(layers: dict[int, Tensor]) -> Float[npt.NDArray[np.float32], "layer
     return stacked
 
 
-def look_queries(asked: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
-    """The tokens that heads look from: those asked for, else [CLS]; None for all of them, the mean of which
-    is taken.
-    """
-    is_picture = text.seen is not None and text.seen.places is not None
-    names = asked or ((CLS,) if is_picture and CLS in text.tokens else ())
-    return [*positions_named(names, text, pretrained)] or None
-
-
 class HeadLooks:
     """Takes the layers of one stack, and keeps what each head looks at from some tokens of a text: the mean
     of their rows. With `has_rollout` how that adds up over the layers, too.
@@ -59,7 +50,7 @@ class HeadLooks:
         self.text = text
         self.kind = "self" if reading.context is None else "cross"
         self.of_text = reading.text
-        self.queries = look_queries(asked, reading.text, pretrained)
+        self.queries = positions_that_look(asked, reading.text, pretrained)
         self.has_rollout = not pretrained.has_decoder
         self.looks: dict[int, Float[Tensor, "head key"]] = {}
         self.means: list[Float[Tensor, "query key"]] = []

@@ -19,6 +19,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.engines import FusedAttention, attend
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
+from attncli.core.mask_tensors import HIDDEN_BY_A_HEAD, HIDES, parts_of_mask
 from attncli.core.process import SharedChange
 from attncli.core.row_tiles import TILE, GivenWeights
 from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack
@@ -398,7 +399,7 @@ def _attend_and_hand_over(
         causal = bool(causal) and num_queries > 1 and attention_mask is None
         visibility = Visibility(num_queries, num_keys, causal=causal)
         if attention_mask is not None:
-            visibility, added = _parts_of_mask(attention_mask, num_queries, num_keys)
+            visibility, added = parts_of_mask(attention_mask, num_queries, num_keys)
             bias = added if bias is None or added is None else bias + added
     layer = AttentionLayer(
         query,
@@ -426,27 +427,6 @@ def _numbers_of_mask(mask: Tensor) -> Tensor:
         return mask
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, HIDDEN_BY_A_HEAD)
 
-
-def _parts_of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    """A model's mask, split into the keys that it hides from all heads alike and the numbers to add."""
-    hidden = ~mask if mask.dtype == torch.bool else mask <= HIDES
-    bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
-    bias = bias if bias is not None and bias.any() else None
-    from_all = hidden.all(dim=1)
-    by_a_head = hidden & ~from_all.unsqueeze(1)
-    if by_a_head.any():
-        floor = torch.zeros(hidden.shape, device=mask.device).masked_fill(by_a_head, HIDDEN_BY_A_HEAD)
-        bias = floor if bias is None else bias + floor
-    seen = ~from_all.expand(-1, num_queries, num_keys)
-    if seen.all():
-        return Visibility(num_queries, num_keys), bias
-    return Visibility(num_queries, num_keys, rule=lambda i, j: seen[:, i][:, :, j]), bias
-
-
-HIDES = -1e4
-"""What hides a key where a mask adds it, or less: the smallest of a dtype, -1e9, -10,000."""
-HIDDEN_BY_A_HEAD = -1e30
-"""What hides an entry from some heads alone, as a number to add to its score."""
 
 AttentionInterface.register(NAME, _attend_and_hand_over)
 AttentionMaskInterface.register(NAME, seen_keys)

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from attncli.core.names import position_among, the_one_position, token_positions
 from attncli.errors import UserError, nearest
-from attncli.models.pretrained import ModelText, Pretrained
+from attncli.models.pretrained import CLS, ModelText, Pretrained
 from attncli.plain_text import readable_token
 
 POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
@@ -34,6 +34,13 @@ def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretraine
         with suppress(ValueError):
             names_of |= dict.fromkeys(_positions_of(name, text, pretrained), name)
     return dict(sorted(names_of.items()))
+
+
+def positions_that_look(names: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
+    """The tokens that heads look from: those named, of a picture else [CLS]; None for the mean of all."""
+    is_picture = text.seen is not None and text.seen.places is not None
+    queries = names or ((CLS,) if is_picture and CLS in text.tokens else ())
+    return [*positions_named(queries, text, pretrained)] or None
 
 
 def check_tokens_named(

@@ -12,6 +12,7 @@ from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffe
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
+from attncli.records.recordings import RecordedHeads
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.steps import HeadInTraining, HeadsInTraining
@@ -32,6 +33,7 @@ KINDS: dict[str, type[Result]] = {
     "pitfalls of one": MistakeComparison,
     "ablate": HeadEffects,
     "heads": HeadSurvey,
+    "record": RecordedHeads,
     "diff of texts": TextDifferences,
     "diff": ReportDifferences,
     "generate": WrittenText,

@@ -309,7 +309,7 @@ def _is_of_plain_texts(rows: Records[GroupSummary], reader: Reader) -> bool:
     """Whether a summary has induction of runs that did not read repeated random tokens."""
     has_induction = any("induction" in re.split("[._]", row.statistic) for row in rows)
     return has_induction and any(
-        settings.get("probe") != "repeated" for settings in reader.settings_in_use().values()
+        settings.get("probe", "repeated") != "repeated" for settings in reader.settings_in_use().values()
     )
 
 
@@ -392,15 +392,18 @@ REPEATED = ("seed",)
 def usual_groups(reader: Reader) -> list[str]:
     """The experiment where there are several, what their runs differ in, and the heads of a model.
 
-    A setting that follows from the others, as head_dim from num_heads, makes no group of its own.
+    A setting that follows from the others, as head_dim from num_heads, makes no group of its own. Of a
+    recording every setting counts.
     """
     used = list(reader.settings_in_use().values())
     names = list(dict.fromkeys(settings["experiment"] for settings in used))
     groups = ["experiment"] if len(names) > 1 else []
     known = [SPECS[name] for name in names if name in SPECS]
     fields = {key: field for spec in known for key, field in spec.model_fields.items()}
-    swept = [key for key in _swept(reader) if key in fields and key not in REPEATED]
-    for key in sorted(swept, key=lambda key: fields[key].default_factory is not None):
+    follows = {key for key, field in fields.items() if field.default_factory is not None}
+    is_recording = len(known) < len(names)
+    swept = [key for key in _swept(reader) if (is_recording or key in fields) and key not in REPEATED]
+    for key in sorted(swept, key=follows.__contains__):
         if _count_groups(used, [*groups, key]) > _count_groups(used, groups):
             groups.append(key)
     return [*groups, *(PLACES if reader.has_layers() else ())] or ["experiment"]

@@ -21,8 +21,11 @@ class StoredColumn(NamedTuple):
 
 StoredColumns = tuple[StoredColumn, ...]
 
-PREFIXES = {"encoder": "encoder.self.", "decoder": "decoder.self.", "cross": "decoder.cross."}
-"""What the names of each stack begin with in a model of several stacks; in others it is nothing."""
+PREFIXES = {"encoder": "encoder.self.", "decoder": "decoder.self.", "cross": "decoder.cross.", "self": ""}
+"""What the names of each stack begin with in a model of several stacks; in others it is nothing.
+
+In a recording self-attention has no name of its own beside cross-attention.
+"""
 OF_REST, ROWS = f"{WITHOUT_FIRST}.", ".rows"
 
 
@@ -58,10 +61,8 @@ def survey_number(name: str) -> SurveyNumber | None:
 
 def stack_and_name(name: str) -> tuple[str, str]:
     """The stack of a number of a survey, and its name without that."""
-    for stack, prefix in PREFIXES.items():
-        if name.startswith(prefix):
-            return stack, name.removeprefix(prefix)
-    return "self", name
+    stack = next(stack for stack, prefix in PREFIXES.items() if name.startswith(prefix))
+    return stack, name.removeprefix(PREFIXES[stack])
 
 
 class SurveyColumn(NamedTuple):

@@ -77,8 +77,8 @@ EXPERIMENTS = {
 
 
 OTHER_COMMANDS = frozenset({
-    "lesson", "watch", "show", "diff", "browse", "batch", "results", "export", "info", "plugins", "config",
-    "report", "help", "version",
+    "lesson", "watch", "record", "show", "diff", "browse", "batch", "results", "export", "info", "plugins",
+    "config", "report", "help", "version",
 })  # fmt: skip
 """Names of the command line that no experiment of a plugin may have."""
 PLUGINS_GROUP = "Plugins"

@@ -269,6 +269,8 @@ def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
 
 def _too_few(row: HeadsOfPattern, report: Report) -> str:
     """A message that a pattern has too few rows, and what would measure it."""
+    if row.pattern in REPEATED and "program" in report.spec and not report.tokens:
+        return "tokens without names: --tokens FILE"
     if report.result_of(HeadSurvey).intervals:
         return "too few rows; more texts measure it"
     num_rows = row.num_rows or 0
@@ -281,7 +283,7 @@ def _too_few(row: HeadsOfPattern, report: Report) -> str:
     count = repeat if is_repeated else rows if not num_rows else f"{rows} only"
     if text_name(report) == "picture":  # its model's own processor says how many patches there are
         return count
-    is_of_tokens = not (report.spec.get("probe") or report.spec.get("words"))
+    is_of_tokens = not any(map(report.spec.get, ("probe", "words", "program")))
     return f"{count}: {'without a text many do' if is_repeated and is_of_tokens else 'use a longer text'}"
 
 
@@ -424,12 +426,16 @@ def _title(report: Report, display: Display) -> Iterator[str]:
     if _is_cut(report) and report.about:
         yield titled(report)
         return
-    sizes = [_size(stack, heads) for stack, heads in _by_stack(survey.heads).items()]
     count = len(report.tokens), token_name(report)
     if survey.texts is not None:
         count = survey.texts.num_texts, text_name(report)
     read = counted(*count)
-    yield plain_text(f"heads: {', '.join([model_name(report), *sizes, read])}")
+    yield plain_text(f"heads: {', '.join([model_name(report), *sizes_of(survey), read])}")
+
+
+def sizes_of(survey: HeadSurvey) -> list[str]:
+    """`6 layers × 12 heads`, of each stack."""
+    return [_size(stack, heads) for stack, heads in _by_stack(survey.heads).items()]
 
 
 def _size(stack: str, of_stack: Records[SurveyedHead]) -> str:

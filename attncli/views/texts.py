@@ -251,9 +251,10 @@ def _num_positions(report: Report, axis: str) -> int:
 
 
 # For reports that no experiment made: weights from another tool.
-OTHER_KEYS = ("file", "array")
+OTHER_KEYS = ("file", "array", "program", "modules", "calls", "grid")
 OTHER_TITLES = {
     "diff": "A and B compared",
+    "record": "The heads of a program",
     "show": "Attention weights",
     "watch": "Heads over the steps of training",
 }

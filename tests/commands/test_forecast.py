@@ -129,6 +129,14 @@ def test_nothing_is_drawn_over_text_that_is_being_written(clock: Clock) -> None:
     assert clock.said.endswith("layer 4 of 30\n")
 
 
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(1310.4, "1,310/s"), (10.0, "10/s"), (9.96, "10/s"), (2.34, "2.3/s"), (0.254, "0.25/s")],
+)
+def test_a_rate_has_two_digits_where_it_is_slow(rate: float, text: str) -> None:
+    assert output.readable_rate(rate) == text
+
+
 def test_shares_are_of_what_is_known_of_the_cost_and_never_fall() -> None:
     told: list[Stage] = []
     work = Work(told.append, 10.0)

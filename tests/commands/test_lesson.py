@@ -109,6 +109,15 @@ def test_every_number_that_a_lesson_quotes_is_in_its_own_output(number: int) -> 
             assert any(f"{value:.{decimals}f}" == text for value in printed), (text, part.text)
 
 
+def test_the_program_of_a_lesson_is_printed_whole_and_runs(attn: Attn) -> None:
+    """With the Python that runs attn, whatever stands on PATH."""
+    (printed,) = (part.text for part in OF_NUMBER[22].parts if isinstance(part, Prose) and part.literal)
+    assert printed == (LESSON_FILES / "own-model.py").read_text().rstrip()
+    ended = attn(["lesson", "own-model"])
+    assert ended.code == 0 and re.search(r"^layer 0 +P +D$", ended.out, re.MULTILINE)
+    assert re.search(r"^0 b +-1\.00 .* 0\.97 ", ended.out, re.MULTILINE)
+
+
 @pytest.mark.parametrize("which", ["1", "residual-stream", "4"])
 def test_a_pipe_gets_all_of_it_at_once(attn: Attn, which: str) -> None:
     ended = attn(["lesson", which])

@@ -72,7 +72,7 @@ def test_flags_that_sources_name_are_flags_of_their_commands() -> None:
         (found[1], flag)
         for path in PACKAGE.rglob("*.py")
         for found in NAMED.finditer(path.read_text(encoding="utf-8"))
-        for flag in FLAG.findall(found[2].partition(" attn ")[0])
+        for flag in FLAG.findall(re.split(r" attn |(?<!\S)-- ", found[2])[0])
         if found[1] in COMMANDS
     }
     assert len(named) > 100

@@ -14,6 +14,7 @@ from dataclasses import replace
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
@@ -31,10 +32,12 @@ from attncli.report import NamedTensor, Report, Table
 from attncli.runs.checkpoints import is_settled, logged_loss
 from attncli.runs.runner import Session
 from attncli.runs.watching import Watch
+from attncli.saved import read_reports
 from attncli.views import Display, load_view
 from attncli.views.matrices import curves_of
+from attncli.views.sections import Elastic, Grid
 from attncli.views.terminal import dotted_lines
-from attncli.views.training_screens import sparkline
+from attncli.views.training_screens import WATCH_SCREEN, LinesOverSteps, sparkline
 from tests.commands.test_walks import terminal
 from tests.conftest import Attn
 
@@ -561,6 +564,26 @@ LINES: list[tuple[Callable[[], str], str]] = [
 @pytest.mark.parametrize(("line", "expected"), LINES)
 def test_a_line_of_blocks_keeps_ends(line: Callable[[], str], expected: str) -> None:
     assert line() == expected
+
+
+def test_lines_over_steps_go_where_there_is_no_room_those_of_a_circuit_last(
+    tmp_path: Path, attn: Attn
+) -> None:
+    file = tmp_path / "steps.json"
+    assert attn(["watch", LEARNED, "-o", str(file)]).code == 0
+    (report,) = read_reports(str(file)).reports
+    (lines,) = (part for part in WATCH_SCREEN.parts if isinstance(part, LinesOverSteps))
+    (elastic,) = lines.sections(report, Display(width=80))
+    assert isinstance(elastic, Elastic)
+    names: list[list[str]] = []
+    for count in range(1, elastic.most + 1):
+        grid, *notes = elastic.of(count)
+        assert isinstance(grid, Grid) and len(grid.label.cells) == count
+        assert len(notes) == (count < elastic.most)
+        names.append(list(grid.label.cells))
+    assert names[3] == ["loss", "largest max score", "P previous token heads", "I induction heads"]
+    assert all({*fewer} < {*more} for fewer, more in pairwise(names))
+    assert len({*names[-1]}) == elastic.most
 
 
 def test_steps_of_another_run_are_never_replaced(

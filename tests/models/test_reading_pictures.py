@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedCo
 
 import attncli
 from attncli.errors import UserError
+from attncli.measure.ablate import Baseline
 from attncli.measure.looks import HIGH_NORM, HeadLooks, LastNorms
 from attncli.models.loading import open_model
 from attncli.models.picture_files import Processing, open_picture
 from attncli.models.picture_reading import read_picture
+from attncli.models.predicted import predicted_reading
 from tests.conftest import Attn
 from tests.model_folders import save_model as save_text_model
 from tools.architecture_sweep import pictures as sweep
@@ -392,6 +395,16 @@ def test_without_a_head_cls_turns_by_a_cosine(folders: dict[str, Path], attn: At
         after = model(reading.inputs["pixel_values"]).last_hidden_state[0]
     expected = 1 - torch.cosine_similarity(before[0], after[0], dim=-1)
     assert row["cls_change"] == pytest.approx(float(expected), abs=1e-5) and row["cls_change"] > 1e-3
+
+
+def test_cls_turns_in_the_output_of_what_reads_the_picture_alone(folders: dict[str, Path]) -> None:
+    pretrained = open_model(folders[REGISTERS])
+    reading = predicted_reading(
+        read_picture(pretrained, folders["picture"]), pretrained, torch.Generator().manual_seed(0)
+    )
+    output = torch.randn(len(reading.text.ids), 3)
+    assert Baseline(output, reading).cls == 0
+    assert Baseline(output, replace(reading, part="language_model")).cls is None
 
 
 # Pictures and words.

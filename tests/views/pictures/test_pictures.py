@@ -166,6 +166,28 @@ def test_an_atlas_has_every_head_of_every_layer_in_its_place() -> None:
         )
 
 
+@pytest.mark.parametrize("num_heads", [1, 2, 6])
+def test_panels_and_their_bar_stand_beside_each_other(num_heads: int) -> None:
+    figure = figure_of(weights(np.random.default_rng(0).uniform(size=(num_heads, 3, 5)), "head"))
+    *panels, bar = figure.axes
+    assert len(panels) == num_heads and all(axes.images for axes in panels)
+    places = [axes.get_position() for axes in panels]
+    assert max(place.x1 for place in places) < bar.get_position().x0
+    assert not any(a.overlaps(b) for a, b in combinations(places, 2))
+
+
+def test_powers_of_ten_on_a_bar_are_far_from_its_ends_and_from_each_other() -> None:
+    for low, high in ((1e-4, 1.0), (9e-5, 0.11), (9e-5, 0.9), (1.1e-9, 0.5)):
+        maps = NamedTensor(("query_block", "key_block"), np.geomspace(low, high, 12).reshape(3, 4))
+        figure = figure_of(Report("self", {}, {}, tensors={"pooled_max": maps}), scale_colors="log")
+        (bar,) = (axes for axes in figure.axes if axes.get_title() == "log")
+        ticks = np.log10(bar.get_yticks())
+        np.testing.assert_allclose(ticks[[0, -1]], np.log10([low, high]))
+        inner = ticks[1:-1]
+        np.testing.assert_allclose(inner, inner.round(), atol=1e-9)
+        assert (np.diff(ticks) > (ticks[-1] - ticks[0]) / 10).all()
+
+
 @pytest.mark.parametrize("num_tokens", [1, 3, 22, 200])
 def test_labels_do_not_touch(num_tokens: int) -> None:
     figure = figure_of(run("self", num_tokens=num_tokens, embed_dim=4))

@@ -313,6 +313,13 @@ def test_blocks_of_a_streamed_run_are_labelled_by_position() -> None:
     assert [line.split()[0] for line in pictures(text, 4)] == ["0-2", "3-5", "6-8", "9"]
 
 
+def test_columns_of_queries_are_numbered_from_the_first_of_them() -> None:
+    tensor = NamedTensor(("head", "query"), RNG.uniform(size=(3, 5)))
+    report = Report("show", {}, {}, tuple("abcdefgh"), tensors={"needle": tensor}, first_query=3)
+    header = next(line for line in shown("heatmap", [report], width=80).splitlines() if " 3 " in line)
+    assert header.split() == ["head", "3", "4", "5", "6", "7"]
+
+
 def test_without_a_terminal_every_number_has_a_cell() -> None:
     values = RNG.uniform(size=(200, 200))
     text = shown("heatmap", [of(values, "query", "key")], width=None)

@@ -1,0 +1,199 @@
+"""Inside a program that `attn record` started: listen from the import of torch on, report at its end.
+
+What a process has heard is written now and then, too, so that one that is killed leaves it; for a store each
+run is, as it ends.
+"""
+
+import atexit
+import json
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from multiprocessing import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.nn.modules.module import register_module_forward_hook
+
+from attncli.errors import UserError
+from attncli.measure.recorded import RecordedRuns, Recorder
+from attncli.models.listening import HeardCall, Listener, reading
+
+if TYPE_CHECKING:
+    from attncli.runs.recorded_runs import WrittenRun
+
+SECONDS_BETWEEN, SHARE = 5.0, 20
+"""A report is written at most so often, and takes at most one part in so many of the time."""
+SETTINGS = "settings.json"
+
+
+def listen(folder: str) -> None:
+    """Listen until the process ends, which then writes its report."""
+    settings = json.loads((Path(folder) / SETTINGS).read_text(encoding="utf-8"))
+    listening = ProcessOfRuns if settings["into_store"] else ProcessOfReport
+    process = listening(settings, Path(folder))
+    process.opened.__enter__()
+    register_module_forward_hook(lambda *_: process.write_if_due())
+    atexit.register(process.end)
+    os.register_at_fork(after_in_child=process.begin_again)
+    # Workers that multiprocessing forks end without Python's own end.
+    util.register_after_fork(process, ListeningProcess.end_with_worker)
+
+
+class ListeningProcess(ABC):
+    """What this process hears; each fork of it begins anew."""
+
+    def __init__(self, settings: dict[str, Any], folder: Path) -> None:
+        self.settings, self.folder = settings, folder
+        listened = {name: settings[name] for name in ("calls", "modules", "heads")}
+        self.listener = Listener(self._take, **listened, all_threads=True)
+        self.opened = self.listener.listening()
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """With nothing heard yet."""
+        self.listener.counts.clear()
+        self.listener.not_heard.clear()
+        self._has_heard, self._is_changed, self._is_over = False, False, False
+        self._due_at, self._wait = float("inf"), SECONDS_BETWEEN
+        self._leave("state", "listening")
+
+    def new_recorder(self, **options: Any) -> Recorder:
+        """A recorder of what the tokens are called, and of other options."""
+        grid = self.settings["grid"]
+        names = self.settings["tokens"]
+        return Recorder(tokens=names, grid=None if grid is None else (grid[0], grid[1]), **options)
+
+    @abstractmethod
+    def keep(self, call: HeardCall) -> None:
+        """Measure a call."""
+
+    @abstractmethod
+    def write(self, *, is_end: bool) -> None:
+        """Leave what was heard so far, or in all."""
+
+    def end_with_worker(self) -> None:
+        """Write the report of a worker as it ends."""
+        util.Finalize(None, self.end, exitpriority=0)
+
+    def _take(self, call: HeardCall) -> None:
+        self.keep(call)
+        self._has_heard = self._is_changed = True
+        self._due_at = min(self._due_at, time.monotonic() + self._wait)
+
+    def write_if_due(self) -> None:
+        """Write what was heard, where the last time is some seconds ago."""
+        if time.monotonic() < self._due_at:
+            return
+        self._due_at, begun = float("inf"), time.monotonic()
+        self._write(is_end=False)
+        self._wait = max(SECONDS_BETWEEN, SHARE * (time.monotonic() - begun))
+
+    def end(self) -> None:
+        """Write the report, once."""
+        if self._is_over:
+            return
+        self._is_over = True
+        with suppress(Exception):  # the program ends as it ends
+            self.opened.__exit__(None, None, None)
+        self._write(is_end=True)
+        self._leave("state", "ended")
+        if issubclass(getattr(sys, "last_type", type(None)), KeyboardInterrupt) and not hasattr(sys, "ps1"):
+            # Python forgets that Ctrl-C ended the program when a text is run, as imports of ours do.
+            with suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
+
+    def _write(self, *, is_end: bool) -> None:
+        """What this process heard, or lines that say why there is nothing."""
+        try:
+            with reading():
+                if not self._has_heard:
+                    self._leave("silent", "\n".join(self.listener.notes()))
+                elif self._is_changed:
+                    self._is_changed = False
+                    self.write(is_end=is_end)
+        except Exception as error:
+            is_ours = isinstance(error, UserError)
+            self._leave("error", str(error) if is_ours else f"{type(error).__name__}: {error}")
+
+    def file(self, suffix: str) -> Path:
+        """A file of this process, by which its parent knows what it is."""
+        rank = os.environ.get("RANK", "")
+        return self.folder / f"{os.getpid()}.{rank if rank.isdecimal() else ''}.{suffix}"
+
+    def _leave(self, suffix: str, text: str) -> None:
+        with suppress(OSError):  # a process may outlive attn and its folder
+            self.file(suffix).write_text(text, encoding="utf-8")
+
+
+class ProcessOfReport(ListeningProcess):
+    """Writes one report of all that it heard."""
+
+    def begin_again(self) -> None:
+        self.recorder = self.new_recorder(calls=self.settings["calls"])
+        super().begin_again()
+
+    def keep(self, call: HeardCall) -> None:
+        self.recorder.take(call)
+
+    def write(self, *, is_end: bool) -> None:
+        from attncli.commands.recorded import report_of
+        from attncli.settings.record import RecordSpec
+        from attncli.views import Display, load_view
+
+        survey = self.recorder.result(self.listener.counts, self.listener.notes())
+        report = report_of(self.recorder, survey, RecordSpec.model_validate(self.settings["spec"]))
+        part = self.file("part")
+        with part.open("wb") as stream:
+            load_view("npz")([report], stream, Display())
+        part.rename(self.file("npz"))
+
+
+class ProcessOfRuns(ListeningProcess):
+    """Appends each run to a file as it ends; one that is not over lies beside it meanwhile."""
+
+    def begin_again(self) -> None:
+        # Of a run every call counts: which ones are heard at all the listener knows.
+        self.runs = RecordedRuns(lambda places: self.new_recorder(places=places), self._end_run)
+        self._last: WrittenRun | None = None
+        self._num_written = 0
+        super().begin_again()
+
+    def keep(self, call: HeardCall) -> None:
+        self.runs.take(call)
+
+    def write(self, *, is_end: bool) -> None:
+        from attncli.runs.recorded_runs import as_bytes
+
+        if is_end:
+            self.runs.end()
+            return
+        opened = [run.recorder for run in self.runs.opened.values()]
+        runs = [self._run_of(each, self._num_written + number) for number, each in enumerate(opened, 1)]
+        part = self.file("part")
+        part.write_bytes(b"".join(as_bytes(run, None) for run in runs))
+        part.rename(self.file("open"))
+
+    def _run_of(self, recorder: Recorder, number: int) -> "WrittenRun":
+        from attncli.commands.recorded import values_of_run
+        from attncli.report_parts import versions
+        from attncli.runs.recorded_runs import WrittenRun
+        from attncli.settings.record import RecordSpec
+
+        columns, values = values_of_run(recorder.result({}), RecordSpec.model_validate(self.settings["spec"]))
+        rank = os.environ.get("RANK", "")
+        name = f"rank{rank}:{number}" if rank.isdecimal() else str(number)
+        return WrittenRun(self.file("runs").stem, name, versions(), columns, values)
+
+    def _end_run(self, recorder: Recorder) -> None:
+        from attncli.runs.recorded_runs import as_bytes
+
+        run = self._run_of(recorder, self._num_written + 1)
+        with self.file("runs").open("ab") as file:
+            file.write(as_bytes(run, self._last))
+        self._last = run
+        self._num_written += 1
+        with suppress(OSError):
+            self.file("open").unlink(missing_ok=True)

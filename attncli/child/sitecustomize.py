@@ -1,0 +1,93 @@
+"""What Python runs first in a program that `attn record` started: it waits for torch, and imports nothing.
+
+A copy of this file lies alone in a folder that stands first on PYTHONPATH, and stays there: so the programs
+which that program starts, the ranks of torchrun among them, are recorded too.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+
+class AfterTorch:
+    """A finder that lets others find torch, and starts the recording once it is imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> "importlib.machinery.ModuleSpec | None":
+        """The spec of torch, whose loader runs the module and then the recording."""
+        if name != "torch":
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            loader, run = spec.loader, spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module
+                run(module)
+                if self in sys.meta_path:  # it is looked for more often than imported
+                    sys.meta_path.remove(self)
+                    start()
+
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def start() -> None:
+    """Import attn from where it was started, whatever environment the program has, and listen."""
+    folder = os.environ.get("ATTN_RECORD_FOLDER", "")
+    package = os.path.join(os.environ.get("ATTN_RECORD_PACKAGE", ""), "")
+    try:
+        if "attncli" not in sys.modules:
+            spec = importlib.util.spec_from_file_location(
+                "attncli", f"{package}__init__.py", submodule_search_locations=[package]
+            )
+            assert spec is not None and spec.loader is not None, "it lies there"
+            sys.modules["attncli"] = module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        from attncli.child.program import listen
+
+        listen(folder)
+    except Exception as error:  # whatever it is, the program goes on
+        if isinstance(error, ModuleNotFoundError):
+            line = (
+                f"{sys.executable} has no {error.name}, which attn needs there: install attncli beside torch"
+            )
+        else:
+            line = f"{type(error).__name__}: {error}"
+        leave(folder, f"{os.getpid()}.error", line)
+
+
+def leave(folder: str, name: str, text: str) -> None:
+    """A word for attn, where its folder is still there."""
+    try:
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+    except OSError:
+        pass
+
+
+def run_next(here: str) -> None:
+    """The program's own sitecustomize, where there is one behind this folder."""
+    others = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    sys.path[:] = others
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+if os.environ.get("ATTN_RECORD_FOLDER"):
+    leave(os.environ["ATTN_RECORD_FOLDER"], "python", "")
+    if "torch" in sys.modules:  # a .pth file has imported it
+        start()
+    else:
+        sys.meta_path.insert(0, AfterTorch())
+run_next(os.path.dirname(os.path.abspath(__file__)))

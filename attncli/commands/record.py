@@ -1,0 +1,447 @@
+"""`attn record -- COMMAND`: what the heads of any PyTorch program do, while it runs as it always does."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from shlex import join
+from shutil import copy
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+
+from attncli.arrays import read_tokens
+from attncli.commands.command import (
+    DEBUG,
+    FORMAT,
+    OPEN,
+    OUTPUT,
+    OUTPUT_FLAGS,
+    SHOW,
+    STEP,
+    TITLE,
+    Command,
+    argument,
+    option,
+    refuse_given,
+)
+from attncli.commands.output import Destination, checked_store
+from attncli.core.names import HEAD_STATISTICS
+from attncli.errors import DONE, FAILED, UserError, WriteError, nearest, reason_of
+from attncli.plain_text import counted, note
+from attncli.report import Report
+from attncli.runs.recorded_runs import RunsIntoStore
+from attncli.runs.report_values import Expectations, listed, parse_conditions, values_of
+from attncli.runs.store import open_store
+from attncli.runs.store_files import is_file_name, is_store_name
+from attncli.runs.stored_columns import survey_number
+from attncli.saved import read_array_report
+from attncli.settings.record import RecordSpec
+from attncli.views import VIEWS
+
+EXAMPLES = (
+    "attn record -- python predict.py --input a.csv",
+    "attn record -o run.html -- python -m mypackage.evaluate",
+    "attn record --modules '*.self_attn' --calls last -o heads.csv -- python train.py",
+    "attn record -o run.db -- python -m mypackage.evaluate",
+    "attn record --grid 14x14 -o picture.html -- python classify.py cat.png",
+)
+PROGRAM = argument("program", "The program and its own arguments, behind --.", "-- COMMAND", kind=list[str])
+CALLS = option(
+    "--calls",
+    "Which calls of each module: the first N, all, or the last. The others are counted. "
+    "[default: 1, into a store all]",
+    "N|all|last",
+    group="Input",
+    everyday="the first N calls of each module, all, or the last",
+)
+MODULES = option(
+    "--modules",
+    "Only modules whose path fits a pattern, as '*.self_attn' or 'encoder.*'; several with commas.",
+    "PATTERN",
+    group="Input",
+    everyday="only modules whose path fits, as '*.self_attn'",
+)
+HEADS = option(
+    "--heads",
+    "How many heads the modules of a pattern have, where their texts and heads are one axis; repeatable.",
+    "PATTERN=N",
+    kind=list[str],
+    group="Input",
+    everyday="how many heads, where the program does not tell",
+)
+TOKENS = option(
+    "--tokens",
+    "The tokens of self-attention: one per line, or a JSON list.",
+    "FILE",
+    group="Input",
+    everyday="the tokens, one per line",
+    reads_file=True,
+)
+GRID = option(
+    "--grid",
+    "The tokens are patches of a picture: rows x columns, the last of the tokens.",
+    "ROWSxCOLUMNS",
+    group="Input",
+    everyday="the tokens are patches of a picture, as 14x14",
+)
+IMAGE = option(
+    "--image",
+    "With --grid: the picture whose patches they are.",
+    "FILE",
+    group="Input",
+    everyday="with --grid: the picture",
+    reads_file=True,
+)
+EXPECT = option(
+    "--expect",
+    'A condition that every head must meet, or exit 1: "max_weight.max < 1"; repeatable.',
+    "CONDITION",
+    kind=list[str],
+    everyday='what every head must meet: "sink_mass < 0.9"',
+)
+KEEP = replace(
+    OUTPUT,
+    help="Write to a file, whole or not at all; - is standard output. FILE.db keeps each call of the model "
+    "as a run.",
+    everyday="write to a file, or keep each call as a run (.db)",
+)
+WATCHED_FOR = (
+    "no attention was heard: torch's attention functions were watched for, and softmaxes whose result "
+    "reaches a product; JAX, compiled extensions and scripted code are not heard"
+)
+NO_TORCH = "no attention was heard: the program's Python did not import torch"
+NO_PYTHON = (
+    "no attention was heard: no Python was started, or one that ignores its environment (python -I, -E, -S)"
+)
+LOST = "a process was ended by a signal or os._exit: what it heard {}is not written"
+SETTINGS = "settings.json"
+SECONDS_BETWEEN = 0.5
+"""How often runs are taken into a store."""
+SINK_RATE = "model.sink_rate"
+"""The number of all heads that conditions may be on."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+OF_SIGNAL = 128
+"""What a shell adds to the number of the signal that ended a program."""
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Ctrl-C and Ctrl-Z reach the program by themselves."""
+
+
+def _calls(value: str | None, default: int | str) -> int | str:
+    if value is None:
+        return default
+    if value in ("all", "last"):
+        return value
+    if value.isdecimal() and 0 < int(value) <= 10**9:
+        return int(value)
+    raise UserError(f"--calls: must be a number of calls, all or last (got {value:.60})")
+
+
+def _heads(values: Sequence[str]) -> dict[str, int]:
+    heads = {}
+    for value in values:
+        pattern, _, number = value.rpartition("=")
+        if not pattern or not number.isdecimal() or not 0 < int(number) <= 10**6:
+            raise UserError(f"--heads: must be a pattern and a number, as '*.attn=8' (got {value:.60})")
+        heads[pattern] = int(number)
+    return heads
+
+
+def _grid(value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    rows, _, columns = value.lower().replace("×", "x").partition("x")
+    if not (rows.isdecimal() and columns.isdecimal() and 0 < int(rows) * int(columns) <= 10**6):
+        raise UserError(f"--grid: must be rows x columns, as 14x14 (got {value:.60})")
+    return int(rows), int(columns)
+
+
+def record(
+    program: Sequence[str],
+    calls: str | None,
+    modules: str | None,
+    heads: Sequence[str],
+    tokens: str | None,
+    grid: str | None,
+    image: str | None,
+    expect: Sequence[str],
+    **flags: Any,
+) -> int:
+    """Run the program as it is, then show what was heard of it; its exit code."""
+    store = _store_named(flags, calls)
+    if image is not None and grid is None:
+        raise UserError("--image: needs --grid, which says how many patches it has")
+    to = None if store is not None else Destination(**flags)
+    _refuse_unwritable(store if to is None else to.path)
+    expectations = _expectations(expect)
+    measured = _calls(calls, 1 if store is None else "all")
+    spec = RecordSpec.model_validate(
+        {
+            "program": join(program),
+            "modules": modules,
+            "calls": measured,
+            "heads": heads,
+            "tokens": tokens,
+            "grid": grid,
+            "image": image and str(Path(image).resolve()),
+        }
+    )
+    settings = {
+        "tokens": None if tokens is None else [*read_tokens(tokens)],
+        "grid": _grid(grid),
+        "calls": measured,
+        "modules": modules,
+        "heads": _heads(heads),
+        "into_store": store is not None,
+        "spec": spec.model_dump(),
+    }
+    with TemporaryDirectory(prefix="attn-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
+        code = DONE
+        try:
+            if to is not None:
+                code = _run(program, folder)
+                is_met = not _was_started(folder, code) or _show(folder, to, expectations)
+            else:
+                assert store is not None
+                with open_store(store, fresh=False, rows=False, weights=False) as opened:
+                    runs = RunsIntoStore(folder, opened, spec, expectations, note)
+                    code = _run(program, folder, runs.try_to_take_new)
+                    is_met = not _was_started(folder, code) or _keep(folder, runs)
+        except UserError as error:  # the program's own failure comes first
+            if code == DONE:
+                raise
+            for line in error.lines:
+                note(line)
+            return code
+    return code if code != DONE or is_met else FAILED
+
+
+def _store_named(flags: Mapping[str, Any], calls: str | None) -> Path | None:
+    """The store that -o names; UserError where what else was asked does not go with one."""
+    output = flags[OUTPUT.name]
+    if output is None or not is_store_name(output):
+        return None
+    if not is_file_name(output):
+        raise UserError(f"-o {output}: a recording is kept in one file: -o {output.rstrip('/')}.db")
+    of_a_report = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE)}
+    refuse_given(of_a_report, f"is for a report: attn results {output} shows what a store has")
+    if calls == "last":
+        raise UserError("--calls last: is for a report: a store keeps each call as it happens")
+    return checked_store(Path(output))
+
+
+def _expectations(texts: Sequence[str]) -> Expectations:
+    """The conditions on the heads; UserError for those on what no head has."""
+    conditions = parse_conditions(texts, "--expect", numbers_only=True)
+    known = [*HEAD_STATISTICS, SINK_RATE]
+    lines = [
+        f"--expect '{each}': no head has {each.name}{nearest(each.name, known)}; known: {listed(known)}"
+        for each in conditions
+        if each.name != SINK_RATE and not _is_of_heads(each.name)
+    ]
+    if lines:
+        raise UserError(*lines)
+    return Expectations(conditions)
+
+
+def _is_of_heads(name: str) -> bool:
+    number = survey_number(name)
+    return number is not None and number.statistic in HEAD_STATISTICS
+
+
+def _was_started(folder: Path, code: int) -> bool:
+    return code not in (NOT_FOUND, NOT_EXECUTABLE) or (folder / "python").exists()
+
+
+def _keep(folder: Path, runs: RunsIntoStore) -> bool:
+    """Store the last runs, those of ended processes included that were not over; whether all is as expected.
+
+    WriteError where some cannot be stored.
+    """
+    try:
+        runs.take_new()
+        runs.take_new("*.open")
+    except (sqlite3.Error, OSError) as error:
+        count = len(runs.unwritten)
+        lost = f"{count:,} of {counted(runs.num_stored + count, 'run')} {'is' if count == 1 else 'are'} lost"
+        raise WriteError(f"-o {runs.store.path}: cannot be written: {reason_of(error)}: {lost}") from None
+    has_failed = _tell_failures(folder)
+    if runs.num_stored:
+        if not all(map(_has_ended, folder.glob("*.state"))):
+            note(LOST.format("in its last seconds "))
+        note(f"{runs} (attn results {runs.store.path})")
+    elif not has_failed:
+        note(_why_nothing(folder))
+    return _tell_unmet(runs.expectations) and not runs.num_broken
+
+
+def _tell_unmet(expectations: Expectations) -> bool:
+    """Whether there was something to compare each condition with; else a line says that there was not."""
+    unmet = expectations.unmet()
+    for line in unmet:
+        note(line)
+    return not unmet
+
+
+def _tell_failures(folder: Path) -> bool:
+    """Whether recording failed in a process; a line says why."""
+    failed = dict.fromkeys(file.read_text(encoding="utf-8") for file in folder.glob("*.error"))
+    for line in failed:
+        note(f"the recording failed: {line}")
+    return bool(failed)
+
+
+def _refuse_unwritable(path: Path | None) -> None:
+    """Raise WriteError now for a file that could not be written once the program has run for hours."""
+    if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise WriteError(f"-o {path}: cannot be written: Permission denied")
+
+
+def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] = lambda: None) -> int:
+    """Run the program with our `sitecustomize` first on its path; its exit code, as a shell has it.
+
+    `meanwhile` is called now and then until it has ended.
+    """
+    package = Path(__file__).parents[1]
+    start = folder / "start"
+    start.mkdir()
+    copy(package / "child" / "sitecustomize.py", start)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(start), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "ATTN_RECORD_FOLDER": str(folder),
+        "ATTN_RECORD_PACKAGE": str(package),
+    }
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    with _signals_passed_on() as forward_to:
+        try:
+            running = subprocess.Popen(program, env=environment)
+        except FileNotFoundError:
+            note(f"{program[0]}: no such command")
+            return NOT_FOUND
+        except OSError as error:
+            note(f"{program[0]}: cannot be run: {error.strerror}")
+            return NOT_EXECUTABLE
+        forward_to(running)
+        while (code := _ended_within(running, SECONDS_BETWEEN)) is None:
+            meanwhile()
+    return OF_SIGNAL - code if code < 0 else code
+
+
+def _ended_within(running: "subprocess.Popen[bytes]", seconds: float) -> int | None:
+    with suppress(subprocess.TimeoutExpired):
+        return running.wait(seconds)
+    return None
+
+
+@contextmanager
+def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]":
+    """While it is open our signals are those of a program, which is named once it has started.
+
+    What the program is to ignore, as under nohup, stays ignored.
+    """
+    programs: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            return
+        early.append(number)
+        for running in programs:
+            running.send_signal(early.pop())
+
+    def forward_to(running: "subprocess.Popen[bytes]") -> None:
+        programs.append(running)
+        while early:
+            running.send_signal(early.pop())
+
+    before = {
+        number: signal.signal(number, forward)
+        for number in (signal.SIGINT, *FORWARDED)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield forward_to
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show(folder: Path, to: Destination, expectations: Expectations) -> bool:
+    """What each process heard, in a file of its own where there are several; else why there is nothing.
+
+    Whether all is as expected.
+    """
+    heard = sorted(folder.glob("*.npz"), key=lambda file: file.stat().st_mtime_ns)
+    if not _tell_failures(folder) and not heard:
+        note(_why_nothing(folder))
+    path, is_met = to.path, True
+    for number, file in enumerate(heard, 1):
+        if not _has_ended(file):
+            note(LOST.format("in its last seconds "))
+        if path is not None and len(heard) > 1 and path.is_file() is path.exists():
+            to.path = path.with_name(f"{path.stem}.{_name(file, heard) or number}{path.suffix}")
+        report = read_array_report(str(file))
+        assert report is not None, "attn has written it"
+        _write(report, to)
+        for line in expectations.broken(*values_of(report)) if expectations.conditions else ():
+            is_met = False
+            note(line if len(heard) == 1 else f"{to.path or f'process {number}'}: {line}")
+    return _tell_unmet(expectations) and is_met
+
+
+def _why_nothing(folder: Path) -> str:
+    if not (folder / "python").exists():
+        return NO_PYTHON
+    states = [*folder.glob("*.state")]
+    if not states:
+        return NO_TORCH
+    if not all(map(_has_ended, states)):
+        return LOST.format("")
+    texts = [file.read_text(encoding="utf-8") for file in folder.glob("*.silent")]
+    missed = dict.fromkeys(line for text in texts for line in text.splitlines())
+    return " ".join([f"{WATCHED_FOR}.", *missed]).removesuffix(".")
+
+
+def _has_ended(file: Path) -> bool:
+    return file.with_suffix(".state").read_text(encoding="utf-8") == "ended"
+
+
+def _name(file: Path, heard: Sequence[Path]) -> str | None:
+    """`rank1`, where every process has a rank of its own."""
+    ranks = [each.suffixes[0][1:] for each in heard]
+    is_ranked = all(ranks) and len({*ranks}) == len(ranks)
+    return f"rank{file.suffixes[0][1:]}" if is_ranked else None
+
+
+def _write(report: Report, to: Destination) -> None:
+    is_screen = to.path is None and to.view.suffixes == VIEWS["table"].suffixes
+    with redirect_stdout(sys.stderr) if is_screen else nullcontext():  # stdout has the program's own output
+        to.write([report])
+    if to.path is not None:
+        heads, modules = (len(report.table(name) or ()) for name in ("heads", "modules"))
+        note(f"{to.path}: {counted(heads, 'head')} of {counted(modules, 'module')}")
+
+
+command = partial(
+    Command,
+    run=record,
+    parameters=[
+        PROGRAM,
+        *(CALLS, MODULES, HEADS, TOKENS, GRID, IMAGE, EXPECT),
+        *(KEEP if flag is OUTPUT else flag for flag in OUTPUT_FLAGS if flag is not STEP),
+        DEBUG,
+    ],
+    examples=EXAMPLES,
+    runs_program=True,
+)

@@ -1,0 +1,140 @@
+"""The report of what a program's heads do, as `attn record` and `attncli.record` give it."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attncli.commands.surveys import INTERVALS_NOTE, sinks_of
+from attncli.plain_text import counted
+from attncli.records.recordings import RecordedHeads
+from attncli.report import Box, NamedTensor, Picture, Report
+from attncli.report_parts import versions
+from attncli.runs.report_values import values_of
+from attncli.runs.stored_columns import StoredColumns
+from attncli.settings.record import RecordSpec
+
+if TYPE_CHECKING:
+    from attncli.measure.recorded import Recorder
+
+LARGEST_PNG = 640
+"""Pixels of the longer side of a picture in a report."""
+
+
+def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | None = None) -> Report:
+    """The report of a recording; UserError for a picture that cannot be read."""
+    spec = RecordSpec.model_validate({}) if spec is None else spec
+    stack = "self" if any(row.stack == "self" for row in survey.modules) else "cross"
+    maps = recorder.maps(stack)
+    first = next(row for row in survey.modules if row.stack == stack)
+    axes = ("query", "key") if "weights" in maps else ("query_block", "key_block")
+    tensors = {name: NamedTensor(("layer", "head", *axes), kept) for name, kept in maps.items()}
+    # Of blocks of a picture nobody could say where they lie.
+    names = recorder.names_of(first.num_queries) if stack == "self" else ()
+    pictures: tuple[Picture, ...] = ()
+    queries: list[str] = []
+    if recorder.grid is not None and spec.image is not None and names:
+        pictures = (_picture(spec.image, recorder.grid, len(names)),)
+        looks, queries = _looks(maps, names, recorder.grid)
+        tensors |= looks
+    notes = [*_notes(survey, stack, recorder.unmapped(stack)), *survey.notes]
+    settings = {**_settings(spec), "maps": stack if tensors else "none", "from": queries}
+    return Report(
+        spec.experiment,
+        settings,
+        versions(),
+        tuple(names),
+        tensors=tensors,
+        result=_with_sinks(survey),
+        notes=tuple(notes),
+        about=about_recording(survey, spec),
+        pictures=pictures,
+    )
+
+
+def values_of_run(survey: RecordedHeads, spec: RecordSpec) -> tuple[StoredColumns, np.ndarray]:
+    """The columns and the numbers that a store keeps of a run."""
+    return values_of(Report(spec.experiment, _settings(spec), {}, result=_with_sinks(survey)))
+
+
+def _with_sinks(survey: RecordedHeads) -> RecordedHeads:
+    first_key = survey.heads.column("sink_mass")
+    return replace(survey, model=sinks_of(torch.from_numpy(first_key)), notes=())
+
+
+def _settings(spec: RecordSpec) -> dict[str, Any]:
+    settings = spec.model_dump(exclude={*spec.unused_keys()})
+    return settings | {"heads": list(spec.heads)}
+
+
+def about_recording(survey: RecordedHeads, spec: RecordSpec) -> str:
+    """`python predict.py: 144 heads of 12 modules, on 17 tokens.`"""
+    read = counted(survey.num_texts, "text")
+    if survey.texts is None and survey.num_tokens is not None:
+        read = counted(survey.num_tokens, "token")
+    heads = f"{counted(len(survey.heads), 'head')} of {counted(len(survey.modules), 'module')}, on {read}."
+    return f"{spec.program}: {heads}" if spec.program else heads
+
+
+def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str]) -> list[str]:
+    """What was measured of how many calls, and what the maps are of."""
+    notes = [INTERVALS_NOTE.format(kind="text")] if survey.intervals else []
+    more = sum(row.calls - row.measured for row in survey.modules)
+    if more > 0:
+        which = (
+            "The first call of each module"
+            if all(row.measured == 1 for row in survey.modules)
+            else f"{sum(row.measured for row in survey.modules):,} calls"
+        )
+        notes.append(f"{which}; {counted(more, 'more call')} counted (--calls all measures every one).")
+    if survey.num_texts > 1:
+        notes.append("Maps are of the first text.")
+    if any(row.stack != stack for row in survey.modules):
+        notes.append("Maps are of self-attention; cross-attention is in the table of heads.")
+    if unmapped:
+        some = ", ".join(unmapped[:3]) + (f" and {len(unmapped) - 3} more" if len(unmapped) > 3 else "")
+        notes.append(f"Maps leave out {some}: over another number of tokens than the first module.")
+    return notes
+
+
+def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
+    """The picture, and the patch of each token that lies on it."""
+    from attncli.models.picture_files import open_picture
+
+    opened = open_picture(file)
+    image, (rows, columns) = opened.image, grid
+    size = image.width, image.height
+    small = image.copy()
+    small.thumbnail((LARGEST_PNG, LARGEST_PNG))
+    png = io.BytesIO()
+    small.save(png, "PNG")
+    patches: list[Box | None] = [
+        (column / columns, row / rows, (column + 1) / columns, (row + 1) / rows)
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    before: list[Box | None] = [None] * (count - len(patches))
+    boxes = (*before, *patches)
+    return Picture(
+        Path(file).name, size, (0.0, 0.0, float(image.width), float(image.height)), png.getvalue(), boxes
+    )
+
+
+def _looks(
+    maps: dict[str, np.ndarray], names: Sequence[str], grid: tuple[int, int]
+) -> tuple[dict[str, NamedTensor], list[str]]:
+    """Where heads look from the first token before the patches, else the mean over all; its name."""
+    if "weights" not in maps:
+        return {}, []
+    weights, has_before = maps["weights"], len(names) > grid[0] * grid[1]
+    looks = weights[:, :, 0] if has_before else weights.mean(axis=2)
+    mean = np.stack([np.nanmean(layer, axis=0) if np.isfinite(layer).any() else layer[0] for layer in looks])
+    tensors = {
+        "looks": NamedTensor(("layer", "head", "key"), looks),
+        "mean_look": NamedTensor(("layer", "key"), mean),
+    }
+    return tensors, [names[0]] if has_before else []

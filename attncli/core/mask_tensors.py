@@ -1,0 +1,61 @@
+"""Masks that are tensors, split into who sees whom and the numbers that are added to scores."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attncli.core.layer import Visibility
+
+HIDES = -1e4
+"""What hides a key where a mask adds it, or less: the smallest of a dtype, -1e9, -10,000."""
+HIDDEN_BY_A_HEAD = -1e30
+"""What hides an entry from some heads alone, as a number to add to its score."""
+
+
+def parts_of_mask(
+    mask: Tensor, num_queries: int, num_keys: int
+) -> tuple[Visibility, Float[Tensor, "#text #head #query #key"] | None]:
+    """Who sees whom by a mask (text, head, query, key), each axis of its size or 1; the numbers to add.
+
+    Of booleans True may attend; numbers are added to scores, those up to HIDES hide. What is hidden from some
+    heads alone is among the numbers.
+    """
+    hidden = ~mask if mask.dtype == torch.bool else mask <= HIDES
+    bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
+    bias = bias if bias is not None and bias.any() else None
+    from_all = hidden.all(dim=1)
+    by_a_head = hidden & ~from_all.unsqueeze(1)
+    if by_a_head.any():
+        floor = torch.zeros(hidden.shape, device=mask.device).masked_fill(by_a_head, HIDDEN_BY_A_HEAD)
+        bias = floor if bias is None else bias + floor
+    return seen_by_rule(~from_all.expand(-1, num_queries, num_keys)), bias
+
+
+def seen_by_rule(seen: Bool[Tensor, "#text query key"]) -> Visibility:
+    """Who sees whom where True says so."""
+    num_queries, num_keys = seen.shape[1:]
+    if seen.all():
+        return Visibility(num_queries, num_keys)
+    return Visibility(num_queries, num_keys, rule=lambda i, j: seen[:, i][:, :, j])
+
+
+def recognised(seen: Bool[Tensor, "#text query key"]) -> Visibility:
+    """The same in the fewest words: causal, of a window, of padded keys, where that is all there is to it."""
+    num_queries, num_keys = seen.shape[1:]
+    some = seen.any(dim=1)
+    key_mask = None if some.all() else some
+    everything = some[:, None].expand_as(seen)
+    if torch.equal(seen, everything):
+        return Visibility(num_queries, num_keys, key_mask=key_mask)
+    shift = num_keys - num_queries
+    behind = torch.arange(num_queries, device=seen.device)[:, None] + shift
+    behind = behind - torch.arange(num_keys, device=seen.device)
+    for causal in (True, False):
+        ahead = (behind >= 0) if causal else torch.ones_like(behind, dtype=torch.bool)
+        reaches = behind.abs().where((seen & ahead).any(dim=0), -1)
+        for window in (None, int(reaches.max()) + 1):
+            inside = ahead if window is None else ahead & (behind.abs() < window)
+            if torch.equal(seen, everything & inside):
+                offset = None if causal or not shift else shift
+                return Visibility(num_queries, num_keys, causal, window, key_mask, offset=offset)
+    return seen_by_rule(seen)

@@ -1,0 +1,125 @@
+"""What is kept of each layer of a survey, and the numbers of its heads that follow from it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attncli.core.layer import Computed, Wanted
+from attncli.measure.patterns import (
+    LayerPlace,
+    NumbersByName,
+    head_scores,
+    joined_numbers,
+    one_key,
+    rows_of_patterns,
+)
+from attncli.records.surveys import Stack
+
+if TYPE_CHECKING:  # what runs models imports transformers
+    from attncli.measure.looks import LastNorms
+
+
+class SurveyedLayer(NamedTuple):
+    """The place of a layer, what was computed for its heads, and the norms of their values if asked for."""
+
+    place: LayerPlace
+    computed: Computed
+    norms: Float[Tensor, "text head"] | None
+
+
+@dataclass
+class SurveyedLayers:
+    """What was found about each layer, and what was wanted of each stack."""
+
+    layers: list[SurveyedLayer] = field(default_factory=list)
+    wanted: dict[str, Wanted] = field(default_factory=dict)
+    norms: "LastNorms | None" = None
+
+    def keep(self, place: LayerPlace, computed: Computed, norms: Tensor | None = None) -> None:
+        """Keep what the statistics of the heads of a layer need."""
+        kept = Computed(
+            computed.rows,
+            computed.sums,
+            visible=computed.visible,
+            received_mass=computed.received_mass,
+            pattern_mass=computed.pattern_mass,
+            nothing_left=computed.nothing_left,
+            top_keys=computed.top_keys,
+            top_weights=computed.top_weights,
+        )
+        self.layers.append(SurveyedLayer(place, kept, norms))
+
+
+class HeadNumbers(NamedTuple):
+    """The statistics of the heads of a layer, and the key with the most weight of each."""
+
+    names: tuple[str, ...]
+    values: Float[Tensor, "text head statistic"]
+    keys: Int[Tensor, "text head"]
+
+
+def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
+    """Every statistic of every layer; those of layers of the same stack and shapes are computed together."""
+    alike: dict[tuple[str, torch.Size], list[int]] = {}
+    for number, layer in enumerate(survey.layers):
+        assert layer.computed.sums is not None
+        alike.setdefault((layer.place.stack, layer.computed.sums.shape), []).append(number)
+    by_layer: dict[int, HeadNumbers] = {}
+    for (stack, _), places in alike.items():
+        computed = [survey.layers[place].computed for place in places]
+        mass, keys = one_key(computed, survey.wanted[stack])
+        scores = head_scores(computed, survey.wanted[stack]) | {"one_key_mass": mass}
+        if survey.norms is not None:
+            scores["high_norm_mass"] = _high_norm_mass(computed, survey.norms)
+        norms = [norm for place in places if (norm := survey.layers[place].norms) is not None]
+        numbers = ({"value_norm": torch.stack(norms)} if norms else {}) | scores
+        values = torch.stack(list(numbers.values()), dim=-1)
+        for place, *of_layer in zip(places, values, keys, strict=True):
+            by_layer[place] = HeadNumbers(tuple(numbers), *of_layer)
+    return [by_layer[place] for place in range(len(survey.layers))]
+
+
+def _high_norm_mass(layers: Sequence[Computed], norms: "LastNorms") -> Float[Tensor, "layer text head"]:
+    """mean_i sum_j p_ij over the patches j with a high norm; NaN where no norms are known."""
+    received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
+    are_high = norms.are_high()
+    if are_high is None:
+        return torch.full_like(received[..., 0], torch.nan)
+    num_rows = torch.stack([layer.seeing.sum(dim=-1) for layer in layers])
+    on_high = received * are_high.to(received).unsqueeze(1)
+    return on_high.sum(dim=-1) / num_rows.unsqueeze(-1)
+
+
+def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
+    """For each stack the rows of a text that each statistic is a mean of; its layers see the same rows."""
+    stacks: dict[str, Stack] = {}
+    for layer in survey.layers:
+        name, computed = layer.place.stack, layer.computed
+        wanted = survey.wanted[name]
+        if name not in stacks:
+            assert wanted.patterns is not None and computed.visible is not None
+            counts = rows_of_patterns(computed, wanted)[text].tolist()
+            num_rows = dict.fromkeys(("sink_mass", "one_key_mass"), int(computed.seeing[text].sum()))
+            num_rows["normalized_entropy"] = int((computed.visible[text] > 1).sum())
+            num_rows |= dict(zip(wanted.patterns.names, counts, strict=True))
+            stacks[name] = Stack(name, num_rows, bool(wanted.patterns.marks.special[text, 0]))
+    return stacks
+
+
+def heads_of_layers(surveyed: SurveyedLayers, numbers: Sequence[HeadNumbers]) -> list[tuple[LayerPlace, int]]:
+    """Where each layer is, and how many heads it has."""
+    return [
+        (layer.place, of_layer.values.shape[1])
+        for layer, of_layer in zip(surveyed.layers, numbers, strict=True)
+    ]
+
+
+def numbers_of_texts(numbers: Sequence[HeadNumbers]) -> Iterator[NumbersByName]:
+    """The statistics of all heads, text by text."""
+    of_layers = [(layer.names, layer.values.double().numpy(force=True)) for layer in numbers]
+    for text in range(len(of_layers[0][1])):
+        yield joined_numbers([(names, values[text]) for names, values in of_layers])

@@ -1,0 +1,620 @@
+"""What the heads of a running program do: each attention is measured as it is heard, and not kept."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import RLock, get_ident
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attncli.core.engines import attend
+from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Patterns, Visibility, Wanted
+from attncli.core.mask_tensors import recognised
+from attncli.core.row_tiles import GivenWeights, LayerOrWeights
+from attncli.measure.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
+from attncli.measure.head_numbers import HeadNumbers, SurveyedLayers, head_numbers, stacks_of
+from attncli.measure.patterns import (
+    HeadTotals,
+    LayerPlace,
+    RestOfText,
+    SurveyedText,
+    head_table,
+    joined_numbers,
+    patterns_by_stack,
+    wanted_scores,
+    without_first_key,
+)
+from attncli.models.listening import HeardCall
+from attncli.plain_text import counted
+from attncli.records.columns import Records
+from attncli.records.recordings import RecordedHeads, RecordedModule
+from attncli.records.surveys import NAMING, RestOfHead, Stack
+
+WHOLE_PICTURE = 400
+"""Tokens of a picture up to which all weights are kept."""
+MOST_COPIED = 2**27
+"""Bytes of queries and keys that are copied at most, for steps of a generation that may follow."""
+MOST_PLANS = 8
+"""Shapes of attention whose patterns are kept: most programs have a few alone."""
+MOST_RECOGNISED = 2**22
+"""Entries of a matrix of what is seen up to which it is named."""
+FIRST_FOUR = "sink_mass_4"
+EMPTY = ("duplicate_token", "induction", "special_mass")
+"""The patterns that no row has where tokens have no names."""
+OF_NEIGHBOURS = {"previous_token": -1, "next_token": 1, "current_token": 0}
+"""The patterns of one key alone, and where it stands beside its query."""
+SAYS_HEADS = "--heads PATH=8 says it, in Python heads={'PATH': 8}"
+STACKS = ("self", "cross")
+MOST_NAMED = 3
+
+
+class NeighbourPatterns(Patterns):
+    """The patterns of tokens that all differ, of which none is special: the first keys, those beside a
+    query, and its own.
+    """
+
+    @cached_property
+    def rows(self) -> Bool[Tensor, "text pattern query"]:
+        """The rows in which a pattern is not empty: those whose one key is there."""
+        num_texts, count = self.ids.shape
+        queries = torch.arange(count, device=self.ids.device)
+        first = torch.full_like(queries, self.first_key)
+        keys = [first if name == FIRST_FOUR else queries + OF_NEIGHBOURS[name] for name in self.names]
+        has_key = torch.stack([(key >= self.first_key) & (key < count) & (key >= 0) for key in keys])
+        return has_key.expand(num_texts, -1, -1)
+
+
+class MeasuredCall(NamedTuple):
+    """The statistics of one call, those of its rows without their first key, and the rows behind both."""
+
+    numbers: HeadNumbers
+    rest: HeadNumbers
+    stacks: Sequence[Stack]
+    rest_stacks: Sequence[Stack]
+
+
+@dataclass
+class HeardModule:
+    """A module of a stack: the call that was measured last, and the totals of those before it."""
+
+    place: LayerPlace
+    function: str
+    has_heads: bool
+    measured: int = 0
+    last: MeasuredCall | None = None
+    earlier: HeadTotals = field(default_factory=HeadTotals)
+    attention: RecordedModule | None = None
+    """What is known of the last call."""
+    maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
+    """The weights of the first text, or their maps of blocks."""
+    growing: GrowingText | None = None
+    is_grown: bool = False
+    num_copied: int = 0
+
+    def totals(self) -> HeadTotals:
+        """Those of all texts."""
+        rest = HeadTotals() if self.earlier.rest is None else _copied(self.earlier.rest)
+        totals = replace(_copied(self.earlier), rest=rest)
+        assert self.last is not None
+        _add(totals, self.place, self.last.numbers, self.last.stacks)
+        _add(rest, self.place, self.last.rest, self.last.rest_stacks)
+        return totals
+
+    @property
+    def num_texts(self) -> int:
+        """How many texts were measured."""
+        assert self.last is not None
+        return self.earlier.num_texts + len(self.last.stacks)
+
+
+def _copied(totals: HeadTotals) -> HeadTotals:
+    return replace(totals, layers=dict(totals.layers), stacks=dict(totals.stacks))
+
+
+def _add(totals: HeadTotals, place: LayerPlace, numbers: HeadNumbers, stacks: Sequence[Stack]) -> None:
+    totals.num_texts += len(stacks)
+    totals.add(place, numbers.names, numbers.values)
+    for stack in stacks:
+        totals.add_rows(stack.name, stack.num_rows, starts_special=stack.starts_special)
+
+
+ModulePlaces = dict[tuple[str, str], LayerPlace]
+"""The number of each module, by its path and kind, in the order in which they were first heard."""
+
+
+class Recorder:
+    """Measures the attention of a program, call by call; `result` is what its heads do.
+
+    `tokens` names the tokens of self-attention over as many, `grid` is the (rows, columns) of patches, the
+    tokens beyond which come before them. Of `calls` "last" only the last of each module counts; with one call
+    none is joined with another. Weights are kept up to `whole_tokens` tokens. `places` has the numbers of
+    modules that others have recorded, and gets those of new ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: Sequence[str] | None = None,
+        grid: tuple[int, int] | None = None,
+        whole_tokens: int = 256,
+        calls: int | Literal["all", "last"] = "all",
+        places: ModulePlaces | None = None,
+    ) -> None:
+        self.tokens, self.grid, self.calls = tokens, grid, calls
+        self._places: ModulePlaces = {} if places is None else places
+        # Blocks of neighbouring tokens are none of a picture.
+        self.whole_tokens = whole_tokens if grid is None else max(whole_tokens, WHOLE_PICTURE)
+        self.modules: dict[tuple[str, str], HeardModule] = {}
+        self.num_copied = 0
+        self._lock = RLock()
+        self._plans: dict[tuple[object, ...], Wanted] = {}
+        self._not_joined: Counter[str] = Counter()
+        self._others: Counter[str] = Counter()
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether an attention was measured."""
+        return bool(self.modules)
+
+    def take(self, call: HeardCall) -> None:
+        """Measure a call, or add it to the text that it continues."""
+        with self._lock, torch.inference_mode(mode=False), torch.no_grad():
+            layer = call.attention
+            if isinstance(layer, AttentionLayer) and call.kind == "self":
+                layer = without_unused_keys(layer)
+            module = self.modules.get((call.module, call.kind))
+            growing = None if module is None else module.growing
+            if growing is not None and isinstance(layer, AttentionLayer) and growing.continues(layer):
+                assert module is not None
+                self._grow(module, growing, layer)
+            else:
+                self._begin(call, module, layer)
+
+    def continues(self, call: HeardCall) -> bool:
+        """Whether a call goes on with the text of the one before of its module."""
+        module, layer = self.modules.get((call.module, call.kind)), call.attention
+        if module is None or module.growing is None or not isinstance(layer, AttentionLayer):
+            return False
+        with self._lock, torch.inference_mode(mode=False), torch.no_grad():
+            return module.growing.continues(without_unused_keys(layer))
+
+    def _begin(self, call: HeardCall, module: HeardModule | None, layer: LayerOrWeights) -> None:
+        """A call that is a text, or several, of its own."""
+        if module is None:
+            place = self._places.get((call.module, call.kind))
+            if place is None:
+                number = sum(kind == call.kind for _, kind in self._places)
+                place = LayerPlace(number, call.kind, call.kind, call.module)
+                self._places[call.module, call.kind] = place
+            module = HeardModule(place, call.function, call.has_heads)
+        source = layer if call.weights is None else _own_weights(call.weights, layer)
+        measured, maps = self._measured(source, module.place)
+        if module.last is not None and self.calls != "last":
+            self._finish(module)
+            before = module.last.numbers
+            if (before.names, before.values.shape[1]) != (measured.numbers.names, source.shape[1]):
+                self._others[call.module] += 1
+                return
+            module.earlier = module.totals()
+        if not module.maps or self.calls == "last":
+            module.maps = maps
+        self.modules[call.module, call.kind] = module
+        module.last, module.measured = measured, module.measured + 1
+        module.attention = _described(module, layer)
+        self._drop(module)
+        if call.kind == "self" and self.calls != 1 and isinstance(layer, AttentionLayer) and may_grow(layer):
+            size = bytes_to_keep(layer, layer.shape[3])
+            if self._may_copy(size):
+                module.growing, module.num_copied = GrowingText(layer), size
+                self.num_copied += size
+
+    def _may_copy(self, num_bytes: int) -> bool:
+        return self.num_copied + num_bytes <= MOST_COPIED
+
+    def _drop(self, module: HeardModule) -> None:
+        self.num_copied -= module.num_copied
+        module.growing, module.is_grown, module.num_copied = None, False, 0
+
+    def _grow(self, module: HeardModule, growing: GrowingText, layer: AttentionLayer) -> None:
+        size = bytes_to_keep(layer, num_keys=layer.shape[2])
+        if not growing.num_skipped and self._may_copy(size):
+            growing.add(layer)
+            module.measured += 1
+            module.is_grown = True
+            module.num_copied += size
+            self.num_copied += size
+        else:
+            growing.skip(layer)
+            self._not_joined[module.place.module or ""] += 1
+
+    def _finish(self, module: HeardModule) -> None:
+        """Measure the text that a module has read in steps."""
+        if module.growing is not None and module.is_grown:
+            joined = module.growing.joined()
+            module.last, maps = self._measured(joined, module.place)
+            module.attention = _described(module, joined)
+            module.is_grown = False
+            if not module.earlier.num_texts:
+                module.maps = maps
+
+    def _measured(
+        self, source: LayerOrWeights, place: LayerPlace
+    ) -> tuple[MeasuredCall, dict[str, Float[npt.NDArray[np.float32], "head query key"]]]:
+        """The statistics of the heads, and the maps of the first text."""
+        wanted = self._wanted(source, place.kind)
+        is_whole = max(source.shape[2:]) <= self.whole_tokens
+        of_maps = {"weights": True} if is_whole else {"pooled": MAP_SIZE}
+        if source.shape[0] == 1:
+            computed = of_first = attend(source, replace(wanted, **of_maps))
+        else:
+            computed, of_first = attend(source, wanted), attend(first_text(source), Wanted(**of_maps))
+        assert computed.rest is not None and wanted.rest is not None
+        layers = SurveyedLayers(wanted={place.stack: wanted})
+        layers.keep(place, computed)
+        rest = SurveyedLayers(wanted={place.stack: wanted.rest})
+        rest.keep(place, computed.rest)
+        texts = range(source.shape[0])
+        measured = MeasuredCall(
+            _on_host(head_numbers(layers)[0]),
+            _on_host(head_numbers(rest)[0]),
+            [_with_empty(stacks_of(layers, text)[place.stack], place.kind) for text in texts],
+            [_with_empty(stacks_of(rest, text)[place.stack], place.kind) for text in texts],
+        )
+        return measured, _maps_of(of_first)
+
+    def _wanted(self, source: LayerOrWeights, kind: str) -> Wanted:
+        """What is asked of a call, with its rows without their first key; the same of others as large."""
+        num_texts, _, num_queries, num_keys = source.shape
+        device = source.like.device
+        plan = (num_texts, num_queries, num_keys, kind, device)
+        if plan not in self._plans:
+            while len(self._plans) >= MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[plan] = self._planned(num_texts, num_queries, num_keys, kind, device)
+        return self._plans[plan]
+
+    def _planned(
+        self, num_texts: int, num_queries: int, num_keys: int, kind: str, device: torch.device
+    ) -> Wanted:
+        count = max(num_queries, num_keys)
+        places = None
+        special = torch.zeros(num_texts, count, dtype=torch.bool, device=device)
+        is_square = kind == "self" and num_queries == num_keys
+        if self.grid is not None and is_square and count >= self.grid[0] * self.grid[1]:
+            places = places_of_grid(self.grid, count)
+            special[:, : count - self.grid[0] * self.grid[1]] = True
+        asked = torch.ones_like(special)
+        ids = self._ids(count).expand(num_texts, -1).to(device) if is_square else None
+        wanted = wanted_scores(ids, Marks(special, asked, asked), places=places)
+        assert wanted.patterns is not None
+        names = wanted.patterns.names
+        if is_square and places is None and not self._has_names(count):
+            names = tuple(name for name in names if name not in EMPTY)
+            of_places = NeighbourPatterns if OF_NEIGHBOURS.keys() | {FIRST_FOUR} >= {*names} else Patterns
+            wanted = replace(wanted, patterns=of_places(names, wanted.patterns.ids, wanted.patterns.marks))
+        return replace(wanted, rest=without_first_key(wanted))
+
+    def _has_names(self, count: int) -> bool:
+        return self.tokens is not None and len(self.tokens) == count
+
+    def _ids(self, count: int) -> Tensor:
+        """Equal numbers for tokens of equal names; without names all tokens differ."""
+        if self.tokens is None or not self._has_names(count):
+            return torch.arange(count)
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(self.tokens))}
+        return torch.tensor([numbers[name] for name in self.tokens])
+
+    # What came of it
+
+    def result(self, counts: Mapping[str, int], notes: Sequence[str] = ()) -> RecordedHeads:
+        """What each head does; `counts` are the calls of each module, `notes` what else is to be said.
+
+        Of one text in all these are its statistics, else means over the texts of each module.
+        """
+        with self._lock, torch.inference_mode(mode=False), torch.no_grad():
+            modules = self._in_order()
+            for module in modules:
+                self._finish(module)
+            if all(module.num_texts == 1 for module in modules):
+                survey = _of_one_text(modules).survey()
+            else:
+                survey, _ = _of_texts(modules).survey()
+            rows = [module.attention for module in modules if module.attention is not None]
+            table = RecordedModule.rows(
+                {
+                    **row,
+                    "texts": module.num_texts,
+                    "calls": counts.get(row.module, module.measured),
+                    "measured": module.measured,
+                }
+                for row, module in zip(rows, modules, strict=True)
+            )
+            parts = {name: kept for name, kept in vars(survey).items() if name != "notes"}
+            sizes = [row.num_queries for row in rows if row.kind == "self"] or [rows[0].num_queries]
+            parts["tokens_of_text"] = max(sizes)
+            return RecordedHeads(**parts, modules=table, notes=(*notes, *self._notes(table)))
+
+    def _in_order(self) -> list[HeardModule]:
+        return sorted(
+            self.modules.values(), key=lambda module: (STACKS.index(module.place.stack), module.place.layer)
+        )
+
+    def _notes(self, table: Records[RecordedModule]) -> list[str]:
+        notes = []
+        numbered = [module.place.module or "" for module in self._in_order() if not module.has_heads]
+        if numbered:
+            notes.append(
+                f"{_listed(numbered)}: texts and heads are one axis, and nothing says how many heads there "
+                f"are: its matrices are numbered 0, 1, ... ({SAYS_HEADS})."
+            )
+        if self._not_joined:
+            notes.append(
+                f"{counted(sum(self._not_joined.values()), 'step')} of {_listed([*self._not_joined])} left "
+                f"out: copies of queries and keys are limited to {MOST_COPIED / 2**20:.0f} MB in all."
+            )
+        if self._others:
+            notes.append(
+                f"{counted(sum(self._others.values()), 'call')} of {_listed([*self._others])} left out: "
+                "of another number of heads or on another grid than the first."
+            )
+        sizes = [(row.num_queries, row.num_keys) for row in table if row.kind == "self"]
+        if self.tokens is not None and not any(size == (len(self.tokens),) * 2 for size in sizes):
+            known = ", ".join(f"{keys:,}" for keys in dict.fromkeys(keys for _, keys in sizes)) or "none"
+            notes.append(f"tokens: {len(self.tokens)} names, but self-attention was over {known} tokens.")
+        if self.grid is not None and not any(
+            queries == keys >= self.grid[0] * self.grid[1] for queries, keys in sizes
+        ):
+            size = "×".join(map(str, self.grid))
+            notes.append(f"grid: no self-attention was over {size} patches or more.")
+        return notes
+
+    def names_of(self, count: int) -> list[str]:
+        """The names of so many tokens: as given, or by their places on the grid; else none."""
+        if self.tokens is not None and self._has_names(count):
+            return [*self.tokens]
+        if self.grid is None or count < self.grid[0] * self.grid[1]:
+            return []
+        rows, columns = self.grid
+        before = [f"+{number}" for number in range(count - rows * columns)]
+        return [*before, *(f"r{row + 1}c{column + 1}" for row in range(rows) for column in range(columns))]
+
+    def maps(self, stack: str) -> dict[str, Float[npt.NDArray[np.float32], "layer head query key"]]:
+        """The maps of a stack by their names, of the first text, NaN where a layer has fewer heads.
+
+        Layers whose maps have another shape than those of the first are NaN, too: see `unmapped`.
+        """
+        modules = [module for module in self._in_order() if module.place.stack == stack and module.maps]
+        if not modules:
+            return {}
+        first = modules[0].maps
+        alike = [module for module in modules if _shapes(module.maps) == _shapes(first)]
+        num_layers = max(module.place.layer for module in modules) + 1
+        num_heads = max(len(kept) for module in alike for kept in module.maps.values())
+        stacked = {
+            name: np.full((num_layers, num_heads, *kept.shape[1:]), np.nan, dtype=np.float32)
+            for name, kept in first.items()
+        }
+        for module in alike:
+            for name, kept in module.maps.items():
+                stacked[name][module.place.layer, : len(kept)] = kept
+        return stacked
+
+    def unmapped(self, stack: str) -> list[str]:
+        """The modules of a stack whose maps have another shape than those of the first."""
+        modules = [module for module in self._in_order() if module.place.stack == stack]
+        return [
+            module.place.module or ""
+            for module in modules
+            if _shapes(module.maps) != _shapes(modules[0].maps)
+        ]
+
+
+class RecordedRuns:
+    """The runs of a program, each thread's for itself: a recorder for each, which `end_run` is given.
+
+    A run is a call of an outermost module, or several calls where these go on with a text, as a generation
+    does. A module has the same number in all runs.
+    """
+
+    def __init__(
+        self, begin_run: Callable[[ModulePlaces], Recorder], end_run: Callable[[Recorder], None]
+    ) -> None:
+        self._begin_run, self._end_run = begin_run, end_run
+        self._places: ModulePlaces = {}
+        self.opened: dict[int, OpenedRun] = {}
+        """The run of each thread that is not over."""
+
+    def take(self, call: HeardCall) -> None:
+        """Measure a call in the run that it belongs to."""
+        thread = get_ident()
+        run = self.opened.get(thread)
+        if run is None or not run.has(call):
+            if run is not None:
+                self._end_run(run.recorder)
+            run = self.opened[thread] = OpenedRun(self._begin_run(self._places), call.outermost)
+        run.recorder.take(call)
+
+    def end(self) -> None:
+        """End the runs of all threads."""
+        while self.opened:
+            _, run = self.opened.popitem()
+            self._end_run(run.recorder)
+
+
+@dataclass
+class OpenedRun:
+    """A run that is not over, and the last call of an outermost module in it."""
+
+    recorder: Recorder
+    outermost: int
+
+    def has(self, call: HeardCall) -> bool:
+        """Whether a call belongs to it, or else to the next one."""
+        if call.outermost != self.outermost and self.recorder.continues(call):
+            self.outermost = call.outermost
+        return call.outermost == self.outermost
+
+
+def _with_empty(stack: Stack, kind: str) -> Stack:
+    """With the patterns that no row has, of which nothing was computed."""
+    if kind == "cross" or "neighbour" in stack.num_rows:
+        return stack
+    return stack._replace(num_rows={**dict.fromkeys(EMPTY, 0), **stack.num_rows})
+
+
+def _shapes(maps: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, tuple[int, ...]]:
+    return {name: kept.shape[1:] for name, kept in maps.items()}
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def places_of_grid(grid: tuple[int, int], count: int) -> Float[Tensor, "token 2"]:
+    """Row and column of each of so many tokens, NaN of those that come before the patches."""
+    rows, columns = torch.meshgrid(*(torch.arange(float(size)) for size in grid), indexing="ij")
+    patches = torch.stack([rows.flatten(), columns.flatten()], dim=-1)
+    return torch.cat([torch.full((count - len(patches), 2), torch.nan), patches])
+
+
+def _own_weights(weights: Tensor, layer: LayerOrWeights) -> GivenWeights:
+    """The weights that a program computed itself, in float32 or more."""
+    weights = weights[..., : layer.shape[3]].to(torch.promote_types(weights.dtype, torch.float32))
+    if isinstance(layer, GivenWeights):
+        return GivenWeights(weights, layer.seen)
+    seen: Bool[Tensor, "#text query key"] = layer.visibility.whole(weights.device)
+    if weights.isnan().any():  # a row without a key
+        weights = weights.masked_fill(~seen.unsqueeze(1), 0.0)
+    return GivenWeights(weights, seen)
+
+
+def first_text(source: LayerOrWeights) -> LayerOrWeights:
+    """The first of the texts."""
+    this = slice(0, 1)
+    if isinstance(source, GivenWeights):
+        return GivenWeights(source.weights[this], source.seen[this])
+    rules = source.rules
+    rules = replace(
+        rules,
+        bias=None if rules.bias is None else rules.bias[this],
+        sink=None if rules.sink is None else rules.sink[this],
+    )
+    return replace(
+        source,
+        query=source.query[this],
+        key=source.key[this],
+        value=source.value[this],
+        visibility=source.visibility.of_texts(this),
+        rules=rules,
+    )
+
+
+def _on_host(numbers: HeadNumbers) -> HeadNumbers:
+    return HeadNumbers(numbers.names, numbers.values.double().cpu(), numbers.keys.cpu())
+
+
+def _maps_of(computed: Computed) -> dict[str, Float[npt.NDArray[np.float32], "head query key"]]:
+    kept = {
+        "weights": computed.weights,
+        "pooled_mean": computed.pooled_mean,
+        "pooled_max": computed.pooled_max,
+    }
+    return {name: maps[0].float().numpy(force=True) for name, maps in kept.items() if maps is not None}
+
+
+def _described(module: HeardModule, layer: LayerOrWeights) -> RecordedModule:
+    """The sizes of a call, and which keys its queries see."""
+    num_texts, num_heads, num_queries, num_keys = layer.shape
+    head_dim, scale, visibility = None, None, None
+    if isinstance(layer, AttentionLayer):
+        head_dim, scale, visibility = layer.query.shape[-1], layer.scale, layer.visibility
+    elif layer.seen.numel() <= MOST_RECOGNISED:
+        visibility = recognised(layer.seen)
+    return RecordedModule.single(
+        stack=module.place.stack,
+        layer=module.place.layer,
+        module=module.place.module or "",
+        kind=module.place.kind,
+        function=module.function,
+        texts=num_texts,
+        heads=num_heads,
+        queries=num_queries,
+        keys=num_keys,
+        head_dim=head_dim,
+        mask="other" if visibility is None else mask_name(visibility),
+        window=None if visibility is None else visibility.window,
+        scale=scale,
+        calls=module.measured,
+        measured=module.measured,
+    )
+
+
+def mask_name(visibility: Visibility) -> str:
+    """Who sees whom: none, causal, window, padding, several of these, or other."""
+    if visibility.rule is not None:
+        return "other"
+    names = {
+        "causal": visibility.causal,
+        "window": visibility.window is not None,
+        "padding": visibility.key_mask is not None,
+    }
+    return ", ".join(name for name, applies in names.items() if applies) or "none"
+
+
+def _fewest(stacks: Sequence[Stack]) -> dict[str, Stack]:
+    """The rows of each stack: of each statistic the fewest that a layer has which has it at all."""
+    fewest: dict[str, Stack] = {}
+    for stack in stacks:
+        before = fewest.get(stack.name, stack)
+        rows = {
+            name: min(of_stack.num_rows[name] for of_stack in (before, stack) if name in of_stack.num_rows)
+            for name in dict.fromkeys([*before.num_rows, *stack.num_rows])
+        }
+        fewest[stack.name] = Stack(stack.name, rows, before.starts_special and stack.starts_special)
+    return fewest
+
+
+def _of_one_text(modules: Sequence[HeardModule]) -> SurveyedText:
+    """The heads of one text, and what they do."""
+    measured = [(module.place, module.last) for module in modules if module.last is not None]
+    layers = [(place, call.numbers.values.shape[1]) for place, call in measured]
+    of_heads = [(place, head) for place, count in layers for head in range(count)]
+    stack_names = [place.stack for place, _ in of_heads]
+    stacks = _fewest([call.stacks[0] for _, call in measured])
+    rest_stacks = _fewest([call.rest_stacks[0] for _, call in measured])
+    numbers, rest = (
+        joined_numbers([(each.names, each.values[0].numpy()) for each in of_calls])
+        for of_calls in ([call.numbers for _, call in measured], [call.rest for _, call in measured])
+    )
+    rest_heads = RestOfHead.table(
+        stack=stack_names,
+        layer=np.array([place.layer for place, _ in of_heads]),
+        head=np.array([head for _, head in of_heads]),
+        **{name: values for name, values in rest.items() if name in NAMING},
+    )
+    rest_of_text = RestOfText(rest_heads, rest_stacks)
+    patterns = patterns_by_stack(stack_names, numbers, stacks)
+    heads = head_table(layers, patterns, rest_of_text.patterns(), numbers)
+    keys = torch.cat([call.numbers.keys[0] for _, call in measured]).numpy()
+    return SurveyedText(heads, [*stacks.values()], keys, rest_of_text)
+
+
+def _of_texts(modules: Sequence[HeardModule]) -> HeadTotals:
+    """The totals of the texts of every module."""
+    of_modules = [module.totals() for module in modules]
+    rests = [totals.rest for totals in of_modules if totals.rest is not None]
+    joined, rest = (_joined(totals) for totals in (of_modules, rests))
+    return replace(joined, rest=rest)
+
+
+def _joined(totals: Sequence[HeadTotals]) -> HeadTotals:
+    layers = {place: layer for each in totals for place, layer in each.layers.items()}
+    stacks = _fewest([stack for each in totals for stack in each.stacks.values()])
+    return HeadTotals(max(each.num_texts for each in totals), None, layers, stacks)

@@ -1,0 +1,625 @@
+"""Attention that a program computes itself: from a product over a softmax to the product that it reaches."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from attncli.models.axis_labels import (
+    LABELS,
+    AxisPart,
+    Labelled,
+    aligned,
+    contracted,
+    of_operand,
+    whole_axis,
+)
+from attncli.models.followed import (
+    NO_QUERIES,
+    Followed,
+    HandmadeAttention,
+    HeardSoftmax,
+    LogShares,
+    Outer,
+    Projected,
+    Scores,
+    Weights,
+    axes_after,
+    read_attention,
+    scaled_scores,
+)
+from attncli.models.origins import OF_PARAMETERS, Origins
+from attncli.models.torch_calls import (
+    ADDMMS,
+    CARRYING,
+    CASTS,
+    CONVOLUTIONS,
+    COPIES,
+    DIVISIONS,
+    DROPOUTS,
+    EXPONENTIALS,
+    FILLS,
+    JOINS,
+    LAST_NORMS,
+    LOG_SOFTMAXES,
+    MATMULS,
+    MOVES,
+    NEGATIONS,
+    NORMS,
+    OVERWRITING,
+    PARTS,
+    SCALINGS,
+    SHAPES,
+    SOFTMAXES,
+    SUBTRACTIONS,
+    SUMMING,
+    SUMS,
+    VIEWING,
+    TorchCall,
+    axes_of_sum,
+    carried_features,
+    feature_axes,
+    functions_named,
+    labels_of,
+    letters_of_product,
+    unseen,
+)
+
+
+class Follower(Origins):
+    """Follows what torch's functions give from one to the next, and tells `heard` of each attention.
+
+    `unclear` is told why one cannot be read. What is known of a tensor is forgotten with it.
+    """
+
+    def __init__(
+        self, heard: Callable[[HandmadeAttention], None], unclear: Callable[[str], None] = lambda _: None
+    ) -> None:
+        super().__init__()
+        self._heard, self._unclear = heard, unclear
+
+    def after(
+        self,
+        function: Callable[..., object],
+        arguments: Sequence[object],
+        named: Mapping[str, object],
+        result: object,
+    ) -> None:
+        """A function ran, and gave `result`."""
+        step = STEPS.get(function)
+        if step is not None:
+            step(self, TorchCall(function, arguments, named, result))
+
+    # Products
+
+    def linear(self, call: TorchCall) -> None:
+        """Features of a tensor by a weight; a mixture where the last axis of scores or weights is heads."""
+        tensor = call.get(0, "input")
+        if call.function in ADDMMS:
+            tensor = call.get(1, "mat1")
+            if not isinstance(weight := call.get(2, "mat2"), Tensor) or not self.is_of_parameters(weight):
+                return
+        if isinstance(tensor, Tensor):
+            self.project_or_mix(tensor, call.result, -1)
+
+    def convolve(self, call: TorchCall) -> None:
+        """Channels of a tensor by a weight: between heads a mixture."""
+        tensor = call.get(0, "input")
+        if isinstance(tensor, Tensor):
+            self.project_or_mix(tensor, call.result, 1 - tensor.ndim)
+
+    def project_or_mix(self, tensor: Tensor, result: object, axis: int) -> None:
+        """One axis of a tensor was multiplied with parameters."""
+        known = self.of(tensor)
+        if isinstance(known, Scores | Weights) and isinstance(result, Tensor) and tensor.ndim == result.ndim:
+            letters = [chr(ord("a") + place) for place in range(tensor.ndim)]
+            out = [*letters]
+            out[axis] = "Z"
+            if all(
+                size == before
+                for size, before, letter in zip(result.shape, tensor.shape, out, strict=True)
+                if letter != "Z"
+            ):
+                axes = dict(zip(letters, known.axes, strict=True))
+                if self.mix(known, axes, "".join(out), result):
+                    return
+        self.project(tensor, result, (axis,))
+
+    def normalise(self, call: TorchCall) -> None:
+        """A norm of a tensor is made of it; one over heads mixes them."""
+        tensor = call.get(0, "input")
+        if not isinstance(tensor, Tensor):
+            return
+        known = self.of(tensor)
+        if isinstance(known, Projected):
+            self.carry(call)
+        elif isinstance(known, Scores | Weights):
+            parts = known.axes[-1 if call.function in LAST_NORMS else 1]
+            is_of_tokens = {part.label for part in parts} & known.tokens
+            self.note(call.result, None if is_of_tokens else known.mixed(known.axes))
+        elif known is None:
+            self.note(call.result, Projected(self.source(tensor)))
+
+    def mix(
+        self,
+        known: Scores | Weights,
+        axes: Mapping[str, tuple[AxisPart, ...]],
+        out: str,
+        result: Tensor,
+        *,
+        is_alone: bool = False,
+    ) -> bool:
+        """Follow scores or weights, alone or into a product, where their queries and keys are left."""
+        kept, gone, new = contracted(axes, out, result.shape)
+        if known.tokens & {*gone} or (isinstance(known, Weights) and known.key is None and new and not gone):
+            return False
+        is_same = is_alone and not gone and not new
+        self.note(result, replace(known, axes=kept) if is_same else known.mixed(kept))
+        return True
+
+    def multiply(self, call: TorchCall) -> None:
+        """A matrix product: of query and key, of weights and value, with parameters."""
+        left, right = (*call.tensors(), None, None)[:2]
+        if call.function is Tensor.__rmatmul__:
+            left, right = right, left
+        if left is None or right is None or not left.ndim or not right.ndim:
+            return
+        inputs, out = letters_of_product(left, right)
+        if not isinstance(call.result, Tensor) or self.follow_product(
+            (left, right), inputs, out, call.result
+        ):
+            return
+        if self.is_of_parameters(right) or right.ndim == 2 < left.ndim:
+            lead = [axis - 2 for axis in range(2 - right.ndim, 0) if right.shape[axis - 2] > 1]
+            self.project(left, call.result, (*lead, -1) if right.ndim > 1 else ())
+        elif left.ndim == 2 and (self.is_of_parameters(left) or right.ndim > 2):
+            self.project(right, call.result, (-2,))
+        else:
+            self.score(left, right, inputs, out, call.result)
+
+    def add_product(self, call: TorchCall) -> None:
+        """beta input + alpha left right."""
+        left, right = call.get(1, "batch1"), call.get(2, "batch2")
+        if not (isinstance(left, Tensor) and isinstance(right, Tensor) and isinstance(call.result, Tensor)):
+            return
+        inputs, out = letters_of_product(left, right)
+        if self.follow_product((left, right), inputs, out, call.result):
+            return
+        if not self.is_of_parameters(right) and not self.is_of_parameters(left):
+            alpha = call.named.get("alpha", 1)
+            scale = float(alpha) if isinstance(alpha, int | float) else 1.0
+            self.score(left, right, inputs, out, call.result, scale)
+
+    def einsum(self, call: TorchCall) -> None:
+        """The same by the labels of an equation."""
+        equation, *tensors = call.arguments
+        if len(tensors) == 1 and isinstance(tensors[0], tuple | list):
+            tensors = [*tensors[0]]
+        operands = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
+        if not isinstance(equation, str) or len(operands) != len(tensors) or not operands:
+            return
+        if not isinstance(call.result, Tensor):
+            return
+        inputs, out = labels_of(equation, operands)
+        if any(len({*letters}) < len(letters) for letters in inputs):
+            return  # a diagonal
+        if self.follow_product(operands, inputs, out, call.result):
+            return
+        if len(operands) == 1:
+            self.note(call.result, known if isinstance(known := self.of(operands[0]), Projected) else None)
+        elif len(operands) == 2:
+            places = [place for place, tensor in enumerate(operands) if self.is_of_parameters(tensor)]
+            if places:
+                of_parameters = inputs[places[0]]
+                features = [axis for axis, letter in enumerate(out, -len(out)) if letter in of_parameters]
+                self.project(operands[1 - places[0]], call.result, features)
+            else:
+                self.score(operands[0], operands[1], inputs, out, call.result)
+
+    def follow_product(
+        self, operands: Sequence[Tensor], inputs: Sequence[str], out: str, result: Tensor
+    ) -> bool:
+        """Whether it is a product of weights, or one of scores that are scores still."""
+        for kind in (Weights, Scores):
+            for place, tensor in enumerate(operands):
+                known = self.of(tensor)
+                if not isinstance(known, kind):
+                    continue
+                axes = dict(zip(inputs[place], known.axes, strict=True))
+                if self.mix(known, axes, out, result, is_alone=len(operands) == 1):
+                    return True
+                if isinstance(known, Weights):
+                    if known.key not in {part.label for letter in out for part in axes.get(letter, ())}:
+                        self.reach_by_letters(known, place, operands, inputs, out)
+                    return True
+        return False
+
+    def score(
+        self,
+        left: Tensor,
+        right: Tensor,
+        inputs: Sequence[str],
+        out: str,
+        result: Tensor,
+        scale: float = 1.0,
+    ) -> None:
+        """Scores are a product of two tensors that are no parameters."""
+        labels = self._labels(left, right, inputs)
+        axes = {
+            letter: tuple(AxisPart(label, 1, size) for label, size, _ in of_letter if size > 1)
+            for letter, of_letter in labels.items()
+        }
+        of_left = _tokens_of_operand(left, right, inputs, out, labels)
+        of_right = _tokens_of_operand(right, left, inputs[::-1], out, labels)
+        features = {
+            label for of_letter in labels.values() for label, _, is_feature in of_letter if is_feature
+        }
+        if features.issuperset(of_left[:1]) and not features.issuperset(of_right[:1]):
+            of_left = ()  # the heads of a single query, rather than channels as tokens
+        elif features.issuperset(of_right[:1]) and not features.issuperset(of_left[:1]):
+            of_right = ()
+        sizes = {label: size for of_letter in labels.values() for label, size, _ in of_letter}
+        num_left, num_right = (sizes[tokens[0]] if tokens else 1 for tokens in (of_left, of_right))
+        with unseen():
+            scores = Scores(
+                left=Labelled(left.detach(), of_operand(left, inputs[0], axes)),
+                right=Labelled(right.detach(), of_operand(right, inputs[1], axes)),
+                axes=tuple(axes[letter] for letter in out),
+                labels=tuple(label for letter in out for label, *_ in labels[letter]),
+                features=frozenset(
+                    label for letter in out for label, *_ in labels[letter] if label in features
+                ),
+                dims=tuple(part.label for letter in axes if letter not in out for part in axes[letter]),
+                left_tokens=of_left,
+                right_tokens=of_right,
+                is_self=self._is_self(left, right, are_as_many=num_left == num_right),
+                scale=scale,
+            )
+        self.note(result, scores)
+
+    def _labels(
+        self, left: Tensor, right: Tensor, inputs: Sequence[str]
+    ) -> dict[str, list[tuple[int, int, bool]]]:
+        """What each letter is made of: labels, their sizes, and whether these are features."""
+        parts: dict[str, list[tuple[int, bool]]] = {}
+        for tensor, letters in zip((left, right), inputs, strict=True):
+            for letter, sizes in zip(letters, self.sizes_of_axes(tensor), strict=True):
+                parts[letter] = max(parts.get(letter, [(1, False)]), sizes, key=_told_by)
+        return {letter: [(next(LABELS), *part) for part in sizes] for letter, sizes in parts.items()}
+
+    def sum(self, call: TorchCall) -> None:
+        """A sum of entries that were multiplied one by one is a product."""
+        tensor = call.get(0, "input", "self")
+        known = self.of(tensor)
+        if isinstance(known, Projected):
+            self.carry(call)
+        if not isinstance(known, Outer | Scores | Weights) or not isinstance(tensor, Tensor):
+            return
+        letters = "".join(chr(ord("a") + place) for place in range(tensor.ndim))
+        summed = axes_of_sum(call, tensor)
+        if not summed or not isinstance(call.result, Tensor) or call.result.ndim > tensor.ndim - len(summed):
+            return
+        out = "".join(letter for place, letter in enumerate(letters, -len(letters)) if place not in summed)
+        if isinstance(known, Outer):
+            if known.factors is not None:
+                left, right = known.factors
+                inputs = letters[len(letters) - left.ndim :], letters[len(letters) - right.ndim :]
+                self.score(left, right, inputs, out, call.result)
+            return
+        axes = dict(zip(letters, known.axes, strict=True))
+        kept, gone, _ = contracted(axes, out, call.result.shape)
+        if isinstance(known, Weights) and known.key in gone and known.times is not None:
+            weights, value = known.times
+            self.reach(replace(known, axes=weights.axes), weights.tensor, known.query, value)
+        elif not known.tokens & {*gone}:
+            self.note(call.result, known.mixed(kept))
+
+    # Softmax
+
+    def softmax(self, call: TorchCall) -> None:
+        """A softmax over keys gives weights."""
+        scores, axis = call.get(0, "input", "self"), call.get(1, "dim", "axis")
+        known = self.of(scores)
+        if not isinstance(scores, Tensor) or not isinstance(axis, int) or not scores.ndim:
+            return
+        axis = axis if axis < 0 else axis - scores.ndim
+        if isinstance(known, Scores | Projected) and isinstance(call.result, Tensor):
+            if call.function in LOG_SOFTMAXES:
+                with unseen():
+                    self.note(call.result, LogShares(scores.detach(), axis, known))
+            else:
+                self.share(scores, axis, known, call.result)
+
+    def exponentiate(self, call: TorchCall) -> None:
+        """The exponential of a softmax's logarithms is the softmax."""
+        known = self.of(call.get(0, "input", "self"))
+        if isinstance(known, LogShares) and isinstance(call.result, Tensor):
+            self.share(known.scores, known.axis, known.known, call.result)
+
+    def share(self, scores: Tensor, axis: int, known: Scores | Projected, result: Tensor) -> None:
+        """A softmax of scores along an axis gave `result`."""
+        if isinstance(known, Scores):
+            of = known.with_keys_on(axis)
+            if of is None:
+                return
+            axes, labels, features = known.axes, known.labels, known.features
+            query, key = of.left_tokens[0] if of.left_tokens else None, of.right_tokens[0]
+        else:
+            spans = feature_axes(scores, known.features)
+            if axis != -1 or spans is None or {-1, -2} & {*spans}:
+                return  # classes, experts, or the features of linear attention
+            labels = tuple(next(LABELS) for _ in scores.shape)
+            axes = tuple(whole_axis(label, size) for label, size in zip(labels, scores.shape, strict=True))
+            features = frozenset(labels[place] for place in spans)
+            of, query, key = None, None, labels[axis]
+        with unseen():
+            pair = Labelled(scores.detach(), axes), Labelled(result.detach(), axes)
+            softmax = HeardSoftmax(*pair, of, axis, labels)
+        self.note(result, Weights(softmax, axes, query, key if scores.shape[axis] > 1 else None, features))
+
+    def reach_by_letters(
+        self,
+        known: Weights,
+        place: int,
+        operands: Sequence[Tensor],
+        inputs: Sequence[str],
+        out: str,
+    ) -> None:
+        """Weights met their value in a product that sums over their keys."""
+        letters = inputs[place]
+        axes = dict(zip(letters, known.axes, strict=True))
+        value, query = None, known.query
+        shared = {
+            letter
+            for other, labels in zip(operands, inputs, strict=True)
+            if other is not operands[place]
+            for letter, size in zip(labels, other.shape, strict=True)
+            if size > 1
+        }
+        if known.softmax.of is None:
+            alone = [
+                part.label
+                for letter in letters
+                if letter in out and letter not in shared
+                for part in axes[letter]
+                if part.label not in known.features
+            ]
+            if len(alone) > 1:
+                self._unclear(NO_QUERIES)
+                return
+            of_one = [letter for letter in letters if letter in out and not axes[letter]]
+            has_axis = any(letter not in inputs[1 - place] for letter in of_one)
+            query = alone[0] if alone else next(LABELS) if has_axis else None
+        if len(operands) == 2:
+            other = operands[1 - place]
+            with unseen():
+                names = {
+                    letter: axes.get(letter) or whole_axis(next(LABELS), size)
+                    for letter, size in zip(inputs[1 - place], other.shape, strict=True)
+                }
+                value = Labelled(other.detach(), of_operand(other, inputs[1 - place], names))
+        self.reach(known, operands[place], query, value)
+
+    def reach(self, known: Weights, weights: Tensor, query: int | None, value: Labelled | None) -> None:
+        """Weights met their value."""
+        softmax = known.softmax
+        if softmax.is_heard:
+            return
+        softmax.is_heard = True
+        with unseen():
+            heard = read_attention(known, weights.detach(), query, value)
+        if heard is None:
+            self._unclear(NO_QUERIES)
+        else:
+            self._heard(heard)
+
+    # Other steps
+
+    def overwrite(self, call: TorchCall) -> None:
+        """Entries of a tensor were set: of a new one, to what a projection gave."""
+        tensor, known = call.get(0), self.of(call.get(0))
+        given = self.of(call.get(1 if call.function in COPIES else 2, "src"))
+        if isinstance(known, Weights):
+            known.softmax.is_changed = True
+        elif isinstance(given, Projected) and (known is None or isinstance(known, Projected)):
+            parts = [given] if known is None else [known, given]
+            merged = replace(_merged(parts), features=None)
+            self.note(tensor, merged)
+            if call.function in COPIES and isinstance(tensor, Tensor):
+                self.note(tensor._base, merged)
+
+    def carry(self, call: TorchCall) -> None:
+        """What is known of an argument holds for the result, changed as the function changes it."""
+        known = [(tensor, about) for tensor in call.tensors() if (about := self.of(tensor)) is not None]
+        for tensor, about in known:
+            if isinstance(about, Weights):
+                self._carry_weights(about, tensor, call)
+                return
+        scores = [(tensor, about) for tensor, about in known if isinstance(about, Scores)]
+        if scores:
+            tensor, of = next((pair for pair in scores if pair[1].is_plain), scores[0])
+            self._carry_scores(of, tensor, call)
+        elif call.function in SCALINGS and (factors := _factors_of_outer(call)) is not None:
+            if known:
+                self._carry_projected(known, call)
+            about = self.of(call.result)
+            if about is not OF_PARAMETERS:
+                about = about if isinstance(about, Projected) else Projected(frozenset())
+                self.note(call.result, Outer(about.sources, about.parents, about.features, factors))
+        elif known:
+            self._carry_projected(known, call)
+        elif call.function in VIEWING and call.arguments and isinstance(call.arguments[0], nn.Parameter):
+            self.note(call.result, OF_PARAMETERS)
+
+    def _carry_projected(self, known: Sequence[tuple[Tensor, Followed]], call: TorchCall) -> None:
+        parts = [about for _, about in known if isinstance(about, Projected)]
+        if not parts:
+            return
+        merged = _merged(parts)
+        for result in call.result if isinstance(call.result, tuple | list) else (call.result,):
+            if isinstance(result, Tensor):
+                if merged is OF_PARAMETERS:
+                    self._note(result, merged)
+                else:
+                    features = carried_features(merged.features, known[0][0], call, result)
+                    self._note(result, Projected(merged.sources, merged.parents, features))
+
+    def _carry_scores(self, known: Scores, tensor: Tensor, call: TorchCall) -> None:
+        """Scores after a function; nothing where they are no longer that."""
+        function, result = call.function, call.result
+        if function in VIEWS:
+            for view in result if isinstance(result, tuple | list) else (result,):
+                axes = axes_after(known.axes, tensor, call, view)
+                is_cut = view.numel() < tensor.numel()
+                is_plain = known.is_plain and not is_cut
+                self._note(view, None if axes is None else replace(known, axes=axes, is_plain=is_plain))
+            return
+        if not isinstance(result, Tensor):
+            return
+        carried = None
+        if function in SCALINGS | DIVISIONS:
+            if function in SCALINGS or call.get(0, "input", "self") is tensor:
+                others = [value for value in (*call.arguments, *call.named.values()) if value is not tensor]
+                factor = others[0] if others else None
+                carried = scaled_scores(known, tensor, factor, result, is_divided=function in DIVISIONS)
+        elif axes := axes_after(known.axes, tensor, call, result):
+            if function in JOINS:
+                carried = known.mixed(axes)
+            elif function in NEGATIONS or (function in SUBTRACTIONS and call.get(1, "other") is tensor):
+                carried = replace(known, axes=axes, scale=-known.scale)
+            elif function in ADDED:
+                carried = replace(known, axes=axes)
+        self.note(result, carried)
+
+    def _carry_weights(self, known: Weights, tensor: Tensor, call: TorchCall) -> None:
+        """Weights after a function; nothing where they are no longer that."""
+        function, result = call.function, call.result
+        is_in_place = function in OVERWRITING or call.named.get("inplace") is True
+        if function in DROPOUTS and not _drops(call):
+            if result is not tensor:
+                self.note(result, known)
+            return
+        if is_in_place:
+            known.softmax.is_changed = True
+        if function in VIEWS:
+            for view in result if isinstance(result, tuple | list) else (result,):
+                self._note(view, _viewed(known, tensor, call, view))
+            return
+        if not isinstance(result, Tensor):
+            return
+        carried, axes = None, axes_after(known.axes, tensor, call, result)
+        if axes is None:
+            pass
+        elif function in JOINS or function in SUMS:
+            carried = known.mixed(axes)
+        elif function in DROPOUTS:
+            before = known.before
+            if not is_in_place and not known.is_dropped:
+                with unseen():
+                    before = Labelled(tensor.detach(), known.axes)
+            carried = replace(known, is_dropped=True, before=before)
+        elif function in FILLS and known.is_whole and not known.is_dropped and result.shape == tensor.shape:
+            with unseen():
+                softmax = replace(known.softmax, result=Labelled(result.detach(), axes), is_changed=False)
+            carried = replace(known, softmax=softmax)
+        elif function in FILLS | CASTS | SCALINGS | DIVISIONS:
+            carried = replace(known, axes=axes)
+            others = [value for value in call.tensors() if value is not tensor]
+            if function in SCALINGS and others and result.shape != tensor.shape:
+                with unseen():
+                    value = Labelled(others[0].detach(), aligned(others[0], axes))
+                    carried = replace(carried, times=(Labelled(tensor.detach(), known.axes), value))
+        self.note(result, carried)
+
+
+VIEWS = MOVES | SHAPES | PARTS
+ADDED = SUMS | FILLS | CASTS | DROPOUTS
+
+
+def _merged(parts: Sequence[Projected]) -> Projected:
+    """What is known of a tensor that was made of several."""
+    if all(part is parts[0] for part in parts):
+        return parts[0]
+    sources, parents = (
+        frozenset(source for part in parts for source in getattr(part, name))
+        for name in ("sources", "parents")
+    )
+    return Projected(sources, parents, parts[0].features)
+
+
+def _told_by(sizes: Sequence[tuple[int, bool]]) -> tuple[bool, int]:
+    """How much is known of an axis: that it is none of one, and how many features it has."""
+    return prod(size for size, _ in sizes) > 1, prod(size for size, is_feature in sizes if is_feature)
+
+
+def _viewed(known: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> Weights | None:
+    axes = axes_after(known.axes, tensor, call, view)
+    if axes is None:
+        return None
+    is_cut = view.numel() < tensor.numel()
+    num_keys, num_left = (
+        sum(part.size for parts in each for part in parts if part.label == known.key)
+        for each in (known.axes, axes)
+    )
+    if num_left < num_keys:
+        return replace(known, axes=axes, is_whole=False)
+    return replace(known, axes=axes, is_cut=known.is_cut or is_cut)
+
+
+def _tokens_of_operand(
+    tensor: Tensor,
+    other: Tensor,
+    inputs: Sequence[str],
+    out: str,
+    labels: Mapping[str, Sequence[tuple[int, int, bool]]],
+) -> tuple[int, ...]:
+    """The labels that may be those of an operand's tokens, the likeliest first.
+
+    Tokens are an axis that the other operand does not have; so may be heads, which are features.
+    """
+    letters, others = inputs
+    sizes = dict(zip(others, other.shape, strict=True))
+    here = [letter for letter in out if letter in letters]
+    alone = [
+        (label, size, is_feature, out.index(letter) >= len(out) - 2)
+        for letter in here
+        if letter not in sizes or (sizes[letter] == 1 < tensor.shape[letters.index(letter)])
+        for label, size, is_feature in labels[letter]
+        if size > 1 or letter not in sizes
+    ]
+    # Tokens rather than features, several rather than one, the last rather than the first.
+    ranked = sorted(reversed(alone), key=lambda each: (each[2], each[1] == 1, not each[3]))
+    return tuple(label for label, *_ in ranked)
+
+
+def _drops(call: TorchCall) -> bool:
+    """Whether entries are dropped: not outside training, nor with a chance of 0."""
+    chance, is_training = call.get(1, "p"), call.get(2, "training", "train")
+    return chance != 0 and is_training is not False
+
+
+def _factors_of_outer(call: TorchCall) -> tuple[Tensor, Tensor] | None:
+    """Two tensors that were multiplied, each of which has axes that the other has not."""
+    factors = [*call.tensors()]
+    if len(factors) != 2 or not isinstance(call.result, Tensor):
+        return None
+    left, right = factors
+    return None if left.shape == right.shape or left.ndim < 2 > right.ndim else (left, right)
+
+
+STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
+    **dict.fromkeys(CARRYING, Follower.carry),
+    **dict.fromkeys(NORMS, Follower.normalise),
+    **dict.fromkeys({functional.linear, *ADDMMS}, Follower.linear),
+    **dict.fromkeys(CONVOLUTIONS, Follower.convolve),
+    **dict.fromkeys(MATMULS, Follower.multiply),
+    **dict.fromkeys(functions_named("baddbmm"), Follower.add_product),
+    **dict.fromkeys({torch.einsum, torch.functional.einsum}, Follower.einsum),
+    **dict.fromkeys(SUMMING, Follower.sum),
+    **dict.fromkeys(SOFTMAXES | LOG_SOFTMAXES, Follower.softmax),
+    **dict.fromkeys(EXPONENTIALS, Follower.exponentiate),
+    **dict.fromkeys(functions_named("setitem") | COPIES, Follower.overwrite),
+}

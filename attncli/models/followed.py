@@ -1,0 +1,372 @@
+"""What is known of a tensor of a running program: a projection, scores, or weights; and their axes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from torch import Tensor
+
+from attncli.models.axis_labels import (
+    LABELS,
+    Labelled,
+    TensorAxes,
+    aligned,
+    broadcast,
+    is_whole_axis,
+    labels_in,
+    laid_out,
+    moved,
+    refined,
+    regrouped,
+    resized,
+    sizes_in,
+    split_labels,
+    whole_axis,
+)
+from attncli.models.torch_calls import (
+    EXPANSIONS,
+    MOVES,
+    PARTS,
+    SHAPES,
+    Spans,
+    TorchCall,
+    places_after_cut,
+    unseen,
+)
+
+
+@dataclass(frozen=True)
+class HandmadeAttention:
+    """What a program attended with: keys lie on the last axis of scores and weights, queries before it.
+
+    `scores` are what the softmax took (None where axes were summed since), `weights` what it gave, before
+    dropout, or what reached the product where that is no longer the same (mixed between heads, or without the
+    column of a sink) but has rows that are shares still. query, key (..., token, dim) are None where the
+    scores are no multiple of their product, to which something may have been added. `num_heads`: how many the
+    last of the leading axes make, where it is known which are those of heads. `is_self`: whether query and
+    key were made of the same tensor; None where that is not known. `is_guess`: nothing but the order of
+    the axes tells which are queries and which are heads.
+    """
+
+    scores: Tensor | None
+    weights: Tensor
+    value: Tensor | None
+    query: Tensor | None
+    key: Tensor | None
+    scale: float
+    is_self: bool | None
+    num_heads: int | None = None
+    is_guess: bool = False
+
+
+Origin = tuple[int, int]
+"""Memory by its number, and the place in it where a tensor begins."""
+
+
+@dataclass(frozen=True)
+class Projected:
+    """A tensor that is a product of others with parameters.
+
+    `sources` are what was multiplied last, `parents` what those were made of in the same way. `features` says
+    which axes are not of tokens; None where that is not known.
+    """
+
+    sources: frozenset[Origin]
+    parents: frozenset[Origin] = frozenset()
+    features: Spans | None = None
+
+
+@dataclass(frozen=True)
+class Outer(Projected):
+    """The entries of two tensors times each other: their sum over an axis is a product of both."""
+
+    factors: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What became of a product of two tensors, with the labels of its axes.
+
+    `labels` are those that the product had, in order, also of axes of size 1; `features` those of them that
+    are features of a projection, `dims` what was summed. `left_tokens` and `right_tokens` may be those of the
+    tokens of either tensor, the likeliest first. Without `is_plain` the scores were mixed or cut, so that the
+    product no longer says what they are.
+    """
+
+    left: Labelled
+    right: Labelled
+    axes: TensorAxes
+    labels: tuple[int, ...]
+    features: frozenset[int]
+    dims: tuple[int, ...]
+    left_tokens: tuple[int, ...]
+    right_tokens: tuple[int, ...]
+    is_self: bool | None
+    scale: float = 1.0
+    is_plain: bool = True
+
+    def mixed(self, axes: TensorAxes) -> "Scores":
+        """What is no longer that of a product."""
+        features = _features_after(self.features, self.labels, self.axes, axes)
+        return replace(self, axes=axes, features=features, is_plain=False)
+
+    def swapped(self) -> "Scores":
+        """The same, seen from the other tensor."""
+        return replace(
+            self,
+            left=self.right,
+            right=self.left,
+            left_tokens=self.right_tokens,
+            right_tokens=self.left_tokens,
+        )
+
+    @property
+    def tokens(self) -> set[int]:
+        """The labels of its tokens, as far as they can be told before the softmax."""
+        return {*self.left_tokens[:1], *self.right_tokens[:1]}
+
+    def has_several_queries(self) -> bool:
+        """Whether several axes may be that of the queries, and no projection tells which are of heads."""
+        sizes = sizes_in(self.left.axes)
+        return len([label for label in self.left_tokens if label not in self.features and label in sizes]) > 1
+
+    def with_keys_on(self, axis: int) -> "Scores | None":
+        """The same, with the tensor whose tokens lie on an axis on the right; None where none do."""
+        parts = self.axes[axis]
+        if not parts:  # one key
+            sizes = sizes_in(self.axes)
+            for scores in (self, self.swapped()):
+                single = [label for label in scores.right_tokens if label not in sizes]
+                if single:
+                    return replace(scores, right_tokens=(single[0],))
+            return None
+        label = parts[0].label
+        if not is_whole_axis(parts, self.axes):
+            return None
+        scores = self if label in self.right_tokens else self.swapped()
+        return replace(scores, right_tokens=(label,)) if label in scores.right_tokens else None
+
+
+@dataclass(eq=False)
+class HeardSoftmax:
+    """A softmax over keys: what it took and gave, with the labels of both, and of what product, if any.
+
+    `labels` are as those of scores. `is_changed`: its result was overwritten.
+    """
+
+    scores: Labelled
+    result: Labelled
+    of: Scores | None
+    key_axis: int
+    labels: tuple[int, ...]
+    is_changed: bool = False
+    is_heard: bool = False
+
+    def weights(self) -> Labelled:
+        """What it gave."""
+        if self.is_changed:
+            scores, axes = self.scores
+            return Labelled(scores.softmax(dim=self.key_axis, dtype=self.result.tensor.dtype), axes)
+        return self.result
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What became of the result of a softmax, with the labels of its axes, its queries and its keys.
+
+    `features` are as those of scores. Without `is_whole` it was mixed, or keys were cut off; with `is_cut`
+    others were. `before` is what it was before some of it was dropped at random; None where that is lost.
+    `times` are the entries and what each was multiplied with, where that made more of them.
+    """
+
+    softmax: HeardSoftmax
+    axes: TensorAxes
+    query: int | None
+    key: int | None
+    features: frozenset[int]
+    is_whole: bool = True
+    is_cut: bool = False
+    is_dropped: bool = False
+    before: Labelled | None = None
+    times: tuple[Labelled, Labelled] | None = None
+
+    def mixed(self, axes: TensorAxes) -> "Weights":
+        """What is no longer that of a softmax."""
+        features = _features_after(self.features, self.softmax.labels, self.axes, axes)
+        return replace(self, axes=axes, features=features, is_whole=False)
+
+    @property
+    def tokens(self) -> set[int]:
+        """The labels of its queries and keys."""
+        return {label for label in (self.query, self.key) if label is not None}
+
+
+@dataclass(frozen=True)
+class LogShares:
+    """The logarithms of a softmax: what it took, and along which axis."""
+
+    scores: Tensor
+    axis: int
+    known: "Scores | Projected"
+
+
+Followed = Projected | Scores | Weights | LogShares
+NO_QUERIES = "weights by hand of which it is not known which axis is that of queries"
+ROUNDING = 1e-2
+"""How far above 1 a row of weights may sum in half precision."""
+
+
+def _features_after(
+    features: frozenset[int], labels: Sequence[int], before: TensorAxes, axes: TensorAxes
+) -> frozenset[int]:
+    """The features after axes were summed: a new axis instead of features, as heads are, is one, too."""
+    there = labels_in(axes)
+    added = [label for label in there if label not in labels and label not in features]
+    gone = [label for label in labels_in(before) if label not in there]
+    return features | {*added} if len(added) == 1 and gone and features.issuperset(gone) else features
+
+
+def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor) -> TensorAxes | None:
+    """The labels of a tensor's axes after a function; None where they are lost."""
+    if call.function in EXPANSIONS:
+        return broadcast(axes, result.shape)
+    if call.function in SHAPES:
+        return regrouped(axes, result.shape)
+    if call.function in MOVES:
+        with unseen():
+            return moved(axes, lambda other: call.instead_of(tensor, other))
+    if call.function not in PARTS:
+        return broadcast(axes, result.shape) or resized(axes, result.shape)
+    places = places_after_cut(call, tensor)
+    if places is None:
+        return None
+    kept = {place + result.ndim: axes[axis] for axis, place in enumerate(places) if place is not None}
+    return resized(tuple(kept.get(axis, ()) for axis in range(result.ndim)), result.shape)
+
+
+def scaled_scores(
+    known: Scores, tensor: Tensor, factor: object, result: Tensor, *, is_divided: bool
+) -> Scores:
+    """Scores times a number or a tensor, which is a factor of the queries where all keys have the same."""
+    if (
+        isinstance(factor, Tensor)
+        and factor.numel() == 1
+        and not factor.is_meta
+        and factor.ndim <= tensor.ndim
+    ):
+        factor = float(factor.detach())
+    if isinstance(factor, int | float):
+        return replace(known, scale=known.scale / factor if is_divided else known.scale * factor)
+    axes = broadcast(known.axes, result.shape)
+    if not isinstance(factor, Tensor) or result.shape != tensor.shape or len(known.tokens) < 2:
+        return known.mixed(axes or known.axes)
+    with unseen():
+        factor = factor.detach()
+        shared = Labelled(1 / factor if is_divided else factor, aligned(factor, known.axes))
+        tokens = known.tokens.intersection(labels_in(shared.axes))
+        if len(tokens) == 2:
+            return known  # a mask of zeros and ones
+        if tokens == {known.right_tokens[0]}:
+            right = _times(known.right, shared, known, known.right_tokens[0])
+            return replace(known, is_plain=False) if right is None else replace(known, right=right)
+        left = _times(known.left, shared, known, known.left_tokens[0])
+        return replace(known, is_plain=False) if left is None else replace(known, left=left)
+
+
+def _times(side: Labelled, factor: Labelled, known: Scores, token: int) -> Labelled | None:
+    """A tensor of a product times a factor of its tokens."""
+    sizes = sizes_in(known.axes)
+    labels = (*(label for label in known.labels if label not in known.tokens), token)
+    part = laid_out(factor, labels, sizes)
+    whole = laid_out(side, (*labels, *known.dims), {**sizes, **sizes_in(side.axes)})
+    if part is None or whole is None:
+        return None
+    whole = whole * part.reshape(*part.shape, *[1] * (whole.ndim - part.ndim))
+    named = zip((*labels, *known.dims), whole.shape, strict=True)
+    return Labelled(whole, tuple(whole_axis(label, size) for label, size in named))
+
+
+def read_attention(
+    known: Weights, reached: Tensor, query: int | None, value: Labelled | None
+) -> HandmadeAttention | None:
+    """The attention of weights that reached a product; None where it is not clear what its axes are."""
+    softmax, of = known.softmax, known.softmax.of
+    read = known.before if known.is_dropped else Labelled(reached, known.axes)
+    is_whole = known.is_whole or read is None or not (known.is_cut or _are_shares(read, known.key))
+    weights = softmax.weights() if is_whole or read is None else read
+    split = split_labels(softmax.scores.axes, weights.axes, known.axes)
+    if {query, known.key} & split.keys():
+        return None
+    scores, weights = (Labelled(part.tensor, refined(part.axes, split)) for part in (softmax.scores, weights))
+    features = known.features.union(
+        *([new.label for new in split.get(label, ())] for label in known.features)
+    )
+    sizes = sizes_in(weights.axes)
+    tokens = [next(LABELS) if label is None else label for label in (query, known.key)]
+    lead = _lead(weights.axes, tokens, has_query=query is not None)
+    lead.sort(key=features.__contains__)
+    heads = [sizes.get(label, 1) for label in lead if label in features]
+    shares = laid_out(weights, (*lead, *tokens), sizes)
+    if shares is None:
+        return None
+    shape = shares.shape[:-2]
+    left = right = kept = None
+    if is_whole and of is not None and of.is_plain:
+        left, right = (
+            _with_dims(
+                Labelled(side.tensor, refined(side.axes, split)), (*lead, token), of.dims, sizes, shape
+            )
+            for side, token in zip((of.left, of.right), tokens, strict=True)
+        )
+    if value is not None and not (is_whole and known.is_cut):
+        value = Labelled(value.tensor, refined(value.axes, split))
+        dims = [label for label in sizes_in(value.axes) if label not in sizes]
+        kept = _with_dims(value, (*lead, tokens[1]), dims, sizes, shape)
+    return HandmadeAttention(
+        laid_out(scores, (*lead, *tokens), sizes_in(scores.axes)),
+        shares,
+        kept,
+        None if right is None else left,
+        None if left is None else right,
+        1.0 if of is None else of.scale,
+        None if of is None else of.is_self,
+        prod(heads) if heads else None,
+        of is not None and of.has_several_queries(),
+    )
+
+
+def _lead(axes: TensorAxes, tokens: Sequence[int], *, has_query: bool) -> list[int]:
+    """The labels of the other axes, in their order, with new ones for those of size 1."""
+    there = sizes_in(axes)
+    num_single = (has_query and tokens[0] not in there) + (tokens[1] not in there)
+    lead: list[int] = []
+    for parts in reversed(axes):
+        if parts:
+            lead += [part.label for part in reversed(parts) if part.label not in tokens]
+        elif num_single:
+            num_single -= 1
+        else:
+            lead.append(next(LABELS))
+    return [*dict.fromkeys(reversed(lead))]
+
+
+def _with_dims(
+    labelled: Labelled,
+    labels: Sequence[int],
+    dims: Sequence[int],
+    sizes: Mapping[int, int],
+    lead: Sequence[int],
+) -> Tensor | None:
+    """(*lead, token, dim) of a tensor with these labels; None where it has others."""
+    whole = laid_out(labelled, (*labels, *dims), {**sizes_in(labelled.axes), **sizes})
+    if whole is None:
+        return None
+    return whole.reshape(*whole.shape[: len(labels)], -1).expand(*lead, -1, -1)
+
+
+def _are_shares(weights: Labelled, key: int | None) -> bool:
+    """Whether rows that were mixed are still parts of a whole: a mixture may be negative, or more than it."""
+    entries, axes = weights
+    summed = [axis for axis, parts in enumerate(axes) if any(part.label == key for part in parts)]
+    rows = entries.sum(summed) if summed else entries
+    return bool((entries >= 0).all()) and bool((rows <= 1 + ROUNDING).all())

@@ -1,0 +1,140 @@
+"""Which module of a program is running: its path in the outermost module that was called, by global hooks."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from threading import local
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import nn
+
+NUMBERS_OF_HEADS = (
+    *("num_heads", "n_heads", "num_attention_heads", "nhead", "n_head", "heads", "attention_heads"),
+    *("num_attn_heads", "nheads", "h"),
+)
+"""What modules call the number of their heads."""
+COMPILED = "_orig_mod"
+"""What torch.compile calls the module that it wraps."""
+
+
+@dataclass
+class CalledModule:
+    """A module that is running, and how often attention was heard in this call of it."""
+
+    module: nn.Module
+    num_heard: int = 0
+
+
+class RunningModules:
+    """The modules that are running in each thread, outermost first, while `watched` is open.
+
+    `entered` and `left` are told of each thread's outermost module.
+    """
+
+    def __init__(self) -> None:
+        self._threads = local()
+        self._paths: WeakKeyDictionary[nn.Module, dict[int, str]] = WeakKeyDictionary()
+        self._given: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        self._holders: dict[str, ref[nn.Module]] = {}
+        self.num_outermost = 0
+        self.has_scripted = False
+
+    @property
+    def stack(self) -> list[CalledModule]:
+        """Those of this thread."""
+        stack: list[CalledModule] | None = getattr(self._threads, "stack", None)
+        if stack is None:
+            stack = self._threads.stack = []
+        return stack
+
+    def enter(self, module: nn.Module) -> None:
+        """A module begins to run."""
+        self.has_scripted = self.has_scripted or isinstance(module, torch.jit.ScriptModule)
+        stack = self.stack
+        if not stack:
+            self.num_outermost += 1
+            self._threads.outermost = self.num_outermost
+        stack.append(CalledModule(module))
+
+    def outermost(self) -> int:
+        """Which call of an outermost module it is that runs in this thread; without one each is another."""
+        if not self.stack:
+            self.num_outermost += 1
+            return self.num_outermost
+        number: int = self._threads.outermost
+        return number
+
+    def leave(self, module: nn.Module) -> None:
+        """A module ended, and with it those in it that were cut off."""
+        stack = self.stack
+        while stack and any(called.module is module for called in stack):
+            if stack.pop().module is module:
+                return
+
+    def path(self) -> str:
+        """The path of the innermost module, or the function that runs where none does."""
+        stack = self.stack
+        if not stack:
+            return _running_function()
+        names = self._names(stack[0].module)
+        innermost = next(called.module for called in reversed(stack) if id(called.module) in names)
+        if (given := self._given.get(innermost)) is None:
+            given = self._given[innermost] = self._new_path(innermost, names[id(innermost)])
+        return given
+
+    def _new_path(self, module: nn.Module, name: str) -> str:
+        """What a module is called from now on, whatever calls it: its name, if no other is called so.
+
+        Else the class of the outermost module stands before it, numbered where that does not suffice.
+        """
+        root = type(self.stack[0].module).__name__
+        path = ".".join(part for part in name.split(".") if part != COMPILED) or root
+        rooted = path if path == root else f"{root}.{path}"
+        others = (f"{root}-{number}{rooted.removeprefix(root)}" for number in count(2))
+        for free in chain([path, rooted], others):
+            holder = self._holders.get(free)
+            if holder is None or holder() is None:
+                self._holders[free] = ref(module)
+                return free
+        raise AssertionError("some number is free")
+
+    def _names(self, root: nn.Module) -> dict[int, str]:
+        """The names in an outermost module, or in one that holds it and was outermost before."""
+        for other, names in self._paths.items():
+            if id(root) in names and other is not root and names[id(root)]:
+                return names
+        names = self._paths.get(root, {})
+        if any(id(called.module) not in names for called in self.stack):
+            names = {id(module): name for name, module in root.named_modules()}
+            self._paths[root] = names
+        return names
+
+    def num_heads(self, divides: int, nearest: int | None = None) -> int | None:
+        """The number of heads that the running modules name, the innermost first; None where none does.
+
+        With `nearest` only so many of the innermost are asked.
+        """
+        for called in [*reversed(self.stack)][:nearest]:
+            for holder in (called.module, getattr(called.module, "config", None)):
+                for name in NUMBERS_OF_HEADS:
+                    number = getattr(holder, name, None)
+                    if type(number) is int and number > 0 and divides % number == 0:
+                        return number
+        return None
+
+    def class_names(self) -> Sequence[str]:
+        """The classes of the running modules, the innermost first."""
+        return [type(called.module).__name__ for called in reversed(self.stack)]
+
+
+def _running_function() -> str:
+    """The function of the program that runs, and where it stands."""
+    frame = sys._getframe()
+    ours, theirs = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+    while frame is not None and frame.f_code.co_filename.startswith((ours, theirs, "<frozen")):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"

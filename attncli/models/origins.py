@@ -1,0 +1,121 @@
+"""What is known of the tensors of a running program, and what they were made of."""
+
+from collections.abc import Sequence
+from math import prod
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from attncli.models.axis_labels import parts_of_axes
+from attncli.models.followed import Followed, Origin, Projected
+from attncli.models.torch_calls import spans_of
+
+OF_PARAMETERS = Projected(frozenset())
+"""A view of parameters."""
+MOST_SOURCES = 4096
+
+
+class Origins:
+    """What is known of each tensor, which is forgotten with it."""
+
+    def __init__(self) -> None:
+        self._followed: dict[int, tuple[ref[Tensor], Followed]] = {}
+        self._memory: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._num_sources = 0
+
+    def clear(self) -> None:
+        """Forget everything: no tensor is kept."""
+        self._followed.clear()
+        self._memory.clear()
+
+    def of(self, value: object) -> Followed | None:
+        """What is known of a tensor."""
+        known = self._followed.get(id(value))
+        return known[1] if known is not None and known[0]() is value else None
+
+    def note(self, result: object, known: Followed | None) -> None:
+        """Follow a tensor, or each of several; with nothing known, no longer."""
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor):
+                self._note(tensor, known)
+
+    def _note(self, tensor: Tensor, known: Followed | None) -> None:
+        number, followed = id(tensor), self._followed
+        if known is None:
+            followed.pop(number, None)
+            return
+
+        def forget(gone: ref[Tensor]) -> None:
+            if (kept := followed.get(number)) is not None and kept[0] is gone:
+                del followed[number]
+
+        followed[number] = ref(tensor, forget), known
+
+    # Where tensors come from
+
+    def source(self, tensor: Tensor) -> frozenset[Origin]:
+        """What says that two tensors are the same, or views of it; empty for one without memory."""
+        if not torch._C._has_storage(tensor):
+            return frozenset()
+        storage = tensor.untyped_storage()
+        kept = self._memory.get(storage._cdata)
+        if kept is None:
+            if len(self._memory) >= MOST_SOURCES:
+                self._memory = {
+                    address: kept
+                    for address, kept in self._memory.items()
+                    if not kept[0].expired()  # type: ignore[no-untyped-call]
+                }
+            self._num_sources += 1
+            weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            kept = self._memory[storage._cdata] = weak, self._num_sources
+        return frozenset({(kept[1], int(tensor.storage_offset()))})
+
+    def is_self(self, query: Tensor, key: Tensor) -> bool | None:
+        """Whether both (..., token, dim) were made of the same; None where that is not known."""
+        return self._is_self(query, key, are_as_many=query.shape[-2] == key.shape[-2])
+
+    def _is_self(self, left: Tensor, right: Tensor, *, are_as_many: bool) -> bool | None:
+        first, second = self.of(left), self.of(right)
+        if not (isinstance(first, Projected) and isinstance(second, Projected)):
+            return True if self.source(left) & self.source(right) else None
+        if not first.sources or not second.sources:
+            return None
+        if first.sources & (second.sources | second.parents) or second.sources & first.parents:
+            return True
+        if first.parents & second.parents:
+            return True if are_as_many else None
+        # Other parts of one tensor may be two texts, or a token and its text.
+        memory = {number for number, _ in first.sources} & {number for number, _ in second.sources}
+        return None if memory else False
+
+    def num_heads(self, query: Tensor) -> int | None:
+        """How many heads a query (..., token, dim) has by the projection that made it; None if unknown."""
+        lead = self.sizes_of_axes(query)[:-2]
+        sizes = [size for parts in lead for size, is_feature in parts if is_feature]
+        return prod(sizes) if sizes else None
+
+    def sizes_of_axes(self, tensor: Tensor) -> list[list[tuple[int, bool]]]:
+        """What each axis is made of, outermost first: sizes, and whether these are features."""
+        known = self.of(tensor)
+        spans = known.features if isinstance(known, Projected) else None
+        if spans is None or not torch._C._has_storage(tensor):
+            return [[(size, False)] for size in tensor.shape]
+        return parts_of_axes(tensor.shape, tensor.stride(), spans)
+
+    def is_of_parameters(self, tensor: Tensor) -> bool:
+        """Whether it is a parameter or a view of one."""
+        if isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter):
+            return True
+        known = self.of(tensor)
+        return isinstance(known, Projected) and known is OF_PARAMETERS
+
+    def project(self, tensor: Tensor, result: object, axes: Sequence[int]) -> None:
+        """A product of a tensor with parameters has `axes` of features."""
+        if not isinstance(result, Tensor) or not torch._C._has_storage(result):
+            return
+        known = self.of(tensor)
+        parents = known.sources if isinstance(known, Projected) else frozenset()
+        self.note(result, Projected(self.source(tensor), parents, spans_of(result, axes)))

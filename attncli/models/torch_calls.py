@@ -1,0 +1,234 @@
+"""The functions of torch that a program calls: which they are, and where they leave the axes of a tensor."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class TorchCall(NamedTuple):
+    """A call of one of torch's functions, and what it gave."""
+
+    function: Callable[..., object]
+    arguments: Sequence[object]
+    named: Mapping[str, object]
+    result: object
+
+    def get(self, place: int, *names: str) -> object:
+        """An argument by its place or one of its names; None where it is not given."""
+        if place < len(self.arguments):
+            return self.arguments[place]
+        return next((self.named[name] for name in names if name in self.named), None)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Those among the arguments, and in lists among them."""
+        for value in (*self.arguments, *self.named.values()):
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, tuple | list):
+                yield from (part for part in value if isinstance(part, Tensor))
+
+    def instead_of(self, tensor: Tensor, other: Tensor) -> object:
+        """What the function gives for another tensor in the place of one."""
+        arguments = [other if value is tensor else value for value in self.arguments]
+        named = {name: other if value is tensor else value for name, value in self.named.items()}
+        return self.function(*arguments, **named)
+
+
+def functions_named(*names: str) -> set[Callable[..., object]]:
+    """torch's functions of these names, the tensors' methods and operators, and those in place."""
+    forms = [form for name in names for form in (name, f"{name}_", f"__{name}__", f"__i{name}__")]
+    holders = (torch, Tensor, functional, torch.special)
+    functions = (getattr(holder, form, None) for holder in holders for form in forms)
+    return {function for function in functions if callable(function)}  # torch.float is a type
+
+
+MATMULS = {*functions_named("matmul", "bmm", "mm"), Tensor.__rmatmul__}
+SOFTMAXES = functions_named("softmax", "_softmax")
+LOG_SOFTMAXES = functions_named("log_softmax", "_log_softmax")
+EXPONENTIALS = functions_named("exp")
+SCALINGS = {*functions_named("mul", "multiply"), Tensor.__rmul__}
+DIVISIONS = functions_named("div", "true_divide", "divide", "truediv")
+TURNS = {  # properties, of which the mode is told as this
+    getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH")
+}
+MOVES = TURNS | functions_named("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t")
+SHAPES = functions_named(
+    *("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "expand_as", "view_as"),
+    *("reshape_as", "ravel", "broadcast_to"),
+)
+EXPANSIONS = functions_named("expand", "expand_as", "broadcast_to")
+PARTS = functions_named(
+    *("getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "unsafe_chunk"),
+    "unsafe_split",
+)
+JOINS = functions_named("cat", "concat", "concatenate", "pad")
+SUMS = {
+    *functions_named("add", "sub", "subtract", "maximum", "max", "minimum", "min", "tril", "triu"),
+    *functions_named("masked_scatter", "clamp", "clip", "clamp_min", "clamp_max", "tanh"),
+    Tensor.__radd__,
+}
+"""What they change can be counted as something added to the product."""
+FILLS = functions_named("masked_fill", "where", "nan_to_num")
+DROPOUTS = functions_named(
+    "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d"
+)
+DROPOUTS |= functions_named("dropout2d", "dropout3d")
+CASTS = {
+    *functions_named("to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone"),
+    *functions_named("detach", "cpu", "cuda", "requires_grad"),
+    Tensor.data.__get__,  # type: ignore[attr-defined]
+}
+COPIES = {Tensor.copy_}
+CONVOLUTIONS = functions_named("conv1d", "conv2d", "conv3d")
+NORMS = functions_named("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize")
+OVERWRITING = {
+    function
+    for function in (*FILLS, *DROPOUTS, *SCALINGS, *DIVISIONS, *SUMS)
+    if (name := function.__name__).endswith("_") and (not name.endswith("__") or name.startswith("__i"))
+}
+CARRYING = {
+    *(*MOVES, *SHAPES, *PARTS, *JOINS, *SUMS, *FILLS, *DROPOUTS, *CASTS, *SCALINGS, *DIVISIONS),
+    *functions_named("neg", "stack", "roll", "repeat", "repeat_interleave", "index_select", "index_copy"),
+    *functions_named("view_as_complex", "view_as_real", "addcmul", "lerp", "sum"),
+}
+"""Through these a tensor stays what it was: scores, weights, or a projection of the same tensor."""
+VIEWING = MOVES | SHAPES | PARTS | CASTS
+SUBTRACTIONS = functions_named("sub", "subtract")
+NEGATIONS = functions_named("neg")
+ADDMMS = functions_named("addmm")
+LAST_NORMS = functions_named("layer_norm", "rms_norm", "normalize")
+INDEXING = functions_named("getitem")
+SUMMING = functions_named("sum")
+STACKS = functions_named("stack", "view_as_complex", "view_as_real")
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """While it is open, what is computed is no part of the program: its modes do not see it."""
+    modes = torch.utils._python_dispatch._disable_current_modes()
+    with torch.no_grad(), torch._C.DisableTorchFunction(), modes:
+        yield
+
+
+Spans = tuple[tuple[int, int], ...]
+"""Strides, from and to, within which an axis is one of features."""
+
+
+# Axes
+
+
+def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None:
+    """Where each axis of a tensor lies in a part of it; None for one that is gone, or for what is no view."""
+    if call.function in INDEXING:
+        index = call.get(1)
+        for part in index if isinstance(index, tuple) else (index,):
+            if not (part is None or part is Ellipsis or isinstance(part, slice) or type(part) is int):
+                return None
+    with unseen():
+        before = torch.empty(tensor.shape, device="meta")
+        after = call.instead_of(tensor, before)
+        first = after[0] if isinstance(after, tuple | list) else after
+    assert isinstance(first, Tensor)
+    free = {axis: (first.stride(axis), first.shape[axis]) for axis in range(-first.ndim, 0)}
+    axes: list[int | None] = [None] * tensor.ndim
+    for is_cut in (False, True):
+        for axis in range(-1, -tensor.ndim - 1, -1):
+            stride, size = before.stride(axis), before.shape[axis]
+            places = [
+                place
+                for place, (its_stride, its_size) in free.items()
+                if its_stride == stride and (its_size == size or (is_cut and 1 < its_size < size))
+            ]
+            if axes[axis] is None and places:
+                axes[axis] = max(places)
+                del free[max(places)]
+    return axes
+
+
+def spans_of(result: Tensor, axes: Sequence[int]) -> Spans:
+    return tuple((result.stride(axis), result.stride(axis) * result.shape[axis]) for axis in axes)
+
+
+def feature_axes(tensor: Tensor, spans: Spans | None) -> tuple[int, ...] | None:
+    """The axes of features, which count from the end; None where they are not known."""
+    if spans is None or not torch._C._has_storage(tensor):
+        return None
+    return _axes_within(tensor.shape, tensor.stride(), spans)
+
+
+def _axes_within(sizes: Sequence[int], strides: Sequence[int], spans: Spans) -> tuple[int, ...]:
+    axes = zip(range(-len(sizes), 0), sizes, strides, strict=True)
+    return tuple(
+        axis
+        for axis, size, stride in axes
+        if size > 1 and any(start <= stride and stride * size <= end for start, end in spans)
+    )
+
+
+def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, result: Tensor) -> Spans | None:
+    """The spans of features in the result of a function, by the memory of its argument."""
+    if spans is None or not torch._C._has_storage(tensor) or not torch._C._has_storage(result):
+        return None
+    if call.function in SUMMING:
+        return None if -1 not in axes_of_sum(call, tensor) else _without_last(spans, tensor, result)
+    if tensor.untyped_storage()._cdata == result.untyped_storage()._cdata:
+        return spans
+    axes = _axes_within(tensor.shape, tensor.stride(), spans)
+    if call.function in SHAPES:  # copied, in the order of its axes
+        rows = [1]
+        for size in reversed(tensor.shape[1:]):
+            rows.append(rows[-1] * size)
+        strides = rows[::-1]
+        return tuple((strides[axis], strides[axis] * tensor.shape[axis]) for axis in axes)
+    if result.ndim < tensor.ndim or call.function in STACKS:
+        return None
+    return spans_of(result, axes)
+
+
+def axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:
+    given = call.get(1, "dim", "axis")
+    axes = [axis for axis in (given if isinstance(given, tuple | list) else (given,)) if type(axis) is int]
+    return [axis if axis < 0 else axis - tensor.ndim for axis in axes]
+
+
+def _without_last(spans: Spans, tensor: Tensor, result: Tensor) -> Spans | None:
+    """The spans of features of what was summed over the last axis."""
+    axes = [axis for axis in _axes_within(tensor.shape, tensor.stride(), spans) if axis != -1]
+    return spans_of(result, [axis + tensor.ndim - result.ndim for axis in axes])
+
+
+# Equations
+
+
+def labels_of(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
+    """The labels of the operands and of the result, with a digit for each axis of an ellipsis."""
+    given, arrow, out = equation.replace(" ", "").partition("->")
+    inputs = [_spelled(part, tensor.ndim) for part, tensor in zip(given.split(","), operands, strict=True)]
+    if not arrow:
+        every = "".join(inputs)
+        digits = sorted({label for label in every if label.isdigit()}, reverse=True)
+        return inputs, "".join([*digits, *sorted(x for x in {*every} if every.count(x) == 1 and x.isalpha())])
+    widest = max((part for part in inputs), key=lambda part: sum(map(str.isdigit, part)))
+    return inputs, out.replace("...", "".join(filter(str.isdigit, widest)))
+
+
+def _spelled(labels: str, ndim: int) -> str:
+    missing = ndim - len(labels.replace("...", ""))
+    return labels.replace("...", "9876543210"[10 - missing :])
+
+
+def letters_of_product(left: Tensor, right: Tensor) -> tuple[tuple[str, str], str]:
+    """A matrix product as an equation: the labels of both and of the result."""
+    widest = max(left.ndim, right.ndim) - 2
+    lead = "".join(chr(ord("a") + place) for place in range(max(widest, 0)))
+
+    def spelled(tensor: Tensor, tokens: str) -> str:
+        return lead[len(lead) - max(tensor.ndim - 2, 0) :] + tokens
+
+    of_left, of_right = ("YZ" if left.ndim > 1 else "Z"), ("ZX" if right.ndim > 1 else "Z")
+    out = lead + ("Y" if left.ndim > 1 else "") + ("X" if right.ndim > 1 else "")
+    return (spelled(left, of_left), spelled(right, of_right)), out

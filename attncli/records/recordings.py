@@ -1,0 +1,42 @@
+"""What the heads of a running program do, and which of its modules were heard."""
+
+from dataclasses import dataclass
+
+from attncli.records.columns import Record, Records, column, group
+from attncli.records.surveys import HeadSurvey
+
+
+class RecordedModule(Record):
+    """A module whose attention was heard: `layer` is its number among those of its stack.
+
+    `function` says how it was heard. Of its `calls` so many were `measured`, of `texts` and `heads`; the last
+    had `num_queries` and `num_keys` (`queries` and `keys` in a table). `mask` names which keys these see,
+    `window` how far. `head_dim` and `scale` are None where only the weights are known.
+    """
+
+    stack: str
+    layer: int
+    module: str
+    kind: str
+    function: str
+    texts: int
+    heads: int
+    num_queries: int = column("queries")
+    num_keys: int = column("keys")
+    head_dim: int | None
+    mask: str
+    window: int | None
+    scale: float | None
+    calls: int
+    measured: int
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RecordedHeads(HeadSurvey):
+    """What each head of a program does, as in `HeadSurvey`; `modules` has one row per module that was heard.
+
+    A layer is a number: that of the module in the order in which the modules of a stack, self or cross, were
+    first heard.
+    """
+
+    modules: Records[RecordedModule] = group(is_kept=False, may_be_empty=True)

@@ -1,0 +1,137 @@
+"""The runs of a program that is recorded, on their way into a store: its processes append each to a file,
+and who started it takes them from there.
+"""
+
+import json
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from attncli.plain_text import counted
+from attncli.runs.chunks import Chunk, ChunkResult
+from attncli.runs.packing import packed, rounded
+from attncli.runs.plan import Item, Job, canonical
+from attncli.runs.report_values import Expectations
+from attncli.runs.store import Store
+from attncli.runs.stored_columns import StoredColumn, StoredColumns
+from attncli.settings.record import RecordSpec
+
+SIZES = struct.Struct("<II")
+"""Of the head and of the numbers of a run, in bytes, before both."""
+
+
+class WrittenRun(NamedTuple):
+    """A run as a process wrote it: its process and its name there, the versions that computed it, its columns
+    and values.
+    """
+
+    process: str
+    name: str
+    environment: Mapping[str, str]
+    columns: StoredColumns
+    values: np.ndarray
+
+
+def as_bytes(run: WrittenRun, before: WrittenRun | None) -> bytes:
+    """A run behind the one before it in its file, whose columns are not written again."""
+    head: dict[str, object] = {"name": run.name, "environment": run.environment}
+    if before is None or before.columns != run.columns:
+        head |= {"columns": run.columns}
+    text, numbers = json.dumps(head).encode(), run.values.astype("<f8").tobytes()
+    return SIZES.pack(len(text), len(numbers)) + text + numbers
+
+
+@dataclass
+class RunFile:
+    """A file that a process appends runs to; what is read of it is whole."""
+
+    path: Path
+    offset: int = 0
+    columns: StoredColumns = ()
+
+    def new_runs(self) -> Iterator[WrittenRun]:
+        """The runs that came since."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            while len(sizes := file.read(SIZES.size)) == SIZES.size:
+                size, num_bytes = SIZES.unpack(sizes)
+                data = file.read(size + num_bytes)
+                if len(data) < size + num_bytes:
+                    break
+                self.offset = file.tell()
+                head = json.loads(data[:size])
+                if "columns" in head:
+                    self.columns = tuple(StoredColumn(*column) for column in head["columns"])
+                values = np.frombuffer(data, dtype="<f8", offset=size)
+                yield WrittenRun(self.path.stem, head["name"], head["environment"], self.columns, values)
+
+
+@dataclass
+class RunsIntoStore:
+    """Takes what the processes of a program write into a folder, and keeps it in a store.
+
+    What cannot be stored yet stays in memory, and `unwritten`. `tell` gets a line for each run that does not
+    meet an expectation.
+    """
+
+    folder: Path
+    store: Store
+    spec: RecordSpec
+    expectations: Expectations
+    tell: Callable[[str], None]
+    num_stored: int = field(default=0, init=False)
+    num_broken: int = field(default=0, init=False)
+    unwritten: list[WrittenRun] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._files: dict[Path, RunFile] = {}
+        self._item = Item(self.spec, self.spec.program)
+        self._first = self.store.last_run() + 1
+
+    def take_new(self, pattern: str = "*.runs") -> None:
+        """Store what was written since. Raises sqlite3.Error or OSError where that cannot be done now."""
+        for path in sorted(self.folder.glob(pattern)):
+            for run in self._files.setdefault(path, RunFile(path)).new_runs():
+                self.unwritten.append(run)
+                self._check(run)
+        if self.unwritten:
+            self._write(self.unwritten)
+            self.num_stored += len(self.unwritten)
+            self.unwritten.clear()
+
+    def try_to_take_new(self) -> None:
+        """The same, where what cannot be stored now is tried again later."""
+        with suppress(sqlite3.Error, OSError):
+            self.take_new()
+
+    def _check(self, run: WrittenRun) -> None:
+        lines = self.expectations.broken(run.columns, rounded(run.values))
+        self.num_broken += bool(lines)
+        for line in lines:
+            self.tell(f"run {run.name}: {line}")
+
+    def _write(self, runs: Sequence[WrittenRun]) -> None:
+        """One transaction for runs of the same versions."""
+        by_versions: dict[str, list[WrittenRun]] = {}
+        for run in runs:
+            by_versions.setdefault(json.dumps(run.environment), []).append(run)
+        for alike in by_versions.values():
+            result, jobs = ChunkResult(environment=dict(alike[0].environment)), []
+            for number, run in enumerate(alike):
+                place = self.store.last_run() + 1 + number
+                # The same program may be recorded again: its runs are others.
+                key = sha256(canonical([self.spec.program, self._first, run.process, run.name])).digest()
+                jobs.append((Job((self._item._replace(id=run.name),), None, place), (key,)))
+                result.values[number] = run.columns, packed(run.columns, run.values[None])[0]
+            self.store.write(Chunk(tuple(jobs)), result)
+
+    def __str__(self) -> str:
+        added = f" added to {counted(self._first - 1, 'run')}" if self._first > 1 else ""
+        return f"{self.store.path}: {counted(self.num_stored, 'run')}{added}"

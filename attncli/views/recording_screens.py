@@ -1,0 +1,130 @@
+"""The first screen of a recording: that of a survey, and which module each layer is."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from attncli.plain_text import counted, plain_text
+from attncli.records.columns import Records
+from attncli.records.recordings import RecordedHeads, RecordedModule
+from attncli.report import Report
+from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
+from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, sizes_of
+from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
+from attncli.views.texts import shortened
+
+NUMBER = re.compile(r"\d+")
+FEW = 3
+"""Lines of modules where a terminal is short."""
+
+
+def _title(report: Report, display: Display) -> Iterator[str]:
+    """`record: 12 layers × 12 heads, 17 tokens, of python predict.py`."""
+    survey = report.result_of(RecordedHeads)
+    read = counted(survey.num_texts, "text")
+    if survey.texts is None:
+        read = counted(max(row.num_queries for row in survey.modules), "token")
+    program = report.spec.get("program")
+    parts = ", ".join([*sizes_of(survey), read, *([f"of {program}"] if program else [])])
+    yield shortened(plain_text(f"record: {parts}"), display.width)
+
+
+def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:
+    """Neighbouring layers of a stack that differ by one number of their paths alone."""
+    runs: list[list[RecordedModule]] = []
+    for row in modules:
+        if runs and _continues(runs[-1], row):
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs
+
+
+def _continues(run: Sequence[RecordedModule], row: RecordedModule) -> bool:
+    last, first = run[-1], run[0]
+    same = (last.stack, last.heads, last.num_queries, last.num_keys, last.mask, last.function)
+    if same != (row.stack, row.heads, row.num_queries, row.num_keys, row.mask, row.function):
+        return False
+    if (last.layer + 1, last.calls) != (row.layer, row.calls):
+        return False
+    changed = _changed(last.module, row.module)
+    in_run = _changed(first.module, last.module)
+    return changed is not None and (len(run) == 1 or changed == in_run)
+
+
+def _changed(a: str, b: str) -> int | None:
+    """Which number of a path is another one, the next, in the other path; None where more than it differs."""
+    numbers_a, numbers_b = (list(map(int, NUMBER.findall(path))) for path in (a, b))
+    if NUMBER.sub("#", a) != NUMBER.sub("#", b):
+        return None
+    places = [place for place, pair in enumerate(zip(numbers_a, numbers_b, strict=True)) if len({*pair}) > 1]
+    return places[0] if len(places) == 1 and numbers_b[places[0]] > numbers_a[places[0]] else None
+
+
+def _path(run: Sequence[RecordedModule]) -> str:
+    """`encoder.layers.0-11.self_attn`."""
+    first, last = run[0].module, run[-1].module
+    place = None if len(run) == 1 else _changed(first, last)
+    if place is None:
+        return first
+    match = [*NUMBER.finditer(first)][place]
+    end = NUMBER.findall(last)[place]
+    return f"{first[: match.start()]}{match[0]}-{end}{first[match.end() :]}"
+
+
+def _modules(report: Report, display: Display) -> ScreenParts:
+    """Which module each layer is, like ones on one line; the whole table is `--show modules`."""
+    modules = report.result_of(RecordedHeads).modules
+    runs = alike_modules(modules)
+
+    def of(count: int) -> Iterator[Section]:
+        fitting = runs if count >= len(runs) else runs[: max(1, count - 1)]
+        yield modules_grid(fitting, display.width, several=len({row.stack for row in modules}) > 1)
+        if len(fitting) < len(runs):
+            left = sum(map(len, runs[len(fitting) :]))
+            yield Paragraph(f"... {counted(left, 'more module')}: --show modules", "dim")
+
+    yield Elastic(of, len(runs), min(FEW, len(runs)), len(runs), rank=2)
+
+
+def modules_grid(runs: Sequence[Sequence[RecordedModule]], width: int | None, *, several: bool) -> Grid:
+    """A line for each run of layers."""
+    layers = [str(run[0].layer) if len(run) == 1 else f"{run[0].layer}-{run[-1].layer}" for run in runs]
+    sizes = [f"{run[0].num_queries} × {run[0].num_keys}" for run in runs]
+    cells = {
+        "attention": [run[0].kind for run in runs] if several else [],
+        "queries × keys": sizes,
+        "mask": [run[0].mask for run in runs],
+        "calls": [str(run[0].calls) for run in runs],
+        "heard by": [_heard(run[0].function) for run in runs],
+    }
+    columns = [Column(("", name), texts, left=name != "calls") for name, texts in cells.items() if texts]
+    taken = sum(column.width + 2 for column in columns[:-1]) + max(map(len, ("layer", *layers))) + 2
+    most = max(12, (width or TEXT_WIDTH) - taken)
+    paths = [_end_of_path(plain_text(_path(run)), most) for run in runs]
+    grid = Grid("", Column(("", "layer"), layers), [Column(("", "module"), paths, left=True), *columns])
+    return grid.first_group(width)
+
+
+def _heard(function: str) -> str:
+    return "sdpa" if function == "scaled_dot_product_attention" else function
+
+
+def _end_of_path(path: str, most: int) -> str:
+    """The end of a long path, which tells modules apart."""
+    return path if len(path) <= most else f"…{path[1 - most :]}"
+
+
+NEXT_STEPS = ("--calls all", "--show modules", "--show heads", "-o page.html", "-o runs.db")
+RECORDED_SCREEN = FirstScreen(
+    RecordedHeads,
+    (
+        Sentences(_title, "title"),
+        Special(_modules, "layers that differ by a number stand on one line"),
+        *HEADS_OR_PATTERNS,
+        *MAPS,
+        Notes(apart=True),
+    ),
+    next_steps=lambda *_: NEXT_STEPS,
+)
+"""Which module each layer is, the patterns, and a letter for each head."""

@@ -1,0 +1,521 @@
+"""`attn record -- COMMAND` as a user runs it: the program is left alone, what was heard is written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncli.runs.reading import reading
+from attncli.runs.report_values import values_of
+from attncli.saved import read_reports
+from tests.conftest import Attn
+
+ATTN = [sys.executable, "-m", "attncli"]
+MODEL = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+layer = nn.TransformerEncoderLayer(12, 3, 24, batch_first=True)
+model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+def call(tokens=5):
+    with torch.no_grad():
+        return model(torch.randn(1, tokens, 12))
+"""
+PROGRAM = f"{MODEL}call()\n"
+HEARD = "6 heads of 2 modules"
+NOTHING = (
+    "no attention was heard: torch's attention functions were watched for, and softmaxes whose result "
+    "reaches a product; JAX, compiled extensions and scripted code are not heard\n"
+)
+
+
+def record(
+    folder: Path,
+    program: str | Sequence[str],
+    *flags: str,
+    stdin: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+) -> "subprocess.CompletedProcess[bytes]":
+    """Record a program of that source, or a command line, in a folder."""
+    if isinstance(program, str):
+        (folder / "program.py").write_text(program)
+        program = [sys.executable, "program.py"]
+    return subprocess.run(
+        [*ATTN, "record", *flags, "--", *program],
+        cwd=folder,
+        input=stdin,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def started(folder: Path, program: str, *flags: str) -> "subprocess.Popen[bytes]":
+    """Record a program in a session of its own; it has printed a line by now."""
+    (folder / "program.py").write_text(program)
+    running = subprocess.Popen(
+        [*ATTN, "record", *flags, "--", sys.executable, "program.py"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert running.stdout is not None
+    running.stdout.readline()
+    return running
+
+
+def modules(file: Path) -> list[dict[str, Any]]:
+    return list(json.loads(file.read_text())["statistics"]["modules"])
+
+
+def test_the_program_keeps_its_words_its_output_and_its_exit_code(tmp_path: Path) -> None:
+    program = f"""{MODEL}
+import hashlib, os, sys
+data = sys.stdin.buffer.read()
+sys.stdout.buffer.write(data[::-1] + b"\\xff\\n")
+print(hashlib.sha256(call().numpy().tobytes() + torch.get_rng_state().numpy().tobytes()).hexdigest())
+print(sys.argv[1:], file=sys.stderr)
+sys.exit(7)
+"""
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "program.py", "--head_dim", "-o", "--", "--debug", "*"]
+    alone = subprocess.run(command, cwd=tmp_path, input=b"\x00abc", capture_output=True)
+    assert alone.returncode == 7
+    with_dashes = record(tmp_path, command, "-o", "run.json", stdin=b"\x00abc")
+    without = subprocess.run(
+        [*ATTN, "record", "-o", "run.json", *command], cwd=tmp_path, input=b"\x00abc", capture_output=True
+    )
+    for ended in (with_dashes, without):
+        assert (ended.returncode, ended.stdout) == (7, alone.stdout)
+        assert ended.stderr == alone.stderr + f"run.json: {HEARD}\n".encode()
+    assert [row["module"] for row in modules(tmp_path / "run.json")] == [
+        f"layers.{layer}.self_attn" for layer in range(2)
+    ]
+
+
+def test_without_a_file_the_first_screen_stands_on_standard_error(tmp_path: Path) -> None:
+    ended = record(tmp_path, f"{PROGRAM}print('result')")
+    assert (ended.returncode, ended.stdout) == (0, b"result\n")
+    assert b"2 layers" in ended.stderr and "layers.0-1.self_attn" in ended.stderr.decode()
+    data = record(tmp_path, PROGRAM, "--format", "json")
+    assert data.stderr == b"" and json.loads(data.stdout)["experiment"] == "record"
+
+
+@pytest.mark.parametrize("suffix", ["html", "csv", "npz", "md", "png"])
+def test_the_suffix_names_the_form(tmp_path: Path, suffix: str) -> None:
+    ended = record(tmp_path, PROGRAM, "-o", f"run.{suffix}")
+    assert ended.stderr.decode() == f"run.{suffix}: {HEARD}\n" and (tmp_path / f"run.{suffix}").stat().st_size
+
+
+def test_calls_modules_heads_and_tokens_are_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "tokens.txt").write_text("the\ncat\nsat\non\nit\n")
+    program = f"""{PROGRAM}call()
+class Heads(nn.Module):
+    def forward(self, x):
+        return torch.bmm(torch.bmm(x, x.mT).softmax(-1), x)
+Heads()(torch.randn(6, 5, 4))
+"""
+    flags = ["--calls", "2", "--modules", "layers.1.*,", "--tokens", "tokens.txt", "-o", "run.json"]
+    assert record(tmp_path, program, *flags).returncode == 0
+    (row,) = modules(tmp_path / "run.json")
+    assert (row["module"], row["calls"], row["measured"]) == ("layers.1.self_attn", 2, 2)
+    report = json.loads((tmp_path / "run.json").read_text())
+    assert report["tokens"] == ["the", "cat", "sat", "on", "it"] and report["spec"]["calls"] == 2
+    assert record(tmp_path, program, "--heads", "*=3", "--grid", "2x2", "-o", "run.json").returncode == 0
+    by_hand = modules(tmp_path / "run.json")[-1]
+    assert (by_hand["function"], by_hand["texts"], by_hand["heads"]) == ("by hand", 2, 3)
+
+
+def test_an_exception_leaves_what_was_heard_and_its_traceback(tmp_path: Path) -> None:
+    ended = record(tmp_path, f"{PROGRAM}raise ValueError('as before')\n", "-o", "run.json")
+    *traceback, line = ended.stderr.decode().splitlines()
+    assert ended.returncode == 1 and line == f"run.json: {HEARD}"
+    assert traceback[0] == "Traceback (most recent call last):" and traceback[-1] == "ValueError: as before"
+    assert not any("attncli" in line for line in traceback)
+
+
+def test_an_exception_in_the_model_is_the_program_s(tmp_path: Path) -> None:
+    program = (
+        f"{PROGRAM}try:\n    model(torch.randn(1, 5, 13))\nexcept Exception as error:\n    print(error)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    alone = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True)
+    assert record(tmp_path, program, "-o", "run.json").stdout == alone.stdout != b""
+
+
+@pytest.mark.parametrize(
+    "command, words",
+    [
+        (["-c", PROGRAM], HEARD),
+        (["-m", "program"], HEARD),
+        (["-c", "import program"], HEARD),
+        (["-I", "program.py"], "one that ignores its environment (python -I, -E, -S)"),
+        (["-c", "import sys; assert 'torch' not in sys.modules"], "did not import torch"),
+        (["-c", "import torch; torch.randn(2).softmax(0)"], NOTHING.strip()),
+    ],
+)
+def test_ways_to_start_python(tmp_path: Path, command: list[str], words: str) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    ended = record(tmp_path, [sys.executable, *command], "-o", "run.json")
+    assert (ended.returncode, ended.stdout) == (0, b"") and ended.stderr.decode().count("\n") == 1
+    assert words in ended.stderr.decode() and (tmp_path / "run.json").exists() is (words == HEARD)
+
+
+def test_torch_may_be_looked_for_before_it_is_imported(tmp_path: Path) -> None:
+    program = f"import importlib.util\nassert importlib.util.find_spec('torch').loader\n{PROGRAM}"
+    assert record(tmp_path, program, "-o", "run.json").stderr.decode() == f"run.json: {HEARD}\n"
+
+
+def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> None:
+    missing = record(tmp_path, ["no-such-command", "x"])
+    assert (missing.returncode, missing.stderr) == (127, b"no-such-command: no such command\n")
+    (tmp_path / "data").write_text("")
+    denied = record(tmp_path, ["./data"])
+    assert (denied.returncode, denied.stderr) == (126, b"./data: cannot be run: Permission denied\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_of_the_program_is_an_exit_code(tmp_path: Path, number: signal.Signals) -> None:
+    ended = record(tmp_path, f"{PROGRAM}import os; os.kill(os.getpid(), {int(number)})\n", "-o", "run.json")
+    assert ended.returncode == 128 + number and not (tmp_path / "run.json").exists()
+    words = "a process was ended by a signal or os._exit: what it heard is not written\n"
+    assert ended.stderr.decode() == words
+
+
+def test_ctrl_c_is_the_program_s(tmp_path: Path) -> None:
+    waits = "print('ready', flush=True) or time.sleep(60)\n"
+    running = started(tmp_path, f"import time\n{PROGRAM}{waits}", "-o", "run.json")
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130 and errors.decode().splitlines()[-2:] == [
+        "KeyboardInterrupt",
+        f"run.json: {HEARD}",
+    ]
+    caught = f"import time\n{PROGRAM}try:\n    {waits}except KeyboardInterrupt:\n    raise SystemExit(5)\n"
+    running = started(tmp_path, caught, "-o", "run.json")
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors.decode()) == (5, f"run.json: {HEARD}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
+def test_other_signals_are_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+    program = f"""{PROGRAM}
+import signal, sys, time
+signal.signal({int(number)}, lambda number, frame: sys.exit(40 + number))
+print("ready", flush=True)
+time.sleep(60)
+"""
+    running = started(tmp_path, program, "-o", "run.json")
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors.decode()) == (40 + number, f"run.json: {HEARD}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_is_killed_leaves_what_it_heard(tmp_path: Path, number: signal.Signals) -> None:
+    program = f"""{PROGRAM}
+import time
+import attncli.child.program as child
+end = time.monotonic() + child.SECONDS_BETWEEN + 1
+while time.monotonic() < end:
+    call()
+    time.sleep(0.1)
+import os; os.kill(os.getpid(), {int(number)})
+"""
+    ended = record(tmp_path, program, "-o", "run.json")
+    assert ended.returncode == 128 + number and len(modules(tmp_path / "run.json")) == 2
+    lost, wrote = ended.stderr.decode().splitlines()
+    assert "in its last seconds is not written" in lost and wrote == f"run.json: {HEARD}"
+
+
+def test_each_process_writes_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = f"{sys.executable} program.py; {sys.executable} program.py; {sys.executable} -c 1; exit 3"
+    ended = record(tmp_path, ["sh", "-c", command], "-o", "run.json")
+    assert ended.returncode == 3
+    assert ended.stderr.decode() == f"run.1.json: {HEARD}\nrun.2.json: {HEARD}\n"
+    ranks = "; ".join(f"RANK={rank} {sys.executable} program.py" for rank in (1, 0))
+    assert record(tmp_path, ["sh", "-c", ranks], "-o", "run.csv").returncode == 0
+    assert {file.name for file in tmp_path.glob("*.csv")} == {"run.rank0.csv", "run.rank1.csv"}
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_workers_are_heard(tmp_path: Path, way: str) -> None:
+    program = f"""{MODEL}
+import multiprocessing
+def work(tokens):
+    call(tokens)
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    context = multiprocessing.get_context({way!r})
+    workers = [context.Process(target=work, args=(tokens,)) for tokens in (5, 7)]
+    for worker in workers:
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
+"""
+    ended = record(tmp_path, program, "-o", "run.json")
+    assert (ended.returncode, ended.stdout) == (0, b"")
+    assert [modules(tmp_path / f"run.{number}.json")[0]["queries"] for number in (1, 2)] == [5, 7]
+
+
+def test_a_fork_counts_for_itself(tmp_path: Path) -> None:
+    program = f"""{PROGRAM}
+import os, sys
+if os.fork() == 0:
+    call(7)
+    sys.exit(0)
+os.wait()
+call(9)
+"""
+    assert record(tmp_path, program, "-o", "run.json", "--calls", "all").returncode == 0
+    of_fork, of_program = (modules(tmp_path / f"run.{number}.json")[0] for number in (1, 2))
+    assert (of_fork["measured"], of_fork["queries"], of_program["measured"]) == (1, 7, 2)
+
+
+def test_threads_are_heard(tmp_path: Path) -> None:
+    program = f"""{MODEL}
+from threading import Thread
+threads = [Thread(target=call) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    assert record(tmp_path, program, "-o", "run.json", "--calls", "all").returncode == 0
+    assert [row["measured"] for row in modules(tmp_path / "run.json")] == [4, 4]
+
+
+def test_the_program_has_its_own_sitecustomize_and_path(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import builtins\nbuiltins.custom = 'x'\n")
+    (tmp_path / "program.py").write_text(
+        "import sys, sitecustomize\nprint(custom, sitecustomize.__file__, sys.path)\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "program.py"]
+    alone = subprocess.run(command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True)
+    assert record(tmp_path, command, environment=environment).stdout == alone.stdout != b""
+    without = [sys.executable, "-c", "import sys; print('sitecustomize' in sys.modules, sys.path)"]
+    alone = subprocess.run(without, cwd=tmp_path, capture_output=True)
+    assert record(tmp_path, without).stdout == alone.stdout
+
+
+def test_nothing_is_imported_that_the_program_did_not_import(tmp_path: Path) -> None:
+    program = f"{PROGRAM}import sys\nprint(*(name.partition('.')[0] for name in sys.modules))\n"
+    (tmp_path / "program.py").write_text(program)
+    alone = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True)
+    imported = {*record(tmp_path, program, "-o", "run.json").stdout.split()}
+    others = {"transformers", "rich", "typer", "matplotlib", "textual", "tokenizers", "safetensors", "PIL"}
+    assert not {name.decode() for name in imported - {*alone.stdout.split()}} & others
+    assert b"attncli" in imported
+
+
+def test_a_python_without_the_packages_of_attn_is_told(tmp_path: Path) -> None:
+    (tmp_path / "jaxtyping.py").write_text("raise ModuleNotFoundError('gone', name='jaxtyping')\n")
+    ended = record(tmp_path, f"{PROGRAM}print('result')", "-o", "run.json")
+    assert (ended.returncode, ended.stdout) == (0, b"result\n")
+    line = f"the recording failed: {sys.executable} has no jaxtyping, which attn needs there: "
+    assert ended.stderr.decode() == f"{line}install attncli beside torch\n"
+
+
+def runs_of(store: Path) -> dict[str, list[tuple[int, int]]]:
+    """The layers and heads of each run that is done, by its id."""
+    with reading(store) as reader:
+        return {
+            str(run.id): [
+                (int(column.layer or 0), int(column.head or 0))
+                for column in runs.columns
+                if column.statistic == "entropy"
+            ]
+            for runs in reader.done()
+            for run in runs.runs
+        }
+
+
+def test_each_call_is_a_run_of_a_store(tmp_path: Path) -> None:
+    program = f"""{MODEL}
+for tokens in (5, 7, 5):
+    call(tokens)
+"""
+    first = record(tmp_path, program, "-o", "run.db")
+    assert (first.returncode, first.stderr) == (0, b"run.db: 3 runs (attn results run.db)\n")
+    heads = [(layer, head) for layer in range(2) for head in range(3)]
+    assert runs_of(tmp_path / "run.db") == dict.fromkeys(("1", "2", "3"), heads)
+    again = record(tmp_path, f"{PROGRAM}call()", "-o", "run.db")
+    assert again.stderr == b"run.db: 2 runs added to 3 runs (attn results run.db)\n"
+    # The numbers of a run are those of a report of that call.
+    assert record(tmp_path, PROGRAM, "-o", "run.json").returncode == 0
+    (report,) = read_reports(str(tmp_path / "run.json")).reports
+    columns, values = values_of(report)
+    with reading(tmp_path / "run.db") as reader:
+        runs = next(reader.done())
+    assert runs.columns == columns
+    np.testing.assert_allclose(runs.values[0], values, atol=1e-6)
+
+
+def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn) -> None:
+    program = f"{MODEL}for tokens in (5, 7, 9):\n    call(tokens)\n"
+    assert record(tmp_path, program, "-o", "run.db").returncode == 0
+    assert record(tmp_path, program, "--calls", "all", "-o", "run.json").returncode == 0
+    survey = attn(["heads", "--store", str(tmp_path / "run.db"), "--format", "json"])
+    of_store, of_report = (
+        json.loads(text)["statistics"] for text in (survey.out, (tmp_path / "run.json").read_text())
+    )
+    for row, other in zip(of_store["heads"], of_report["heads"], strict=True):
+        assert row["pattern"] == other["pattern"] and row["entropy"] == pytest.approx(other["entropy"])
+    bounds = [
+        [(row["lower"], row["upper"]) for row in each["intervals"] if row["statistic"] == "sink_mass"]
+        for each in (of_store, of_report)
+    ]
+    assert len(bounds[0]) == 6 and np.allclose(*bounds)
+    assert record(tmp_path, [sys.executable, "program.py", "x"], "-o", "run.db").returncode == 0
+    several = attn(["heads", "--store", str(tmp_path / "run.db")])
+    assert several.code == 2 and "2 surveys (program" in several.err and "attn results" in several.err
+    table = attn(["results", str(tmp_path / "run.db"), "--statistic", "entropy", "--format", "json"])
+    assert {row["program"] for row in json.loads(table.out)["statistics"]["summary"]} == {
+        f"{sys.executable} program.py",
+        f"{sys.executable} program.py x",
+    }
+
+
+def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
+    program = f"{MODEL}for _ in range(4):\n    call()\nimport os; os.kill(os.getpid(), 9)\n"
+    ended = record(tmp_path, program, "-o", "run.db")
+    assert ended.returncode == 128 + 9 and [*runs_of(tmp_path / "run.db")] == ["1", "2", "3"]
+    assert "in its last seconds is not written" in ended.stderr.decode()
+    waiting = f"""{MODEL}
+import time
+import attncli.child.program as child
+call()
+time.sleep(child.SECONDS_BETWEEN + 0.1)
+nn.Linear(1, 1)(torch.zeros(1, 1))  # a module that ends: what is open is written
+import os; os.kill(os.getpid(), 9)
+"""
+    assert record(tmp_path, waiting, "-o", "waiting.db").returncode == 128 + 9
+    assert [*runs_of(tmp_path / "waiting.db")] == ["1"]
+
+
+def test_runs_are_there_while_the_program_runs(tmp_path: Path) -> None:
+    program = f"{MODEL}for _ in range(4):\n    call()\nprint(1, flush=True)\nimport sys; sys.stdin.read()\n"
+    running = started(tmp_path, program, "-o", "run.db")
+    end = time.monotonic() + 60
+    while len(runs_of(tmp_path / "run.db")) < 3:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    running.kill()
+    running.communicate()
+
+
+def test_processes_and_ranks_keep_their_runs_in_one_store(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    commands = [f"RANK={rank} {sys.executable} program.py" for rank in (1, 0)]
+    assert record(tmp_path, ["sh", "-c", " & ".join([*commands, "wait"])], "-o", "run.db").returncode == 0
+    assert {*runs_of(tmp_path / "run.db")} == {"rank0:1", "rank1:1"}
+
+
+def test_expectations_are_an_exit_code(tmp_path: Path) -> None:
+    met = record(tmp_path, PROGRAM, "--expect", "entropy < 9", "-o", "run.json")
+    assert (met.returncode, met.stderr.decode()) == (0, f"run.json: {HEARD}\n")
+    broken = record(tmp_path, PROGRAM, "--expect", "entropy < 0.1", "-o", "run.json")
+    assert broken.returncode == 1 and "expected entropy < 0.1: got 1." in broken.stderr.decode()
+    in_store = record(tmp_path, f"{PROGRAM}call(7)", "--expect", "entropy < 0.1", "-o", "run.db")
+    lines = in_store.stderr.decode().splitlines()
+    assert in_store.returncode == 1 and [line.partition(":")[0] for line in lines[:2]] == ["run 1", "run 2"]
+    assert record(tmp_path, f"{PROGRAM}exit(5)", "--expect", "entropy < 0", "-o", "x.json").returncode == 5
+    nothing = record(tmp_path, "import torch", "--expect", "entropy < 9", "-o", "x.db")
+    assert nothing.returncode == 1 and "no run has entropy" in nothing.stderr.decode()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 and not sys.platform.startswith("linux"), reason="needs a limit")
+def test_a_store_that_cannot_grow_is_a_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(f"{MODEL}for _ in range(300):\n    call()\n")
+    limited = f"ulimit -f 100; {' '.join(ATTN)} record -o run.db -- {sys.executable} program.py"
+    ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True)
+    assert b"Traceback" not in ended.stderr and ended.returncode in (0, 4)
+    assert b"too large" in ended.stderr.lower() or b"cannot be written" in ended.stderr
+    assert runs_of(tmp_path / "run.db")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("code, exit_code", [(0, 4), (3, 3)])
+def test_a_full_disk_is_a_line_and_the_program_s_failure_comes_first(
+    tmp_path: Path, code: int, exit_code: int
+) -> None:
+    ended = record(tmp_path, f"{PROGRAM}raise SystemExit({code})", "-o", "/dev/full", "--format", "json")
+    assert ended.returncode == exit_code
+    assert ended.stderr.decode() == "-o /dev/full: cannot be written: No space left on device\n"
+
+
+def test_programs_run_in_folders_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    tmp_path.chmod(0o555)
+    try:
+        ended = record(tmp_path, [sys.executable, "-B", "program.py"])
+        refused = record(tmp_path, [sys.executable, "-c", "print('ran')"], "-o", "run.json")
+    finally:
+        tmp_path.chmod(0o755)
+    assert ended.returncode == 0 and b"2 layers" in ended.stderr
+    if os.geteuid():  # root may write everywhere
+        line = b"-o run.json: cannot be written: Permission denied\n"
+        assert (refused.returncode, refused.stdout, refused.stderr) == (4, b"", line)
+
+
+def test_a_process_that_outlives_the_program_harms_nobody(tmp_path: Path) -> None:
+    program = f"""{MODEL}
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(null, stream)
+    time.sleep(4)
+    call()
+    open("done", "w").close()
+    raise SystemExit(0)
+call()
+"""
+    assert record(tmp_path, program, "-o", "run.json").returncode == 0
+    end = time.monotonic() + 60
+    while not (tmp_path / "done").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+REFUSED = [
+    (["--calls", "0"], "--calls: must be a number of calls, all or last (got 0)"),
+    (["--calls", "few"], "--calls: must be a number of calls, all or last (got few)"),
+    (["--heads", "8"], "--heads: must be a pattern and a number, as '*.attn=8' (got 8)"),
+    (["--heads", "a=x"], "--heads: must be a pattern and a number, as '*.attn=8' (got a=x)"),
+    (["--grid", "14"], "--grid: must be rows x columns, as 14x14 (got 14)"),
+    (["--image", "cat.png"], "--image: needs --grid, which says how many patches it has"),
+    (["-o", "runs/"], "-o runs/: a recording is kept in one file: -o runs.db"),
+    (
+        ["-o", "run.db", "--show", "all"],
+        "--show: is for a report: attn results run.db shows what a store has",
+    ),
+    (
+        ["-o", "run.db", "--calls", "last"],
+        "--calls last: is for a report: a store keeps each call as it happens",
+    ),
+    (["-o", "none/run.db"], "-o none/run.db: no such directory: none"),
+    (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
+    (["-o", "none/run.json"], "-o none/run.json: no such directory: none"),
+    (["--cals", "2"], "--cals: is not a flag of attn record: did you mean --calls?"),
+]
+
+
+@pytest.mark.parametrize("flags, line", REFUSED)
+def test_what_is_wrong_is_said_before_the_program_runs(attn: Attn, flags: list[str], line: str) -> None:
+    ended = attn(["record", *flags, "--", "touch", "/nowhere/at/all"])
+    assert (ended.code, ended.err) == (2, f"{line}\n")

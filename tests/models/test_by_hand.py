@@ -1,0 +1,648 @@
+"""Attention that a program computes itself is heard with its own tensors; what is none is not."""
+
+import gc
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from attncli.models.by_hand import Follower
+from attncli.models.followed import HandmadeAttention
+
+TEXTS, HEADS, QUERIES, KEYS, DIM = 2, 3, 5, 7, 4
+WIDTH = HEADS * DIM
+
+
+class Following(TorchFunctionMode):
+    """Hands every function to a follower; `heard` are the attentions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[HandmadeAttention] = []
+        self.follower = Follower(self.heard.append)
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*arguments, **(named or {}))
+        self.follower.after(function, arguments, named or {}, result)
+        return result
+
+
+def heard_of(program: Callable[[], object]) -> list[HandmadeAttention]:
+    """The attentions of a program, whose result is that without being followed."""
+    state = torch.get_rng_state()
+    plain = program()
+    torch.set_rng_state(state)
+    with Following() as following:
+        result = program()
+    if isinstance(plain, Tensor) and isinstance(result, Tensor):
+        assert plain.equal(result)
+    return following.heard
+
+
+def the_one(program: Callable[[], object]) -> HandmadeAttention:
+    (heard,) = heard_of(program)
+    return heard
+
+
+def check_product(heard: HandmadeAttention) -> None:
+    """The weights follow from the scores; these differ from the product only by what was added."""
+    assert heard.query is not None and heard.key is not None
+    torch.testing.assert_close(heard.scores.softmax(-1).to(heard.weights), heard.weights, rtol=0, atol=1e-6)
+    assert (heard.query @ heard.key.mT).shape == heard.scores.shape
+
+
+def check_scaled(heard: HandmadeAttention, *, rest: Tensor | float = 0.0) -> None:
+    """softmax(scale q k^T + rest) are the weights."""
+    check_product(heard)
+    assert heard.query is not None and heard.key is not None
+    again = (heard.scale * heard.query @ heard.key.mT + rest).softmax(-1)
+    torch.testing.assert_close(again, heard.weights.to(again), rtol=0, atol=1e-6)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(3)
+
+
+@pytest.fixture
+def query() -> Tensor:
+    return torch.randn(TEXTS, HEADS, QUERIES, DIM)
+
+
+@pytest.fixture
+def key() -> Tensor:
+    return torch.randn(TEXTS, HEADS, KEYS, DIM)
+
+
+@pytest.fixture
+def value() -> Tensor:
+    return torch.randn(TEXTS, HEADS, KEYS, DIM + 1)
+
+
+class Layer(nn.Module):
+    """nanoGPT's layer, with the product, softmax and layout of the subclass."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.to_qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.to_out = nn.Linear(WIDTH, WIDTH)
+        self.drop = nn.Dropout(dropout)
+        self.register_buffer("bias", torch.tril(torch.ones(11, 11)).view(1, 1, 11, 11))
+        self.weights: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        texts, tokens, width = x.shape
+        q, k, v = self.to_qkv(x).split(width, dim=2)
+        q, k, v = (part.view(texts, tokens, HEADS, DIM).transpose(1, 2) for part in (q, k, v))
+        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        att = att.masked_fill(self.bias[:, :, :tokens, :tokens] == 0, float("-inf"))
+        self.weights = att = functional.softmax(att, dim=-1)
+        y = self.drop(att) @ v
+        return self.to_out(y.transpose(1, 2).contiguous().view(texts, tokens, width))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_layer_of_nanogpt_is_heard_before_its_dropout(dropout: float) -> None:
+    layer, x = Layer(dropout), torch.randn(TEXTS, QUERIES, WIDTH)
+    heard = the_one(lambda: layer(x))
+    assert layer.weights is not None and heard.weights.equal(layer.weights)
+    hidden = torch.full((QUERIES, QUERIES), -torch.inf).triu(1)
+    check_scaled(heard, rest=hidden)
+    assert heard.scale == pytest.approx(DIM**-0.5) and heard.is_self is True
+    assert heard.value is not None and heard.value.shape == (TEXTS, HEADS, QUERIES, DIM)
+    assert not heard.weights.requires_grad and heard.query is not None and not heard.query.requires_grad
+
+
+def _inplace(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = torch.matmul(q, k.mT)
+    scores /= 4.0
+    scores *= 2
+    scores += 1.0
+    return functional.dropout(scores.softmax(-1), 0.5, True, inplace=True).matmul(v)
+
+
+def _additive_mask(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = torch.div(q @ k.transpose(2, 3), torch.tensor(2.0))
+    return torch.softmax(scores - scores.amax(-1, keepdim=True), -1, dtype=torch.float64).to(v.dtype) @ v
+
+
+def _bmm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (part.reshape(-1, *part.shape[2:]) for part in (q, k, v))
+    scores = torch.bmm(q * 0.5, k.transpose(1, 2)).view(TEXTS, HEADS, QUERIES, KEYS)
+    weights = scores.softmax(-1).view(-1, QUERIES, KEYS)
+    return torch.bmm(functional.dropout(weights, 0.25), v)
+
+
+def _baddbmm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (part.flatten(0, 1) for part in (q, k, v))
+    scores = torch.baddbmm(torch.zeros(1), q, k.mT, beta=0, alpha=0.5).unflatten(0, (TEXTS, HEADS))
+    return torch.baddbmm(torch.zeros(1), scores.softmax(-1).flatten(0, 1), v)
+
+
+def _einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) * 0.5
+    return torch.einsum("b h i j, b h j d -> b i h d", scores.softmax(dim=-1), v)
+
+
+def _einsum_of_queries_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (part.permute(2, 0, 1, 3) for part in (q, k, v))
+    scores = torch.einsum("ibnd,jbnd->ijbn", q, k).mul_(0.5)
+    return torch.einsum("ijbn,jbnd->ibnd", scores.softmax(dim=1), v)
+
+
+def _einsum_with_ellipses(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.einsum("...ij,...jd", (torch.einsum("...id,...jd->...ij", q, k) / 2).softmax(-1), v)
+
+
+def _turned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Keys by queries, turned before the softmax; values by weights."""
+    scores = (k @ q.mT).permute(0, 1, 3, 2) * 0.5
+    return v.transpose(2, 3) @ scores.softmax(3).movedim(-1, -2)
+
+
+def _heads_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (part.transpose(0, 1) for part in (q, k, v))
+    scores = (q @ k.mT).transpose(0, 1) * 0.5
+    return scores.softmax(-1).transpose(0, 1).matmul(v)
+
+
+def _over_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A softmax over the second last axis, as queries by heads last."""
+    return (k.matmul(q.mT) * 0.5).softmax(-2).mT @ v
+
+
+def _by_dunders(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = 0.5 * q.__matmul__(k.mT)
+    weights = torch.special.softmax(0.0 + scores.float(), -1)
+    return v.__rmatmul__(weights)
+
+
+PROGRAMS = [
+    *(_inplace, _additive_mask, _bmm, _baddbmm, _einsum, _einsum_of_queries_first, _einsum_with_ellipses),
+    *(_turned, _heads_first, _over_rows, _by_dunders),
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_way_to_write_it_gives_the_same(
+    program: Callable[[Tensor, Tensor, Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor
+) -> None:
+    heard = the_one(lambda: program(query.clone(), key.clone(), value.clone()))
+    exact = (0.5 * query @ key.mT).softmax(-1)
+    torch.testing.assert_close(heard.weights.float(), exact, rtol=0, atol=1e-6)
+    check_scaled(heard)
+    assert heard.scale == pytest.approx(1.0 if program is _bmm else 0.5)
+    assert heard.key is not None and heard.key.equal(key)
+    assert heard.value is not None and heard.value.equal(value)
+
+
+def test_query_heads_that_share_keys_are_heard(query: Tensor) -> None:
+    key, value = torch.randn(TEXTS, KEYS, DIM), torch.randn(TEXTS, KEYS, DIM)
+    heard = the_one(
+        lambda: torch.einsum("bhij,bjd->bhid", torch.einsum("bhid,bjd->bhij", query, key).softmax(-1), value)
+    )
+    check_scaled(heard)
+    assert heard.value is not None and heard.value.shape == (TEXTS, HEADS, KEYS, DIM)
+    grouped = query.repeat(1, 2, 1, 1)
+    keys = torch.randn(TEXTS, HEADS, 1, KEYS, DIM).expand(-1, -1, 2, -1, -1).reshape(TEXTS, -1, KEYS, DIM)
+    check_scaled(the_one(lambda: (grouped @ keys.mT).softmax(-1) @ keys))
+
+
+def test_one_query_without_an_axis_is_a_row() -> None:
+    hidden, memory = torch.randn(TEXTS, DIM), torch.randn(TEXTS, KEYS, DIM)
+
+    def luong() -> Tensor:
+        scores = torch.bmm(memory, hidden.unsqueeze(2)).squeeze(2)
+        return torch.bmm(scores.softmax(1).unsqueeze(1), memory)
+
+    def by_labels() -> Tensor:
+        return torch.einsum("bn,bnd->bd", torch.einsum("bd,bnd->bn", hidden, memory).softmax(-1), memory)
+
+    for program in (luong, by_labels):
+        heard = the_one(program)
+        assert heard.weights.shape == (TEXTS, 1, KEYS)
+        check_scaled(heard)
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_sizes_of_one_lose_no_axis(tokens: int) -> None:
+    query, key = torch.randn(1, 1, tokens, DIM), torch.randn(1, 1, 1, DIM)
+    program = lambda: (query @ key.mT).view(1, tokens, 1).softmax(-1) @ key.view(1, 1, DIM)  # noqa: E731
+    heard = the_one(program)
+    assert heard.weights.shape == (1, tokens, 1)
+    check_scaled(heard)
+
+
+def test_pixels_are_tokens_and_weights_stand_on_the_right() -> None:
+    """LDM's AttnBlock: convolutions, and values by turned weights."""
+    norm = nn.GroupNorm(2, DIM)
+    to_query, to_key, to_value = (nn.Conv2d(DIM, DIM, 1) for _ in range(3))
+    picture, kept = torch.randn(TEXTS, DIM, 3, 5), []
+
+    def block() -> Tensor:
+        hidden = norm(picture)
+        q = to_query(hidden).reshape(TEXTS, DIM, 15).permute(0, 2, 1)
+        k, v = to_key(hidden).reshape(TEXTS, DIM, 15), to_value(hidden).reshape(TEXTS, DIM, 15)
+        weights = functional.softmax(torch.bmm(q, k) * int(DIM) ** -0.5, dim=2)
+        kept[:] = [weights]
+        return torch.bmm(v, weights.permute(0, 2, 1)).reshape(TEXTS, DIM, 3, 5)
+
+    heard = the_one(block)
+    assert heard.weights.equal(kept[0]) and heard.is_self is True
+    check_scaled(heard)
+    assert heard.value is not None and heard.value.equal(to_value(norm(picture)).flatten(2).mT)
+
+
+def test_a_bias_and_a_mask_of_windows_are_the_rest() -> None:
+    """Swin: windows and texts on one axis, a bias between heads, a mask between windows."""
+    windows = 3
+    x = torch.randn(TEXTS * windows, QUERIES, WIDTH)
+    to_qkv, bias = nn.Linear(WIDTH, 3 * WIDTH), torch.randn(HEADS, QUERIES, QUERIES)
+    mask = torch.where(torch.rand(windows, QUERIES, QUERIES) > 0.5, -10.0, 0.0)
+    kept = []
+
+    def swin() -> Tensor:
+        qkv = to_qkv(x).reshape(len(x), QUERIES, 3, HEADS, DIM).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv[0], qkv[1], qkv[2]
+        attn = (q * DIM**-0.5) @ k.transpose(-2, -1)
+        attn = attn + bias.unsqueeze(0)
+        attn = attn.view(TEXTS, windows, HEADS, QUERIES, QUERIES) + mask.unsqueeze(1).unsqueeze(0)
+        attn = attn.view(-1, HEADS, QUERIES, QUERIES).softmax(dim=-1)
+        kept[:] = [attn]
+        return (attn @ v).transpose(1, 2).reshape(len(x), QUERIES, WIDTH)
+
+    heard = the_one(swin)
+    assert heard.weights.equal(kept[0]) and heard.is_self is True
+    check_scaled(heard, rest=bias + mask.repeat(TEXTS, 1, 1).unsqueeze(1))
+
+
+def test_a_temperature_of_each_head_is_a_factor_of_the_queries(query: Tensor, key: Tensor) -> None:
+    """Swin 2: cosines, times a number of each head."""
+    temperature = nn.Parameter(torch.randn(HEADS, 1, 1))
+    q, k = (functional.normalize(part, dim=-1) for part in (query, key))
+    check_scaled(the_one(lambda: (q @ k.mT * temperature.exp()).softmax(-1) @ key))
+    per_query = torch.rand(QUERIES, 1) + 0.5
+    check_scaled(the_one(lambda: (per_query * (q @ k.mT)).softmax(-1) @ key))
+    per_key = torch.rand(KEYS) + 0.5
+    check_scaled(the_one(lambda: (q @ k.mT / per_key).softmax(-1) @ key))
+
+
+def test_a_soft_cap_and_old_masks_are_the_rest(query: Tensor, key: Tensor) -> None:
+    def capped() -> Tensor:
+        scores = query @ key.mT / 3
+        return (torch.tanh(scores / 20.0) * 20.0).softmax(-1) @ key
+
+    heard = the_one(capped)
+    check_product(heard)
+    assert heard.scale == pytest.approx(1 / 3)
+    seen = torch.ones(QUERIES, KEYS).tril(2)
+    heard = the_one(lambda: (query @ key.mT * seen - 1e4 * (1 - seen)).softmax(-1) @ key)
+    check_scaled(heard, rest=torch.zeros(QUERIES, KEYS).masked_fill(seen == 0, -1e4))
+
+
+def test_of_several_products_the_first_counts(query: Tensor, key: Tensor) -> None:
+    """DeBERTa, Transformer-XL: a product with positions is added."""
+    positions = torch.randn(HEADS, KEYS, DIM)
+
+    def program() -> Tensor:
+        content = torch.matmul(query, key.mT)
+        return ((content + query @ positions.mT) * 0.5).softmax(-1) @ key
+
+    check_scaled(the_one(program), rest=0.5 * query @ positions.mT)
+
+
+def test_heads_that_are_mixed_leave_the_weights_alone(query: Tensor, key: Tensor) -> None:
+    mixer = nn.Parameter(torch.randn(HEADS, HEADS).softmax(dim=-1))
+    convolution, kept = nn.Conv2d(HEADS, HEADS, 1, bias=False), []
+    with torch.no_grad():
+        convolution.weight.copy_(mixer[:, :, None, None])
+
+    def before() -> Tensor:
+        scores = torch.einsum("bhij,hg->bgij", query @ key.mT, mixer)
+        kept[:] = [scores.softmax(-1)]
+        return kept[0] @ key
+
+    def after() -> Tensor:
+        kept[:] = [convolution((query @ key.mT).softmax(-1))]
+        return torch.einsum("bhij,bhjd->bhid", kept[0], key)
+
+    def by_a_layer() -> Tensor:
+        """CaiT."""
+        weights = (query @ key.mT).softmax(-1)
+        kept[:] = [functional.linear(weights.permute(0, 2, 3, 1), mixer).permute(0, 3, 1, 2)]
+        return kept[0] @ key
+
+    for program in (before, after, by_a_layer):
+        heard = the_one(program)
+        torch.testing.assert_close(heard.weights, kept[0], rtol=0, atol=1e-6)
+        assert heard.query is None and heard.key is None
+        assert heard.value is not None and heard.value.equal(key)
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("is_computed", [False, True])
+@pytest.mark.parametrize("is_before", [False, True])
+def test_heads_that_are_mixed_keep_their_axes_in_any_layout(
+    seed: int, is_computed: bool, is_before: bool, query: Tensor, key: Tensor
+) -> None:
+    """Equations with their letters in any order, and a matrix that may be no parameter."""
+    chance = random.Random(seed)
+    of_query, of_key, of_scores, of_mixed, of_output = (
+        "".join(chance.sample(letters, len(letters))) for letters in ("bhid", "bhjd", "bhij", "bgij", "bgid")
+    )
+    mixer: Tensor = nn.Parameter(torch.randn(HEADS, HEADS).softmax(dim=0))
+    mixer = mixer * 1.0 if is_computed else mixer
+    kept = []
+
+    def program() -> Tensor:
+        whole = torch.einsum(
+            f"{of_query},{of_key}->{of_scores}",
+            torch.einsum(f"bhid->{of_query}", query),
+            torch.einsum(f"bhjd->{of_key}", key),
+        )
+        if is_before:
+            scores = torch.einsum(f"{of_scores},hg->{of_mixed}", whole, mixer)
+            weights = scores.softmax(of_mixed.index("j"))
+        else:
+            shares = whole.softmax(dim=of_scores.index("j"))
+            weights = torch.einsum(f"hg,{of_scores}->{of_mixed}", mixer, shares)
+        kept[:] = [torch.einsum(f"{of_mixed}->bgij", weights)]
+        value = torch.einsum(f"bhjd->{of_key}", key)
+        return torch.einsum(f"{of_mixed},{of_key.replace('h', 'g')}->{of_output}", weights, value)
+
+    heard = the_one(program)
+    layouts = [kept[0], kept[0].transpose(0, 1)]
+    assert any(torch.equal(heard.weights, layout) for layout in layouts)
+    assert heard.query is None
+
+
+def test_what_may_be_queries_or_heads_is_called_a_guess(query: Tensor, key: Tensor) -> None:
+    """Equations of tensors that come from nowhere, in which keys have no heads."""
+    shared, by_queries = key[:, 0], query.transpose(1, 2)
+
+    def unknown() -> Tensor:
+        weights = torch.einsum("bihd,bjd->ibhj", by_queries, shared).softmax(-1)
+        return torch.einsum("ibhj,bjd->bihd", weights, shared)
+
+    def projected() -> Tensor:
+        heads = nn.Linear(DIM, WIDTH)(by_queries[:, :, 0]).view(TEXTS, QUERIES, HEADS, DIM)
+        weights = torch.einsum("bihd,bjd->ibhj", heads, shared).softmax(-1)
+        return torch.einsum("ibhj,bjd->bihd", weights, shared)
+
+    assert the_one(unknown).is_guess
+    heard = the_one(projected)
+    assert not heard.is_guess and heard.weights.shape == (TEXTS, HEADS, QUERIES, KEYS)
+    assert heard.num_heads == HEADS
+    assert not the_one(lambda: (query @ key.mT).softmax(-1) @ key).is_guess
+
+
+def test_of_mixtures_that_are_no_shares_the_weights_before_are_heard(query: Tensor, key: Tensor) -> None:
+    """DeepViT: mixtures are normalised to a mean of 0."""
+    mixer, norm, kept = nn.Parameter(torch.randn(HEADS, HEADS)), nn.LayerNorm(HEADS), []
+
+    def by_any_numbers() -> Tensor:
+        kept[:] = [(query @ key.mT).softmax(-1)]
+        return torch.einsum("bhij,hg->bgij", kept[0], mixer) @ key
+
+    def by_a_norm() -> Tensor:
+        kept[:] = [(query @ key.mT).softmax(-1)]
+        mixed = torch.einsum("bhij,hg->bgij", kept[0], mixer)
+        return norm(mixed.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) @ key
+
+    for program in (by_any_numbers, by_a_norm):
+        heard = the_one(program)
+        torch.testing.assert_close(heard.weights, kept[0], rtol=0, atol=1e-6)
+        torch.testing.assert_close(heard.scores, query @ key.mT)
+
+
+def test_a_sink_is_cut_off(query: Tensor, key: Tensor) -> None:
+    sink = nn.Parameter(torch.randn(1, HEADS, 1, 1))
+
+    def program() -> Tensor:
+        scores = torch.cat([query @ key.mT, sink.expand(TEXTS, -1, QUERIES, -1)], dim=-1)
+        return scores.softmax(-1)[..., :-1] @ key
+
+    heard = the_one(program)
+    exact = torch.cat([query @ key.mT, sink.expand(TEXTS, -1, QUERIES, -1)], dim=-1).softmax(-1)[..., :-1]
+    torch.testing.assert_close(heard.weights, exact, rtol=0, atol=1e-6)
+    assert heard.query is None and heard.weights.shape[-1] == KEYS
+
+
+def test_a_difference_of_two_softmaxes_is_heard_as_one(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Differential attention."""
+    q, k = query.repeat(1, 2, 1, 1), torch.randn(TEXTS, 2 * HEADS, KEYS, DIM)
+
+    def program() -> Tensor:
+        weights = (q @ k.mT).softmax(-1).view(TEXTS, HEADS, 2, QUERIES, KEYS)
+        return (weights[:, :, 0] - 0.25 * weights[:, :, 1]) @ value
+
+    heard = the_one(program)
+    weights = (q @ k.mT).softmax(-1).view(TEXTS, HEADS, 2, QUERIES, KEYS)
+    torch.testing.assert_close(heard.weights, weights[:, :, 0] - 0.25 * weights[:, :, 1])
+
+
+def test_rows_that_see_nothing_are_as_the_program_fills_them(query: Tensor, key: Tensor) -> None:
+    hidden = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
+    hidden[1] = True
+
+    def program() -> Tensor:
+        scores = (query @ key.mT).masked_fill(hidden, -torch.inf)
+        return functional.dropout(scores.softmax(-1).nan_to_num(0.0), 0.5) @ key
+
+    heard = the_one(program)
+    assert not heard.weights.isnan().any() and not heard.weights[:, :, 1].any()
+    assert torch.allclose(heard.weights.sum(-1)[:, :, 0], torch.ones(()))
+
+
+# Attention that is no product of query and key
+
+
+def test_pooling_and_additive_attention_give_weights_alone() -> None:
+    x, state = torch.randn(TEXTS, KEYS, WIDTH), torch.randn(TEXTS, QUERIES, WIDTH)
+    to_score, of_query, of_key = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, DIM), nn.Linear(WIDTH, DIM)
+    energy = nn.Linear(DIM, 1, bias=False)
+
+    def pooled() -> Tensor:
+        return torch.bmm(to_score(x).squeeze(-1).softmax(-1).unsqueeze(1), x)
+
+    def bahdanau() -> Tensor:
+        hidden = torch.tanh(of_query(state).unsqueeze(2) + of_key(x).unsqueeze(1))
+        return torch.bmm(energy(hidden).squeeze(-1).softmax(-1), x)
+
+    heard = the_one(pooled)
+    assert heard.query is None and heard.weights.shape == (TEXTS, 1, KEYS)
+    torch.testing.assert_close(heard.weights[:, 0], to_score(x)[..., 0].softmax(-1))
+    heard = the_one(bahdanau)
+    assert heard.query is None and heard.weights.shape == (TEXTS, QUERIES, KEYS)
+    torch.testing.assert_close(heard.weights.sum(-1), torch.ones(TEXTS, QUERIES))
+
+
+def test_what_is_no_attention_is_not_heard() -> None:
+    x = torch.randn(TEXTS, KEYS, WIDTH)
+    router, classes = nn.Linear(WIDTH, 6), nn.Embedding(6, WIDTH)
+    experts, to_qkv = torch.randn(TEXTS, 6, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+    to_maps = nn.Conv2d(4, 3 * WIDTH, 1)
+    picture = torch.randn(TEXTS, 4, 3, 5)
+
+    def mixture_of_experts() -> Tensor:
+        return torch.einsum("bte,bed->btd", router(x).softmax(-1), experts)
+
+    def expected_embedding() -> Tensor:
+        return functional.softmax(router(x), dim=-1) @ classes.weight
+
+    def efficient_attention() -> Tensor:
+        """Shen and others 2021, after x-unet and lucidrains' linear attention."""
+        q, k, v = (part.reshape(TEXTS, KEYS, HEADS, DIM).transpose(1, 2) for part in to_qkv(x).chunk(3, -1))
+        context = torch.einsum("bhnd,bhne->bhde", k.softmax(-2), v)
+        return torch.einsum("bhnd,bhde->bhne", q.softmax(-1), context)
+
+    def linear_attention_of_pictures() -> Tensor:
+        q, k, v = (part.reshape(TEXTS, HEADS, DIM, 15) for part in to_maps(picture).chunk(3, 1))
+        context = torch.einsum("bhdn,bhen->bhde", k.softmax(-1), v)
+        return torch.einsum("bhde,bhdn->bhen", context, q.softmax(-2))
+
+    def of_channels() -> Tensor:
+        return to_maps(picture).softmax(1).flatten(2) @ torch.randn(TEXTS, 15, 2)
+
+    def an_unused_softmax() -> Tensor:
+        return (x @ x.mT).softmax(-1).sum()
+
+    def a_product_without_softmax() -> Tensor:
+        return (x @ x.mT) @ x
+
+    for program in (
+        mixture_of_experts,
+        expected_embedding,
+        efficient_attention,
+        linear_attention_of_pictures,
+    ):
+        assert heard_of(program) == [], program.__name__
+    for program in (of_channels, an_unused_softmax, a_product_without_softmax):
+        assert heard_of(program) == [], program.__name__
+
+
+# Where query and key come from
+
+
+def _attended(q: Tensor, k: Tensor) -> Tensor:
+    return (q @ k.mT).softmax(-1) @ k
+
+
+def test_self_and_cross_attention_are_told_apart() -> None:
+    to_query, to_key, norm = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+    x, memory = torch.randn(TEXTS, QUERIES, WIDTH), torch.randn(TEXTS, KEYS, WIDTH)
+    cosine, sine = torch.randn(QUERIES, WIDTH), torch.randn(QUERIES, WIDTH)
+    first, second = nn.Linear(WIDTH, DIM), nn.Linear(WIDTH, DIM)
+    from_first, from_second = nn.Linear(DIM, WIDTH), nn.Linear(DIM, WIDTH)
+    two = torch.randn(2 * TEXTS, KEYS, WIDTH)
+
+    def rotated(part: Tensor) -> Tensor:
+        one, other = part.chunk(2, dim=-1)
+        return part * cosine + torch.cat([-other, one], dim=-1) * sine
+
+    def with_rotary() -> Tensor:
+        return _attended(rotated(to_query(x)), rotated(to_key(x)))
+
+    def with_cache() -> Tensor:
+        return _attended(to_query(x[:, -1:]), torch.cat([memory, to_key(x[:, -1:])], dim=1))
+
+    def with_norms() -> Tensor:
+        return _attended(to_query(norm(x)), to_key(norm(x)))
+
+    def with_low_ranks() -> Tensor:
+        """DeepSeek's."""
+        return _attended(from_first(first(x)), from_second(second(x)))
+
+    def with_keys_in_parts() -> Tensor:
+        keys = torch.empty(TEXTS, QUERIES, WIDTH)
+        keys[..., :2].copy_(to_key(x)[..., :2])
+        keys[..., 2:] = to_key(x)[..., 2:]
+        return _attended(to_query(x), keys)
+
+    def with_fewer_keys() -> Tensor:
+        """Segformer's."""
+        reduced = norm(to_key(x)[:, ::2])
+        return _attended(to_query(x), to_key(reduced))
+
+    def of_itself() -> Tensor:
+        return _attended(x, x)
+
+    def crossed() -> Tensor:
+        return _attended(rotated(to_query(norm(x))), to_key(norm(memory)))
+
+    def unknown() -> Tensor:
+        return _attended(x, memory)
+
+    def halves() -> Tensor:
+        return _attended(to_query(two[:TEXTS]), to_key(two[TEXTS:]))
+
+    for program in (
+        with_rotary,
+        with_cache,
+        with_norms,
+        with_low_ranks,
+        with_fewer_keys,
+        of_itself,
+        with_keys_in_parts,
+    ):
+        assert the_one(program).is_self is True, program.__name__
+    assert the_one(crossed).is_self is False
+    assert the_one(unknown).is_self is None and the_one(halves).is_self is None
+
+
+# The program is left alone
+
+
+def test_gradients_are_the_same_and_no_tensor_is_kept() -> None:
+    layer, x = Layer(0.25), torch.randn(TEXTS, QUERIES, WIDTH)
+
+    def step() -> list[Tensor]:
+        torch.manual_seed(5)
+        layer.zero_grad()
+        layer(x).square().sum().backward()
+        return [part.grad.clone() for part in layer.parameters() if part.grad is not None]
+
+    plain = step()
+    with Following() as following:
+        followed = step()
+    assert all(one.equal(other) for one, other in zip(plain, followed, strict=True))
+    assert len(following.heard) == 1
+    kept = [ref(part) for part in (following.heard[0].weights, following.heard[0].scores)]
+    following.heard.clear()
+    following.follower.clear()
+    gc.collect()
+    assert [part() for part in kept] == [None, None]
+
+
+def test_what_is_known_of_a_tensor_goes_with_it(query: Tensor, key: Tensor) -> None:
+    with Following() as following:
+        scores = query @ key.mT
+        weights = scores.softmax(-1)
+        storage = ref(scores.untyped_storage())
+        assert len(following.follower._followed) == 2
+        del scores, weights
+        gc.collect()
+        assert not following.follower._followed
+    assert storage() is None
+
+
+def test_without_gradients_and_in_inference_mode(query: Tensor, key: Tensor) -> None:
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            check_scaled(the_one(lambda: ((query @ key.mT) / 2).softmax(-1) @ key))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions(dtype: torch.dtype, query: Tensor, key: Tensor) -> None:
+    q, k = query.to(dtype), key.to(dtype)
+    heard = the_one(lambda: functional.softmax(q @ k.mT, dim=-1, dtype=torch.float32).to(dtype) @ k)
+    assert heard.weights.dtype == torch.float32 and heard.query is not None and heard.query.dtype == dtype
