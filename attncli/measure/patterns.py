@@ -404,7 +404,7 @@ def head_table(
 
 
 def joined_numbers(
-    layers: Sequence[tuple[Sequence[str], npt.NDArray[np.float64 | np.int64]]],
+    layers: Sequence[tuple[Sequence[str], npt.NDArray[np.float64] | npt.NDArray[np.int64]]],
 ) -> NumbersByName:
     """The statistics of the heads of all layers by name, from those of each layer (head, statistic).
 
@@ -491,7 +491,9 @@ class SummedHeads:
             [each.count.numpy() for each in moments],
         )
 
-    def numbers(self, of_layers: Sequence[npt.NDArray[np.float64 | np.int64]]) -> NumbersByName:
+    def numbers(
+        self, of_layers: Sequence[npt.NDArray[np.float64]] | Sequence[npt.NDArray[np.int64]]
+    ) -> NumbersByName:
         """The means, or one of the others, by the names of the statistics."""
         names = (layer.names for layer in self.layers)
         return joined_numbers([*zip(names, of_layers, strict=True)])

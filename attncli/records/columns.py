@@ -50,11 +50,14 @@ if TYPE_CHECKING:
 
     from attncli.records.values import RowSlice
 
+    CellArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64 | np.bool_ | np.object_]
+else:
+    CellArray = npt.NDArray[np.generic]  # see NumberArray
+
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
 INTERVAL = ("_low", "_high")
 """The lower and upper end of the 95 % interval of a mean."""
-CellArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64 | np.bool_ | np.object_]
 Cells = Sequence[object] | CellArray
 """A column, or a part of it."""
 CheckedCells = Sequence[Cell | list[Cell] | NumberArray] | CellArray
@@ -360,7 +363,7 @@ class Records(Table[R]):
             },
         )
 
-    def column(self, name: str) -> npt.NDArray[np.float64]:
+    def column(self, name: str) -> npt.NDArray[np.float64] | npt.NDArray[np.object_]:
         """A column as an array: of numbers in float64, NaN for none; of texts and of lists as objects.
 
         Where each cell is an array of the same length, the columns of the array are their numbers.
@@ -373,6 +376,10 @@ class Records(Table[R]):
         if _are_numbers(kept) if declared is None else declared.is_number:
             return np.asarray(kept, dtype=np.float64)
         return np.fromiter(kept, dtype=object, count=self._len)
+
+    def numbers(self, name: str) -> npt.NDArray[np.float64]:
+        """A column of numbers, NaN for none; ValueError for one of texts."""
+        return self.column(name).astype(np.float64, copy=False)
 
     def grid(self, name: str, *axes: str) -> npt.NDArray[np.float64]:
         """A column of numbers by whole numbers of others, as by layer and head; NaN where there is no row.

@@ -53,7 +53,7 @@ class Mask:
     visible: npt.NDArray[np.uint8] | None = None
 
     @classmethod
-    def of(cls, visible: npt.NDArray[np.bool_ | np.uint8 | np.float64]) -> "Mask":
+    def of(cls, visible: npt.NDArray[np.bool_] | npt.NDArray[np.uint8] | npt.NDArray[np.float64]) -> "Mask":
         """The mask with these keys visible: causal, a window, or both, where that says the same."""
         *leading, num_queries, num_keys = visible.shape
         first = visible[(0,) * len(leading)]
@@ -99,8 +99,11 @@ def later_keys(num_queries: int, num_keys: int) -> npt.NDArray[np.bool_]:
     return np.triu(np.ones((num_queries, num_keys), dtype=bool), 1 + num_keys - num_queries)
 
 
-NumberArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64]
-"""Numbers as torch gives them."""
+if TYPE_CHECKING:  # numpy's stubs have no number of any size without an Any
+    NumberArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64]
+else:
+    NumberArray = npt.NDArray[np.number]
+"""Numbers of any size, as torch gives them."""
 
 
 @dataclass(frozen=True)
