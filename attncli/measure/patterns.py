@@ -320,7 +320,7 @@ def numbers_at(
 
 def numbers_of(heads: Records[SurveyedHead] | Records[RestOfHead]) -> NumbersByName:
     """The statistics that heads are named by."""
-    return {name: heads.column(name) for name in NAMING if name in heads.cells}
+    return {name: heads.numbers(name) for name in NAMING if name in heads.cells}
 
 
 def patterns_of_text(
@@ -491,9 +491,7 @@ class SummedHeads:
             [each.count.numpy() for each in moments],
         )
 
-    def numbers(
-        self, of_layers: Sequence[npt.NDArray[np.float64]] | Sequence[npt.NDArray[np.int64]]
-    ) -> NumbersByName:
+    def numbers(self, of_layers: Sequence[npt.NDArray[np.float64] | npt.NDArray[np.int64]]) -> NumbersByName:
         """The means, or one of the others, by the names of the statistics."""
         names = (layer.names for layer in self.layers)
         return joined_numbers([*zip(names, of_layers, strict=True)])

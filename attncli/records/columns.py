@@ -45,7 +45,6 @@ from attncli.records.values import (
 )
 
 if TYPE_CHECKING:
-    from _typeshed import SupportsRichComparison
     from pandas import DataFrame  # type: ignore[import-untyped]
 
     from attncli.records.values import RowSlice
@@ -56,6 +55,8 @@ else:
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
+SortKey = float | str | tuple[float | str, ...]
+"""What rows are sorted by."""
 INTERVAL = ("_low", "_high")
 """The lower and upper end of the 95 % interval of a mean."""
 Cells = Sequence[object] | CellArray
@@ -332,7 +333,7 @@ class Records(Table[R]):
     def _repr_html_(self) -> str:
         return SmallTable.of(self.kind.__name__, self).html()
 
-    def sorted(self, key: "str | Callable[[R], SupportsRichComparison]") -> "Records[R]":
+    def sorted(self, key: str | Callable[[R], SortKey]) -> "Records[R]":
         """The rows in rising order of a column, those without a cell last, or of what a function gives.
 
         UserError for a column of lists, which have no order.
