@@ -12,13 +12,7 @@ from attncli.records.columns import Records
 from attncli.report import PLACES, NamedTensor
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import unit_of
-from attncli.views.sections import (
-    GAP,
-    Column,
-    Drawing,
-    Elastic,
-    Section,
-)
+from attncli.views.sections import GAP, Column, Drawing, Elastic, Section
 from attncli.views.texts import (
     DIM,
     NO_NUMBER,
