@@ -132,11 +132,13 @@ class ToUnembedding(_End):
         count = 1 if vectors is None else len(vectors)
         return reads[0].reshape(count, self.stream.num_tokens, -1)
 
-    def _run_behind(self, vectors: Tensor | None) -> Mapping[str, Tensor]:
-        """The model's outputs, its blocks left out."""
+    def _run_behind(self, vectors: Tensor | None) -> Mapping[str, Tensor] | None:
+        """The model's outputs, its blocks left out; None where a hook stopped it."""
         count = 1 if vectors is None else len(vectors)
         with self.stream.beginning_behind(count, vectors), self._frozen():
-            outputs: Mapping[str, Tensor] = run_model(self.whole, self.stream.repeated(count), output_of)
+            outputs: Mapping[str, Tensor] | None = run_model(
+                self.whole, self.stream.repeated(count), output_of
+            )
             return outputs
 
     def refusal(self) -> str | None:
@@ -158,6 +160,7 @@ class ToUnembedding(_End):
 
         with forwards_replaced({self.unembedding: of_last}):
             outputs = self._run_behind(None)
+        assert outputs is not None, "nothing stops it here"
         before, logits = given[0].flatten().double(), outputs["logits"][..., -1, :].flatten().double()
         order = before.argsort()
         rising = logits[order]
