@@ -353,8 +353,8 @@ def _report(
     if spec.sort != sort:
         spec = spec.model_copy(update={"sort": sort})
     sign = 1 if EFFECTS[sort].falls else -1
-    ranked = result.heads.sorted(lambda row: (row[sort] is None, sign * (row[sort] or 0.0)))
-    back = None if result.back is None else result.back.sorted(lambda row: -abs(row[sort]))
+    ranked = result.heads.sorted(lambda row: (row.number(sort) is None, sign * (row.number(sort) or 0.0)))
+    back = None if result.back is None else result.back.sorted(lambda row: -abs(row.number(sort) or 0.0))
     grids = {} if spec.token == EACH_TOKEN else result.heads.grids(sort)
     tensors = {f"{sort} {stack}".strip(): grid for stack, grid in grids.items()}
     read = Texts(token_spelling=pretrained.token_spelling)

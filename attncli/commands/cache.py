@@ -256,7 +256,7 @@ def _tensors(result: "LimitedHeads") -> "dict[str, NamedTensor]":
     names = {f"{name}_together": name for name in ("kl", "loss", "needle") if name in result.curve.cells}
     curve = result.curve[::-1]
     points = {
-        name: NamedTensor(("point",), curve.column(column))
+        name: NamedTensor(("point",), curve.numbers(column))
         for name, column in ({"cache": "cache"} | names).items()
     }
     return grids | points

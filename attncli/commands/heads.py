@@ -253,7 +253,7 @@ def report_of_text(
     reading, of_text = whole.in_words(), run.texts[text]
     named_tokens = _named_tokens(spec, reading, pretrained)
     survey = replace(of_text.survey(), named_tokens=named_tokens)
-    numbers = {name: survey.heads.column(name) for name in NAMING if name in survey.heads.cells}
+    numbers = {name: survey.heads.numbers(name) for name in NAMING if name in survey.heads.cells}
     survey, none = of_pattern(spec, survey, numbers, {stack.name: stack for stack in of_text.stacks})
     survey, tensors = ranked(spec, survey)
     if run.rollout:

@@ -148,7 +148,7 @@ def _head_named(head: str) -> NamedHead:
 def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) -> Report:
     result = steps.of_all_heads()
     numbers = [name for name in result.steps.cells if not name.endswith(COUNT)]
-    tensors = {name: NamedTensor(("point",), result.steps.column(name)) for name in numbers}
+    tensors = {name: NamedTensor(("point",), result.steps.numbers(name)) for name in numbers}
     tensors |= steps.tensors()
     notes = [f"No head at any step: {', '.join(result.never)}."] if result.never else []
     return _built(path, steps, environment, tensors, result, notes, counted(len(result.heads), "head"))
@@ -184,7 +184,7 @@ def _report_of_head(
     """Every statistic of a head over the steps, and its pattern at each."""
     result = steps.of_head(layer, head)
     names = ("step", *result.number_names())
-    tensors = {name: NamedTensor(("point",), result.head.column(name)) for name in names}
+    tensors = {name: NamedTensor(("point",), result.head.numbers(name)) for name in names}
     report = _built(path, steps, environment, tensors, result, (), f"head {layer}:{head}")
     return replace(report, spec={**report.spec, "head": f"{layer}:{head}"})
 

@@ -243,7 +243,9 @@ class Ablation:
         compare_distances(survey)
         heads = surveyed_texts(survey)[0].heads
         if not self.heads:
-            self.heads = [ModelHead(*(row[name] for name in ModelHead._fields)) for row in heads]
+            self.heads = [
+                ModelHead(head.layer, head.module, head.kind, head.stack, head.head) for head in heads
+            ]
             self._choose(list(_places(survey)))
         if self.method == "swap":
             self._choose_tokens(reading)

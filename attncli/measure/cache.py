@@ -71,7 +71,7 @@ class Limit:
         of_heads = is_limited.repeat_interleave(attention.group, dim=1).to(whole.device)
         return torch.where(of_heads[..., None, None], few, whole)
 
-    def columns(self, seen: Visibility, queries: slice) -> Int[Tensor, " key"]:
+    def columns(self, seen: Visibility, queries: "slice[int, int, None]") -> Int[Tensor, " key"]:
         """The keys that some queries may see where heads keep no other keys."""
         end = min(queries.stop + seen.shift, seen.num_keys) if seen.causal else seen.num_keys
         sink = min(self.sink, end)
@@ -467,7 +467,16 @@ def _measured(limiting: Limiting, budget: float | None) -> LimitedHeads:
 
 def _most_missed(forgotten: Records[ForgottenKey]) -> dict[str, str | int | float | None]:
     """The key with most weight of those that a head forgets, where there is one."""
-    return {name: forgotten[0][name] if forgotten else None for name in LOOKED_AT}
+    if not forgotten:
+        return dict.fromkeys(LOOKED_AT)
+    head = forgotten[0]
+    return {
+        "query": head.query,
+        "query_token": head.query_token,
+        "key": head.key,
+        "key_token": head.key_token,
+        "key_weight": head.key_weight,
+    }
 
 
 def _expect_work(limiting: Limiting, counts: Sequence[int], budget: float | None) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float
@@ -26,16 +26,25 @@ ROOM_FOR_ROUNDING = 1e-6
 """Of a key: what a budget times many keys may be off by."""
 
 
+class Turn(Protocol):
+    """A model's own function that turns queries and keys (`apply_rotary_pos_emb`)."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, cosines: Tensor, sines: Tensor, /
+    ) -> tuple[Tensor, Tensor]:
+        """Both, turned."""
+
+
 class Rotation(NamedTuple):
     """How a layer turns queries and keys: its model's own function, cosines and sines of each position.
 
     Only the dimensions `turned` of a head go through the function.
     """
 
-    apply: Callable[..., tuple[Tensor, Tensor]]
+    apply: Turn
     cosines: Float[Tensor, "1 key angle"]
     sines: Float[Tensor, "1 key angle"]
-    turned: slice
+    turned: "slice[int | None, int | None, None]"
 
     def undone(self, query: Float[Tensor, "1 head query dim"]) -> Float[Tensor, "1 head query dim"]:
         """The queries of the first positions before they were turned; what also scales them is divided by."""

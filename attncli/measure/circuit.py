@@ -6,6 +6,7 @@ from math import nan
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -67,11 +68,11 @@ class _Means:
         self.mean += change / self.count.clamp_min(1)
         self.squares += torch.where(is_number, change * (numbers - self.mean), 0.0)
 
-    def means(self) -> np.ndarray:
+    def means(self) -> npt.NDArray[np.float64]:
         """The means; nan of no number."""
         return self.mean.masked_fill(self.count == 0, nan).numpy()
 
-    def intervals(self) -> tuple[np.ndarray, np.ndarray]:
+    def intervals(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The ends of the 95 % intervals; nan below two texts."""
         low, high = mean_interval(self.count, self.mean, self.squares)
         return low.numpy(), high.numpy()

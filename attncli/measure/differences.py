@@ -6,6 +6,7 @@ from difflib import SequenceMatcher
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from attncli.arguments import by, checked, rows_with
@@ -20,9 +21,9 @@ from attncli.records.changes import (
     MovedHead,
     MovedRow,
 )
-from attncli.records.columns import Records
+from attncli.records.columns import Cells, Records
 from attncli.records.surveys import SurveyedHead
-from attncli.records.values import Mask, Table
+from attncli.records.values import Mask, NumberArray, Table
 
 ARROW = " → "
 
@@ -67,7 +68,7 @@ class NamedWeights:
     """
 
     axes: tuple[str, ...]
-    values: np.ndarray
+    values: NumberArray
     queries: Sequence[str] = ()
     keys: Sequence[str] = ()
     mask: Mask | None = None
@@ -84,11 +85,11 @@ class WeightDifferences:
     """
 
     axes: tuple[str, ...]
-    a: np.ndarray
-    b: np.ndarray
+    a: npt.NDArray[np.float64]
+    b: npt.NDArray[np.float64]
     query: Alignment
     key: Alignment
-    distances: np.ndarray
+    distances: npt.NDArray[np.float64]
     changed_rows: Records[MovedRow]
     by_head: Records[MovedHead]
     masks: tuple[Mask | None, Mask | None]
@@ -135,14 +136,19 @@ def _aligned(axis: str, tokens: tuple[Sequence[str], Sequence[str]], sizes: tupl
     return align_positions(axis, *sizes)
 
 
-def _spread(values: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def _spread(
+    values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
     """One side's weights at the places of both: NaN for a query that it lacks, 0 for such a key."""
     columns = np.where(keys >= 0, values[..., keys], 0)
     return np.where(queries[:, np.newaxis] >= 0, columns[..., queries, :], np.nan)
 
 
 def _mask_at(
-    side: NamedWeights, shared: tuple[slice, ...], queries: np.ndarray, keys: np.ndarray
+    side: NamedWeights,
+    shared: "tuple[slice[None, int, None], ...]",
+    queries: npt.NDArray[np.int64],
+    keys: npt.NDArray[np.int64],
 ) -> Mask | None:
     """One side's mask at the places of both; a causal one stays so, whatever stands between its tokens."""
     num_queries, num_keys = side.values.shape[-2:]
@@ -154,7 +160,9 @@ def _mask_at(
     return Mask.of(np.nan_to_num(_spread(visible.astype(np.float64), queries, keys)))
 
 
-def _changed_rows(axes: tuple[str, ...], distances: np.ndarray, difference: np.ndarray) -> Records[MovedRow]:
+def _changed_rows(
+    axes: tuple[str, ...], distances: npt.NDArray[np.float64], difference: npt.NDArray[np.float64]
+) -> Records[MovedRow]:
     flat = np.where(np.isnan(distances), -1, distances).ravel()
     furthest = np.argsort(-flat, kind="stable")[:MAX_CHANGED_ROWS]
     furthest = furthest[flat[furthest] >= ROUNDING]
@@ -173,7 +181,7 @@ def _changed_rows(axes: tuple[str, ...], distances: np.ndarray, difference: np.n
     )
 
 
-def _by_head(axes: tuple[str, ...], distances: np.ndarray) -> Records[MovedHead]:
+def _by_head(axes: tuple[str, ...], distances: npt.NDArray[np.float64]) -> Records[MovedHead]:
     """The heads with a row that both sides have; none without an axis of heads."""
     if not axes or np.isnan(distances).all():
         return MovedHead.rows([])
@@ -262,11 +270,11 @@ def _patterns(heads: Table) -> dict[tuple[object, ...], object]:
     return {tuple(map(row.get, WHERE)): row["pattern"] for row in heads if "pattern" in row}
 
 
-def _apart(a: Records[HeadInterval], b: Records[HeadInterval]) -> np.ndarray:
+def _apart(a: Records[HeadInterval], b: Records[HeadInterval]) -> npt.NDArray[np.bool_]:
     """Whether one interval ends before the other begins; one without ends is apart from none."""
     lower_a, upper_a, lower_b, upper_b = (side.column(end) for side in (a, b) for end in ENDS)
     are_known = ~np.isnan([lower_a, upper_a, lower_b, upper_b]).any(axis=0)
-    apart: np.ndarray = are_known & ((upper_a < lower_b) | (upper_b < lower_a))
+    apart: npt.NDArray[np.bool_] = are_known & ((upper_a < lower_b) | (upper_b < lower_a))
     return apart
 
 
@@ -278,9 +286,7 @@ def head_differences(heads_a: HeadTable, heads_b: HeadTable) -> Records[HeadDiff
     if not pairs:
         return HeadDifference.rows([])
     first, _ = pairs[0]
-    cells: dict[str, list[object] | np.ndarray] = {
-        name: [row.get(name) for row, _ in pairs] for name in OF_HEAD if name in first
-    }
+    cells: dict[str, Cells] = {name: [row.get(name) for row, _ in pairs] for name in OF_HEAD if name in first}
     for name in dict.fromkeys(name for row, other in pairs for name in row if name in other):
         numbers = [(row.get(name), other.get(name)) for row, other in pairs]
         if _is_statistic(name) and all(isinstance(cell, float | None) for both in numbers for cell in both):

@@ -8,6 +8,7 @@ from operator import add
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -105,7 +106,7 @@ def head_examples(
     if pretrained.has_decoder:
         raise UserError(f"head: {pretrained.name} has an encoder and a decoder: examples are for one stack")
     sought = Sought(layer, head, statistic, options)
-    values: dict[int, np.ndarray] = {}
+    values: dict[int, npt.NDArray[np.float32]] = {}
     moments: list[RunningMoments] = []
     notes: dict[str, None] = {}
     for batches in together(pretrained.model, many.batches()):
@@ -138,14 +139,16 @@ def _number(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def choose(values: dict[int, np.ndarray], count: int) -> tuple[dict[str, list[tuple[int, int]]], float]:
+def choose(
+    values: dict[int, npt.NDArray[np.float32]], count: int
+) -> tuple[dict[str, list[tuple[int, int]]], float]:
     """Line and query of each example, and the median of all rows; of equal ones the first in the file."""
     known = {line: of_text for line, of_text in values.items() if not np.isnan(of_text).all()}
     if not known:
         return {}, float("nan")
     every = np.concatenate(list(known.values()))
     median = float(np.median(every[~np.isnan(every)]))
-    distances: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    distances: dict[str, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] = {
         "strongest": np.negative,
         "weakest": np.positive,
         "typical": lambda of_text: np.abs(of_text - median),

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +54,7 @@ from attncli.models.pretrained import (
     texts_of_stack,
 )
 from attncli.models.side_by_side import of_this_run
-from attncli.models.text_files import ManyTexts
+from attncli.models.text_files import ManyTexts, TextLine
 from attncli.models.token_names import check_tokens_named, positions_named
 from attncli.records.columns import Records
 from attncli.records.surveys import (
@@ -564,7 +563,7 @@ def surveyed(
 
 def head_totals(
     pretrained: Pretrained,
-    many: ManyTexts[Any],
+    many: ManyTexts[TextLine],
     options: HeadOptions = NOTHING_MORE,
     *,
     ablate: Sequence[str] = (),

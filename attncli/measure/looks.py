@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from attncli.records.values import Mask
 BYTES_PER_MEAN_WEIGHT = 12
 
 
-def by_layer(layers: dict[int, Tensor]) -> Float[np.ndarray, "layer head *rest"]:
+def by_layer(layers: dict[int, Tensor]) -> Float[npt.NDArray[np.float32], "layer head *rest"]:
     """What was kept of each layer in one array, NaN where there is no layer or no head."""
     num_heads = max(map(len, layers.values()))
     shape = next(iter(layers.values())).shape[1:]
@@ -70,11 +71,11 @@ class HeadLooks:
         if self.has_rollout and found.head_mean is not None:
             self.means.append(found.head_mean[self.text])
 
-    def by_layer(self) -> Float[np.ndarray, "layer head key"]:
+    def by_layer(self) -> Float[npt.NDArray[np.float32], "layer head key"]:
         """The rows of every head, NaN where a layer has no attention or fewer heads."""
         return by_layer({layer: rows.float().cpu() for layer, rows in self.looks.items()})
 
-    def mean_by_layer(self) -> Float[np.ndarray, "layer key"]:
+    def mean_by_layer(self) -> Float[npt.NDArray[np.float32], "layer key"]:
         """The mean over the heads of each layer."""
         means = [np.nanmean(rows, axis=0) if np.isfinite(rows).any() else rows[0] for rows in self.by_layer()]
         return np.stack(means)
@@ -185,7 +186,7 @@ class HeadMaps:
     def _is_asked_for(self, layer: CapturedLayer) -> bool:
         return self.kind == ("encoder" if layer.stack == "encoder" else layer.kind)
 
-    def by_layer(self) -> dict[str, Float[np.ndarray, "layer head query key"]]:
+    def by_layer(self) -> dict[str, Float[npt.NDArray[np.float32], "layer head query key"]]:
         """The maps by their names, NaN where a layer has no attention or fewer heads.
 
         UserError for a head in `full` that the model does not have.
@@ -197,7 +198,9 @@ class HeadMaps:
         """The mask of the maps of all layers, which have so many rows and columns."""
         return mask_of_layers(self._masks, num_queries, num_keys)
 
-    def in_full(self) -> dict[tuple[int, ...], tuple[Float[np.ndarray, "query key"], Mask | None]]:
+    def in_full(
+        self,
+    ) -> dict[tuple[int, ...], tuple[Float[npt.NDArray[np.float32], "query key"], Mask | None]]:
         """The whole weights of the heads that were asked for, and their mask, by layer and head."""
         return {
             place: (self.full[place].numpy(), self._full_masks[place[0]])
@@ -272,7 +275,7 @@ class PictureLooks(NamedTuple):
     file: str
     reading: Reading
     queries: tuple[str, ...]
-    maps: dict[str, Float[np.ndarray, " key"]]
+    maps: dict[str, Float[npt.NDArray[np.float32], " key"]]
 
 
 class FirstLooks:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -169,18 +170,20 @@ def one_key(
 NUM_STRONGEST = 3
 DECIMALS = 5
 
-NumbersByName = Mapping[str, Float[np.ndarray, " head"]]
+NumbersByName = Mapping[str, Float[npt.NDArray[np.float64], " head"]]
 """The statistics of some heads by name, NaN for no number."""
 
 
-def naming_numbers(numbers: NumbersByName, stack: Stack, statistic: str) -> Float[np.ndarray, " head"]:
+def naming_numbers(
+    numbers: NumbersByName, stack: Stack, statistic: str
+) -> Float[npt.NDArray[np.float64], " head"]:
     """What a pattern is named by: special tokens without the first, which has a pattern of its own."""
     if (name := stack.name_of(statistic)) in numbers:
         return numbers[name]
     return numbers[statistic] - numbers["sink_mass"]
 
 
-def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[np.ndarray, " head"]:
+def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[npt.NDArray[np.bool_], " head"]:
     """Which heads are above the threshold of a pattern that has enough rows."""
     pattern = HEAD_PATTERNS[name]
     if name not in stack.patterns() or not stack.has_enough_rows(pattern.statistic):
@@ -303,25 +306,25 @@ class HeadPatterns(NamedTuple):
     pattern_rows: Records[RowsOfStack]
 
 
-def places_of_stack(of_heads: Sequence[str], stack: Stack) -> Int[np.ndarray, " place"]:
+def places_of_stack(of_heads: Sequence[str], stack: Stack) -> Int[npt.NDArray[np.int64], " place"]:
     """The places of the heads of a stack, by the stack of each head."""
     return np.array([place for place, name in enumerate(of_heads) if name == stack.name], dtype=int)
 
 
 def numbers_at(
-    numbers: NumbersByName, places: Int[np.ndarray, " place"]
-) -> Mapping[str, Float[np.ndarray, " place"]]:
+    numbers: NumbersByName, places: Int[npt.NDArray[np.int64], " place"]
+) -> Mapping[str, Float[npt.NDArray[np.float64], " place"]]:
     """The statistics of some of the heads."""
     return {name: values[places] for name, values in numbers.items()}
 
 
 def numbers_of(heads: Records[SurveyedHead] | Records[RestOfHead]) -> NumbersByName:
     """The statistics that heads are named by."""
-    return {name: heads.column(name) for name in NAMING if name in heads.cells}
+    return {name: heads.numbers(name) for name in NAMING if name in heads.cells}
 
 
 def patterns_of_text(
-    heads: Records[SurveyedHead], stacks: Sequence[Stack], keys: Int[np.ndarray, " head"]
+    heads: Records[SurveyedHead], stacks: Sequence[Stack], keys: Int[npt.NDArray[np.int64], " head"]
 ) -> HeadPatterns:
     """What the heads do on one text; `keys` are the positions of the key with most weight of each."""
     patterns: list[Records[HeadsOfPattern]] = []
@@ -343,7 +346,7 @@ def patterns_of_text(
 
 def _strongest_table(
     heads: Records[SurveyedHead],
-    places: Int[np.ndarray, " place"],
+    places: Int[npt.NDArray[np.int64], " place"],
     stack: Stack,
     ranked: Sequence[RankedHead],
     **more: Sequence[int | None] | Sequence[float],
@@ -401,7 +404,7 @@ def head_table(
 
 
 def joined_numbers(
-    layers: Sequence[tuple[Sequence[str], np.ndarray]],
+    layers: Sequence[tuple[Sequence[str], npt.NDArray[np.float64] | npt.NDArray[np.int64]]],
 ) -> NumbersByName:
     """The statistics of the heads of all layers by name, from those of each layer (head, statistic).
 
@@ -433,7 +436,7 @@ class SurveyedText(NamedTuple):
 
     heads: Records[SurveyedHead]
     stacks: list[Stack]
-    keys: Int[np.ndarray, " head"]
+    keys: Int[npt.NDArray[np.int64], " head"]
     rest: RestOfText | None
 
     def survey(self) -> HeadSurvey:
@@ -470,10 +473,10 @@ class SummedHeads:
     """
 
     layers: Sequence[LayerTotals]
-    mean: Sequence[Float[np.ndarray, "_ _"]]
-    lower: Sequence[Float[np.ndarray, "_ _"]]
-    upper: Sequence[Float[np.ndarray, "_ _"]]
-    texts: Sequence[Int[np.ndarray, "_ _"]]
+    mean: Sequence[Float[npt.NDArray[np.float64], "_ _"]]
+    lower: Sequence[Float[npt.NDArray[np.float64], "_ _"]]
+    upper: Sequence[Float[npt.NDArray[np.float64], "_ _"]]
+    texts: Sequence[Int[npt.NDArray[np.int64], "_ _"]]
 
     @classmethod
     def of(cls, layers: Sequence[LayerTotals]) -> "SummedHeads":
@@ -488,7 +491,7 @@ class SummedHeads:
             [each.count.numpy() for each in moments],
         )
 
-    def numbers(self, of_layers: Sequence[np.ndarray]) -> NumbersByName:
+    def numbers(self, of_layers: Sequence[npt.NDArray[np.float64] | npt.NDArray[np.int64]]) -> NumbersByName:
         """The means, or one of the others, by the names of the statistics."""
         names = (layer.names for layer in self.layers)
         return joined_numbers([*zip(names, of_layers, strict=True)])
@@ -533,9 +536,8 @@ class HeadTotals:
     def survey(self) -> tuple[HeadSurvey, NumbersByName]:
         """What heads do over the texts, and the numbers that name them: the lower ends of the intervals."""
         summed = SummedHeads.of([*self.layers.values()])
-        mean, lower, upper, texts = map(
-            summed.numbers, (summed.mean, summed.lower, summed.upper, summed.texts)
-        )
+        mean, texts = summed.numbers(summed.mean), summed.numbers(summed.texts)
+        lower, upper = summed.numbers(summed.lower), summed.numbers(summed.upper)
         names = patterns_by_stack(summed.stacks(), lower, self.stacks)
         rest_names = None
         if self.rest is not None:
@@ -572,24 +574,23 @@ class HeadTotals:
     def _intervals(self, summed: SummedHeads) -> Records[StatisticInterval]:
         """One row per head and statistic."""
         parts: list[Records[StatisticInterval]] = []
-        for layer, *numbers in zip(
+        for layer, mean, lower, upper, texts in zip(
             summed.layers, summed.mean, summed.lower, summed.upper, summed.texts, strict=True
         ):
             place = layer.place
             is_used = [name != NOT_FIRST or self.stacks[place.stack].starts_special for name in layer.names]
             names = [name for name, used in zip(layer.names, is_used, strict=True) if used]
-            mean, lower, upper, texts = (values[:, is_used].ravel() for values in numbers)
-            num_heads = len(mean) // len(names)
+            num_heads, num_rows = len(mean), len(mean) * len(names)
             parts.append(
                 StatisticInterval.table(
-                    stack=[place.stack] * len(mean),
-                    layer=np.full(len(mean), place.layer),
+                    stack=[place.stack] * num_rows,
+                    layer=np.full(num_rows, place.layer),
                     head=np.repeat(np.arange(num_heads), len(names)),
                     statistic=names * num_heads,
-                    mean=mean,
-                    lower=lower,
-                    upper=upper,
-                    texts=texts,
+                    mean=mean[:, is_used].ravel(),
+                    lower=lower[:, is_used].ravel(),
+                    upper=upper[:, is_used].ravel(),
+                    texts=texts[:, is_used].ravel(),
                 )
             )
         return StatisticInterval.joined(parts)

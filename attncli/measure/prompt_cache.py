@@ -71,7 +71,7 @@ class SmallerCaches:
 class KeptPart(NamedTuple):
     """Some heads that keep as many keys: what is left of the first tokens, and where those stood."""
 
-    heads: slice
+    heads: "slice[int, int, None]"
     key: Float[Tensor, "kv_head kept dim"]
     value: Float[Tensor, "kv_head kept value_dim"]
     positions: Int[Tensor, "kv_head kept"]
@@ -134,7 +134,7 @@ def _parts_of(kept: KeptOfHeads, start: FirstTokens) -> list[KeptPart]:
 
 
 def _gathered(
-    start: FirstTokens, heads: slice, keys: Int[Tensor, "kv_head kept"]
+    start: FirstTokens, heads: "slice[int | None, int | None, None]", keys: Int[Tensor, "kv_head kept"]
 ) -> tuple[Float[Tensor, "kv_head kept dim"], Float[Tensor, "kv_head kept value_dim"]]:
     key, value = (
         tensor[0, heads].gather(1, keys.unsqueeze(-1).expand(-1, -1, tensor.shape[-1]))
@@ -486,7 +486,7 @@ def _mean_costs(of_windows: Sequence[PolicyCosts]) -> PolicyCosts:
     )
 
 
-def _mean_cost(of_windows: Sequence[PolicyCost]) -> dict[str, str | int | float | None]:
+def _mean_cost(of_windows: Sequence[PolicyCost]) -> dict[str, object]:
     """What a policy costs at a budget, by the names of the columns, in their order."""
     worst = max(of_windows, key=lambda row: _number(row.worst))
     cells = {**worst, **_means(of_windows, ("cache", "kl", "loss", "needle"))}
@@ -494,7 +494,7 @@ def _mean_cost(of_windows: Sequence[PolicyCost]) -> dict[str, str | int | float 
 
 
 def _means(rows: Sequence[Record], names: Sequence[str]) -> dict[str, float]:
-    known = {name: [_number(row[name]) for row in rows if name in row] for name in names}
+    known = {name: [_number(row.number(name)) for row in rows if name in row] for name in names}
     return {name: sum(numbers) / len(numbers) for name, numbers in known.items() if numbers}
 
 

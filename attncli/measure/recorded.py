@@ -8,6 +8,7 @@ from threading import RLock, get_ident
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -110,7 +111,7 @@ class HeardModule:
     earlier: HeadTotals = field(default_factory=HeadTotals)
     attention: RecordedModule | None = None
     """What is known of the last call."""
-    maps: dict[str, Float[np.ndarray, "head query key"]] = field(default_factory=dict)
+    maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
     """The weights of the first text, or their maps of blocks."""
     growing: GrowingText | None = None
     is_grown: bool = False
@@ -264,7 +265,7 @@ class Recorder:
 
     def _measured(
         self, source: LayerOrWeights, place: LayerPlace
-    ) -> tuple[MeasuredCall, dict[str, Float[np.ndarray, "head query key"]]]:
+    ) -> tuple[MeasuredCall, dict[str, Float[npt.NDArray[np.float32], "head query key"]]]:
         """The statistics of the heads, and the maps of the first text."""
         wanted = self._wanted(source, place.kind)
         is_whole = max(source.shape[2:]) <= self.whole_tokens
@@ -403,7 +404,7 @@ class Recorder:
         before = [f"+{number}" for number in range(count - rows * columns)]
         return [*before, *(f"r{row + 1}c{column + 1}" for row in range(rows) for column in range(columns))]
 
-    def maps(self, stack: str) -> dict[str, Float[np.ndarray, "layer head query key"]]:
+    def maps(self, stack: str) -> dict[str, Float[npt.NDArray[np.float32], "layer head query key"]]:
         """The maps of a stack by their names, of the first text, NaN where a layer has fewer heads.
 
         Layers whose maps have another shape than those of the first are NaN, too: see `unmapped`.
@@ -487,7 +488,7 @@ def _with_empty(stack: Stack, kind: str) -> Stack:
     return stack._replace(num_rows={**dict.fromkeys(EMPTY, 0), **stack.num_rows})
 
 
-def _shapes(maps: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+def _shapes(maps: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, tuple[int, ...]]:
     return {name: kept.shape[1:] for name, kept in maps.items()}
 
 
@@ -539,7 +540,7 @@ def _on_host(numbers: HeadNumbers) -> HeadNumbers:
     return HeadNumbers(numbers.names, numbers.values.double().cpu(), numbers.keys.cpu())
 
 
-def _maps_of(computed: Computed) -> dict[str, Float[np.ndarray, "head query key"]]:
+def _maps_of(computed: Computed) -> dict[str, Float[npt.NDArray[np.float32], "head query key"]]:
     kept = {
         "weights": computed.weights,
         "pooled_mean": computed.pooled_mean,

@@ -443,7 +443,7 @@ def _ranked_sources(reading: SourcedReading, measured: Mapping[str, Tensor]) -> 
         ranked_by = next(name for name in RANKED_BY if row.get(name) is not None)
         rows.append(row | {"text": text, "ranked_by": ranked_by})
     return RankedSource.rows(rows).sorted(
-        lambda row: (RANKED_BY.index(row.ranked_by or ""), row[f"{row.ranked_by}_rank"])
+        lambda row: (RANKED_BY.index(row.ranked_by or ""), row.number(f"{row.ranked_by}_rank") or 0)
     )
 
 

@@ -4,9 +4,9 @@ What lies between the embedding and the first block, and between the last block 
 scales of its norms frozen: by what it does, not by what its modules are called.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -37,9 +37,10 @@ def unembedding_of(pretrained: Pretrained) -> nn.Linear | None:
 
 def embedding_of(pretrained: Pretrained) -> Float[Tensor, "token dim"]:
     """W_E: the whole model says, where its body may not (BART)."""
-    embedding: Any = pretrained.whole.get_input_embeddings()
-    weight: Tensor = embedding.weight.detach()
-    return weight
+    embedding = pretrained.whole.get_input_embeddings()
+    weight = embedding.weight
+    assert isinstance(weight, Tensor)
+    return weight.detach()
 
 
 class _End:
@@ -65,7 +66,7 @@ class _End:
         """While the model runs once, its norms are noted."""
         calls: dict[nn.Module, list[FrozenNorm | None]] = {}
 
-        def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        def note(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
             read = inputs[0] if inputs else None
             if isinstance(read, Tensor) and isinstance(output, Tensor) and read.is_floating_point():
                 calls.setdefault(module, []).append(frozen_norm(module, read, output))
@@ -119,7 +120,7 @@ class ToUnembedding(_End):
     def _run(self, vectors: Tensor | None) -> Tensor:
         reads: list[Tensor] = []
 
-        def stop(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        def stop(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             reads.append(inputs[0])
             raise StopCapture
 
@@ -131,11 +132,14 @@ class ToUnembedding(_End):
         count = 1 if vectors is None else len(vectors)
         return reads[0].reshape(count, self.stream.num_tokens, -1)
 
-    def _run_behind(self, vectors: Tensor | None) -> Any:
-        """The model's outputs, its blocks left out."""
+    def _run_behind(self, vectors: Tensor | None) -> Mapping[str, Tensor] | None:
+        """The model's outputs, its blocks left out; None where a hook stopped it."""
         count = 1 if vectors is None else len(vectors)
         with self.stream.beginning_behind(count, vectors), self._frozen():
-            return run_model(self.whole, self.stream.repeated(count), output_of)
+            outputs: Mapping[str, Tensor] | None = run_model(
+                self.whole, self.stream.repeated(count), output_of
+            )
+            return outputs
 
     def refusal(self) -> str | None:
         """Why logits are no sum of what is in the stream, if they are none."""
@@ -156,6 +160,7 @@ class ToUnembedding(_End):
 
         with forwards_replaced({self.unembedding: of_last}):
             outputs = self._run_behind(None)
+        assert outputs is not None, "nothing stops it here"
         before, logits = given[0].flatten().double(), outputs["logits"][..., -1, :].flatten().double()
         order = before.argsort()
         rising = logits[order]
@@ -183,7 +188,7 @@ class FromEmbedding(_End):
     def _run(self, vectors: Tensor | None) -> Tensor:
         count = 1 if vectors is None else len(vectors)
 
-        def give(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+        def give(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
             if vectors is None:
                 self._embedded = output.clone()
                 return output

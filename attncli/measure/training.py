@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from jaxtyping import Bool, Float, Int
 
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
-from attncli.records.columns import Records
+from attncli.records.columns import Cells, Records
 from attncli.records.steps import (
     HeadAtStep,
     HeadInTraining,
@@ -29,10 +30,10 @@ class HeadsOverSteps:
 
     stack: Stack
     steps: tuple[int, ...]
-    statistics: Mapping[str, Float[np.ndarray, "step layer head"]]
+    statistics: Mapping[str, Float[npt.NDArray[np.float64], "step layer head"]]
 
     @property
-    def is_head(self) -> Bool[np.ndarray, "layer head"]:
+    def is_head(self) -> Bool[npt.NDArray[np.bool_], "layer head"]:
         """Where there is a head: layers may have different numbers of them."""
         is_head = np.zeros(next(iter(self.statistics.values())).shape[1:], dtype=bool)
         for values in self.statistics.values():
@@ -44,9 +45,9 @@ class HeadsOverSteps:
         num_layers, num_heads = self.is_head.shape
         return layer < num_layers and head < num_heads and bool(self.is_head[layer, head])
 
-    def value(self, statistic: str) -> Float[np.ndarray, "step layer head"]:
+    def value(self, statistic: str) -> Float[npt.NDArray[np.float64], "step layer head"]:
         """What a pattern is named by: special tokens without the first, which has a pattern of its own."""
-        values: np.ndarray = self.statistics[statistic]
+        values = self.statistics[statistic]
         if self.stack.name_of(statistic) == NOT_FIRST:
             values = values - self.statistics["sink_mass"]
         return values
@@ -65,7 +66,7 @@ class HeadsOverSteps:
         )
 
 
-def shown_patterns(over: HeadsOverSteps) -> dict[str, Bool[np.ndarray, "step layer head"]]:
+def shown_patterns(over: HeadsOverSteps) -> dict[str, Bool[npt.NDArray[np.bool_], "step layer head"]]:
     """Which heads are above the threshold of each pattern that has enough rows."""
     return {
         name: over.value(pattern.statistic) > pattern.threshold
@@ -74,7 +75,7 @@ def shown_patterns(over: HeadsOverSteps) -> dict[str, Bool[np.ndarray, "step lay
     }
 
 
-def named_patterns(over: HeadsOverSteps) -> Int[np.ndarray, "step layer head"]:
+def named_patterns(over: HeadsOverSteps) -> Int[npt.NDArray[np.int64], "step layer head"]:
     """The pattern of each head at each step, as `pattern_names` has it, by its place in PATTERN_NAMES."""
     shape = (len(over.steps), *over.is_head.shape)
     best, named = np.full(shape, -np.inf), np.full(shape, PATTERN_NAMES.index(UNNAMED))
@@ -138,7 +139,7 @@ def changes(over: HeadsOverSteps) -> Records[PatternChange]:
     )
 
 
-SUMMARIES: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
+SUMMARIES: dict[str, tuple[str, Callable[[npt.NDArray[np.float64]], np.float64]]] = {
     "largest_max_score": ("max_score", np.nanmax),
     "least_entropy": ("entropy", np.nanmin),
     "largest_previous_token": ("previous_token", np.nanmax),
@@ -156,7 +157,7 @@ def step_rows(
     and how many heads show each pattern.
     """
     steps = stacks[0].steps
-    counts: dict[str, np.ndarray] = {}
+    counts: dict[str, npt.NDArray[np.int64]] = {}
     for over in stacks:
         for name, is_shown in shown_patterns(over).items():
             counts[name] = counts.get(name, np.zeros(len(steps), dtype=int)) + is_shown.sum(axis=(1, 2))
@@ -191,7 +192,7 @@ def head_in_training(
     stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None, layer: int, head: int
 ) -> HeadInTraining:
     """Every statistic of a head over the steps, and its pattern at each; of stacks that have such a head."""
-    cells: dict[str, Sequence[object] | np.ndarray] = {"step": list(stacks[0].steps)}
+    cells: dict[str, Cells] = {"step": list(stacks[0].steps)}
     if losses is not None:
         cells["loss"] = losses
     for over in stacks:

@@ -1,8 +1,8 @@
 """Two texts read by one model: which heads look elsewhere, and what comes next instead."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -52,7 +52,7 @@ def text_differences(
     is_aligned = any(row.mean is not None for row in furthest)
     change = "mean_jensen_shannon" if is_aligned else "difference"
     return TextDifferences(
-        heads=heads.sorted(lambda head: -abs(head[change] or 0.0)),
+        heads=heads.sorted(lambda head: -abs(head.number(change) or 0.0)),
         predictions=_predictions(pretrained, run_a, run_b, num_predictions),
         alignment=align(a.text.tokens, b.text.tokens),
         notes=tuple(dict.fromkeys((*run_a.notes, *run_b.notes))),
@@ -68,7 +68,7 @@ def _refuse_what_does_not_fit(pretrained: Pretrained, a: Reading, b: Reading) ->
 
 def _run(pretrained: Pretrained, reading: Reading) -> RunOnText:
     layers: list[CapturedLayer] = []
-    outputs: list[Any] = []
+    outputs: list[Mapping[str, Tensor]] = []
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     with ExitStack() as hooks:
         survey = Survey(NOTHING_MORE, [reading], pretrained, None, hooks)
@@ -173,8 +173,10 @@ def _spread(weights: Float[Tensor, "head query key"], side: TextSide) -> Float[T
 
 def _head(a: SurveyedHead, b: SurveyedHead, furthest: FurthestRow) -> HeadChange:
     """A head with how far its rows moved, and the statistic that changed most."""
-    measured = [name for name in NAMING if a.get(name) is not None and b.get(name) is not None]
-    known: dict[str, float] = {name: b[name] - a[name] for name in measured}
+    sides = {name: (a.number(name), b.number(name)) for name in NAMING if name in a and name in b}
+    known = {
+        name: of_b - of_a for name, (of_a, of_b) in sides.items() if of_a is not None and of_b is not None
+    }
     statistic = max(sorted(known), key=lambda name: abs(known[name]))
     row_a, row_b = furthest.a, furthest.b
     return HeadChange.single(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from attncli.records.attention import stated_mask
 from attncli.records.columns import Record, Records, Result, column, group, tensor
@@ -18,8 +19,8 @@ class Alignment:
     """
 
     tokens: tuple[str, ...]
-    a: np.ndarray
-    b: np.ndarray
+    a: npt.NDArray[np.int64]
+    b: npt.NDArray[np.int64]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Alignment) or self.tokens != other.tokens:

@@ -13,24 +13,61 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from types import MappingProxyType, UnionType
-from typing import Any, ClassVar, Self, SupportsIndex, TypeVar, Union, get_args, get_origin, overload
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Literal,
+    Self,
+    SupportsIndex,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    overload,
+)
 
 import numpy as np
+import numpy.typing as npt
 
 from attncli.errors import NoSuchName, UserError
 from attncli.records.tabled import SmallTable
-from attncli.records.values import Cell, NamedTensor, Numbers, Statistic, Table, Tensors, are_equal, of_text
+from attncli.records.values import (
+    Cell,
+    NamedTensor,
+    NumberArray,
+    Numbers,
+    Statistic,
+    Table,
+    Tensors,
+    are_equal,
+    of_text,
+)
 
+if TYPE_CHECKING:
+    from pandas import DataFrame  # type: ignore[import-untyped]
+
+    from attncli.records.values import RowSlice
+
+    CellArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64 | np.bool_ | np.object_]
+else:
+    CellArray = npt.NDArray[np.generic]  # see NumberArray
+
+T = TypeVar("T")
 R = TypeVar("R", bound="Record")
+SortKey = float | str | tuple[float | str, ...]
+"""What rows are sorted by."""
 INTERVAL = ("_low", "_high")
 """The lower and upper end of the 95 % interval of a mean."""
-Cells = Sequence[Any] | np.ndarray
+Cells = Sequence[object] | CellArray
 """A column, or a part of it."""
-WIDER = {float: (int, float)}
+CheckedCells = Sequence[Cell | list[Cell] | NumberArray] | CellArray
+"""The cells of a column that are of its kinds."""
+WIDER: Mapping[type, tuple[type, ...]] = {float: (int, float)}
 """What else a cell may be: JSON has whole numbers among others."""
 
 
-def _alternatives(annotation: object) -> tuple[Any, ...]:
+def _alternatives(annotation: object) -> tuple[object, ...]:
     """The types of a union, or the only one."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
@@ -68,12 +105,12 @@ class ColumnKind:
 
     def __init__(
         self,
-        name: str,
-        unit: str,
-        is_kept: bool,
-        is_needed: bool,
-        has_interval: bool,
-        of: Callable[[Any], object] | None,
+        name: str = "",
+        unit: str = "",
+        is_kept: bool = True,
+        is_needed: bool = True,
+        has_interval: bool = False,
+        of: "Callable[[Record], object] | None" = None,
     ) -> None:
         self.name = name
         self.kinds: tuple[type, ...] = ()
@@ -84,7 +121,9 @@ class ColumnKind:
         """The column with its name, unless it has another, and what its cells are."""
         kinds = [get_origin(kind) or kind for kind in _alternatives(annotation)]
         self.name = self.name or name
-        self.kinds = tuple(wide for kind in kinds for wide in WIDER.get(kind, (kind,)))
+        self.kinds = tuple(
+            wide for kind in kinds if isinstance(kind, type) for wide in WIDER.get(kind, (kind,))
+        )
         return self
 
     @property
@@ -119,16 +158,17 @@ def column(
     is_kept: bool = True,
     is_needed: bool = True,
     has_interval: bool = False,
-    of: Callable[[Any], object] | None = None,
-) -> Any:
+    of: Callable[[R], T] | None = None,
+) -> T:
     """The declaration of a column, behind its name and type; see `ColumnKind`.
 
-    `name` is that of the cell where no attribute can have it, as `from`.
+    `name` is that of the cell where no attribute can have it, as `from`. A row's attribute is the cell.
     """
-    return ColumnKind(name, unit, is_kept, is_needed, has_interval, of)
+    of_row = cast("Callable[[Record], object] | None", of)
+    return cast(T, ColumnKind(name, unit, is_kept, is_needed, has_interval, of_row))
 
 
-class Record(Mapping[str, Cell | list[Cell] | np.ndarray]):
+class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
     """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
@@ -136,35 +176,35 @@ class Record(Mapping[str, Cell | list[Cell] | np.ndarray]):
     """The kind of columns that the data name, as relations are: `class Row(Record, others=float)`."""
 
     def __init_subclass__(
-        cls, numbers: Iterable[str] = (), units: Mapping[str, str] | None = None, others: Any = None
+        cls, numbers: Iterable[str] = (), units: Mapping[str, str] | None = None, others: object = None
     ) -> None:
         """`numbers` are the names of further columns of numbers, which a table lists; a row may lack them.
 
         `units` are those of some of them.
         """
         if others is not None:
-            cls.others = column().named("others", others)
+            cls.others = ColumnKind().named("others", others)
         declared_here: dict[str, ColumnKind] = {}
         for attribute, annotation in vars(cls).get("__annotations__", {}).items():
             declared = vars(cls).get(attribute)
-            named = (declared if isinstance(declared, ColumnKind) else column()).named(attribute, annotation)
+            kind = declared if isinstance(declared, ColumnKind) else ColumnKind()
+            named = kind.named(attribute, annotation)
             declared_here[named.name] = named
             setattr(cls, attribute, named)
             if named.has_interval:
-                ends = (column(is_needed=False).named(f"{named.name}{end}", annotation) for end in INTERVAL)
-                declared_here |= {end.name: end for end in ends}
+                names = [f"{named.name}{end}" for end in INTERVAL]
+                declared_here |= {end: ColumnKind(is_needed=False).named(end, annotation) for end in names}
         for name in numbers:
-            declared_here[name] = column(unit=(units or {}).get(name, ""), is_needed=False).named(
-                name, float | None
-            )
+            kind = ColumnKind(unit=(units or {}).get(name, ""), is_needed=False)
+            declared_here[name] = kind.named(name, float | None)
             if not hasattr(cls, name):  # a statistic of another package may be called as what rows have
                 setattr(cls, name, declared_here[name])
         cls.columns = {**cls.columns, **declared_here}
 
-    def __init__(self, cells: Mapping[str, Cells], place: int) -> None:
+    def __init__(self, cells: Mapping[str, CheckedCells], place: int) -> None:
         self._cells, self._place = cells, place
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Cell | list[Cell] | NumberArray:
         if name not in self._cells:
             raise NoSuchName("column", name, self._cells)
         cell = self._cells[name][self._place]
@@ -177,6 +217,17 @@ class Record(Mapping[str, Cell | list[Cell] | np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._cells)
+
+    def number(self, name: str) -> float | None:
+        """A cell that is a number, or None; TypeError for another one."""
+        cell = self[name]
+        if cell is not None and not isinstance(cell, int | float):
+            raise TypeError(f"{name} is no number: {cell!r:.40}")
+        return cell
+
+    def numbers(self) -> Numbers:
+        """The cells of a row of numbers alone; TypeError for another one."""
+        return Numbers({name: self.number(name) for name in self})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mapping) and _comparable(self) == _comparable(other)
@@ -236,28 +287,28 @@ class Records(Table[R]):
 
     def __init__(self, kind: type[R], cells: Mapping[str, Cells]) -> None:
         self.kind = kind
-        self.cells: dict[str, Cells] = {name: kept for name, kept in cells.items() if kept is not None}
-        self._len = len(next(iter(self.cells.values()), ()))
-        missing = [
-            name for name, needed in kind.columns.items() if needed.is_needed and name not in self.cells
-        ]
+        given = {name: kept for name, kept in cells.items() if kept is not None}
+        self._len = len(next(iter(given.values()), ()))
+        missing = [name for name, needed in kind.columns.items() if needed.is_needed and name not in given]
         if missing:
             raise TypeError(f"{kind.__name__} needs a column {missing[0]}")
-        for name, kept in self.cells.items():
-            self._check(name, kept)
+        self.cells: dict[str, CheckedCells] = {
+            name: self._checked(name, kept) for name, kept in given.items()
+        }
         for name, computed in kind.columns.items():
             if computed.of is not None and name not in self.cells:
-                self.cells[name] = [computed.of(row) for row in self]
+                self.cells[name] = self._checked(name, [computed.of(row) for row in self])
 
-    def _check(self, name: str, kept: Cells) -> None:
+    def _checked(self, name: str, kept: Cells) -> CheckedCells:
         if len(kept) != self._len:
             raise TypeError(f"{self.kind.__name__}: {name} has {len(kept)} cells, others {self._len}")
         declared = self.kind.declared(name)
         if declared is None or isinstance(kept, np.ndarray):
-            return
+            return cast(CheckedCells, kept)
         wrong = next((cell for cell in kept if not isinstance(cell, declared.kinds)), None)
         if wrong is not None or (None in kept and type(None) not in declared.kinds):
             raise TypeError(f"{self.kind.__name__}: {name} holds {wrong!r:.40}")
+        return cast(CheckedCells, kept)
 
     def __len__(self) -> int:
         return self._len
@@ -266,9 +317,9 @@ class Records(Table[R]):
     def __getitem__(self, place: SupportsIndex) -> R: ...
 
     @overload
-    def __getitem__(self, place: slice) -> "Records[R]": ...
+    def __getitem__(self, place: "RowSlice") -> "Records[R]": ...
 
-    def __getitem__(self, place: SupportsIndex | slice) -> "R | Records[R]":
+    def __getitem__(self, place: "SupportsIndex | RowSlice") -> "R | Records[R]":
         if isinstance(place, slice):
             return Records(self.kind, {name: kept[place] for name, kept in self.cells.items()})
         return self.kind(self.cells, range(self._len)[place])
@@ -282,7 +333,7 @@ class Records(Table[R]):
     def _repr_html_(self) -> str:
         return SmallTable.of(self.kind.__name__, self).html()
 
-    def sorted(self, key: str | Callable[[R], Any]) -> "Records[R]":
+    def sorted(self, key: str | Callable[[R], SortKey]) -> "Records[R]":
         """The rows in rising order of a column, those without a cell last, or of what a function gives.
 
         UserError for a column of lists, which have no order.
@@ -313,7 +364,7 @@ class Records(Table[R]):
             },
         )
 
-    def column(self, name: str) -> np.ndarray:
+    def column(self, name: str) -> npt.NDArray[np.float64] | npt.NDArray[np.object_]:
         """A column as an array: of numbers in float64, NaN for none; of texts and of lists as objects.
 
         Where each cell is an array of the same length, the columns of the array are their numbers.
@@ -322,12 +373,16 @@ class Records(Table[R]):
             raise NoSuchName("column", name, self.cells)
         declared, kept = self.kind.declared(name), self.cells[name]
         if isinstance(kept, np.ndarray) and kept.ndim > 1:
-            return kept
+            return kept.astype(np.float64, copy=False)
         if _are_numbers(kept) if declared is None else declared.is_number:
             return np.asarray(kept, dtype=np.float64)
         return np.fromiter(kept, dtype=object, count=self._len)
 
-    def grid(self, name: str, *axes: str) -> np.ndarray:
+    def numbers(self, name: str) -> npt.NDArray[np.float64]:
+        """A column of numbers, NaN for none; ValueError for one of texts."""
+        return self.column(name).astype(np.float64, copy=False)
+
+    def grid(self, name: str, *axes: str) -> npt.NDArray[np.float64]:
         """A column of numbers by whole numbers of others, as by layer and head; NaN where there is no row.
 
         A row that lacks one of them, as an MLP has no head, has no place. UserError for a column of
@@ -356,10 +411,10 @@ class Records(Table[R]):
         declared = {name: self.kind.declared(name) for name in self.cells}
         return [name for name, column in declared.items() if column is not None and column.is_in_stores]
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> "DataFrame":
         """A data frame with these columns; UserError where pandas is not installed."""
         try:
-            import pandas  # type: ignore[import-untyped]
+            import pandas
         except ImportError:
             raise UserError("to_pandas: needs: pip install pandas") from None
         return pandas.DataFrame({name: [row[name] for row in self] for name in self.cells})
@@ -397,16 +452,17 @@ class StatisticGroup:
         """What a report holds of it; None for a table that is not there."""
         if self.of_numbers:
             return Numbers({name: getattr(result, name) for name in self.fields})
-        value = getattr(result, self.fields[0])
+        value: object = getattr(result, self.fields[0])
         axes = ("batch",) if self.is_single else self.axes
         if isinstance(value, Records) and axes:
             tensors = {name: NamedTensor(axes, np.asarray(kept)) for name, kept in value.cells.items()}
             return Tensors(tensors)
         if isinstance(value, Records) and self.is_bare_alone and len(value) == 1:
-            return Numbers(value[0])
+            value = value[0]
         if isinstance(value, Record):
-            return Numbers(value)
-        return value if value or self.is_needed else None  # a report has no table without rows
+            return value.numbers()
+        # A report has no table without rows.
+        return value if isinstance(value, Tensors | Table) and (value or self.is_needed) else None
 
     def of_text(self, value: object, place: int) -> object:
         """Of a field of several texts that ran together that of one."""
@@ -447,29 +503,39 @@ def group(
     is_needed: bool = True,
     may_be_empty: bool = False,
     is_bare_alone: bool = False,
-) -> Any:
+) -> T:  # type: ignore[type-var]  # the field's annotation says which type
     """The declaration of a field of a result that stands among a report's statistics; see `StatisticGroup`.
 
     By default it has the field's name. What may be empty, or is not needed, need not be given.
     """
     metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty, is_bare_alone)}
-    if is_needed and not may_be_empty:
-        return field(metadata=metadata)
-    return field(default=None, metadata=metadata)
+    must_be_given = is_needed and not may_be_empty
+    return cast(T, field(metadata=metadata) if must_be_given else field(default=None, metadata=metadata))
 
 
-def tensor(*, num_axes: int, is_needed: bool = False) -> Any:
+@overload
+def tensor(*, num_axes: int) -> NamedTensor | None: ...
+
+
+@overload
+def tensor(*, num_axes: int, is_needed: Literal[True]) -> NamedTensor: ...
+
+
+def tensor(*, num_axes: int, is_needed: bool = False) -> NamedTensor | None:
     """The declaration of a field that is one of a report's tensors, with so many axes or more.
 
     It is filled in where a result is read from a report.
     """
     metadata = {"tensor": (num_axes, is_needed)}
-    return field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
+    declared: NamedTensor | None = (
+        field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
+    )
+    return declared
 
 
-def number(name: str, *, unit: str = "") -> Any:
+def number(name: str, *, unit: str = "") -> T:  # type: ignore[type-var]  # see group
     """The declaration of a single number, one of the group of that name."""
-    return field(metadata={"number": (name, unit)})
+    return cast(T, field(metadata={"number": (name, unit)}))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -521,7 +587,7 @@ class Result:
                 )
             elif "number" in part.metadata:
                 name, unit = part.metadata["number"]
-                numbers.setdefault(name, {})[part.name] = column(unit=unit).named(part.name, part.type)
+                numbers.setdefault(name, {})[part.name] = ColumnKind(unit=unit).named(part.name, part.type)
                 kind = type("SingleNumbers", (Record,), {"columns": numbers[name]})
                 groups[name] = StatisticGroup(name, kind, (*numbers[name],), is_single=True, of_numbers=True)
         return (*groups.values(),)

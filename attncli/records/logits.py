@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from attncli.records.columns import Record, Records, Result, column, group, number
 
@@ -119,10 +120,10 @@ class KeyScores(Record):
     What is added to keys that the query does not see is NaN.
     """
 
-    key_adds: np.ndarray
-    key_without: np.ndarray
-    query_adds: np.ndarray
-    query_without: np.ndarray
+    key_adds: npt.NDArray[np.float64]
+    key_without: npt.NDArray[np.float64]
+    query_adds: npt.NDArray[np.float64]
+    query_without: npt.NDArray[np.float64]
 
 
 class PartName(Record):
@@ -176,7 +177,7 @@ class ScoreParts(Result):
     )
     parts: Records[PartName] | None = group("part_names", is_needed=False)
     writers: Records[WritingHead] | None = group(is_needed=False)
-    pairs: np.ndarray | None = None
+    pairs: npt.NDArray[np.float64] | None = None
     layer: int | None = None
     head: int | None = None
     notes: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from attncli.records.columns import Record, Records, Result, column, group
 
@@ -107,7 +108,7 @@ class AnswerSources(Result):
     heads: Records[HeadOnSources] | None = group(is_needed=False)
     answer: str = ""
     ids: Sequence[int] = ()
-    weights: np.ndarray | None = None
+    weights: npt.NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
 
     @property

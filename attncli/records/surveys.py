@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from attncli.core.names import (
     HEAD_PATTERNS,
@@ -199,9 +200,9 @@ class HeadSurvey(Result):
     norms: PatchNorms | None = group(is_needed=False)
     high_norm_patches: Records[PatchNorm] = group(may_be_empty=True)
     tokens_of_text: int | None = None
-    rollout: np.ndarray | None = None
-    looks: np.ndarray | None = None
-    look_rollout: np.ndarray | None = None
+    rollout: npt.NDArray[np.float32] | None = None
+    looks: npt.NDArray[np.float32] | None = None
+    look_rollout: npt.NDArray[np.float32] | None = None
     notes: tuple[str, ...] = ()
 
     def statistics(self) -> dict[str, Statistic]:

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, SupportsIndex, cast, overload
+from typing import TYPE_CHECKING, Annotated, SupportsIndex, cast, overload
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BeforeValidator
 from typing_extensions import TypeVar
 
 from attncli.errors import NoSuchName
+
+if TYPE_CHECKING:
+    RowSlice = slice[int | None, int | None, int | None]
 
 # What the axes of tensors may be called.
 AXES = (
@@ -46,10 +50,10 @@ class Mask:
 
     causal: bool = False
     window: int | None = None
-    visible: np.ndarray | None = None
+    visible: npt.NDArray[np.uint8] | None = None
 
     @classmethod
-    def of(cls, visible: np.ndarray) -> "Mask":
+    def of(cls, visible: npt.NDArray[np.bool_] | npt.NDArray[np.uint8] | npt.NDArray[np.float64]) -> "Mask":
         """The mask with these keys visible: causal, a window, or both, where that says the same."""
         *leading, num_queries, num_keys = visible.shape
         first = visible[(0,) * len(leading)]
@@ -62,7 +66,7 @@ class Mask:
         is_rule = hidden is not None and bool((visible == ~hidden).all())
         return by_rule if is_rule else cls(causal, visible=visible.astype(np.uint8))
 
-    def hidden(self, num_queries: int, num_keys: int) -> np.ndarray | None:
+    def hidden(self, num_queries: int, num_keys: int) -> npt.NDArray[np.bool_] | None:
         """True where a query does not see a key; None where each sees all. Has the axes of `visible`."""
         if self == Mask():
             return None
@@ -90,9 +94,16 @@ MAPS = (("query", "key"), ("query_block", "key_block"))
 """The last two axes of what has a mask."""
 
 
-def later_keys(num_queries: int, num_keys: int) -> np.ndarray:
+def later_keys(num_queries: int, num_keys: int) -> npt.NDArray[np.bool_]:
     """True for the keys after each query, of which the last one stands at the last key."""
     return np.triu(np.ones((num_queries, num_keys), dtype=bool), 1 + num_keys - num_queries)
+
+
+if TYPE_CHECKING:  # numpy's stubs have no number of any size without an Any
+    NumberArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64]
+else:
+    NumberArray = npt.NDArray[np.number]
+"""Numbers of any size, as torch gives them."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ class NamedTensor:
     """
 
     axes: tuple[str, ...]
-    values: np.ndarray
+    values: NumberArray
     mask: Mask | None = None
     scale: float | None = None
 
@@ -167,7 +178,7 @@ class Tensors(dict[str, NamedTensor]):
         raise NoSuchName("tensor", name, self)
 
 
-Row = Mapping[str, Cell | list[Cell] | np.ndarray]
+Row = Mapping[str, Cell | list[Cell] | NumberArray]
 """Cells by the names of their columns; a cell of tensors is an array."""
 
 
@@ -187,9 +198,9 @@ class Table(Sequence[RowKind]):
     def __getitem__(self, place: SupportsIndex) -> RowKind: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Sequence[RowKind]: ...
+    def __getitem__(self, place: "RowSlice") -> Sequence[RowKind]: ...
 
-    def __getitem__(self, place: SupportsIndex | slice) -> RowKind | Sequence[RowKind]:
+    def __getitem__(self, place: "SupportsIndex | RowSlice") -> RowKind | Sequence[RowKind]:
         return self._rows[place]
 
     def __iter__(self) -> Iterator[RowKind]:
@@ -219,7 +230,7 @@ class Table(Sequence[RowKind]):
         }
 
 
-def _grid(cells: Mapping[tuple[int, ...], object]) -> np.ndarray:
+def _grid(cells: Mapping[tuple[int, ...], object]) -> npt.NDArray[np.float64]:
     grid = np.full(np.max(list(cells), axis=0) + 1, np.nan)
     for place, cell in cells.items():
         if isinstance(cell, int | float):

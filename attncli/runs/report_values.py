@@ -244,7 +244,8 @@ def _stacks_of_rows(
     stacks = []
     for row in rows:
         names = [name for name in rows.cells if name not in ("stack", STARTS_SPECIAL)]
-        num_rows = {name: row[name] for name in names if row[name] is not None}
+        counts = {name: row.number(name) for name in names}
+        num_rows = {name: int(count) for name, count in counts.items() if count is not None}
         for pattern in patterns or ():
             if pattern.stack == row.stack and pattern.num_rows is not None:
                 num_rows[HEAD_PATTERNS[pattern.pattern].statistic] = pattern.num_rows
@@ -266,7 +267,9 @@ def _leaves_of_survey(survey: HeadSurvey) -> Iterator[Leaf]:
         for statistic, number in _row_counts_of_rest(_stacks_of_rows(survey.without_first_rows)):
             yield _one_number(statistic, number, has_stacks)
     numbers = {"model": survey.model, "texts": survey.texts, "norms": survey.norms}
-    tables: dict[str, Numbers | Table] = {name: Numbers(of_all or {}) for name, of_all in numbers.items()}
+    tables: dict[str, Numbers | Table] = {
+        name: Numbers() if of_all is None else of_all.numbers() for name, of_all in numbers.items()
+    }
     for name, table in (tables | {"high_norm_patches": survey.high_norm_patches}).items():
         for full_name, number in _single_numbers(name, table):
             yield (one_column, full_name, None, None), np.full((1, 1), number, dtype=np.float64)
@@ -346,7 +349,7 @@ def survey_values(
     if rest:
         add_heads(rest, is_of_rest=True)
         add_counts([[*_row_counts_of_rest(text.rest)] for text in texts])
-    of_model = [[*_single_numbers("model", Numbers(text.sinks))] for text in texts]
+    of_model = [[*_single_numbers("model", text.sinks.numbers())] for text in texts]
     shapes += [(one_column, name, None, None) for name, _ in of_model[0]]
     values.append(np.array([[number for _, number in of_text] for of_text in of_model], dtype=np.float64))
     numbers = np.concatenate(values, axis=1)

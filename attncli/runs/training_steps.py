@@ -114,7 +114,7 @@ def broken_expectations(
         steps = StoredSteps({})
         steps.add(StepOnText(step, 0, None, columns, values))
         (row,) = step_rows(steps.stacks(), None)
-        numbers = [np.nan if row[name] is None else row[name] for name in row]
+        numbers = [np.nan if number is None else number for number in row.numbers().values()]
         columns, values = _with_row(columns, tuple(row)), np.append(values, numbers)
     return [f"step {step}: {line}" for line in expectations.broken(columns, values)]
 

@@ -302,7 +302,11 @@ def numbers_of(measured: Sequence[MeasuredStep]) -> dict[str, float]:
     steps = StoredSteps({})
     steps.add(StepOnText(first.step, 0, None, first.columns, first.values))
     (row,) = step_rows(steps.stacks(), steps.losses())
-    return {f"attn/{name}": row[name] for name in row if name != "step" and row[name] is not None}
+    return {
+        f"attn/{name}": number
+        for name, number in row.numbers().items()
+        if name != "step" and number is not None
+    }
 
 
 def is_first_process() -> bool:

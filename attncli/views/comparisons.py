@@ -30,16 +30,9 @@ from attncli.views.first_screen import (
 )
 from attncli.views.matrices import matrices_of, pictured, place_names
 from attncli.views.model_screens import token_cell
+from attncli.views.report_sections import TableLabels, statistic_tables
 from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart
-from attncli.views.sections import (
-    Column,
-    Elastic,
-    Paragraph,
-    ScreenParts,
-    Section,
-    TableLabels,
-    statistic_tables,
-)
+from attncli.views.sections import Column, Elastic, Paragraph, ScreenParts, Section
 from attncli.views.texts import fixed, heading, shortened
 
 NOTES, NOTES_OF_SURVEYS = 1, 3

@@ -24,7 +24,8 @@ from attncli.views.first_screen import (
     lines_of,
 )
 from attncli.views.model_screens import NATS, effect_named, looked_at_columns, nats, some_of
-from attncli.views.sections import Column, asked_top, split_header
+from attncli.views.report_sections import asked_top, split_header
+from attncli.views.sections import Column
 from attncli.views.texts import fixed, shortened
 
 MOST_LINES, FEWEST_HEADS = 30, 4

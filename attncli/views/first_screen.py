@@ -27,13 +27,7 @@ from attncli.views.model_screens import (
     some_of,
     tenths,
 )
-from attncli.views.sections import (
-    Column,
-    Elastic,
-    Grid,
-    Paragraph,
-    ScreenParts,
-    Section,
+from attncli.views.report_sections import (
     TableLabels,
     TensorTables,
     notes_in,
@@ -44,6 +38,7 @@ from attncli.views.sections import (
     text_line,
     title_line,
 )
+from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import fixed
 
 

@@ -37,21 +37,9 @@ from attncli.views.model_screens import (
     head_grid,
     some_of,
 )
+from attncli.views.report_sections import TableLabels, asked_top, model_name, titled
 from attncli.views.screens import LooksAtPictures, PictureRows, WholeMatrix
-from attncli.views.sections import (
-    GAP,
-    Column,
-    Drawing,
-    Elastic,
-    Grid,
-    Paragraph,
-    ScreenParts,
-    Section,
-    TableLabels,
-    asked_top,
-    model_name,
-    titled,
-)
+from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import (
     NO_NUMBER,
     ScreenLine,

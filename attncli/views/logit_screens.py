@@ -26,15 +26,8 @@ from attncli.views.first_screen import (
     TitleLine,
 )
 from attncli.views.model_screens import LEAST_ROWS
-from attncli.views.sections import (
-    Column,
-    Elastic,
-    Grid,
-    ScreenParts,
-    Section,
-    TableLabels,
-    model_name,
-)
+from attncli.views.report_sections import TableLabels, model_name
+from attncli.views.sections import Column, Elastic, Grid, ScreenParts, Section
 from attncli.views.texts import fixed, shortened, weight_text
 
 MOST_EFFECTS, MOST_KEYS, FEWEST_KEYS = 6, 4, 2

@@ -12,13 +12,7 @@ from attncli.records.columns import Records
 from attncli.report import PLACES, NamedTensor
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import unit_of
-from attncli.views.sections import (
-    GAP,
-    Column,
-    Drawing,
-    Elastic,
-    Section,
-)
+from attncli.views.sections import GAP, Column, Drawing, Elastic, Section
 from attncli.views.texts import (
     DIM,
     NO_NUMBER,
@@ -195,7 +189,11 @@ def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elast
     """A digit for each head: tenths of the largest effect."""
     values = -tensor.values if effect_named(sort).falls else tensor.values
     largest = np.nanmax(values, initial=0.0)
-    cells = {place: _tenth(value, largest) for place, value in np.ndenumerate(values) if np.isfinite(value)}
+    cells = {
+        place: _tenth(float(value), float(largest))
+        for place, value in np.ndenumerate(values)
+        if np.isfinite(value)
+    }
     marks = {
         "-": "- the other way" if sort == "restored" else "- better without the head",
         LITTLE: f"{LITTLE} next to nothing",

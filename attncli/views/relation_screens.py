@@ -16,7 +16,8 @@ from attncli.views.first_screen import (
     Sentences,
     SpecialCells,
 )
-from attncli.views.sections import Column, model_name
+from attncli.views.report_sections import model_name
+from attncli.views.sections import Column
 from attncli.views.texts import NO_NUMBER, fixed, shortened
 
 MOST_RELATIONS, MOST_NAME, DECIMALS = 12, 14, 2

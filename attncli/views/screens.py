@@ -43,19 +43,8 @@ from attncli.views.overlays import (
     with_picture,
 )
 from attncli.views.picture_maps import maps_header, maps_layout, rows_in, title_of
-from attncli.views.sections import (
-    GAP,
-    Column,
-    Drawing,
-    Elastic,
-    Grid,
-    Paragraph,
-    ScreenParts,
-    Section,
-    TableLabels,
-    largest_keys,
-    number_columns,
-)
+from attncli.views.report_sections import TableLabels, largest_keys, number_columns
+from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.terminal import LABEL_CELLS, axis_range, chart
 from attncli.views.texts import (
     ARROW,

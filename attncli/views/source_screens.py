@@ -26,16 +26,7 @@ from attncli.views.first_screen import (
     Special,
     StatisticCells,
 )
-from attncli.views.sections import (
-    GAP,
-    Column,
-    Drawing,
-    Elastic,
-    Grid,
-    Paragraph,
-    ScreenParts,
-    Section,
-)
+from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import ScreenLine, fixed, joined, plain_line, shortened, styled
 
 MOST_SOURCES, LEAST_SOURCES = 8, 2

@@ -10,15 +10,9 @@ from attncli.report import PLACES, Report, Row, Table
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Sentences, Special
 from attncli.views.matrices import head_name
+from attncli.views.report_sections import TableLabels, statistic_tables
 from attncli.views.screens import LEAST_ROWS
-from attncli.views.sections import (
-    Elastic,
-    Paragraph,
-    ScreenParts,
-    Section,
-    TableLabels,
-    statistic_tables,
-)
+from attncli.views.sections import Elastic, Paragraph, ScreenParts, Section
 from attncli.views.texts import shortened
 
 MOST_SUMMARY_ROWS, MOST_FAILED = 18, 2

@@ -30,6 +30,13 @@ from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
 from attncli.views.recording_screens import RECORDED_SCREEN
 from attncli.views.relation_screens import RELATIONS_SCREEN
+from attncli.views.report_sections import (
+    TableLabels,
+    TensorTables,
+    beside_grids,
+    statistic_tables,
+    step_sections,
+)
 from attncli.views.screens import (
     ATTENTION_SCREEN,
     AVERAGE_SCREEN,
@@ -37,17 +44,7 @@ from attncli.views.screens import (
     OUTSIDE_SCREEN,
     SCALE_SCREEN,
 )
-from attncli.views.sections import (
-    Drawing,
-    Elastic,
-    Paragraph,
-    Section,
-    TableLabels,
-    TensorTables,
-    beside_grids,
-    statistic_tables,
-    step_sections,
-)
+from attncli.views.sections import Drawing, Elastic, Paragraph, Section
 from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
 from attncli.views.summary_screens import SUMMARY_SCREEN
 from attncli.views.texts import heading, setting, shortened, text_columns

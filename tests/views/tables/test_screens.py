@@ -24,7 +24,8 @@ from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Sentences
 from attncli.views.head_screens import head_letters, pattern_letter, pattern_part
 from attncli.views.layout import BlankScreen, Screen
-from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, model_name
+from attncli.views.report_sections import model_name
+from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section
 from attncli.views.tables import FIRST_SCREENS, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
