@@ -98,6 +98,12 @@ class MeasuredCall(NamedTuple):
     stacks: Sequence[Stack]
     rest_stacks: Sequence[Stack]
 
+    @property
+    def num_nan(self) -> int:
+        """In how many texts a head has weights that are not numbers, and so no entropy."""
+        entropy = self.numbers.values[:, :, self.numbers.names.index("entropy")]
+        return int(entropy.isnan().any(dim=1).sum())
+
 
 @dataclass
 class HeardModule:
@@ -109,6 +115,7 @@ class HeardModule:
     measured: int = 0
     last: MeasuredCall | None = None
     earlier: HeadTotals = field(default_factory=HeadTotals)
+    earlier_nan: int = 0
     attention: RecordedModule | None = None
     """What is known of the last call."""
     maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
@@ -221,6 +228,7 @@ class Recorder:
             if (before.names, before.values.shape[1]) != (measured.numbers.names, source.shape[1]):
                 self._others[call.module] += 1
                 return
+            module.earlier_nan += module.last.num_nan
             module.earlier = module.totals()
         if not module.maps or self.calls == "last":
             module.maps = maps
@@ -352,6 +360,7 @@ class Recorder:
                     "texts": module.num_texts,
                     "calls": counts.get(row.module, module.measured),
                     "measured": module.measured,
+                    "nan_texts": module.earlier_nan + (0 if module.last is None else module.last.num_nan),
                 }
                 for row, module in zip(rows, modules, strict=True)
             )
@@ -385,13 +394,19 @@ class Recorder:
             )
         sizes = [(row.num_queries, row.num_keys) for row in table if row.kind == "self"]
         if self.tokens is not None and not any(size == (len(self.tokens),) * 2 for size in sizes):
-            known = ", ".join(f"{keys:,}" for keys in dict.fromkeys(keys for _, keys in sizes)) or "none"
-            notes.append(f"tokens: {len(self.tokens)} names, but self-attention was over {known} tokens.")
+            known = ", ".join(f"{keys:,}" for keys in dict.fromkeys(keys for _, keys in sizes))
+            heard = f"self-attention was over {known} tokens" if known else "no self-attention was heard"
+            notes.append(f"tokens: {len(self.tokens)} names, but {heard}.")
         if self.grid is not None and not any(
             queries == keys >= self.grid[0] * self.grid[1] for queries, keys in sizes
         ):
             size = "×".join(map(str, self.grid))
             notes.append(f"grid: no self-attention was over {size} patches or more.")
+        if undefined := [row.module for row in table if row.nan_texts]:
+            count = max(row.nan_texts for row in table)
+            notes.append(
+                f"NaN in weights of {_listed(undefined)}, in {counted(count, 'text')}: means leave these out."
+            )
         return notes
 
     def names_of(self, count: int) -> list[str]:
