@@ -34,9 +34,11 @@ from attncli.errors import NoSuchName, UserError
 from attncli.records.tabled import SmallTable
 from attncli.records.values import (
     Cell,
+    CellArray,
     NamedTensor,
     NumberArray,
     Numbers,
+    SortKey,
     Statistic,
     Table,
     Tensors,
@@ -49,14 +51,8 @@ if TYPE_CHECKING:
 
     from attncli.records.values import RowSlice
 
-    CellArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64 | np.bool_ | np.object_]
-else:
-    CellArray = npt.NDArray[np.generic]  # see NumberArray
-
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
-SortKey = float | str | tuple[float | str, ...]
-"""What rows are sorted by."""
 INTERVAL = ("_low", "_high")
 """The lower and upper end of the 95 % interval of a mean."""
 Cells = Sequence[object] | CellArray
@@ -527,10 +523,8 @@ def tensor(*, num_axes: int, is_needed: bool = False) -> NamedTensor | None:
     It is filled in where a result is read from a report.
     """
     metadata = {"tensor": (num_axes, is_needed)}
-    declared: NamedTensor | None = (
-        field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
-    )
-    return declared
+    declared = field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
+    return cast(NamedTensor | None, declared)
 
 
 def number(name: str, *, unit: str = "") -> T:  # type: ignore[type-var]  # see group

@@ -101,9 +101,12 @@ def later_keys(num_queries: int, num_keys: int) -> npt.NDArray[np.bool_]:
 
 if TYPE_CHECKING:  # numpy's stubs have no number of any size without an Any
     NumberArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64]
+    CellArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64 | np.bool_ | np.object_]
 else:
-    NumberArray = npt.NDArray[np.number]
-"""Numbers of any size, as torch gives them."""
+    NumberArray, CellArray = npt.NDArray[np.number], npt.NDArray[np.generic]
+"""Numbers of any size, as torch gives them; and whatever a column may be an array of."""
+SortKey = float | str | tuple[float | str, ...]
+"""What rows are sorted by."""
 
 
 @dataclass(frozen=True)
