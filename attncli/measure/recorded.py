@@ -72,12 +72,12 @@ class NeighbourPatterns(Patterns):
     def mass(
         self,
         weights: Float[Tensor, "text head query key"],
-        texts: slice,
-        queries: slice,
-        keys: slice,
+        texts: "slice[int, int, None]",
+        queries: "slice[int, int, None]",
+        keys: "slice[int, int, None]",
     ) -> Float[Tensor, "text head pattern"]:
         """Sums of diagonals, and of the first columns."""
-        sums = []
+        sums: list[Tensor] = []
         for name in self.names:
             if name == FIRST_FOUR:
                 on_pattern = weights[..., : max(0, 4 - keys.start)].sum(dim=-1)
