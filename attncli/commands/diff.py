@@ -248,7 +248,7 @@ def compare(a: Report, b: Report) -> Report:
     )
     about = _changed_settings(a, b)
     if moved is not None and (unmapped := _count_unmapped(moved, *heads)):
-        notes.insert(0, f"{unmapped} of {counted(len(heads[0] or ()), 'head')} {UNMAPPED}")
+        notes.insert(0, f"{counted(unmapped, 'head')} {'has' if unmapped == 1 else 'have'} {UNMAPPED}")
     if not result.statistics():
         raise UserError(f"diff: {about} They share no weights and no single statistic to set side by side")
     report = Report(
@@ -267,9 +267,9 @@ def _count_unmapped(moved: "WeightDifferences", *heads: Table | None) -> int:
     """How many heads that both sides have no map tells about: those of layers, or of a stack, without."""
     if moved.axes[:2] != PLACES or not all(heads):
         return 0
-    maps = (moved.b - moved.a).reshape(*moved.a.shape[:2], -1)
-    is_mapped = np.isfinite(maps).any(axis=-1)
-    return max(0, min(len(table or ()) for table in heads) - int(is_mapped.sum()))
+    of_sides = [{(row.get("stack"), row["layer"], row["head"]) for row in table or ()} for table in heads]
+    is_mapped = np.isfinite(moved.b - moved.a).any(axis=(-2, -1))
+    return max(0, len(set.intersection(*of_sides)) - int(is_mapped.sum()))
 
 
 def _notes_on_tokens(moved: "WeightDifferences") -> Iterator[str]:

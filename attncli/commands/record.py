@@ -212,23 +212,33 @@ def record(
     with TemporaryDirectory(prefix="attn-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
-        code = DONE
-        try:
-            if to is not None:
-                code = _run(program, folder)
-                is_met = not _was_started(folder, code) or _show(folder, to, expectations)
-            else:
-                assert store is not None
-                with open_store(store, fresh=False, rows=False, weights=False) as opened:
-                    runs = RunsIntoStore(folder, opened, spec, expectations, note)
-                    code = _run(program, folder, runs.try_to_take_new)
-                    is_met = not _was_started(folder, code) or _keep(folder, runs)
-        except UserError as error:  # the program's own failure comes first
-            if code == DONE:
-                raise
-            for line in error.lines:
-                note(line)
-            return code
+        kept_in = to if store is None else store
+        assert kept_in is not None, "a report goes where others do"
+        return _recorded(program, folder, kept_in, spec, expectations)
+
+
+def _recorded(
+    program: Sequence[str], folder: Path, to: Destination | Path, spec: RecordSpec, expectations: Expectations
+) -> int:
+    """Run the program, then write the report or keep its runs in a store: its exit code, or ours."""
+    code, is_met = DONE, True
+    try:
+        if isinstance(to, Destination):
+            code = _run(program, folder)
+            if _was_started(folder, code):
+                is_met = _show(folder, to, expectations)
+        else:
+            with open_store(to, fresh=False, rows=False, weights=False) as opened:
+                runs = RunsIntoStore(folder, opened, spec, expectations, note)
+                code = _run(program, folder, runs.try_to_take_new)
+                if _was_started(folder, code):
+                    is_met = _keep(folder, runs)
+    except UserError as error:  # the program's own failure comes first
+        if code == DONE:
+            raise
+        for line in error.lines:
+            note(line)
+        return code
     return code if code != DONE or is_met else FAILED
 
 

@@ -20,12 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import (
-    TorchFunctionMode,
-    _get_current_function_mode_stack,
-    _pop_mode,
-    _push_mode,
-)
+from torch.overrides import TorchFunctionMode
 
 from attncli.core.layer import PLAIN, AttentionLayer, ScoreRules, Visibility
 from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
@@ -152,13 +147,13 @@ class Listener(TorchFunctionMode):
 
     def __exit__(self, *error: object) -> None:
         """Take this mode off, and leave those that were put on it since."""
-        modes: list[TorchFunctionMode] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        modes: list[TorchFunctionMode] = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         if self in modes:
             above = modes[len(modes) - modes[::-1].index(self) :]
             for _ in range(len(above) + 1):
-                _pop_mode()  # type: ignore[no-untyped-call]
+                torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
             for mode in above:
-                _push_mode(mode)  # type: ignore[no-untyped-call]
+                torch.overrides._push_mode(mode)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from attncli.records.attention import stated_mask
 from attncli.records.columns import Record, Records, Result, column, group, tensor
 from attncli.records.values import NamedTensor, Tensors, are_equal, with_masks
 
-UNMAPPED = "have no map on both sides: --show statistics compares them."
+UNMAPPED = "no map on both sides: --show statistics compares them."
 """What a note says of heads that are compared by their statistics alone."""
 
 
