@@ -16,7 +16,7 @@ from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.recorded import Recorder
-from attncli.models.listening import HeardCall, Listener
+from attncli.models.listening import HeardCall, Listener, reading
 from attncli.records.columns import Records
 from attncli.records.recordings import RecordedHeads, RecordedModule
 from attncli.records.surveys import SurveyedHead
@@ -75,6 +75,10 @@ class RecordedLayer:
     function: str
     attention: AttentionLayer | GivenWeights
 
+    def __repr__(self) -> str:
+        sizes = " x ".join(map(str, self.attention.shape))
+        return f"<RecordedLayer {self.module}, call {self.call}: {self.kind}, {sizes}, {self.function}>"
+
     @property
     def query(self) -> Float[Tensor, "text head query dim"] | None:
         """The queries of each head."""
@@ -120,7 +124,7 @@ def _copied(call: HeardCall) -> RecordedLayer:
     return RecordedLayer(call.module, call.call, call.kind, call.function, attention)
 
 
-def _num_bytes(call: HeardCall) -> int:
+def _num_bytes(call: HeardCall | RecordedLayer) -> int:
     attention = call.attention
     if isinstance(attention, GivenWeights):
         return attention.weights.nbytes
@@ -150,7 +154,8 @@ class Recording:
     def _take(self, call: HeardCall) -> None:
         if self._listener.calls == "last":
             for place in [place for place in self._layers if place[0] == call.module]:
-                del self._layers[place]
+                self._num_kept -= _num_bytes(self._layers.pop(place))
+            self._not_kept.pop(call.module, None)
         if self._num_kept + _num_bytes(call) <= self._most_kept:
             self._num_kept += _num_bytes(call)
             self._layers[call.module, call.call] = _copied(call)
@@ -196,14 +201,17 @@ class Recording:
                 "multi_head_attention_forward, flex_attention) nor a softmax whose result reaches a product"
                 + (f". {missed}" if missed else "")
             )
-        return self._recorder.result(self._listener.counts, self.notes)
+        with reading():
+            return self._recorder.result(self._listener.counts, self.notes)
 
     def report(self) -> "NotebookReport":
         """The report that `attn record` gives: it shows itself in a notebook, and `to_html()` is its page."""
         from attncli.api import NotebookReport
         from attncli.commands.recorded import report_of
 
-        return NotebookReport.of(report_of(self._recorder, self.survey()))
+        survey = self.survey()
+        with reading():
+            return NotebookReport.of(report_of(self._recorder, survey))
 
     def __repr__(self) -> str:
         if not self._recorder.has_heard:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from torch.nn.modules.module import register_module_forward_hook
@@ -47,6 +48,7 @@ class ListeningProcess(ABC):
 
     def __init__(self, settings: dict[str, Any], folder: Path) -> None:
         self.settings, self.folder = settings, folder
+        self._token = token_hex(3)  # a process that executes another program keeps its number
         listened = {name: settings[name] for name in ("calls", "modules", "heads")}
         self.listener = Listener(self._take, **listened, all_threads=True)
         self.opened = self.listener.listening()
@@ -58,7 +60,7 @@ class ListeningProcess(ABC):
         self.listener.not_heard.clear()
         self._has_heard, self._is_changed, self._is_over = False, False, False
         self._due_at, self._wait = float("inf"), SECONDS_BETWEEN
-        self._leave("state", "listening")
+        self._leave("state", "idle")
 
     def new_recorder(self, **options: Any) -> Recorder:
         """A recorder of what the tokens are called, and of other options."""
@@ -79,8 +81,10 @@ class ListeningProcess(ABC):
         util.Finalize(None, self.end, exitpriority=0)
 
     def _take(self, call: HeardCall) -> None:
-        self.keep(call)
+        if not self._has_heard:
+            self._leave("state", "listening")
         self._has_heard = self._is_changed = True
+        self.keep(call)
         self._due_at = min(self._due_at, time.monotonic() + self._wait)
 
     def write_if_due(self) -> None:
@@ -121,7 +125,8 @@ class ListeningProcess(ABC):
     def file(self, suffix: str) -> Path:
         """A file of this process, by which its parent knows what it is."""
         rank = os.environ.get("RANK", "")
-        return self.folder / f"{os.getpid()}.{rank if rank.isdecimal() else ''}.{suffix}"
+        process = f"{os.getpid()}-{self._token}"
+        return self.folder / f"{process}.{rank if rank.isdecimal() else ''}.{suffix}"
 
     def _leave(self, suffix: str, text: str) -> None:
         with suppress(OSError):  # a process may outlive attn and its folder
@@ -158,7 +163,7 @@ class ProcessOfRuns(ListeningProcess):
         # Of a run every call counts: which ones are heard at all the listener knows.
         self.runs = RecordedRuns(lambda places: self.new_recorder(places=places), self._end_run)
         self._last: WrittenRun | None = None
-        self._num_written = 0
+        self._num_written, self._num_lost, self._reason = 0, 0, ""
         super().begin_again()
 
     def keep(self, call: HeardCall) -> None:
@@ -169,6 +174,9 @@ class ProcessOfRuns(ListeningProcess):
 
         if is_end:
             self.runs.end()
+            self._leave("notes", "\n".join(self.listener.notes()))
+            if self._num_lost:
+                self._leave("lost", f"{self._num_lost} {self._reason}")
             return
         opened = [run.recorder for run in self.runs.opened.values()]
         runs = [self._run_of(each, self._num_written + number) for number, each in enumerate(opened, 1)]
@@ -184,15 +192,25 @@ class ProcessOfRuns(ListeningProcess):
 
         columns, values = values_of_run(recorder.result({}), RecordSpec.model_validate(self.settings["spec"]))
         rank = os.environ.get("RANK", "")
-        name = f"rank{rank}:{number}" if rank.isdecimal() else str(number)
-        return WrittenRun(self.file("runs").stem, name, versions(), columns, values)
+        before = f"rank{rank}:" if rank.isdecimal() else ""
+        return WrittenRun(self.file("runs").stem, number, before, versions(), columns, values)
 
     def _end_run(self, recorder: Recorder) -> None:
         from attncli.runs.recorded_runs import as_bytes
 
         run = self._run_of(recorder, self._num_written + 1)
-        with self.file("runs").open("ab") as file:
-            file.write(as_bytes(run, self._last))
+        try:
+            with self.file("runs").open("ab") as file:
+                end = file.tell()
+                try:
+                    file.write(as_bytes(run, self._last))
+                    file.flush()
+                except OSError:
+                    file.truncate(end)  # what follows is read from here on
+                    raise
+        except OSError as error:
+            self._num_lost, self._reason = self._num_lost + 1, str(error.strerror)
+            return
         self._last = run
         self._num_written += 1
         with suppress(OSError):

@@ -14,7 +14,7 @@ from attncli.commands.output import Destination, ProgressLine, first_words, prog
 from attncli.commands.show import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
 from attncli.plain_text import counted
-from attncli.records.changes import ReportDifferences, StatisticPair
+from attncli.records.changes import UNMAPPED, ReportDifferences, StatisticPair
 from attncli.records.columns import Records
 from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
@@ -247,6 +247,8 @@ def compare(a: Report, b: Report) -> Report:
         side_by_side=_side_by_side(a, b),
     )
     about = _changed_settings(a, b)
+    if moved is not None and (unmapped := _count_unmapped(moved, *heads)):
+        notes.insert(0, f"{counted(unmapped, 'head')} {'has' if unmapped == 1 else 'have'} {UNMAPPED}")
     if not result.statistics():
         raise UserError(f"diff: {about} They share no weights and no single statistic to set side by side")
     report = Report(
@@ -259,6 +261,15 @@ def compare(a: Report, b: Report) -> Report:
         about=about,
     )
     return report if moved is None else _with_weights(report, moved, a, b)
+
+
+def _count_unmapped(moved: "WeightDifferences", *heads: Table | None) -> int:
+    """How many heads that both sides have no map tells about: those of layers, or of a stack, without."""
+    if moved.axes[:2] != PLACES or not all(heads):
+        return 0
+    of_sides = [{(row.get("stack"), row["layer"], row["head"]) for row in table or ()} for table in heads]
+    is_mapped = np.isfinite(moved.b - moved.a).any(axis=(-2, -1))
+    return max(0, len(set.intersection(*of_sides)) - int(is_mapped.sum()))
 
 
 def _notes_on_tokens(moved: "WeightDifferences") -> Iterator[str]:

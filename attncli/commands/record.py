@@ -36,6 +36,7 @@ from attncli.commands.output import Destination, checked_store
 from attncli.core.names import HEAD_STATISTICS
 from attncli.errors import DONE, FAILED, UserError, WriteError, nearest, reason_of
 from attncli.plain_text import counted, note
+from attncli.records.recordings import RecordedHeads
 from attncli.report import Report
 from attncli.runs.recorded_runs import RunsIntoStore
 from attncli.runs.report_values import Expectations, listed, parse_conditions, values_of
@@ -102,7 +103,7 @@ IMAGE = option(
 )
 EXPECT = option(
     "--expect",
-    'A condition that every head must meet, or exit 1: "max_weight.max < 1"; repeatable.',
+    'A condition that every head must meet, or exit 1: "sink_mass < 0.9"; repeatable.',
     "CONDITION",
     kind=list[str],
     everyday='what every head must meet: "sink_mass < 0.9"',
@@ -114,7 +115,7 @@ KEEP = replace(
     everyday="write to a file, or keep each call as a run (.db)",
 )
 WATCHED_FOR = (
-    "no attention was heard: torch's attention functions were watched for, and softmaxes whose result "
+    "torch's attention functions were watched for, and softmaxes whose result "
     "reaches a product; JAX, compiled extensions and scripted code are not heard"
 )
 NO_TORCH = "no attention was heard: the program's Python did not import torch"
@@ -125,6 +126,8 @@ LOST = "a process was ended by a signal or os._exit: what it heard {}is not writ
 SETTINGS = "settings.json"
 SECONDS_BETWEEN = 0.5
 """How often runs are taken into a store."""
+OF_MODELS = ("from_to_weight", "high_norm_mass", "value_norm", "induction_stripe")
+"""Statistics that no recording has: they need a vocabulary, or the model's own modules."""
 SINK_RATE = "model.sink_rate"
 """The number of all heads that conditions may be on."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -178,6 +181,10 @@ def record(
     store = _store_named(flags, calls)
     if image is not None and grid is None:
         raise UserError("--image: needs --grid, which says how many patches it has")
+    if image is not None:
+        from attncli.models.picture_files import open_picture
+
+        open_picture(image, "--image")
     to = None if store is not None else Destination(**flags)
     _refuse_unwritable(store if to is None else to.path)
     expectations = _expectations(expect)
@@ -205,23 +212,33 @@ def record(
     with TemporaryDirectory(prefix="attn-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
-        code = DONE
-        try:
-            if to is not None:
-                code = _run(program, folder)
-                is_met = not _was_started(folder, code) or _show(folder, to, expectations)
-            else:
-                assert store is not None
-                with open_store(store, fresh=False, rows=False, weights=False) as opened:
-                    runs = RunsIntoStore(folder, opened, spec, expectations, note)
-                    code = _run(program, folder, runs.try_to_take_new)
-                    is_met = not _was_started(folder, code) or _keep(folder, runs)
-        except UserError as error:  # the program's own failure comes first
-            if code == DONE:
-                raise
-            for line in error.lines:
-                note(line)
-            return code
+        kept_in = to if store is None else store
+        assert kept_in is not None, "a report goes where others do"
+        return _recorded(program, folder, kept_in, spec, expectations)
+
+
+def _recorded(
+    program: Sequence[str], folder: Path, to: Destination | Path, spec: RecordSpec, expectations: Expectations
+) -> int:
+    """Run the program, then write the report or keep its runs in a store: its exit code, or ours."""
+    code, is_met = DONE, True
+    try:
+        if isinstance(to, Destination):
+            code = _run(program, folder)
+            if _was_started(folder, code):
+                is_met = _show(folder, to, expectations)
+        else:
+            with open_store(to, fresh=False, rows=False, weights=False) as opened:
+                runs = RunsIntoStore(folder, opened, spec, expectations, note)
+                code = _run(program, folder, runs.try_to_take_new)
+                if _was_started(folder, code):
+                    is_met = _keep(folder, runs)
+    except UserError as error:  # the program's own failure comes first
+        if code == DONE:
+            raise
+        for line in error.lines:
+            note(line)
+        return code
     return code if code != DONE or is_met else FAILED
 
 
@@ -242,7 +259,7 @@ def _store_named(flags: Mapping[str, Any], calls: str | None) -> Path | None:
 def _expectations(texts: Sequence[str]) -> Expectations:
     """The conditions on the heads; UserError for those on what no head has."""
     conditions = parse_conditions(texts, "--expect", numbers_only=True)
-    known = [*HEAD_STATISTICS, SINK_RATE]
+    known = [*(name for name in HEAD_STATISTICS if name not in OF_MODELS), SINK_RATE]
     lines = [
         f"--expect '{each}': no head has {each.name}{nearest(each.name, known)}; known: {listed(known)}"
         for each in conditions
@@ -255,7 +272,7 @@ def _expectations(texts: Sequence[str]) -> Expectations:
 
 def _is_of_heads(name: str) -> bool:
     number = survey_number(name)
-    return number is not None and number.statistic in HEAD_STATISTICS
+    return number is not None and number.statistic in {*HEAD_STATISTICS} - {*OF_MODELS}
 
 
 def _was_started(folder: Path, code: int) -> bool:
@@ -275,13 +292,25 @@ def _keep(folder: Path, runs: RunsIntoStore) -> bool:
         lost = f"{count:,} of {counted(runs.num_stored + count, 'run')} {'is' if count == 1 else 'are'} lost"
         raise WriteError(f"-o {runs.store.path}: cannot be written: {reason_of(error)}: {lost}") from None
     has_failed = _tell_failures(folder)
+    for line in _lines(folder, "*.notes"):
+        note(line)
+    not_written = [line.split(" ", 1) for line in _lines(folder, "*.lost")]
+    if not_written:
+        count = sum(int(number) for number, _ in not_written)
+        note(f"{counted(count, 'run')} could not be handed over: {not_written[0][1]}")
     if runs.num_stored:
         if not all(map(_has_ended, folder.glob("*.state"))):
             note(LOST.format("in its last seconds "))
         note(f"{runs} (attn results {runs.store.path})")
     elif not has_failed:
         note(_why_nothing(folder))
-    return _tell_unmet(runs.expectations) and not runs.num_broken
+    return _tell_unmet(runs.expectations) and not runs.num_broken and not not_written
+
+
+def _lines(folder: Path, pattern: str) -> list[str]:
+    """What processes left to say, each once."""
+    texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob(pattern))]
+    return [*dict.fromkeys(line for text in texts for line in text.splitlines())]
 
 
 def _tell_unmet(expectations: Expectations) -> bool:
@@ -294,7 +323,7 @@ def _tell_unmet(expectations: Expectations) -> bool:
 
 def _tell_failures(folder: Path) -> bool:
     """Whether recording failed in a process; a line says why."""
-    failed = dict.fromkeys(file.read_text(encoding="utf-8") for file in folder.glob("*.error"))
+    failed = _lines(folder, "*.error")
     for line in failed:
         note(f"the recording failed: {line}")
     return bool(failed)
@@ -327,15 +356,20 @@ def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] = l
         try:
             running = subprocess.Popen(program, env=environment)
         except FileNotFoundError:
-            note(f"{program[0]}: no such command")
+            note(f"{program[0]}: no such command{_as_script(program[0])}")
             return NOT_FOUND
         except OSError as error:
-            note(f"{program[0]}: cannot be run: {error.strerror}")
+            note(f"{program[0]}: cannot be run: {error.strerror}{_as_script(program[0])}")
             return NOT_EXECUTABLE
         forward_to(running)
         while (code := _ended_within(running, SECONDS_BETWEEN)) is None:
             meanwhile()
     return OF_SIGNAL - code if code < 0 else code
+
+
+def _as_script(name: str) -> str:
+    is_script = Path(name).suffix == ".py" and Path(name).is_file()
+    return f": did you mean python {name}?" if is_script else ""
 
 
 def _ended_within(running: "subprocess.Popen[bytes]", seconds: float) -> int | None:
@@ -397,6 +431,12 @@ def _show(folder: Path, to: Destination, expectations: Expectations) -> bool:
         for line in expectations.broken(*values_of(report)) if expectations.conditions else ():
             is_met = False
             note(line if len(heard) == 1 else f"{to.path or f'process {number}'}: {line}")
+        if expectations.conditions and isinstance(report.result, RecordedHeads):
+            for row in report.result.modules:
+                if row.nan_texts:
+                    is_met = False
+                    texts = f"{row.nan_texts} of {counted(row.texts, 'text')}"
+                    note(f"expected numbers: got NaN in {texts} of {row.module}")
     return _tell_unmet(expectations) and is_met
 
 
@@ -408,13 +448,15 @@ def _why_nothing(folder: Path) -> str:
         return NO_TORCH
     if not all(map(_has_ended, states)):
         return LOST.format("")
-    texts = [file.read_text(encoding="utf-8") for file in folder.glob("*.silent")]
-    missed = dict.fromkeys(line for text in texts for line in text.splitlines())
-    return " ".join([f"{WATCHED_FOR}.", *missed]).removesuffix(".")
+    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    missed = _lines(folder, "*.silent")
+    modules = settings["modules"]
+    fitting = "" if modules is None else f" in modules that fit --modules {modules}"
+    return " ".join([f"no attention was heard{fitting}: {WATCHED_FOR}.", *missed]).removesuffix(".")
 
 
 def _has_ended(file: Path) -> bool:
-    return file.with_suffix(".state").read_text(encoding="utf-8") == "ended"
+    return file.with_suffix(".state").read_text(encoding="utf-8") != "listening"
 
 
 def _name(file: Path, heard: Sequence[Path]) -> str | None:

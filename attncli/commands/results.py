@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("csv", "jsonl", "parquet")
-STORE = argument("store", "What `attn batch -o` kept.", "STORE", reads_file=True)
+STORE = argument("store", "What `attn batch -o` or `attn record -o` kept.", "STORE", reads_file=True)
 ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells them apart.")
 TIDY = flag(
     "--tidy",

@@ -164,7 +164,10 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
             raise UserError(f"--store: {path} has no survey of {asked}{others}")
         several = f"--store: {path} has {len(chosen)} surveys ({listed})"
         if not differing.keys() <= HeadsSpec.model_fields.keys():
-            raise UserError(f"{several}: attn results {path} shows them side by side")
+            raise UserError(
+                f"{several}: attn results {path} shows them side by side; "
+                "of each in a store of its own this shows the patterns"
+            )
         flags = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
         raise UserError(f"{several}: choose one by {flags}")
     ((number, settings),) = chosen.items()
@@ -238,6 +241,8 @@ def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: M
         for which, count in left_out.items()
         if count
     ]
+    if totals.num_texts == 1:
+        notes.append("One text has no interval, so that it names no head.")
     read = {"texts": str(path), "sentence": None, "context": None}
     known = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}
     name = ""

@@ -336,6 +336,10 @@ class Marks(NamedTuple):
     to_keys: Bool[Tensor, "text token"]
 
 
+FEW_ENTRIES = 4096
+"""Entries of a head in a tile up to which a product of matrices costs more to start than to do."""
+
+
 @dataclass(frozen=True)
 class Patterns:
     """The patterns of these names on some texts of one length, `ids` on both sides.
@@ -372,6 +376,23 @@ class Patterns:
                 kept.clear()
             kept[place] = block
         return block
+
+    def mass(
+        self,
+        weights: Float[Tensor, "text head query key"],
+        texts: slice,
+        queries: slice,
+        keys: slice,
+    ) -> Float[Tensor, "text head pattern"]:
+        """The sum of the weights on each pattern, where a tile has these queries and keys."""
+        patterns = self.block(texts, queries, keys).to(weights.dtype)
+        flat = weights.flatten(-2)
+        if len(flat) > 1:
+            return flat @ patterns.flatten(-2).mT
+        if flat.shape[-1] > FEW_ENTRIES:  # one by one: products with few columns take longer than with one
+            return torch.stack([flat @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
+        # Without a product of matrices, for which threads would have to wake up.
+        return (flat.unsqueeze(1) * patterns.flatten(-2).unsqueeze(2)).sum(dim=-1).mT
 
     @cached_property
     def _last(self) -> local:

@@ -1,7 +1,7 @@
 """The everyday engine: whole rows, in tiles of about a million scores, everything from each tile at once."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.core.formulas import Rows, Softmax, load_formula, received_mass, top_keys
@@ -305,6 +305,22 @@ class PooledGrid:
         return numbers[0].unsqueeze(-1) * numbers[1]
 
 
+def _whole_blocks(
+    weights: Float[Tensor, "text head query key"], start: int, height: int
+) -> Iterator[Float[Tensor, "text head block query key"]]:
+    """The queries in blocks: those of a block that began before, whole ones, and what begins at the end."""
+    num_queries = weights.shape[2]
+    first = min(-start % height, num_queries)
+    last = num_queries - (num_queries - first) % height
+    if first:
+        yield weights[:, :, None, :first]
+    if last > first:
+        whole = weights[:, :, first:last]
+        yield whole.reshape(*whole.shape[:2], -1, height, whole.shape[-1])
+    if last < num_queries:
+        yield weights[:, :, None, last:]
+
+
 class PooledMaps:
     """Mean and largest weight of blocks of queries and keys."""
 
@@ -317,32 +333,32 @@ class PooledMaps:
 
     def add(self, tile: Tile) -> Callable[[], None]:
         texts, heads, queries = place_of(tile)
-        width = self.grid.steps[1]
-        before = tile.keys.start % width
-        first = tile.keys.start // width
-        num_blocks = -(-(before + tile.weights.shape[-1]) // width)
-        after = num_blocks * width - before - tile.weights.shape[-1]
-        padded = torch.nn.functional.pad(tile.weights, (before, after))
-        padded = padded.view(*padded.shape[:-1], num_blocks, width)
-        columns = slice(first, first + num_blocks)
-        place = texts, heads, queries, columns
-        return partial(self._sum, place, padded.sum(dim=-1), padded.amax(dim=-1))
+        height, width = self.grid.steps
+        before, first = tile.keys.start % width, tile.keys.start // width
+        num_columns = -(-(before + tile.weights.shape[-1]) // width)
+        after = num_columns * width - before - tile.weights.shape[-1]
+        num_rows = -(-queries.stop // height) - queries.start // height
+        rows = slice(queries.start // height, queries.start // height + num_rows)
+
+        def pooled(reduce: Callable[..., Tensor]) -> Tensor:
+            # Rows first: what is added lies side by side in memory, and little is left to be padded.
+            of_rows = torch.cat(
+                [reduce(part, dim=-2) for part in _whole_blocks(tile.weights, queries.start, height)], dim=2
+            )
+            if before or after:
+                of_rows = torch.nn.functional.pad(of_rows, (before, after))
+            return reduce(of_rows.view(*of_rows.shape[:-1], num_columns, width), dim=-1)
+
+        place = texts, heads, rows, slice(first, first + num_columns)
+        return partial(self._sum, place, pooled(torch.sum), pooled(torch.amax))
 
     def _sum(self, place: tuple[slice, ...], mass: Tensor, largest: Tensor) -> None:
-        texts, heads, queries, columns = place
-        height = self.grid.steps[0]
-        for row in range(queries.start // height, -(-queries.stop // height)):
-            of_row = slice(max(row * height - queries.start, 0), (row + 1) * height - queries.start)
-            self.mass[texts, heads, row, columns] += mass[:, :, of_row].sum(dim=2)
-            here = self.largest[texts, heads, row, columns]
-            torch.maximum(here, largest[:, :, of_row].amax(dim=2), out=here)
+        self.mass[place] += mass
+        here = self.largest[place]
+        torch.maximum(here, largest, out=here)
 
     def result(self) -> dict[str, Any]:
         return {"pooled_mean": self.mass / self.grid.entries().to(self.mass), "pooled_max": self.largest}
-
-
-FEW_ENTRIES = 4096
-"""Entries of a head in a tile up to which a product of matrices costs more to start than to do."""
 
 
 class PatternMass:
@@ -358,14 +374,7 @@ class PatternMass:
 
     def add(self, tile: Tile) -> Callable[[], None]:
         texts, heads, queries = place_of(tile)
-        patterns = self.patterns.block(texts, queries, tile.keys).to(tile.weights.dtype)
-        flat = tile.weights.flatten(-2)
-        if len(flat) > 1:
-            mass = flat @ patterns.flatten(-2).mT
-        elif flat.shape[-1] > FEW_ENTRIES:  # one by one: products with few columns take longer than with one
-            mass = torch.stack([flat @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
-        else:  # without a product of matrices, for which threads would have to wake up
-            mass = (flat.unsqueeze(1) * patterns.flatten(-2).unsqueeze(2)).sum(dim=-1).mT
+        mass = self.patterns.mass(tile.weights, texts, queries, tile.keys)
         return partial(self._sum, (texts, heads), mass)
 
     def _sum(self, place: tuple[slice, ...], mass: Tensor) -> None:

@@ -69,6 +69,26 @@ class NeighbourPatterns(Patterns):
         has_key = torch.stack([(key >= self.first_key) & (key < count) & (key >= 0) for key in keys])
         return has_key.expand(num_texts, -1, -1)
 
+    def mass(
+        self,
+        weights: Float[Tensor, "text head query key"],
+        texts: "slice[int, int, None]",
+        queries: "slice[int, int, None]",
+        keys: "slice[int, int, None]",
+    ) -> Float[Tensor, "text head pattern"]:
+        """Sums of diagonals, and of the first columns."""
+        sums: list[Tensor] = []
+        for name in self.names:
+            if name == FIRST_FOUR:
+                on_pattern = weights[..., : max(0, 4 - keys.start)].sum(dim=-1)
+            else:
+                offset = OF_NEIGHBOURS[name]
+                on_pattern = weights.diagonal(queries.start + offset - keys.start, -2, -1)
+                first = max(keys.start, queries.start + offset)
+                on_pattern = on_pattern[..., max(0, self.first_key - first) :]
+            sums.append(on_pattern.sum(dim=-1))
+        return torch.stack(sums, dim=-1)
+
 
 class MeasuredCall(NamedTuple):
     """The statistics of one call, those of its rows without their first key, and the rows behind both."""
@@ -77,6 +97,12 @@ class MeasuredCall(NamedTuple):
     rest: HeadNumbers
     stacks: Sequence[Stack]
     rest_stacks: Sequence[Stack]
+
+    @property
+    def num_nan(self) -> int:
+        """In how many texts a head has weights that are not numbers, and so no entropy."""
+        entropy = self.numbers.values[:, :, self.numbers.names.index("entropy")]
+        return int(entropy.isnan().any(dim=1).sum())
 
 
 @dataclass
@@ -89,6 +115,7 @@ class HeardModule:
     measured: int = 0
     last: MeasuredCall | None = None
     earlier: HeadTotals = field(default_factory=HeadTotals)
+    earlier_nan: int = 0
     attention: RecordedModule | None = None
     """What is known of the last call."""
     maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
@@ -201,6 +228,7 @@ class Recorder:
             if (before.names, before.values.shape[1]) != (measured.numbers.names, source.shape[1]):
                 self._others[call.module] += 1
                 return
+            module.earlier_nan += module.last.num_nan
             module.earlier = module.totals()
         if not module.maps or self.calls == "last":
             module.maps = maps
@@ -332,6 +360,7 @@ class Recorder:
                     "texts": module.num_texts,
                     "calls": counts.get(row.module, module.measured),
                     "measured": module.measured,
+                    "nan_texts": module.earlier_nan + (0 if module.last is None else module.last.num_nan),
                 }
                 for row, module in zip(rows, modules, strict=True)
             )
@@ -365,13 +394,19 @@ class Recorder:
             )
         sizes = [(row.num_queries, row.num_keys) for row in table if row.kind == "self"]
         if self.tokens is not None and not any(size == (len(self.tokens),) * 2 for size in sizes):
-            known = ", ".join(f"{keys:,}" for keys in dict.fromkeys(keys for _, keys in sizes)) or "none"
-            notes.append(f"tokens: {len(self.tokens)} names, but self-attention was over {known} tokens.")
+            known = ", ".join(f"{keys:,}" for keys in dict.fromkeys(keys for _, keys in sizes))
+            heard = f"self-attention was over {known} tokens" if known else "no self-attention was heard"
+            notes.append(f"tokens: {len(self.tokens)} names, but {heard}.")
         if self.grid is not None and not any(
             queries == keys >= self.grid[0] * self.grid[1] for queries, keys in sizes
         ):
             size = "×".join(map(str, self.grid))
             notes.append(f"grid: no self-attention was over {size} patches or more.")
+        if undefined := [row.module for row in table if row.nan_texts]:
+            count = max(row.nan_texts for row in table)
+            notes.append(
+                f"NaN in weights of {_listed(undefined)}, in {counted(count, 'text')}: means leave these out."
+            )
         return notes
 
     def names_of(self, count: int) -> list[str]:

@@ -257,10 +257,6 @@ class Follower(Origins):
         features = {
             label for of_letter in labels.values() for label, _, is_feature in of_letter if is_feature
         }
-        if features.issuperset(of_left[:1]) and not features.issuperset(of_right[:1]):
-            of_left = ()  # the heads of a single query, rather than channels as tokens
-        elif features.issuperset(of_right[:1]) and not features.issuperset(of_left[:1]):
-            of_right = ()
         sizes = {label: size for of_letter in labels.values() for label, size, _ in of_letter}
         num_left, num_right = (sizes[tokens[0]] if tokens else 1 for tokens in (of_left, of_right))
         with unseen():

@@ -123,7 +123,9 @@ class Scores:
     @property
     def tokens(self) -> set[int]:
         """The labels of its tokens, as far as they can be told before the softmax."""
-        return {*self.left_tokens[:1], *self.right_tokens[:1]}
+        first = {*self.left_tokens[:1], *self.right_tokens[:1]}
+        # Features beside a token are the heads of a single one; beside features they are channels as tokens.
+        return first - self.features or first
 
     def has_several_queries(self) -> bool:
         """Whether several axes may be that of the queries, and no projection tells which are of heads."""
@@ -144,7 +146,10 @@ class Scores:
         if not is_whole_axis(parts, self.axes):
             return None
         scores = self if label in self.right_tokens else self.swapped()
-        return replace(scores, right_tokens=(label,)) if label in scores.right_tokens else None
+        if label not in scores.right_tokens:
+            return None
+        is_single = label not in self.features and self.features.issuperset(scores.left_tokens[:1])
+        return replace(scores, right_tokens=(label,), left_tokens=() if is_single else scores.left_tokens)
 
 
 @dataclass(eq=False)

@@ -226,7 +226,7 @@ class Kernels:
     """Replaces the functions of the packages that are imported, until `restore`."""
 
     def __init__(self, hear: Hear) -> None:
-        self._hear = hear
+        self._hear, self._is_closed = hear, False
         self._replaced: list[tuple[Any, Any]] = []
         self._known: set[str] = set()
 
@@ -244,7 +244,8 @@ class Kernels:
                     self._replaced.append((function, replacement))
 
     def restore(self) -> None:
-        """Every module has its own functions again."""
+        """Every module has its own functions again; what others have put around ours calls these."""
+        self._is_closed = True
         for function, replacement in self._replaced:
             _put(replacement, function)
         self._replaced.clear()
@@ -253,6 +254,8 @@ class Kernels:
     def _heard(self, name: str, function: Callable[..., Any], read: KernelReader) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
+            if self._is_closed:
+                return function(*arguments, **named)
             return self._hear(name, lambda: read(*arguments, **named), lambda: function(*arguments, **named))
 
         return call

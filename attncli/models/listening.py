@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from math import prod
-from threading import Thread, current_thread, local
+from threading import Lock, Thread, current_thread, local
 from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
@@ -76,6 +75,32 @@ def _close(thread: Thread) -> None:
         del _opened[thread]
 
 
+class Uncompiled:
+    """What is compiled runs as it was written while a listener is open, in whatever order they are closed."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._num_open = 0
+        self._stance: Any = None
+
+    def begin(self) -> None:
+        """One more listener is open."""
+        with self._lock:
+            self._num_open += 1
+            if self._num_open == 1:
+                self._stance = torch.compiler.set_stance("force_eager")
+
+    def end(self) -> None:
+        """One less is."""
+        with self._lock:
+            self._num_open -= 1
+            if not self._num_open:
+                self._stance.__exit__(None, None, None)
+
+
+_uncompiled = Uncompiled()
+
+
 class NotHeard(Exception):
     """An attention that cannot be read; the message says why."""
 
@@ -120,11 +145,22 @@ class Listener(TorchFunctionMode):
         ]
         return [*self._said, *scripted, *missed]
 
+    def __exit__(self, *error: object) -> None:
+        """Take this mode off, and leave those that were put on it since."""
+        modes: list[TorchFunctionMode] = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        if self in modes:
+            above = modes[len(modes) - modes[::-1].index(self) :]
+            for _ in range(len(above) + 1):
+                torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
+            for mode in above:
+                torch.overrides._push_mode(mode)  # type: ignore[no-untyped-call]
+
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Listen to the programs of this thread, or of all, until it is closed."""
-        self._thread = current_thread()
+        self._thread, self._is_closed = current_thread(), False
         with ExitStack() as stack:
+            stack.callback(setattr, self, "_is_closed", True)
             _opened[self._thread] += 1
             stack.callback(_close, self._thread)
             before = register_module_forward_pre_hook(self._enter)
@@ -143,11 +179,12 @@ class Listener(TorchFunctionMode):
     def _run_uncompiled(self) -> None:
         """What is compiled runs as it was written, or it would call none of the functions."""
         if self._stance is not None and "torch._dynamo" in sys.modules:
-            stance = torch.compiler.set_stance("force_eager")
-            self._stance.callback(partial(stance.__exit__, None, None, None))
+            _uncompiled.begin()
+            self._stance.callback(_uncompiled.end)
             self._stance = None
 
     _stance: ExitStack | None = None
+    _is_closed = True
 
     # Modules
 
@@ -178,7 +215,7 @@ class Listener(TorchFunctionMode):
         pushed_at = getattr(self._threads, "pushed_at", None)
         if pushed_at is not None and len(stack) < pushed_at:
             self._threads.pushed_at = None
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.__exit__(None, None, None)
         if not stack and (follower := getattr(self._follower, "of_thread", None)) is not None:
             follower.clear()
 
@@ -220,7 +257,8 @@ class Listener(TorchFunctionMode):
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
         named = named or {}
-        if getattr(self._threads, "is_inside", False):
+        # A thread that ran as it was closed goes on with this mode.
+        if self._is_closed or getattr(self._threads, "is_inside", False):
             return function(*arguments, **named)
         if function is MULTI_HEAD_ATTENTION:
             return self._through(arguments, named)
@@ -319,6 +357,8 @@ class Listener(TorchFunctionMode):
                 self.consume(self._call(path, number, function, read(), self._hint if hint is None else hint))
         except (NotHeard, UserError) as error:
             self.not_heard[f"{path}: {error}"] += 1
+        except Exception as error:  # whatever it is, the program goes on
+            self.not_heard[f"{path}: {type(error).__name__}: {error}"] += 1
 
     def wants(self, path: str, number: int) -> bool:
         """Whether that call of a module is read."""
@@ -419,8 +459,13 @@ class FusedCall:
 
     def layer(self, num_heads: int | None) -> AttentionLayer:
         """The layer of so many heads; without a number they are the last of the leading axes."""
-        lead = self.query.shape[:-2]
-        parts = self.query, self.key, self.value
+        query = self.query
+        if query.ndim == self.key.ndim:  # one text, or head, of queries may be for all keys
+            sizes = zip(query.shape[:-2], self.key.shape[:-2], strict=True)
+            lead_of_both = [keys if size == 1 else size for size, keys in sizes]
+            query = query.expand(*lead_of_both, -1, -1)
+        lead = query.shape[:-2]
+        parts = query, self.key, self.value
         if num_heads is None or len(lead) < 2 or lead[-1] == num_heads:
             query, key, value = (_four_axes(part, lead, num_heads) for part in parts)
         else:
@@ -471,6 +516,10 @@ def _of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility,
     mask = mask.expand(-1, -1, num_queries, num_keys)
     if mask.numel() > MOST_SPLIT:
         return _of_large_mask(mask, num_queries, num_keys)
+    hidden = ~mask if mask.dtype == torch.bool else mask <= HIDES
+    rows_of_heads = hidden.all(dim=-1)
+    if mask.shape[1] > 1 and (rows_of_heads != rows_of_heads[:, :1]).any():
+        raise NotHeard("its mask hides every key of a row from some heads alone")
     visibility, bias = parts_of_mask(mask, num_queries, num_keys)
     seen = visibility.whole(mask.device)
     return (recognised(seen) if seen.numel() <= MOST_RECOGNISED else visibility), bias

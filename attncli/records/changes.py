@@ -10,6 +10,9 @@ from attncli.records.attention import stated_mask
 from attncli.records.columns import Record, Records, Result, column, group, tensor
 from attncli.records.values import NamedTensor, Tensors, are_equal, with_masks
 
+UNMAPPED = "no map on both sides: --show statistics compares them."
+"""What a note says of heads that are compared by their statistics alone."""
+
 
 @dataclass(frozen=True)
 class Alignment:

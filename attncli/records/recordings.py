@@ -10,8 +10,9 @@ class RecordedModule(Record):
     """A module whose attention was heard: `layer` is its number among those of its stack.
 
     `function` says how it was heard. Of its `calls` so many were `measured`, of `texts` and `heads`; the last
-    had `num_queries` and `num_keys` (`queries` and `keys` in a table). `mask` names which keys these see,
-    `window` how far. `head_dim` and `scale` are None where only the weights are known.
+    had `num_queries` and `num_keys` (`queries` and `keys` in a table). In `nan_texts` of the texts a head had
+    weights that are not numbers: means leave these texts out. `mask` names which keys queries see, `window`
+    how far. `head_dim` and `scale` are None where only the weights are known.
     """
 
     stack: str
@@ -29,6 +30,7 @@ class RecordedModule(Record):
     scale: float | None
     calls: int
     measured: int
+    nan_texts: int = column(is_needed=False)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

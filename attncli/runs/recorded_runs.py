@@ -28,12 +28,13 @@ SIZES = struct.Struct("<II")
 
 
 class WrittenRun(NamedTuple):
-    """A run as a process wrote it: its process and its name there, the versions that computed it, its columns
-    and values.
+    """A run as a process wrote it: its process and its number there, what stands before its number in a
+    store, the versions that computed it, its columns and values.
     """
 
     process: str
-    name: str
+    number: int
+    rank: str
     environment: Mapping[str, str]
     columns: StoredColumns
     values: np.ndarray
@@ -41,7 +42,7 @@ class WrittenRun(NamedTuple):
 
 def as_bytes(run: WrittenRun, before: WrittenRun | None) -> bytes:
     """A run behind the one before it in its file, whose columns are not written again."""
-    head: dict[str, object] = {"name": run.name, "environment": run.environment}
+    head: dict[str, object] = {"number": run.number, "rank": run.rank, "environment": run.environment}
     if before is None or before.columns != run.columns:
         head |= {"columns": run.columns}
     text, numbers = json.dumps(head).encode(), run.values.astype("<f8").tobytes()
@@ -70,7 +71,8 @@ class RunFile:
                 if "columns" in head:
                     self.columns = tuple(StoredColumn(*column) for column in head["columns"])
                 values = np.frombuffer(data, dtype="<f8", offset=size)
-                yield WrittenRun(self.path.stem, head["name"], head["environment"], self.columns, values)
+                names = head["number"], head["rank"], head["environment"]
+                yield WrittenRun(self.path.stem, *names, self.columns, values)
 
 
 @dataclass
@@ -100,7 +102,7 @@ class RunsIntoStore:
         for path in sorted(self.folder.glob(pattern)):
             for run in self._files.setdefault(path, RunFile(path)).new_runs():
                 self.unwritten.append(run)
-                self._check(run)
+                self._check(run, self._first + self.num_stored + len(self.unwritten) - 1)
         if self.unwritten:
             self._write(self.unwritten)
             self.num_stored += len(self.unwritten)
@@ -111,11 +113,11 @@ class RunsIntoStore:
         with suppress(sqlite3.Error, OSError):
             self.take_new()
 
-    def _check(self, run: WrittenRun) -> None:
+    def _check(self, run: WrittenRun, number: int) -> None:
         lines = self.expectations.broken(run.columns, rounded(run.values))
         self.num_broken += bool(lines)
         for line in lines:
-            self.tell(f"run {run.name}: {line}")
+            self.tell(f"run {run.rank}{number}: {line}")
 
     def _write(self, runs: Sequence[WrittenRun]) -> None:
         """One transaction for runs of the same versions."""
@@ -127,8 +129,9 @@ class RunsIntoStore:
             for number, run in enumerate(alike):
                 place = self.store.last_run() + 1 + number
                 # The same program may be recorded again: its runs are others.
-                key = sha256(canonical([self.spec.program, self._first, run.process, run.name])).digest()
-                jobs.append((Job((self._item._replace(id=run.name),), None, place), (key,)))
+                key = sha256(canonical([self.spec.program, self._first, run.process, run.number])).digest()
+                item = self._item._replace(id=f"{run.rank}{place}")
+                jobs.append((Job((item,), None, place), (key,)))
                 result.values[number] = run.columns, packed(run.columns, run.values[None])[0]
             self.store.write(Chunk(tuple(jobs)), result)
 

@@ -266,8 +266,9 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             has_words = settings.get("sentence") or settings.get("file")
             first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
             return *first, "--table", "-o page.html"
-        # Random tokens have no words to look for.
-        return tuple(step for step in cls.next_steps if step != "--to WORD" or not settings.get("probe"))
+        # Random tokens have no words to look for, and a store has what was looked for.
+        has_words = not (settings.get("probe") or settings.get("texts"))
+        return tuple(step for step in cls.next_steps if step != "--to WORD" or has_words)
 
     def sought(self) -> dict[str, list[str]]:
         """The tokens whose weights are asked for, of the queries and of the keys."""

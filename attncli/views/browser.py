@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -23,6 +23,7 @@ from textual.widgets import Input, Static
 from attncli.core.names import EFFECTS, Effect
 from attncli.errors import INTERRUPTED, UserError
 from attncli.plain_text import plain_text
+from attncli.records.recordings import RecordedHeads
 from attncli.report import PLACES, Report
 from attncli.views.browser_choice import Addition, BrowsedModel, Choice, grids
 from attncli.views.browser_panels import (
@@ -42,6 +43,9 @@ TOKENS_PER_PAGE = 10
 KEYS_NAMED = 3
 HINTS = "arrows head  Tab token  f flip  s rank  a ablate  w why  e edit  ? keys  q quit"
 NO_MODEL = "{} needs the model, and this is a saved report: attn browse TEXT --model MODEL"
+HINTS_OF_PROGRAM = "arrows head  Tab token  f flip  s rank  t tensor  ? keys  q quit"
+OF_MODEL = {"a": "ablate", "w": "why", "e": "edit"}
+"""The keys that ask a model, and their actions. A program that was recorded is none that they could ask."""
 NO_HEAD = "{} is for a head: t goes on to other tensors, with heads"
 OUT_OF_MEMORY = "out of memory: use fewer tokens"
 POLL_SECONDS, SAID_AFTER_SECONDS = 0.05, 0.2
@@ -97,10 +101,14 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter,space", "dismiss", "back")]
 
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        super().__init__()
+        self.keys = keys
+
     def compose(self) -> ComposeResult:
         """Every text is plain: markup is off."""
-        width = max(map(len, KEYS))
-        lines = [f"{key:<{width}}  {meaning}" for key, meaning in KEYS.items()]
+        width = max(map(len, self.keys))
+        lines = [f"{key:<{width}}  {meaning}" for key, meaning in self.keys.items()]
         with VerticalScroll():
             yield Static(Text("\n".join([*lines, "", *MOUSE, "", "? or Esc goes back."])))
 
@@ -179,6 +187,7 @@ class Browser(App[None], inherit_bindings=False):
     def __init__(self, choice: Choice, *, depth: str, model: BrowsedModel | None = None) -> None:
         super().__init__(ansi_color=True)
         self.choice, self.depth, self.model = choice, depth, model
+        self.is_of_program = isinstance(choice.grid.report.result, RecordedHeads)
         self.message = ""
         self.shows_picture = True
         self.failure: Exception | None = None
@@ -205,7 +214,8 @@ class Browser(App[None], inherit_bindings=False):
                     yield PictureMap(self.choice, depth=self.depth)
                     yield TokenBars(self.choice, depth=self.depth)
                 yield PatternsPanel(self.choice, depth=self.depth)
-        yield Static(Text(HINTS), id="hints", markup=False)
+        hints = HINTS_OF_PROGRAM if self.is_of_program else HINTS
+        yield Static(Text(hints), id="hints", markup=False)
 
     def on_mount(self) -> None:
         """The first choice."""
@@ -372,7 +382,9 @@ class Browser(App[None], inherit_bindings=False):
         self._measure("reading the text", lambda: model.look(text), done)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Nothing but Ctrl-C behind the help, or while a text is edited."""
+        """Behind the help, or while a text is edited, Ctrl-C alone; of a program no key for a model."""
+        if self.is_of_program and action in OF_MODEL.values():
+            return False
         return action == "interrupt" or len(self.screen_stack) <= 1
 
     def action_move(self, key: str) -> None:
@@ -391,7 +403,8 @@ class Browser(App[None], inherit_bindings=False):
 
     def action_help(self) -> None:
         """The keys."""
-        self.push_screen(HelpScreen())
+        keys = {key: meaning for key, meaning in KEYS.items() if not (self.is_of_program and key in OF_MODEL)}
+        self.push_screen(HelpScreen(keys))
 
     def action_interrupt(self) -> None:
         """Leave as a command that was interrupted."""

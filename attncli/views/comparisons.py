@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from attncli.plain_text import plain_text
 from attncli.records.changes import (
+    UNMAPPED,
     HeadChange,
     MovedHead,
     ReportDifferences,
@@ -58,7 +59,9 @@ def _heading(report: Report, display: Display) -> Iterator[str]:
 def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
     """The settings that differ; the first notes where no heads follow."""
     count = NOTES if report.tensors else NOTES_OF_SURVEYS
-    notes = [] if report.result_of(ReportDifferences).by_head else report.notes[:count]
+    notes = report.notes[:count]
+    if report.result_of(ReportDifferences).by_head:
+        notes = tuple(note for note in notes if note.endswith(UNMAPPED))
     for note in (report.about, *notes):
         yield shortened(plain_text(note), 2 * (display.width or 0))
 

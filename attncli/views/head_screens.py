@@ -260,7 +260,7 @@ def _too_few(row: HeadsOfPattern, report: Report) -> str:
     if row.pattern in REPEATED and "program" in report.spec and not report.tokens:
         return "tokens without names: --tokens FILE"
     if report.result_of(HeadSurvey).intervals:
-        return "too few rows; more texts measure it"
+        return "too few rows; more texts measure it" if row.num_rows else "no row of these texts has it"
     num_rows = row.num_rows or 0
     if row.pattern == "special tokens" and not num_rows:
         return f"no special token {'is left' if report.spec.get('skip_sink') else 'in this text'}"

@@ -349,11 +349,16 @@ for tokens in (5, 7, 5):
     call(tokens)
 """
     first = record(tmp_path, program, "-o", "run.db")
-    assert (first.returncode, first.stderr) == (0, b"run.db: 3 runs (attn results run.db)\n")
+    fast_path = (
+        "torch's fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention is off meanwhile.\n"
+    )
+    said = f"{fast_path}run.db: 3 runs (attn results run.db)\n"
+    assert (first.returncode, first.stderr.decode()) == (0, said)
     heads = [(layer, head) for layer in range(2) for head in range(3)]
     assert runs_of(tmp_path / "run.db") == dict.fromkeys(("1", "2", "3"), heads)
     again = record(tmp_path, f"{PROGRAM}call()", "-o", "run.db")
-    assert again.stderr == b"run.db: 2 runs added to 3 runs (attn results run.db)\n"
+    assert again.stderr.decode() == f"{fast_path}run.db: 2 runs added to 3 runs (attn results run.db)\n"
+    assert [*runs_of(tmp_path / "run.db")] == ["1", "2", "3", "4", "5"]
     # The numbers of a run are those of a report of that call.
     assert record(tmp_path, PROGRAM, "-o", "run.json").returncode == 0
     (report,) = read_reports(str(tmp_path / "run.json")).reports
@@ -421,7 +426,8 @@ def test_processes_and_ranks_keep_their_runs_in_one_store(tmp_path: Path) -> Non
     (tmp_path / "program.py").write_text(PROGRAM)
     commands = [f"RANK={rank} {sys.executable} program.py" for rank in (1, 0)]
     assert record(tmp_path, ["sh", "-c", " & ".join([*commands, "wait"])], "-o", "run.db").returncode == 0
-    assert {*runs_of(tmp_path / "run.db")} == {"rank0:1", "rank1:1"}
+    names = sorted(name.split(":") for name in runs_of(tmp_path / "run.db"))
+    assert [rank for rank, _ in names] == ["rank0", "rank1"] and {number for _, number in names} == {"1", "2"}
 
 
 def test_expectations_are_an_exit_code(tmp_path: Path) -> None:
@@ -433,8 +439,32 @@ def test_expectations_are_an_exit_code(tmp_path: Path) -> None:
     lines = in_store.stderr.decode().splitlines()
     assert in_store.returncode == 1 and [line.partition(":")[0] for line in lines[:2]] == ["run 1", "run 2"]
     assert record(tmp_path, f"{PROGRAM}exit(5)", "--expect", "entropy < 0", "-o", "x.json").returncode == 5
+    nan = "call()\ncall.__globals__['torch'].randn = lambda *s: torch.full(s, torch.nan)\ncall()\n"
+    for file, line in (("run.json", "expected numbers: got NaN in 1 of 2 texts"), ("n.db", "got no number")):
+        flags = ["--calls", "all", "--expect", "entropy < 9", "-o", file]
+        undefined = record(tmp_path, f"{MODEL}{nan}", *flags)
+        assert undefined.returncode == 1 and line in undefined.stderr.decode()
+    assert [row["nan_texts"] for row in modules(tmp_path / "run.json")] == [1, 1]
     nothing = record(tmp_path, "import torch", "--expect", "entropy < 9", "-o", "x.db")
     assert nothing.returncode == 1 and "no run has entropy" in nothing.stderr.decode()
+
+
+def test_a_process_that_executes_another_program_leaves_its_runs(tmp_path: Path) -> None:
+    again = f"""{PROGRAM}
+import os, sys
+if len(sys.argv) < 2:
+    call()
+    os.execv(sys.executable, [sys.executable, "program.py", "x"])
+"""
+    ended = record(tmp_path, again, "-o", "run.db")
+    assert ended.returncode == 0 and len(runs_of(tmp_path / "run.db")) == 2
+    assert "in its last seconds" in ended.stderr.decode()  # of the first program, which had no end
+
+
+def test_a_child_that_heard_nothing_lost_nothing(tmp_path: Path) -> None:
+    program = f"{PROGRAM}import os\nif os.fork() == 0:\n    os._exit(0)\nos.wait()\n"
+    ended = record(tmp_path, program, "-o", "run.json")
+    assert (ended.returncode, ended.stderr.decode()) == (0, f"run.json: {HEARD}\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0 and not sys.platform.startswith("linux"), reason="needs a limit")
@@ -442,8 +472,8 @@ def test_a_store_that_cannot_grow_is_a_line(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"{MODEL}for _ in range(300):\n    call()\n")
     limited = f"ulimit -f 100; {' '.join(ATTN)} record -o run.db -- {sys.executable} program.py"
     ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True)
-    assert b"Traceback" not in ended.stderr and ended.returncode in (0, 4)
-    assert b"too large" in ended.stderr.lower() or b"cannot be written" in ended.stderr
+    assert b"Traceback" not in ended.stderr and ended.returncode in (1, 4)
+    assert b"could not be handed over: File too large" in ended.stderr or b"are lost" in ended.stderr
     assert runs_of(tmp_path / "run.db")
 
 
@@ -492,6 +522,16 @@ call()
         time.sleep(0.1)
 
 
+def test_what_was_looked_for_is_said_where_nothing_was_heard(tmp_path: Path) -> None:
+    ended = record(tmp_path, PROGRAM, "--modules", "other.*")
+    assert ended.stderr.decode().startswith("no attention was heard in modules that fit --modules other.*: ")
+    script = record(tmp_path, ["program.py"])
+    assert script.stderr == b"program.py: no such command: did you mean python program.py?\n"
+    flags = ["--image", "program.py", "--grid", "2x2", "-o", "run.json"]
+    refused = record(tmp_path, [sys.executable, "-c", "print(1)"], *flags)
+    assert (refused.returncode, refused.stdout) == (2, b"") and b"is not a picture" in refused.stderr
+
+
 REFUSED = [
     (["--calls", "0"], "--calls: must be a number of calls, all or last (got 0)"),
     (["--calls", "few"], "--calls: must be a number of calls, all or last (got few)"),
@@ -519,3 +559,21 @@ REFUSED = [
 def test_what_is_wrong_is_said_before_the_program_runs(attn: Attn, flags: list[str], line: str) -> None:
     ended = attn(["record", *flags, "--", "touch", "/nowhere/at/all"])
     assert (ended.code, ended.err) == (2, f"{line}\n")
+
+
+def test_heads_without_maps_are_counted(tmp_path: Path) -> None:
+    program = f"""{MODEL}
+decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(12, 3, 24, batch_first=True), 1).eval()
+import sys
+mask = None if sys.argv[1:] else nn.Transformer.generate_square_subsequent_mask(4)
+with torch.no_grad():
+    decoder(torch.randn(1, 4, 12), call(), tgt_mask=mask)
+"""
+    (tmp_path / "program.py").write_text(program)
+    for name, words in {"a": (), "b": ("x",)}.items():
+        command = [sys.executable, "program.py", *words]
+        assert record(tmp_path, command, "-o", f"{name}.json").returncode == 0
+    diff = subprocess.run([*ATTN, "diff", "a.json", "b.json"], cwd=tmp_path, capture_output=True)
+    # Maps are of the encoder: the decoder's self-attention is over other tokens, cross-attention has none.
+    words = " ".join(diff.stdout.decode().split())
+    assert "6 heads have no map on both sides: --show statistics compares them." in words

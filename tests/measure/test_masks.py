@@ -14,6 +14,7 @@ from attncli.core.layer import score_factor
 from attncli.errors import UserError
 from attncli.measure.masks import mask_of_layers, mask_of_rollout
 from attncli.records.attention import LayerStatistics, inferred_mask, sampled_settings
+from attncli.records.columns import UntypedResult
 from attncli.report import Mask, NamedTensor, Report
 from attncli.saved import read_array_report, reports_of
 from attncli.settings import SPECS
@@ -327,9 +328,10 @@ def test_an_older_report_has_the_facts_that_its_settings_state(
 
 
 def test_what_older_settings_do_not_state_is_missing() -> None:
+    of_self = run("self", causal=True)
     for report in (
         run("heads", sentence="a b a b", maps="self"),
-        replace(run("self", causal=True), experiment="mine", kind=""),
+        replace(of_self, experiment="mine", result=UntypedResult(undeclared=of_self.statistics)),
     ):
         (opened,) = reports_of(without_facts(report), "x").reports
         assert all(tensor.mask is None and tensor.scale is None for tensor in opened.tensors.values())

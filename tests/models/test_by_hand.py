@@ -646,3 +646,19 @@ def test_other_precisions(dtype: torch.dtype, query: Tensor, key: Tensor) -> Non
     q, k = query.to(dtype), key.to(dtype)
     heard = the_one(lambda: functional.softmax(q @ k.mT, dim=-1, dtype=torch.float32).to(dtype) @ k)
     assert heard.weights.dtype == torch.float32 and heard.query is not None and heard.query.dtype == dtype
+
+
+def test_keys_that_are_projected_to_fewer_are_heard() -> None:
+    """Linformer: the projection is of tokens, and makes keys rather than features."""
+    x, to_query, to_key = torch.randn(TEXTS, KEYS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    fewer = nn.Parameter(torch.randn(KEYS, QUERIES))
+
+    def linformer() -> Tensor:
+        keys = torch.einsum("bnd,nk->bkd", to_key(x), fewer).view(TEXTS, QUERIES, HEADS, DIM).transpose(1, 2)
+        queries = to_query(x).view(TEXTS, KEYS, HEADS, DIM).transpose(1, 2)
+        weights = torch.einsum("bhnd,bhkd->bhnk", queries, keys).softmax(-1)
+        return torch.einsum("bhnk,bhkd->bhnd", weights, keys)
+
+    heard = the_one(linformer)
+    check_scaled(heard)
+    assert heard.weights.shape == (TEXTS, HEADS, KEYS, QUERIES)

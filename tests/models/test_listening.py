@@ -511,3 +511,43 @@ def test_a_module_has_one_path_and_shares_it_with_no_other() -> None:
         Holder()(x)
     first, second, third = "MultiheadAttention", "encoder", "Holder.encoder"
     assert paths == [first, first, second, third, third]
+
+
+def test_recordings_that_overlap_leave_everything_as_it_was() -> None:
+    x, heard = torch.randn(1, 2, 3, 4), list[list[HeardCall]]([[], []])
+    modes = len(_get_current_function_mode_stack())
+    torch._dynamo.reset()
+    first, second = (Listener(each.append, calls="all").listening() for each in heard)
+    first.__enter__()
+    second.__enter__()
+    assert torch._dynamo.eval_frame._stance.stance == "force_eager"
+    first.__exit__(None, None, None)
+    assert torch._dynamo.eval_frame._stance.stance == "force_eager"
+    scaled_dot_product_attention(x, x, x)
+    second.__exit__(None, None, None)
+    scaled_dot_product_attention(x, x, x)
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+    assert len(_get_current_function_mode_stack()) == modes
+    assert [len(each) for each in heard] == [0, 1]
+
+
+def test_rows_that_some_heads_do_not_see_are_said() -> None:
+    mask = torch.ones(1, 2, 3, 3, dtype=torch.bool)
+    mask[0, 1, 1] = False
+    x = torch.randn(1, 2, 3, 4)
+    listener = Listener(lambda call: pytest.fail("it is not read"))
+    with listener.listening():
+        scaled_dot_product_attention(x, x, x, attn_mask=mask)
+    (note,) = listener.notes()
+    assert "hides every key of a row from some heads alone" in note
+
+
+@pytest.mark.parametrize("axes", [(1, 2), (2, 1), (1, 1)])
+def test_one_text_or_head_of_queries_is_for_all_keys(axes: tuple[int, int]) -> None:
+    query, key = torch.randn(*axes, 3, 4), torch.randn(2, 2, 5, 4)
+    heard: list[HeardCall] = []
+    with Listener(heard.append).listening():
+        output = scaled_dot_product_attention(query, key, key)
+    weights = attend(heard[0].attention, Wanted(weights=True)).weights
+    assert weights is not None
+    torch.testing.assert_close(weights @ key, output)

@@ -1,0 +1,48 @@
+"""A recording of a program in the browser: there is no model to ask, and no key asks one."""
+
+import pytest
+import torch
+from torch import nn
+
+from attncli.commands.recorded import report_of
+from attncli.measure.recorded import Recorder
+from attncli.models.listening import Listener
+from attncli.report import Report
+from attncli.views.browser import HINTS, NO_MODEL, Browser
+from tests.views.browser.browsing import Pilot, driven, screen_text
+
+WIDTH, TOKENS = 12, 7
+
+
+@pytest.fixture(scope="module")
+def recording() -> Report:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, 3, 16, batch_first=True).eval()
+    recorder = Recorder()
+    listener = Listener(recorder.take)
+    with listener.listening():
+        layer(torch.randn(1, TOKENS, WIDTH))
+    return report_of(recorder, recorder.result(listener.counts))
+
+
+@pytest.mark.parametrize("key", ["a", "w", "e"])
+def test_keys_that_ask_a_model_do_nothing_on_a_recording(recording: Report, key: str) -> None:
+    plain = screen_text(recording)
+    assert screen_text(recording, key) == plain
+    assert NO_MODEL.format(key)[:20] not in plain
+
+
+def test_the_last_line_and_the_help_name_what_works(recording: Report) -> None:
+    plain, helped = screen_text(recording), screen_text(recording, "question_mark")
+    assert "a ablate" in HINTS and "a ablate" not in plain and "w why" not in plain and "e edit" not in plain
+    assert "arrows head" in plain and "q quit" in plain.splitlines()[-1]
+    assert "take the head out" not in helped and "edit the text" not in helped
+    assert "the grid of heads, or the ranking" in helped
+
+
+def test_heads_of_a_recording_are_browsed(recording: Report) -> None:
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("right", "tab")
+
+    choice = driven(recording, steps, depth="none")
+    assert choice.place == (0, 1)
