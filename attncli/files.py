@@ -9,6 +9,8 @@ from select import select
 from typing import IO, BinaryIO
 
 STDIN = "-"
+STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+"""Of a store in one file."""
 MEBIBYTE = 2**20
 SETTINGS_BYTES = 16 * MEBIBYTE
 """Of a YAML file."""

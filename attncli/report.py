@@ -299,18 +299,18 @@ class Report:
 
     def tensors_of(self, group: str) -> Tensors:
         """The tensors of a group of statistics, `rows` or `keys`; none where there is no such group."""
-        found = self.statistics.get(group)
-        return found if isinstance(found, Tensors) else Tensors()
+        statistic = self.statistics.get(group)
+        return statistic if isinstance(statistic, Tensors) else Tensors()
 
     def numbers(self, name: str) -> Numbers:
         """The statistic of that name as numbers; none where there is no such statistic."""
-        found = self.statistics.get(name)
-        return found if isinstance(found, Numbers) else Numbers()
+        statistic = self.statistics.get(name)
+        return statistic if isinstance(statistic, Numbers) else Numbers()
 
     def table(self, name: str) -> Table:
         """The statistic of that name as a table; an empty one where there is none."""
-        found = self.statistics.get(name)
-        return found if isinstance(found, Table) else Table()
+        statistic = self.statistics.get(name)
+        return statistic if isinstance(statistic, Table) else Table()
 
     def to_data(self) -> dict[str, Any]:
         """The report as what JSON can hold: lists, texts and numbers; None for no number."""

@@ -158,17 +158,17 @@ def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str
     """One number per query (or key) of each batch and head; for ranked keys, one per rank."""
     if wrong := sorted(values.keys() ^ axes.keys()):
         raise ValueError(f"statistic_axes.{group}: {wrong[0]} is missing, or unknown")
-    found = Tensors()
+    tensors = Tensors()
     for name, numbers in values.items():
         last = (GROUPS[group][0], "rank") if name in RANKED else GROUPS[group][:1]
         if axes[name][-len(last) :] != last:
             got = ", ".join(axes[name])
             raise ValueError(f"statistic_axes.{group}.{name}: must end in {', '.join(last)} (got {got})")
         try:
-            found[name] = NamedTensor(axes[name], as_array(numbers, len(axes[name])))
+            tensors[name] = NamedTensor(axes[name], as_array(numbers, len(axes[name])))
         except ValueError as error:
             raise ValueError(f"statistics.{group}.{name}: {error}") from None
-    return found
+    return tensors
 
 
 def check_sizes(report: Report) -> None:
@@ -199,8 +199,8 @@ def check_sizes(report: Report) -> None:
         is_mean = weights is not None and weights.axes == ("query", "key") and of_heads
         known = {} if weights is None or is_mean else {"weights": weights}
         sizes = [_sizes(tensor, GROUPS[group][1]) for tensor in (*known.values(), *members.values())]
-        for name, own in zip((*known, *members), sizes, strict=True):
-            if own != sizes[0]:
+        for name, sizes_of_member in zip((*known, *members), sizes, strict=True):
+            if sizes_of_member != sizes[0]:
                 wanted = ", ".join(f"{axis} {size}" for axis, size in sizes[0])
                 raise ValueError(
                     f"statistics.{group}.{name}: must have the axes {wanted}, as what it belongs to"
@@ -562,8 +562,8 @@ def _places_of_arrays(data: Any) -> list[tuple[dict[str, Any], str, str]]:
 
 
 def _mapping(data: Any, key: str) -> dict[str, Any]:
-    found = data.get(key) if isinstance(data, dict) else None
-    return found if isinstance(found, dict) else {}
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def to_report(data: Any, document: str) -> Report:

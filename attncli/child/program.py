@@ -159,27 +159,34 @@ class ProcessOfReport(ListeningProcess):
 class ProcessOfRuns(ListeningProcess):
     """Appends each run to a file as it ends; one that is not over lies beside it meanwhile."""
 
+    runs: RecordedRuns | None = None
+
     def begin_again(self) -> None:
         # Of a run every call counts: which ones are heard at all the listener knows.
-        self.runs = RecordedRuns(lambda places: self.new_recorder(places=places), self._end_run)
+        runs = RecordedRuns(lambda places: self.new_recorder(places=places), self._end_run)
+        if self.runs is not None:  # a fork numbers modules as the process before it
+            runs.places.update(self.runs.places)
+        self.runs = runs
         self._last: WrittenRun | None = None
         self._num_written, self._num_lost, self._reason = 0, 0, ""
         super().begin_again()
 
     def keep(self, call: HeardCall) -> None:
+        assert self.runs is not None, "it has begun"
         self.runs.take(call)
 
     def write(self, *, is_end: bool) -> None:
         from attncli.runs.recorded_runs import as_bytes
 
+        assert self.runs is not None, "it has begun"
         if is_end:
             self.runs.end()
             self._leave("notes", "\n".join(self.listener.notes()))
             if self._num_lost:
                 self._leave("lost", f"{self._num_lost} {self._reason}")
             return
-        opened = [run.recorder for run in self.runs.opened.values()]
-        runs = [self._run_of(each, self._num_written + number) for number, each in enumerate(opened, 1)]
+        opened = enumerate(self.runs.recorders(), self._num_written + 1)
+        runs = [self._run_of(recorder, number) for number, recorder in opened]
         part = self.file("part")
         part.write_bytes(b"".join(as_bytes(run, None) for run in runs))
         part.rename(self.file("open"))
@@ -191,9 +198,7 @@ class ProcessOfRuns(ListeningProcess):
         from attncli.settings.record import RecordSpec
 
         columns, values = values_of_run(recorder.result({}), RecordSpec.model_validate(self.settings["spec"]))
-        rank = os.environ.get("RANK", "")
-        before = f"rank{rank}:" if rank.isdecimal() else ""
-        return WrittenRun(self.file("runs").stem, number, before, versions(), columns, values)
+        return WrittenRun(self.file("runs").stem, number, versions(), columns, values)
 
     def _end_run(self, recorder: Recorder) -> None:
         from attncli.runs.recorded_runs import as_bytes

@@ -48,6 +48,7 @@ from attncli.errors import (
     first_lines,
     forget_stdout,
 )
+from attncli.files import STORE_SUFFIXES
 from attncli.plain_text import counted, plain_text
 from attncli.runs.connection import opened_to_read
 from attncli.runs.driver import (
@@ -85,7 +86,6 @@ from attncli.runs.store import (
     open_store,
     refuse_without_safetensors,
 )
-from attncli.runs.store_files import SUFFIXES as STORE_SUFFIXES
 from attncli.runs.store_files import check_header, is_file_name, is_new_folder, is_store_name
 from attncli.settings.fields import in_words_of, parse_overrides
 from attncli.views import SUFFIXES

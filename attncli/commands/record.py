@@ -185,8 +185,8 @@ def record(
         from attncli.models.picture_files import open_picture
 
         open_picture(image, "--image")
-    to = None if store is not None else Destination(**flags)
-    _refuse_unwritable(store if to is None else to.path)
+    to = Destination(**flags) if store is None else store
+    _refuse_unwritable(to.path if isinstance(to, Destination) else to)
     expectations = _expectations(expect)
     measured = _calls(calls, 1 if store is None else "all")
     spec = RecordSpec.model_validate(
@@ -212,9 +212,7 @@ def record(
     with TemporaryDirectory(prefix="attn-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
-        kept_in = to if store is None else store
-        assert kept_in is not None, "a report goes where others do"
-        return _recorded(program, folder, kept_in, spec, expectations)
+        return _recorded(program, folder, to, spec, expectations)
 
 
 def _recorded(
@@ -226,7 +224,7 @@ def _recorded(
         if isinstance(to, Destination):
             code = _run(program, folder)
             if _was_started(folder, code):
-                is_met = _show(folder, to, expectations)
+                is_met = _show(folder, to, spec, expectations)
         else:
             with open_store(to, fresh=False, rows=False, weights=False) as opened:
                 runs = RunsIntoStore(folder, opened, spec, expectations, note)
@@ -259,20 +257,17 @@ def _store_named(flags: Mapping[str, Any], calls: str | None) -> Path | None:
 def _expectations(texts: Sequence[str]) -> Expectations:
     """The conditions on the heads; UserError for those on what no head has."""
     conditions = parse_conditions(texts, "--expect", numbers_only=True)
-    known = [*(name for name in HEAD_STATISTICS if name not in OF_MODELS), SINK_RATE]
+    known = [name for name in HEAD_STATISTICS if name not in OF_MODELS]
+    numbers = [(each, survey_number(each.name)) for each in conditions if each.name != SINK_RATE]
     lines = [
-        f"--expect '{each}': no head has {each.name}{nearest(each.name, known)}; known: {listed(known)}"
-        for each in conditions
-        if each.name != SINK_RATE and not _is_of_heads(each.name)
+        f"--expect '{each}': no head has {each.name}{nearest(each.name, known)}; "
+        f"known: {listed([*known, SINK_RATE])}"
+        for each, number in numbers
+        if number is None or number.statistic not in known
     ]
     if lines:
         raise UserError(*lines)
     return Expectations(conditions)
-
-
-def _is_of_heads(name: str) -> bool:
-    number = survey_number(name)
-    return number is not None and number.statistic in {*HEAD_STATISTICS} - {*OF_MODELS}
 
 
 def _was_started(folder: Path, code: int) -> bool:
@@ -303,7 +298,7 @@ def _keep(folder: Path, runs: RunsIntoStore) -> bool:
             note(LOST.format("in its last seconds "))
         note(f"{runs} (attn results {runs.store.path})")
     elif not has_failed:
-        note(_why_nothing(folder))
+        note(_why_nothing(folder, runs.spec))
     return _tell_unmet(runs.expectations) and not runs.num_broken and not not_written
 
 
@@ -335,7 +330,7 @@ def _refuse_unwritable(path: Path | None) -> None:
         raise WriteError(f"-o {path}: cannot be written: Permission denied")
 
 
-def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] = lambda: None) -> int:
+def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | None = None) -> int:
     """Run the program with our `sitecustomize` first on its path; its exit code, as a shell has it.
 
     `meanwhile` is called now and then until it has ended.
@@ -362,7 +357,8 @@ def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] = l
             note(f"{program[0]}: cannot be run: {error.strerror}{_as_script(program[0])}")
             return NOT_EXECUTABLE
         forward_to(running)
-        while (code := _ended_within(running, SECONDS_BETWEEN)) is None:
+        while (code := _ended_within(running, None if meanwhile is None else SECONDS_BETWEEN)) is None:
+            assert meanwhile is not None, "else it has waited"
             meanwhile()
     return OF_SIGNAL - code if code < 0 else code
 
@@ -372,7 +368,7 @@ def _as_script(name: str) -> str:
     return f": did you mean python {name}?" if is_script else ""
 
 
-def _ended_within(running: "subprocess.Popen[bytes]", seconds: float) -> int | None:
+def _ended_within(running: "subprocess.Popen[bytes]", seconds: float | None) -> int | None:
     with suppress(subprocess.TimeoutExpired):
         return running.wait(seconds)
     return None
@@ -411,14 +407,14 @@ def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]
             signal.signal(number, handler)
 
 
-def _show(folder: Path, to: Destination, expectations: Expectations) -> bool:
+def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expectations) -> bool:
     """What each process heard, in a file of its own where there are several; else why there is nothing.
 
     Whether all is as expected.
     """
     heard = sorted(folder.glob("*.npz"), key=lambda file: file.stat().st_mtime_ns)
     if not _tell_failures(folder) and not heard:
-        note(_why_nothing(folder))
+        note(_why_nothing(folder, spec))
     path, is_met = to.path, True
     for number, file in enumerate(heard, 1):
         if not _has_ended(file):
@@ -428,19 +424,24 @@ def _show(folder: Path, to: Destination, expectations: Expectations) -> bool:
         report = read_array_report(str(file))
         assert report is not None, "attn has written it"
         _write(report, to)
-        for line in expectations.broken(*values_of(report)) if expectations.conditions else ():
+        for line in _broken(report, expectations):
             is_met = False
             note(line if len(heard) == 1 else f"{to.path or f'process {number}'}: {line}")
-        if expectations.conditions and isinstance(report.result, RecordedHeads):
-            for row in report.result.modules:
-                if row.nan_texts:
-                    is_met = False
-                    texts = f"{row.nan_texts} of {counted(row.texts, 'text')}"
-                    note(f"expected numbers: got NaN in {texts} of {row.module}")
     return _tell_unmet(expectations) and is_met
 
 
-def _why_nothing(folder: Path) -> str:
+def _broken(report: Report, expectations: Expectations) -> Iterator[str]:
+    """A line for each condition that does not hold, and for NaN, which means leave out."""
+    if not expectations.conditions:
+        return
+    yield from expectations.broken(*values_of(report))
+    for row in report.result_of(RecordedHeads).modules:
+        if row.nan_texts:
+            texts = f"{row.nan_texts} of {counted(row.texts, 'text')}"
+            yield f"expected numbers: got NaN in {texts} of {row.module}"
+
+
+def _why_nothing(folder: Path, spec: RecordSpec) -> str:
     if not (folder / "python").exists():
         return NO_PYTHON
     states = [*folder.glob("*.state")]
@@ -448,10 +449,8 @@ def _why_nothing(folder: Path) -> str:
         return NO_TORCH
     if not all(map(_has_ended, states)):
         return LOST.format("")
-    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     missed = _lines(folder, "*.silent")
-    modules = settings["modules"]
-    fitting = "" if modules is None else f" in modules that fit --modules {modules}"
+    fitting = "" if spec.modules is None else f" in modules that fit --modules {spec.modules}"
     return " ".join([f"no attention was heard{fitting}: {WATCHED_FOR}.", *missed]).removesuffix(".")
 
 

@@ -454,32 +454,39 @@ class RecordedRuns:
     """The runs of a program, each thread's for itself: a recorder for each, which `end_run` is given.
 
     A run is a call of an outermost module, or several calls where these go on with a text, as a generation
-    does. A module has the same number in all runs.
+    does. A module has the same number in all runs: its place among `places`.
     """
 
     def __init__(
         self, begin_run: Callable[[ModulePlaces], Recorder], end_run: Callable[[Recorder], None]
     ) -> None:
-        self._begin_run, self._end_run = begin_run, end_run
-        self._places: ModulePlaces = {}
+        self._begin_run, self._end_run, self._lock = begin_run, end_run, RLock()
+        self.places: ModulePlaces = {}
         self.opened: dict[int, OpenedRun] = {}
         """The run of each thread that is not over."""
 
     def take(self, call: HeardCall) -> None:
         """Measure a call in the run that it belongs to."""
         thread = get_ident()
-        run = self.opened.get(thread)
-        if run is None or not run.has(call):
-            if run is not None:
-                self._end_run(run.recorder)
-            run = self.opened[thread] = OpenedRun(self._begin_run(self._places), call.outermost)
-        run.recorder.take(call)
+        with self._lock:
+            run = self.opened.get(thread)
+            if run is None or not run.has(call):
+                if run is not None:
+                    self._end_run(run.recorder)
+                run = self.opened[thread] = OpenedRun(self._begin_run(self.places), call.outermost)
+            run.recorder.take(call)
 
     def end(self) -> None:
         """End the runs of all threads."""
-        while self.opened:
-            _, run = self.opened.popitem()
-            self._end_run(run.recorder)
+        with self._lock:
+            while self.opened:
+                _, run = self.opened.popitem()
+                self._end_run(run.recorder)
+
+    def recorders(self) -> list[Recorder]:
+        """Those of the runs that are not over."""
+        with self._lock:
+            return [run.recorder for run in self.opened.values()]
 
 
 @dataclass

@@ -19,10 +19,10 @@ MOST_BIAS = 2**24
 """Entries of a bias by position that is worked out."""
 
 
-class KernelCall(NamedTuple):
-    """What a function attends to: query (text, head, query, dim), key and value with as many heads or fewer.
+class FusedCall(NamedTuple):
+    """What a fused function was given: query, key and value (..., token, dim), with fewer heads or as many.
 
-    `visibility` says who sees whom but for a `mask`, of booleans or of numbers to add.
+    `visibility` says who sees whom but for a `mask`, of booleans, True may attend, or of numbers to add.
     """
 
     query: Tensor
@@ -34,7 +34,7 @@ class KernelCall(NamedTuple):
     rules: ScoreRules = PLAIN
 
 
-KernelReader = Callable[..., KernelCall]
+KernelReader = Callable[..., FusedCall]
 
 
 def _seen_in_window(num_queries: int, num_keys: int, window: tuple[int, int], *, causal: bool) -> Visibility:
@@ -76,7 +76,7 @@ def _flash(
     alibi_slopes: Tensor | None = None,
     *others: object,
     **named: object,
-) -> KernelCall:
+) -> FusedCall:
     """flash_attn_func: tensors (text, token, head, dim)."""
     query, key, value = (part.detach().transpose(1, 2) for part in (q, k, v))
     num_queries, num_keys = query.shape[2], key.shape[2]
@@ -86,16 +86,16 @@ def _flash(
     )
     visibility = _seen_in_window(num_queries, num_keys, window_size, causal=causal)
     scale = query.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
-    return KernelCall(query, key, value, visibility, scale, rules=rules)
+    return FusedCall(query, key, value, visibility, scale, rules=rules)
 
 
-def _flash_packed(qkv: Tensor, *others: Any, **named: Any) -> KernelCall:
+def _flash_packed(qkv: Tensor, *others: Any, **named: Any) -> FusedCall:
     """flash_attn_qkvpacked_func: (text, token, 3, head, dim)."""
     parts: tuple[Any, ...] = qkv.unbind(dim=2)
     return _flash(*parts, *others, **named)
 
 
-def _flash_pairs(q: Tensor, kv: Tensor, *others: Any, **named: Any) -> KernelCall:
+def _flash_pairs(q: Tensor, kv: Tensor, *others: Any, **named: Any) -> FusedCall:
     """flash_attn_kvpacked_func: key and value in one tensor (text, token, 2, head, dim)."""
     parts: tuple[Any, ...] = kv.unbind(dim=2)
     return _flash(q, *parts, *others, **named)
@@ -111,7 +111,7 @@ def _flash_lengths(
     max_seqlen_k: int,
     *others: Any,
     **named: Any,
-) -> KernelCall:
+) -> FusedCall:
     """flash_attn_varlen_func: texts one after the other, (token, head, dim), padded here.
 
     Queries of the padding see no key; the last query of each text stands at its last key.
@@ -145,14 +145,14 @@ def _padded(tokens: Tensor, ends: list[int]) -> Tensor:
 
 def _flash_lengths_packed(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *others: Any, **named: Any
-) -> KernelCall:
+) -> FusedCall:
     """flash_attn_varlen_qkvpacked_func: (token, 3, head, dim)."""
     of_both = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     parts: tuple[Any, ...] = (*qkv.unbind(dim=1), *of_both)
     return _flash_lengths(*parts, *others, **named)
 
 
-def _flash_lengths_pairs(q: Tensor, kv: Tensor, *others: Any, **named: Any) -> KernelCall:
+def _flash_lengths_pairs(q: Tensor, kv: Tensor, *others: Any, **named: Any) -> FusedCall:
     """flash_attn_varlen_kvpacked_func: key and value in one tensor (token, 2, head, dim)."""
     parts: tuple[Any, ...] = kv.unbind(dim=1)
     return _flash_lengths(q, *parts, *others, **named)
@@ -166,7 +166,7 @@ def _xformers(
     p: float = 0.0,
     scale: float | None = None,
     **named: object,
-) -> KernelCall:
+) -> FusedCall:
     """memory_efficient_attention: (text, token, head, dim), or without heads; a bias may be an object."""
     if query.ndim not in (3, 4):
         raise ValueError(f"xformers with tensors of {query.ndim} axes is not read")
@@ -180,7 +180,7 @@ def _xformers(
     if attn_bias is not None and attn_bias.ndim == 3:
         attn_bias = attn_bias.reshape(-1, 1, *attn_bias.shape[1:])
     factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    return KernelCall(query, key, value, Visibility(*shape[2:]), factor, attn_bias)
+    return FusedCall(query, key, value, Visibility(*shape[2:]), factor, attn_bias)
 
 
 def _sage(
@@ -192,14 +192,14 @@ def _sage(
     sm_scale: float | None = None,
     *others: object,
     **named: object,
-) -> KernelCall:
+) -> FusedCall:
     """sageattn: (text, head, token, dim), or with the layout NHD (text, token, head, dim)."""
     query, key, value = (
         (part if tensor_layout == "HND" else part.transpose(1, 2)).detach() for part in (q, k, v)
     )
     visibility = Visibility(query.shape[2], key.shape[2], causal=is_causal)
     scale = query.shape[-1] ** -0.5 if sm_scale is None else float(sm_scale)
-    return KernelCall(query, key, value, visibility, scale)
+    return FusedCall(query, key, value, visibility, scale)
 
 
 _OF_FLASH: dict[str, KernelReader] = {
@@ -218,7 +218,7 @@ KERNELS: dict[str, dict[str, KernelReader]] = {
 }
 """The functions of a module, and what reads their arguments."""
 
-Hear = Callable[[str, Callable[[], KernelCall], Callable[[], Any]], Any]
+Hear = Callable[[str, Callable[[], FusedCall], Callable[[], Any]], Any]
 """Takes the name of a function, what it attends to, and the call of it; gives what the call gives."""
 
 

@@ -22,13 +22,13 @@ from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from attncli.core.layer import PLAIN, AttentionLayer, ScoreRules, Visibility
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.by_hand import Follower
 from attncli.models.followed import NO_QUERIES, HandmadeAttention
-from attncli.models.kernels import KernelCall, Kernels
+from attncli.models.kernels import FusedCall, Kernels
 from attncli.models.modules import RunningModules
 from attncli.models.torch_calls import unseen
 
@@ -238,7 +238,7 @@ class Listener(TorchFunctionMode):
 
     # Functions
 
-    def _hear_kernel(self, name: str, read: Callable[[], KernelCall], call: Callable[[], Any]) -> Any:
+    def _hear_kernel(self, name: str, read: Callable[[], FusedCall], call: Callable[[], Any]) -> Any:
         """What a function of another package gives; what it calls itself is not heard."""
         if not self._is_pushed():
             return call()
@@ -388,7 +388,7 @@ class Listener(TorchFunctionMode):
         if isinstance(read, HandmadeAttention):
             attention, weights = layer_by_hand(read, num_heads)
         else:
-            attention = read.layer(num_heads)
+            attention = layer_of_call(read, num_heads)
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
             raise NotHeard("an attention without keys")
@@ -442,40 +442,34 @@ def _names_cross(path: str, classes: Sequence[str]) -> bool:
     return any(word in last for word in words) or "cross" in classes[0].lower() if classes else False
 
 
-@dataclass(frozen=True)
-class FusedCall:
-    """What a fused function was given, with the leading axes that it has there.
+def layer_of_call(call: FusedCall, num_heads: int | None) -> AttentionLayer:
+    """The layer of so many heads; without a number they are the last of the leading axes."""
+    query = call.query
+    if query.ndim == call.key.ndim:  # one text, or head, of queries may be for all keys
+        sizes = zip(query.shape[:-2], call.key.shape[:-2], strict=True)
+        query = query.expand(*(keys if size == 1 else size for size, keys in sizes), -1, -1)
+    lead = query.shape[:-2]
+    parts = query, call.key, call.value
+    if num_heads is None or len(lead) < 2 or lead[-1] == num_heads:
+        query, key, value = (_four_axes(part, lead, num_heads) for part in parts)
+    else:
+        query, key, value = (by_heads(_expanded(part, lead), num_heads) for part in parts)
+    visibility, rules = call.visibility, call.rules
+    if call.mask is not None:
+        mask = _mask_of_heads(call.mask, lead, num_heads)
+        if _hides_rows_of_some_heads(mask):
+            raise NotHeard("its mask hides every key of a row from some heads alone")
+        visibility, bias = _of_mask(mask, query.shape[2], key.shape[2])
+        rules = replace(rules, bias=bias)
+    return AttentionLayer(query, key, value, visibility, call.scale, rules)
 
-    `mask` is of booleans, True may attend, or of numbers to add. `visibility` says who sees whom without one.
-    """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    visibility: Visibility
-    scale: float
-    mask: Tensor | None = None
-    rules: ScoreRules = PLAIN
-
-    def layer(self, num_heads: int | None) -> AttentionLayer:
-        """The layer of so many heads; without a number they are the last of the leading axes."""
-        query = self.query
-        if query.ndim == self.key.ndim:  # one text, or head, of queries may be for all keys
-            sizes = zip(query.shape[:-2], self.key.shape[:-2], strict=True)
-            lead_of_both = [keys if size == 1 else size for size, keys in sizes]
-            query = query.expand(*lead_of_both, -1, -1)
-        lead = query.shape[:-2]
-        parts = query, self.key, self.value
-        if num_heads is None or len(lead) < 2 or lead[-1] == num_heads:
-            query, key, value = (_four_axes(part, lead, num_heads) for part in parts)
-        else:
-            query, key, value = (by_heads(_expanded(part, lead), num_heads) for part in parts)
-        visibility, rules = self.visibility, self.rules
-        if self.mask is not None:
-            mask = _mask_of_heads(self.mask, lead, num_heads)
-            visibility, bias = _of_mask(mask, query.shape[2], key.shape[2])
-            rules = replace(rules, bias=bias)
-        return AttentionLayer(query, key, value, visibility, self.scale, rules)
+def _hides_rows_of_some_heads(mask: Tensor) -> bool:
+    """Whether a row (text, head, query) has keys in some heads alone: a layer says that of all at once."""
+    if mask.shape[1] == 1:
+        return False
+    has_key = mask.any(dim=-1) if mask.dtype == torch.bool else mask.amax(dim=-1) > HIDES
+    return bool((has_key != has_key[:, :1]).any())
 
 
 def _four_axes(tensor: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
@@ -516,10 +510,6 @@ def _of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility,
     mask = mask.expand(-1, -1, num_queries, num_keys)
     if mask.numel() > MOST_SPLIT:
         return _of_large_mask(mask, num_queries, num_keys)
-    hidden = ~mask if mask.dtype == torch.bool else mask <= HIDES
-    rows_of_heads = hidden.all(dim=-1)
-    if mask.shape[1] > 1 and (rows_of_heads != rows_of_heads[:, :1]).any():
-        raise NotHeard("its mask hides every key of a row from some heads alone")
     visibility, bias = parts_of_mask(mask, num_queries, num_keys)
     seen = visibility.whole(mask.device)
     return (recognised(seen) if seen.numel() <= MOST_RECOGNISED else visibility), bias
@@ -605,9 +595,8 @@ def _of_flex(
     return FusedCall(query, key, value, plain, float(scale), mask)
 
 
-def _of_kernel(call: KernelCall) -> FusedCall:
-    query, key, value = (readable(part) for part in call[:3])
-    return FusedCall(query, key, value, *call[3:])
+def _of_kernel(call: FusedCall) -> FusedCall:
+    return call._replace(query=readable(call.query), key=readable(call.key), value=readable(call.value))
 
 
 CHECKED_ROWS = 8
@@ -667,10 +656,11 @@ def layer_by_hand(
         rounding = max(CLOSE, torch.finfo(scores.dtype).eps) * (1 + float(largest))
         visible = added.masked_fill(is_hidden, 0)
         mask = ~is_hidden if visible.abs().max() <= rounding else added.masked_fill(is_hidden, -torch.inf)
-        visibility, bias = _of_mask(mask, *weights.shape[2:])
-        layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
-        if _gives(layer, weights):
-            return layer, weights
+        if not _hides_rows_of_some_heads(mask):
+            visibility, bias = _of_mask(mask, *weights.shape[2:])
+            layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
+            if _gives(layer, weights):
+                return layer, weights
     return GivenWeights(weights, seen), weights
 
 

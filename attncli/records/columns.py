@@ -47,7 +47,7 @@ from attncli.records.values import (
 )
 
 if TYPE_CHECKING:
-    from pandas import DataFrame  # type: ignore[import-untyped]
+    from pandas import DataFrame  # type: ignore[import-untyped]  # an extra
 
     from attncli.records.values import RowSlice
 

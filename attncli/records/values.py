@@ -212,7 +212,7 @@ class Table(Sequence[RowKind]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Table | list) and [*self] == [*other]
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # rows that compare as lists do have no hash, as lists
 
     def __repr__(self) -> str:
         return repr([*self])

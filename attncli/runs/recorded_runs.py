@@ -28,21 +28,25 @@ SIZES = struct.Struct("<II")
 
 
 class WrittenRun(NamedTuple):
-    """A run as a process wrote it: its process and its number there, what stands before its number in a
-    store, the versions that computed it, its columns and values.
+    """A run as a process wrote it: the name of its file without the ending, PROCESS.RANK, and its number
+    there, the versions that computed it, its columns and values.
     """
 
     process: str
     number: int
-    rank: str
     environment: Mapping[str, str]
     columns: StoredColumns
     values: np.ndarray
 
+    def name(self, number: int) -> str:
+        """What a store calls it there, with the rank of its process where that has one: `rank1:12`."""
+        rank = self.process.rpartition(".")[2]
+        return f"rank{rank}:{number}" if rank else str(number)
+
 
 def as_bytes(run: WrittenRun, before: WrittenRun | None) -> bytes:
     """A run behind the one before it in its file, whose columns are not written again."""
-    head: dict[str, object] = {"number": run.number, "rank": run.rank, "environment": run.environment}
+    head: dict[str, object] = {"number": run.number, "environment": run.environment}
     if before is None or before.columns != run.columns:
         head |= {"columns": run.columns}
     text, numbers = json.dumps(head).encode(), run.values.astype("<f8").tobytes()
@@ -71,8 +75,7 @@ class RunFile:
                 if "columns" in head:
                     self.columns = tuple(StoredColumn(*column) for column in head["columns"])
                 values = np.frombuffer(data, dtype="<f8", offset=size)
-                names = head["number"], head["rank"], head["environment"]
-                yield WrittenRun(self.path.stem, *names, self.columns, values)
+                yield WrittenRun(self.path.stem, head["number"], head["environment"], self.columns, values)
 
 
 @dataclass
@@ -117,7 +120,7 @@ class RunsIntoStore:
         lines = self.expectations.broken(run.columns, rounded(run.values))
         self.num_broken += bool(lines)
         for line in lines:
-            self.tell(f"run {run.rank}{number}: {line}")
+            self.tell(f"run {run.name(number)}: {line}")
 
     def _write(self, runs: Sequence[WrittenRun]) -> None:
         """One transaction for runs of the same versions."""
@@ -130,7 +133,7 @@ class RunsIntoStore:
                 place = self.store.last_run() + 1 + number
                 # The same program may be recorded again: its runs are others.
                 key = sha256(canonical([self.spec.program, self._first, run.process, run.number])).digest()
-                item = self._item._replace(id=f"{run.rank}{place}")
+                item = self._item._replace(id=run.name(place))
                 jobs.append((Job((item,), None, place), (key,)))
                 result.values[number] = run.columns, packed(run.columns, run.values[None])[0]
             self.store.write(Chunk(tuple(jobs)), result)

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from attncli.errors import RunError, UserError, WriteError
+from attncli.files import STORE_SUFFIXES
 from attncli.runs.connection import CATALOGUE, beside, database_of, refuse_special_files
 from attncli.runs.parts import PART, UNFINISHED
 from attncli.runs.schema import (
@@ -21,7 +22,6 @@ from attncli.runs.schema import (
     create,
 )
 
-SUFFIXES = (".db", ".sqlite", ".sqlite3")
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
 
@@ -35,7 +35,7 @@ def is_store_name(name: str) -> bool:
 
 def is_file_name(name: str | Path) -> bool:
     """Whether a name is that of a store in one file."""
-    return Path(name).suffix.lower() in SUFFIXES and not Path(name).is_dir()
+    return Path(name).suffix.lower() in STORE_SUFFIXES and not Path(name).is_dir()
 
 
 def is_new_folder(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """The settings of the survey of a model's heads."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
@@ -17,6 +18,7 @@ from attncli.core.names import (
     WITHOUT_FIRST,
     named_head,
 )
+from attncli.files import STORE_SUFFIXES
 from attncli.settings.fields import (
     Contradictions,
     Count,
@@ -267,7 +269,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
             return *first, "--table", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
-        has_words = not (settings.get("probe") or settings.get("texts"))
+        is_stored = Path(str(settings.get("texts"))).suffix.lower() in STORE_SUFFIXES
+        has_words = not (settings.get("probe") or is_stored)
         return tuple(step for step in cls.next_steps if step != "--to WORD" or has_words)
 
     def sought(self) -> dict[str, list[str]]:

@@ -340,7 +340,7 @@ def _settings(report: Report, without: str = "") -> list[str]:
     if spec.get("model") is None:
         spec = {**spec, "model": default_model(report)}
     settings = [
-        place_text(spec) if key == "layer" else f"{key} {setting(spec[key])}"
+        place_text(spec) if key == "layer" else f"{key} {_in_heading(spec, key)}"
         for key in keys
         if key != without and is_in_heading(spec, key)
     ]
@@ -428,6 +428,11 @@ def is_sampled(spec: Mapping[str, Any]) -> bool:
     """Whether the seed matters: of a trained model on a text that was given, it does not."""
     is_trained = "allow_download" in spec and spec.get("projection") is None
     return not is_trained or any(spec.get(key) not in (None, False) for key in SAMPLED)
+
+
+def _in_heading(spec: Mapping[str, Any], key: str) -> str:
+    """The value of a setting; a command is whole, it is no path."""
+    return plain_text(spec[key]) if key == "program" else setting(spec[key])
 
 
 def setting(value: Any) -> str:

@@ -116,6 +116,13 @@ def test_the_suffix_names_the_form(tmp_path: Path, suffix: str) -> None:
     assert ended.stderr.decode() == f"run.{suffix}: {HEARD}\n" and (tmp_path / f"run.{suffix}").stat().st_size
 
 
+def test_a_page_names_the_command_whole(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = f"{sys.executable} program.py --input data/a.csv"
+    record(tmp_path, command.split(), "-o", "run.html")
+    assert f"program {command}, calls 1" in (tmp_path / "run.html").read_text()
+
+
 def test_calls_modules_heads_and_tokens_are_passed_on(tmp_path: Path) -> None:
     (tmp_path / "tokens.txt").write_text("the\ncat\nsat\non\nit\n")
     program = f"""{PROGRAM}call()
@@ -420,6 +427,30 @@ def test_runs_are_there_while_the_program_runs(tmp_path: Path) -> None:
         time.sleep(0.1)
     running.kill()
     running.communicate()
+
+
+def test_threads_and_forks_keep_each_of_their_runs(tmp_path: Path) -> None:
+    program = f"""{MODEL}
+from threading import Thread
+import os, sys
+torch.set_num_threads(1)
+other = nn.MultiheadAttention(12, 3, batch_first=True).eval()
+call()
+threads = [Thread(target=lambda: [call() for _ in range(25)]) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+x = torch.randn(1, 4, 12)
+other(x, x, x)
+if os.fork() == 0:
+    other(x, x, x)  # of another process, where it is the same layer
+    sys.exit(0)
+os.wait()
+"""
+    assert record(tmp_path, program, "-o", "run.db").returncode == 0
+    layers = [{layer for layer, _ in heads} for heads in runs_of(tmp_path / "run.db").values()]
+    assert layers.count({0, 1}) == 101 and layers.count({2}) == 2 and len(layers) == 103
 
 
 def test_processes_and_ranks_keep_their_runs_in_one_store(tmp_path: Path) -> None:

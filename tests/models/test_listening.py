@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
+from attncli.core.row_tiles import GivenWeights
 from attncli.models.listening import HeardCall, Listener
 
 CLOSE = 1e-5
@@ -540,6 +541,22 @@ def test_rows_that_some_heads_do_not_see_are_said() -> None:
         scaled_dot_product_attention(x, x, x, attn_mask=mask)
     (note,) = listener.notes()
     assert "hides every key of a row from some heads alone" in note
+
+
+def test_by_hand_such_rows_are_heard_as_weights() -> None:
+    seen = torch.ones(1, 2, 12, 12, dtype=torch.bool)
+    seen[0, 1, 7] = False
+    heard: list[HeardCall] = []
+    x = torch.randn(1, 2, 12, 4)
+    with Listener(heard.append).listening():
+        scores = (x @ x.mT).masked_fill(~seen, -torch.inf)
+        weights = scores.softmax(dim=-1).nan_to_num(0.0)
+        _ = weights @ x
+    (call,) = heard
+    kept = call.attention if call.weights is None else GivenWeights(call.weights, seen[:, 0])
+    given = attend(kept, Wanted(weights=True)).weights
+    assert given is not None and isinstance(call.attention, GivenWeights)
+    torch.testing.assert_close(given.nan_to_num(0.0), weights)
 
 
 @pytest.mark.parametrize("axes", [(1, 2), (2, 1), (1, 1)])
