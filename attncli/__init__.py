@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         generate,
         head_edges,
         layers,
+        pairs,
         relations,
         retrieving_heads,
         score_parts,
@@ -64,6 +65,7 @@ __all__ = [
     "layers",
     "layers_of",
     "open_model",
+    "pairs",
     "read_picture",
     "read_probe",
     "read_text",
@@ -83,8 +85,8 @@ _OF_MODELS = {
     **dict.fromkeys(
         (
             *("ablate", "answer_sources", "cache", "cache_policies", "compositions", "examples", "generate"),
-            *("head_edges", "layers", "relations", "retrieving_heads", "score_parts", "survey"),
-            *("survey_texts", "text_differences", "why"),
+            *("head_edges", "layers", "pairs", "relations", "retrieving_heads", "score_parts"),
+            *("survey", "survey_texts", "text_differences", "why"),
         ),
         "library",
     ),

@@ -23,6 +23,7 @@ from attncli.arguments import (
     Budgets,
     Count,
     FilePath,
+    Folds,
     HeadArgument,
     HeadsArgument,
     HeadsWithoutStack,
@@ -57,6 +58,7 @@ from attncli.core.names import (
     PATTERNS,
     ROW_STATISTICS,
     USUAL_BUDGETS,
+    PairMethod,
     RemovalMethod,
     SourceMethod,
     WholeRows,
@@ -74,6 +76,7 @@ from attncli.models.model_arguments import (
     TextOrPrompt,
     TextOrReading,
     TextsOrFile,
+    TextsWithPairs,
 )
 from attncli.models.predicted import (
     Judged,
@@ -107,6 +110,7 @@ from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
+from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
@@ -323,13 +327,55 @@ def relations(
 
     UserError for a file that is no such file, and for a model of two stacks; see `HeadRelations`.
     """
-    from attncli.measure.relations import SentenceFile, sentences_of
     from attncli.measure.relations import relations as relations_of
+    from attncli.measure.relations import sentences_of
+    from attncli.models.known_pairs import SentenceFile
 
     with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
         many = sentences_of(file, pretrained, truncate=truncate, progress=progress)
         result = relations_of(pretrained, many, ablate=head_names(ablate))
     return replace(result, notes=(*many.notes(), *result.notes))
+
+
+@checked
+def pairs(
+    model: Model,
+    texts: TextsWithPairs,
+    *,
+    apart: Count = 0,
+    symmetric: bool | None = None,
+    apc: bool | None = None,
+    method: PairMethod = "heads",
+    folds: Folds | None = None,
+    seed: Seed = 0,
+    truncate: bool = False,
+    ablate: HeadsArgument = (),
+    progress: Callable[[float], None] | None = None,
+) -> HeadsOnPairs:
+    """Which heads look from one position of known pairs to the other, tested on texts that were held out.
+
+    `texts` is a file (JSON Lines, CSV, aligned lines, CoNLL-U), or mappings with text, pairs as [[0, 3]] and,
+    optionally, unit (word, token or character), context, id and group. Positions nearer than `apart` do not
+    count. `symmetric` adds the weights of both directions, `apc` takes their average product correction: both
+    by default with the `method` logistic, an L1 logistic regression over all heads (Rao et al. 2021). The
+    method mean averages the best heads. With `folds` each of so many parts of the texts is held out in turn,
+    otherwise one half, sampled by `seed`. See `HeadsOnPairs`. UserError for a text or a pair that is none.
+    """
+    from attncli.measure.known_pairs import PairReader, known_pairs
+    from attncli.measure.pair_counts import PairOptions
+    from attncli.models.known_pairs import open_pairs
+
+    symmetric = method == "logistic" if symmetric is None else symmetric
+    corrected = method == "logistic" and symmetric if apc is None else apc
+    if corrected and not symmetric:
+        raise UserError("apc: needs symmetric=True: the correction is of pairs without a direction")
+    options = PairOptions(apart=apart, symmetric=symmetric, corrected=corrected)
+    with open_pairs(texts) as file, in_use(model) as pretrained:
+        reader = PairReader(pretrained, options, truncate=truncate)
+        many = ManyTexts(file, reader.read, progress, key="pairs")
+        return known_pairs(
+            pretrained, many, reader, method=method, folds=folds, seed=seed, ablate=head_names(ablate)
+        )
 
 
 @checked

@@ -1,6 +1,6 @@
 """What calls from Python take: a model, texts, a prompt, sources; each as it is, or as something read it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Annotated, Any
 
@@ -76,9 +76,20 @@ def _sources(value: Any) -> Any:
     return texts
 
 
+def _texts_with_pairs(value: Any) -> Any:
+    if isinstance(value, str | PathLike):
+        return file_name(value)
+    texts = listed(value)
+    for text in texts:
+        if not isinstance(text, Mapping):
+            raise ValueError(f'must be mappings as {{"text": "...", "pairs": [[0, 3]]}} (got {shown(text)})')
+    return texts
+
+
 TextOrReading = Annotated[str | Reading, by(_text)]
 OneOrMoreTexts = Annotated[str | Reading | Sequence[str | Reading], by(_one_or_more_texts)]
 TextsOrFile = Annotated[str | PathLike[str] | Iterable[str] | ManyTexts[TextLine], by(_texts)]
+TextsWithPairs = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_texts_with_pairs)]
 TextOrPrompt = Annotated[str | Prompt, by(_text_or_prompt)]
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(_sources)]

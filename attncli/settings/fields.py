@@ -473,7 +473,7 @@ class ExplainRowSpec(ExplainSpec):
 
 
 ALTERNATIVES = (
-    ("sentence", "file", "texts", "relations", "num_tokens"),
+    ("sentence", "file", "texts", "relations", "pairs", "num_tokens"),
     ("context", "context_file", "num_context_tokens"),
 )
 """The settings that give one text, or another one: a flag of a group replaces what a file gives of it."""
@@ -632,7 +632,7 @@ def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySp
 
 def with_maps(spec_class: type[Spec], given: Mapping[str, Given], reason: str) -> dict[str, Given]:
     """The settings with which a survey keeps what each head looks at, because it is drawn."""
-    if spec_class.drawn_maps is not None and not {"statistic", "texts", "relations"} & given.keys():
+    if spec_class.drawn_maps is not None and not {"statistic", "texts", "relations", "pairs"} & given.keys():
         return {"maps": Given(spec_class.drawn_maps, reason), **given}
     return dict(given)
 
