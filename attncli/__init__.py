@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from attncli.measure.own_tensors import attention_statistics
     from attncli.models.loading import open_model
     from attncli.models.picture_reading import read_picture
-    from attncli.models.pretrained import read_probe, read_text, words_of_characters
+    from attncli.models.pretrained import read_probe, read_text
+    from attncli.models.words import words_of_characters
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
     from attncli.runs.watching import Watch
@@ -95,7 +96,7 @@ _OF_MODELS = {
     "read_picture": "models.picture_reading",
     "read_probe": "models.pretrained",
     "read_text": "models.pretrained",
-    "words_of_characters": "models.pretrained",
+    "words_of_characters": "models.words",
 }
 """These need the packages of the extra `models`."""
 _MODULES = {

@@ -77,6 +77,7 @@ from attncli.models.model_arguments import (
     TextOrReading,
     TextsOrFile,
     TextsWithPairs,
+    several_texts,
 )
 from attncli.models.predicted import (
     Judged,
@@ -89,10 +90,10 @@ from attncli.models.predicted import (
 from attncli.models.pretrained import (
     Pretrained,
     Reading,
+    TextOrIds,
     check_made_for,
     read_text,
     reader_of,
-    words_of_characters,
 )
 from attncli.models.prompts import read_prompt
 from attncli.models.source_texts import (
@@ -103,7 +104,8 @@ from attncli.models.source_texts import (
     split_text,
     with_documents,
 )
-from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
+from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
+from attncli.models.words import words_of_characters
 from attncli.models.writing import Decoding
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
@@ -125,10 +127,10 @@ StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
 NamedPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
 
 
-def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
-    if isinstance(text, str):
-        return read_text(model, text, key=key)
-    return check_made_for(model, text, key)
+def _read(model: Pretrained, text: TextOrIds | Reading, key: str = "text") -> Reading:
+    if isinstance(text, Reading):
+        return check_made_for(model, text, key)
+    return read_text(model, text, key=key)
 
 
 @checked
@@ -251,7 +253,7 @@ def _many(
         if isinstance(texts, str | PathLike):
             file = opened.enter_context(TextFile(fspath(texts)))
         else:
-            file = ListedTexts([*texts])
+            file = ListedTexts([text_or_ids(text) for text in texts])
         pretrained = opened.enter_context(in_use(model))
         yield pretrained, ManyTexts(file, read)
 
@@ -408,8 +410,7 @@ def ablate(
     from attncli.measure.ablate import ablated
 
     generator = torch.Generator().manual_seed(seed)
-    texts = [text] if isinstance(text, str | Reading) else text
-    others = [other] if isinstance(other, str | Reading) else other
+    texts, others = several_texts(text), None if other is None else several_texts(other)
     names, later = head_names(heads), None if into is None else head_name(into)
     are_pairs = all(isinstance(prompt, Predicted) and prompt.other is not None for prompt in texts)
     num_others = len(texts) if are_pairs else None if others is None else len(others)
@@ -503,9 +504,11 @@ def cache_policies(
         )
 
 
-def _judged(model: Pretrained, text: str | Reading, needle: str | None, every: int | None = None) -> Judged:
-    if isinstance(text, str):
-        return read_judged(model, text, needle=needle, every=every)
+def _judged(
+    model: Pretrained, text: TextOrIds | Reading, needle: str | None, every: int | None = None
+) -> Judged:
+    if not isinstance(text, Reading):
+        return read_judged(model, text_or_ids(text), needle=needle, every=every)
     if needle is not None:
         raise UserError("needle: needs the text itself, which says where it stands")
     if isinstance(text, Judged):

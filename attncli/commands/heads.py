@@ -261,7 +261,7 @@ def report_of_text(
     survey, tensors = ranked(spec, survey)
     if run.rollout:
         tensors |= {"rollout": named(run.rollout[text], "query", "key", mask=run.rollout_mask(text))}
-    spelling = None if spec.words else pretrained.token_spelling
+    spelling = pretrained.spelling_of(reading.text)
     tokens, context = reading.text.tokens, () if reading.context is None else reading.context.tokens
     if run.looks:
         looks = run.looks[text]

@@ -77,10 +77,11 @@ class PairReader:
             )
         texts = []
         for text in (line.text, line.context) if line.context is not None else (line.text,):
-            if paired.unit == "character" and (model.has_decoder or not model.tokenizer.is_fast):
-                raise UserError(
-                    f"unit: the characters of tokens are not known for {model.name}: give words or tokens"
-                )
+            if paired.unit == "character" and model.has_decoder:
+                raise UserError(f"unit: characters are not for {model.name}, which has a decoder: give words")
+            if paired.unit != "token" and not model.tokenizer.is_fast:
+                message = "does not say where its tokens stand in the text: give pairs of tokens"
+                raise UserError(f"unit: the tokenizer of {model.name} {message}")
             read = model.read(
                 text,
                 "pairs",

@@ -44,6 +44,8 @@ TOKENIZER_FILES = (
 )
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 """Either says what becomes of a picture before a model reads it."""
+IDS_INSTEAD = 'give token ids in place of a text: lines of JSON as {"ids": [12, 7, 13]} by `texts` or `file`'
+"""What a model without a tokenizer takes."""
 ADAPTER = "adapter_config.json"
 VIRTUAL_TOKENS = (
     "its adapter puts learned vectors before a text (prompt or prefix tuning), which attn does not read: "
@@ -70,6 +72,8 @@ MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
 """What a byte of a file may become (four weights of float32), and what tables of positions may take."""
 MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
 """What a tensor of a file may become, and what a model may make beside these."""
+MOST_REASON = 300
+"""Characters of another program's error that a line repeats."""
 READ_FIRST_BYTES = 2**28
 """Of a model's numbers as they are computed with, up to which all are read before the first is used."""
 GGUF = ".gguf"
@@ -216,7 +220,7 @@ def panics_in_one_line() -> Iterator[None]:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise UserError, in one line, for a folder without a model or tokenizer, or with damaged files."""
+    """Raise UserError, in one line, for a folder without a model, or with damaged files."""
     try:
         files = sorted(folder.iterdir())
     except OSError as error:
@@ -252,8 +256,6 @@ def check_model_folder(folder: Path) -> None:
     _check_adapter(folder)
     if folder / TOKENIZER in files:
         check_tokenizer_file(folder / TOKENIZER)
-    if not has_tokenizer(folder) and not any(folder / name in files for name in PROCESSOR_FILES):
-        raise UserError(f"model: {folder}: has no tokenizer: tokenizer.json is missing")
 
 
 def check_tokenizer_file(path: Path) -> None:
@@ -265,6 +267,12 @@ def check_tokenizer_file(path: Path) -> None:
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder has a tokenizer's files: a model of pictures alone needs no tokenizer."""
     return any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern))
+
+
+def refuse_without_tokenizer(folder: Path) -> None:
+    """Raise UserError for a folder of a model that reads text and has no tokenizer's files."""
+    if not has_tokenizer(folder) and not any((folder / name).is_file() for name in PROCESSOR_FILES):
+        raise UserError(f"model: {folder.name} has no tokenizer ({TOKENIZER} is missing): {IDS_INSTEAD}")
 
 
 def _check_adapter(folder: Path) -> None:

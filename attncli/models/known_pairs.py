@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 
 from attncli.errors import UserError
 from attncli.files import LINE_BYTES, MEBIBYTE
-from attncli.models.text_files import LineFile, TextLine
+from attncli.models.text_files import LineFile, TextLine, TokenIds
 
 if TYPE_CHECKING:
     from conllu import Token
@@ -108,15 +108,19 @@ class KnownPairsFile(LineFile):
         record = _record(data)
         if record is None:
             self.fields(number, data, ("text",), ())  # says what is wrong
-        assert record is not None
+            raise AssertionError("it is a record")
         missing = object()
-        pairs, unit = record.pop("pairs", missing), record.pop("unit", None)
+        # An empty cell of a CSV file is not there.
+        pairs, unit = record.pop("pairs", "" if self.is_csv else missing), record.pop("unit", None)
         line = self._line(number, json.dumps(record).encode())
         if pairs is missing:
             raise UserError(f'{where}: pairs: must be given, as "pairs": [[0, 3], [1, 2]]')
         if unit not in (None, "", *UNITS):
             raise UserError(f"{where}: unit: must be {', '.join(UNITS)} (got {unit!r:.60})")
-        return paired(line, pairs, unit or None, where, self)
+        usual: Unit = "token" if isinstance(line.text, TokenIds) else "word"
+        if isinstance(line.text, TokenIds) and unit in UNITS and unit != usual:
+            raise UserError(f"{where}: unit: token ids have no {unit}s: leave it out")
+        return paired(line, pairs, unit or usual, where, self)
 
     def _line(self, number: int, data: bytes) -> TextLine:
         fields = self.fields(number, data, ("text", "context"), ("id", "group"))
@@ -173,19 +177,18 @@ def _plain(value: object) -> object:
     raise TypeError(f"must be text, numbers and lists of them (got {type(value).__name__})")
 
 
-def paired(line: TextLine, pairs: object, unit: Unit | None, where: str, file: KnownPairsFile) -> PairedText:
-    """A text with its pairs, of words where no unit is given. Raises UserError for what is no pair.
+def paired(line: TextLine, pairs: object, unit: Unit, where: str, file: KnownPairsFile) -> PairedText:
+    """A text with its pairs. Raises UserError for what is no pair.
 
     All texts of a file have one unit.
     """
-    known = unit or "word"
-    file.unit = file.unit or known
-    if known != file.unit:
-        raise UserError(f"{where}: unit: must be the same in every text: {file.unit} (got {known})")
+    file.unit = file.unit or unit
+    if unit != file.unit:
+        raise UserError(f"{where}: unit: must be the same in every text: {file.unit} (got {unit})")
     listed = _written_pairs(pairs, where) if isinstance(pairs, str) else pairs
     if not isinstance(listed, Sequence):
         raise UserError(f"{where}: pairs: must be a list as [[0, 3], [1, 2]] (got {pairs!r:.60})")
-    return PairedText(line, tuple(_pair(each, where) for each in listed), known)
+    return PairedText(line, tuple(_pair(each, where) for each in listed), unit)
 
 
 def _record(data: bytes) -> dict[str, Any] | None:

@@ -47,11 +47,6 @@ def empty_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"")
 
 
-def no_tokenizer(folder: Path) -> None:
-    for path in folder.glob("tokenizer*"):
-        path.unlink()
-
-
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
@@ -154,7 +149,6 @@ BROKEN: dict[Callable[[Path], None], str] = {
     cut_off: "is cut off",
     not_safetensors: "is not a safetensors file",
     empty_weights: "is not a safetensors file, or is cut off",
-    no_tokenizer: "has no tokenizer: tokenizer.json is missing",
     many_digits: "config.json: is not valid JSON: Exceeds the limit (4300 digits)",
     deep_config: "config.json: is nested too deeply",
     text_offsets: "is not a safetensors file: its header is damaged",
