@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         generate,
         head_edges,
         layers,
+        pair_table,
         pairs,
         relations,
         retrieving_heads,
@@ -66,6 +67,7 @@ __all__ = [
     "layers",
     "layers_of",
     "open_model",
+    "pair_table",
     "pairs",
     "read_picture",
     "read_probe",
@@ -86,7 +88,7 @@ _OF_MODELS = {
     **dict.fromkeys(
         (
             *("ablate", "answer_sources", "cache", "cache_policies", "compositions", "examples", "generate"),
-            *("head_edges", "layers", "pairs", "relations", "retrieving_heads", "score_parts"),
+            *("head_edges", "layers", "pair_table", "pairs", "relations", "retrieving_heads", "score_parts"),
             *("survey", "survey_texts", "text_differences", "why"),
         ),
         "library",

@@ -110,9 +110,10 @@ from attncli.models.writing import Decoding
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
+from attncli.records.columns import Records
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
-from attncli.records.known_pairs import HeadsOnPairs
+from attncli.records.known_pairs import HeadsOnPairs, ScoresOfPositions
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
@@ -121,6 +122,9 @@ from attncli.records.writings import WrittenText
 
 if TYPE_CHECKING:
     from attncli.measure.heads import HeadOptions
+    from attncli.measure.known_pairs import PairReader
+    from attncli.measure.pair_counts import PairOptions
+    from attncli.models.known_pairs import PairedText
 
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
 StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
@@ -363,21 +367,63 @@ def pairs(
     method mean averages the best heads. With `folds` each of so many parts of the texts is held out in turn,
     otherwise one half, sampled by `seed`. See `HeadsOnPairs`. UserError for a text or a pair that is none.
     """
-    from attncli.measure.known_pairs import PairReader, known_pairs
+    from attncli.measure.known_pairs import known_pairs
+
+    is_symmetric = method == "logistic" if symmetric is None else symmetric
+    is_corrected = method == "logistic" and is_symmetric if apc is None else apc
+    options = _pair_options(apart, symmetric=is_symmetric, apc=is_corrected)
+    with _with_pairs(model, texts, options, truncate, progress) as (reader, many):
+        return known_pairs(
+            reader.pretrained, many, reader, method=method, folds=folds, seed=seed, ablate=head_names(ablate)
+        )
+
+
+def _pair_options(apart: int, *, symmetric: bool, apc: bool) -> "PairOptions":
     from attncli.measure.pair_counts import PairOptions
+
+    if apc and not symmetric:
+        raise UserError("apc: needs `symmetric`: the correction is of pairs without a direction")
+    return PairOptions(apart=apart, symmetric=symmetric, corrected=apc)
+
+
+@contextmanager
+def _with_pairs(
+    model: Model,
+    texts: TextsWithPairs,
+    options: "PairOptions",
+    truncate: bool,
+    progress: Callable[[float], None] | None = None,
+) -> "Iterator[tuple[PairReader, ManyTexts[PairedText]]]":
+    """What reads texts with pairs, and these, while the model is in use."""
+    from attncli.measure.known_pairs import PairReader
     from attncli.models.known_pairs import open_pairs
 
-    symmetric = method == "logistic" if symmetric is None else symmetric
-    corrected = method == "logistic" and symmetric if apc is None else apc
-    if corrected and not symmetric:
-        raise UserError("apc: needs symmetric=True: the correction is of pairs without a direction")
-    options = PairOptions(apart=apart, symmetric=symmetric, corrected=corrected)
     with open_pairs(texts) as file, in_use(model) as pretrained:
         reader = PairReader(pretrained, options, truncate=truncate)
-        many = ManyTexts(file, reader.read, progress, key="pairs")
-        return known_pairs(
-            pretrained, many, reader, method=method, folds=folds, seed=seed, ablate=head_names(ablate)
-        )
+        yield reader, ManyTexts(file, reader.read, progress, key="pairs")
+
+
+@checked
+def pair_table(
+    model: Model,
+    texts: TextsWithPairs,
+    *,
+    apart: Count = 0,
+    symmetric: bool = False,
+    apc: bool = False,
+    truncate: bool = False,
+    ablate: HeadsArgument = (),
+) -> Records[ScoresOfPositions]:
+    """The scores of every head at each two positions of texts with pairs, to fit a model of one's own to.
+
+    A row for each two positions that count, with the weight of their pair, 0 for none. The arguments are
+    those of `pairs`, whose method logistic is fitted to such a table.
+    """
+    from attncli.measure.known_pairs import scores_of_positions
+
+    options = _pair_options(apart, symmetric=symmetric, apc=apc)
+    with _with_pairs(model, texts, options, truncate) as (reader, many):
+        return scores_of_positions(reader, many, ablate=head_names(ablate))
 
 
 @checked

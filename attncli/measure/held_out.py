@@ -92,6 +92,16 @@ class PairTable:
         self.splits = self._splits(folds, seed)
 
     @cached_property
+    def every(self) -> Bool[Tensor, " text"]:
+        """All texts."""
+        return torch.ones(len(self.lines), dtype=torch.bool)
+
+    @property
+    def tried(self) -> list[Split]:
+        """The splits; without any all texts are chosen on, and none is held out."""
+        return self.splits or [Split(self.every, ~self.every)]
+
+    @cached_property
     def tested(self) -> Bool[Tensor, " text"]:
         """The texts that are held out at some time."""
         tested = torch.zeros(len(self.lines), dtype=torch.bool)
@@ -184,13 +194,9 @@ def chosen(
     `sums_of` gives the sums S of a choice and their divisors N, text by text. Without a split all texts are
     those that it is chosen on.
     """
-    every = torch.ones(len(table.lines), dtype=torch.bool)
-    splits = table.splits or [Split(every, ~every)]
+    splits = table.tried
     picks = tuple(choose(split) for split in splits)
-    held_sums, held_divisors = (
-        torch.zeros(len(every), dtype=torch.float64),
-        torch.zeros(len(every), dtype=torch.float64),
-    )
+    held_sums, held_divisors = torch.zeros(2, len(table.lines), dtype=torch.float64)
     shares = []
     for split, pick in zip(splits, picks, strict=True):
         sums, divisors = sums_of(pick)

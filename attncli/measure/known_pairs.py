@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -43,6 +44,7 @@ from attncli.records.known_pairs import (
     HeadOnMeasure,
     HeadOnPairs,
     HeadsOnPairs,
+    ScoresOfPositions,
 )
 from attncli.records.values import NamedTensor
 
@@ -214,6 +216,24 @@ class PairFeatures:
         """The texts in the order of the file, each with the scores of its cells, row by row."""
         return [(pairs, scores) for _, pairs, scores in sorted(self._texts, key=lambda each: each[0])]
 
+    def table(self, totals: PairTotals) -> Records[ScoresOfPositions]:
+        """A row for each two positions, with a column for each head and direction."""
+        parts = sorted(self._texts, key=lambda each: each[0])
+        places = [pairs.cells[0].nonzero() for _, pairs, _ in parts]
+        scores = torch.cat([scores for _, _, scores in parts]).double().numpy()
+        named = [
+            f"{place.layer}:{place.head}" + " backward" * (direction == "backward")
+            for direction in totals.directions
+            for place in totals.heads
+        ]
+        return ScoresOfPositions.table(
+            text=np.repeat([line for line, *_ in parts], [len(each) for each in places]),
+            first=torch.cat(places)[:, 0].numpy(),
+            second=torch.cat(places)[:, 1].numpy(),
+            weight=torch.cat([pairs.known[pairs.cells] for _, pairs, _ in parts]).double().numpy(),
+            **{name: scores[:, number] for number, name in enumerate(named)},
+        )
+
     def fit(self, texts: Bool[Tensor, " text"], seed: int) -> "PairRegression":
         """The regression of some of the texts."""
         parts = [part for part, is_chosen in zip(self.in_order(), texts.tolist(), strict=True) if is_chosen]
@@ -233,6 +253,16 @@ class PairFeatures:
         return torch.stack(found)
 
 
+def scores_of_positions(
+    reader: PairReader, many: ManyTexts[PairedText], *, ablate: Sequence[str] = ()
+) -> Records[ScoresOfPositions]:
+    """The scores of every head at each two positions that count: what regressions are fitted to."""
+    totals, features = PairTotals(), PairFeatures()
+    run = PairRun(reader, many, ablate=ablate)
+    run.go(lambda texts, pairs: CountingTaker(texts, pairs, totals, features))
+    return features.table(totals)
+
+
 BYTES_PER_SCORE = 24
 """In float32, joined, and in the float64 of scikit-learn."""
 PENALTY = 0.15
@@ -245,6 +275,10 @@ class PairRegression:
 
     coefficients: Float[Tensor, " map"]
     intercept: float
+
+    def record(self) -> FittedRegression:
+        """What a result has of it beside its coefficients."""
+        return FittedRegression.single(intercept=self.intercept, c=PENALTY)
 
     def probabilities(self, scores: Float[Tensor, "*cell map"]) -> Float[Tensor, "*cell"]:
         """The probability that two positions are a pair, from the scores of all heads."""
@@ -315,6 +349,7 @@ class ExampleTaker(BatchTaker):
         """Nothing follows."""
 
 
+NO_HEAD_NOTE = "The regression gives every head the weight 0: it tells no more than chance."
 MEAN_SIZES = (1, 2, 4, 8, 16)
 """How many of the best heads are averaged, as far as there are so many."""
 LONGEST_EXAMPLE = 40
@@ -343,21 +378,19 @@ def known_pairs(
     run = PairRun(reader, many, ablate=ablate)
     run.go(lambda texts, pairs: CountingTaker(texts, pairs, totals, features))
     table = PairTable(totals, folds, seed)
-    left_out = reader.left_out.table()
-    best = [_best_head(table, measure) for measure in range(len(MEASURES))]
+    left_out, notes = reader.left_out.table(), (*many.notes(), *run.notes)
+    best = [best_head(table, measure) for measure in range(len(MEASURES))]
     combined: list[Row] = []
-    regression = None
-    if features is not None:
-        combined, regression = _regression(table, features, best, seed)
-    elif method == "mean":
-        combined = _means(table, reader, many, best, ablate)
+    regression = probability = None
     strongest, line = best[reader.options.primary], _example_line(table)
     example = example_of_head(reader, many, line, strongest.place, strongest.direction, ablate=ablate)
-    probability = None
-    if features is not None and regression is not None:
+    if features is not None:
+        combined, regression = _regression(table, features, best, seed)
         probability = example.turned(features.probabilities(regression, line))
+        notes += (NO_HEAD_NOTE,) * (not combined)
+    elif method == "mean":
+        combined = _means(table, reader, many, best, ablate)
     matrices = example.matrices(probability)
-    every = torch.ones(len(table.lines), dtype=torch.bool)
     return HeadsOnPairs(
         best=BestNumbers.single(**{each.measure: each.choice.held_out for each in best}),
         num_texts=len(table.lines),
@@ -367,9 +400,7 @@ def known_pairs(
         measures=BestOnPairs.rows(each.row() for each in best),
         combined=CombinedHeads.rows(combined),
         coefficients=_coefficients(table, regression),
-        regression=None
-        if regression is None
-        else FittedRegression.single(intercept=regression.intercept, c=PENALTY),
+        regression=None if regression is None else regression.record(),
         left_out=left_out,
         example=example.rows,
         tokens=example.tokens,
@@ -379,9 +410,9 @@ def known_pairs(
         probability=matrices.get("probability"),
         pairs=matrices["pairs"],
         unit=reader.unit,
-        heads=_heads(table, table.shares(table.sums, every)),
-        intervals=_intervals(table, every),
-        notes=(*many.notes(), *run.notes),
+        heads=_heads(table),
+        intervals=_intervals(table),
+        notes=notes,
     )
 
 
@@ -407,7 +438,7 @@ class BestHead(NamedTuple):
         }
 
 
-def _best_head(table: PairTable, measure: int) -> BestHead:
+def best_head(table: PairTable, measure: int) -> BestHead:
     """The best head by a measure, tested on the texts that were held out."""
     num_heads = len(table.heads)
 
@@ -434,7 +465,7 @@ def _baselines(table: PairTable, measure: int, direction: int, head: int) -> Row
         lambda split: table.best_offset(measure, split.choosing),
         lambda pick: (table.sums_of_offset(pick, measure), divisors),
     )
-    texts = table.tested if table.splits else torch.ones_like(table.tested)
+    texts = table.tested if table.splits else table.every
     chance = float(table.chance[texts, direction, head, measure].sum() / divisors[texts].sum())
     share = offset.held_out if table.splits else offset.choosing
     return {"offset": offset.most_often, "offset_share": share, "chance": chance}
@@ -451,8 +482,7 @@ def _means(
     primary = reader.options.primary
     num_heads, num_maps = len(table.heads), len(table.heads) * len(table.directions)
     sizes = [size for size in MEAN_SIZES if size <= num_maps]
-    every = torch.ones(len(table.lines), dtype=torch.bool)
-    splits = table.splits or [Split(every, ~every)]
+    splits = table.tried
     orders = []
     for split in splits:
         shares = table.shares(table.sums, split.choosing)[..., primary].nan_to_num(-1.0).flatten()
@@ -488,12 +518,13 @@ def _regression(
     table: PairTable, features: PairFeatures, best: Sequence[BestHead], seed: int
 ) -> tuple[list[Row], PairRegression]:
     """A regression for each split, tested on what was held out; of several splits that of all texts."""
-    every = torch.ones(len(table.lines), dtype=torch.bool)
-    splits = table.splits or [Split(every, ~every)]
+    splits = table.tried
     fitted = [features.fit(split.choosing, seed) for split in splits]
     sums = torch.stack([features.shares(each) for each in fitted])
-    final = fitted[0] if len(fitted) == 1 else features.fit(every, seed)
+    final = fitted[0] if len(fitted) == 1 else features.fit(table.every, seed)
     rows: list[Row] = []
+    if any(not each.coefficients.any() for each in fitted):
+        return rows, final
     for measure, name in enumerate(MEASURES[:MASS]):
         of_measure, divisors = sums[..., measure], table.divisors[:, 0, measure]
         parts = [(of_split, divisors) for of_split in of_measure]
@@ -520,8 +551,9 @@ def _coefficients(table: PairTable, regression: PairRegression | None) -> Record
     return HeadCoefficient.rows(rows).sorted(lambda row: -abs(row.coefficient))
 
 
-def _heads(table: PairTable, shares: Float[Tensor, "direction head measure"]) -> Records[HeadOnPairs]:
+def _heads(table: PairTable) -> Records[HeadOnPairs]:
     """Every head, with each measure over all texts."""
+    shares = table.shares(table.sums, table.every)
     named = {
         f"{measure}.{direction}": shares[at, :, number].tolist()
         for number, measure in enumerate(MEASURES)
@@ -531,13 +563,13 @@ def _heads(table: PairTable, shares: Float[Tensor, "direction head measure"]) ->
     return HeadOnPairs.table(**{name: [place[name] for place in places] for name in places[0]}, **named)
 
 
-def _intervals(table: PairTable, every: Bool[Tensor, " text"]) -> Records[HeadOnMeasure]:
+def _intervals(table: PairTable) -> Records[HeadOnMeasure]:
     """Each head in each direction by each measure: over all texts, on both sides of a split, by chance."""
     trials = table.trials.sum(dim=0)[:, None]
     divisors = table.divisors[:, :, None]
     lower, upper = clustered_interval(table.sums, divisors, table.groups, trials)
-    columns = {"mean": table.shares(table.sums, every), "lower": lower, "upper": upper}
-    columns["chance"] = table.shares(table.chance, every)
+    columns = {"mean": table.shares(table.sums, table.every), "lower": lower, "upper": upper}
+    columns["chance"] = table.shares(table.chance, table.every)
     if len(table.splits) == 1:
         (split,) = table.splits
         columns["choosing"] = table.shares(table.sums, split.choosing)

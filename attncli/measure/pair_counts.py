@@ -50,8 +50,8 @@ class PairOptions:
 
 
 def most_looked_at(
-    weights: Float[Tensor, "*batch query key"], among: Bool[Tensor, "*#batch query key"]
-) -> Int[Tensor, "*batch query"]:
+    weights: Float[Tensor, "*row key"], among: Bool[Tensor, "*#row key"]
+) -> Int[Tensor, "*row"]:
     """argmax over keys of the weights among these; -1 where no weight there is above 0."""
     left = weights.masked_fill(~among, 0.0)
     largest = left.amax(dim=-1, keepdim=True)
@@ -224,9 +224,12 @@ class BatchOfPairs:
         hits.index_add_(0, self.texts, hit.masked_fill(looked_at == NOBODY, 0.0).double())
         cells = self.cells.flatten(1)
         most = int(self.num_ranked.max())
-        strongest = scores.flatten(2).masked_fill(~cells[:, None], -torch.inf).topk(most, dim=-1).indices
+        strongest = scores.flatten(2).masked_fill(~cells[:, None], -torch.inf).topk(most, dim=-1)
         known = (self.known.flatten(1) * cells)[:, None].expand(-1, num_maps, -1)
-        total = known.gather(2, strongest).double().cumsum(dim=-1)
+        known = known.gather(2, strongest.indices)
+        if not self.options.corrected:  # what nothing looks at is not chosen
+            known = known * (strongest.values > 0)
+        total = known.double().cumsum(dim=-1)
         precision = total.gather(2, (self.num_ranked - 1)[:, None].expand(-1, num_maps, -1))
         return torch.cat([hits.unsqueeze(-1), precision / self.num_ranked[:, None]], dim=-1)
 

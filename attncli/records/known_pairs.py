@@ -100,6 +100,19 @@ class FittedRegression(Record):
     c: float
 
 
+class ScoresOfPositions(Record, others=float):
+    """Two positions of a text: the weight of their pair, 0 for none, and behind it the score of each head.
+
+    Heads are called 5:11, in the backward direction 5:11 backward. `text` is the number of its line;
+    positions are those of the tokens or words of its reading.
+    """
+
+    text: int
+    first: int
+    second: int
+    weight: float
+
+
 class ExampleOfPair(Record):
     """A position of the example that has a pair: what it should find, and what the best head finds most.
 
