@@ -358,7 +358,7 @@ def test_a_regression_is_that_of_scikit_learn_on_the_same_table() -> None:
     for line in {*lines[~chosen].tolist()}:
         rows = lines == line
         order = np.argsort(-theirs.predict_proba(scores[rows])[:, 1], kind="stable")
-        precisions.append(is_pair[rows][order[: len(sentences[line - 1])]].mean())
+        precisions.append(is_pair[rows][order[: len(sentences[int(line) - 1])]].mean())
     (row,) = (row for row in result.combined if row.measure == "precision")
     assert row.held_out == pytest.approx(float(np.mean(precisions)), abs=1e-6)
 
