@@ -331,8 +331,12 @@ class Spec(BaseModel):
 
     def unreported_keys(self) -> frozenset[str]:
         """The settings that a report leaves out: the unused ones, and those of off_keys that are off."""
-        off_keys = (key for base in type(self).__mro__ for key in vars(base).get("off_keys", ()))
-        return self.unused_keys() | {key for key in off_keys if not self.given(key)}
+        return self.unused_keys() | {key for key in self.all_off_keys() if not self.given(key)}
+
+    @classmethod
+    def all_off_keys(cls) -> frozenset[str]:
+        """The `off_keys` of the class and of those that it extends."""
+        return frozenset(key for base in cls.__mro__ for key in vars(base).get("off_keys", ()))
 
     def text_sources(self) -> tuple[TextSource, ...]:
         """The text that the experiment reads, and maybe a context."""

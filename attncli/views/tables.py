@@ -142,7 +142,7 @@ def _is_new(step: str, report: Report) -> bool:
             break
     if value and report.spec.get(key) not in (None, [], default):
         return False
-    if key in spec.off_keys and key not in report.spec:
+    if key in spec.all_off_keys() and key not in report.spec:
         return True
     return key in report.spec and setting(report.spec[key]) != (value or "true")
 
