@@ -1,7 +1,7 @@
 """Choosing on some texts, testing on others: splits that keep groups together, what each of them chose."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -42,22 +42,18 @@ class PairTotals:
         self,
         batch: BatchOfPairs,
         texts: Sequence[PairedText],
-        layers: Mapping[tuple[str, int], Float[Tensor, "text direction head number"]],
+        heads: list[HeadPlace],
+        numbers: Float[Tensor, "text direction head number"],
     ) -> None:
         """Add texts that ran together."""
-        self.directions = batch.directions
-        self.heads = [
-            HeadPlace(stack, layer, head)
-            for (stack, layer), numbers in layers.items()
-            for head in range(numbers.shape[2])
-        ]
+        self.directions, self.heads = batch.directions, heads
         self.lines += [text.line.line for text in texts]
         # A text without a group is one of its own.
         self.groups += [
             f"group {text.line.group}" if text.line.group else f"text {text.line.line}" for text in texts
         ]
         self.counts += batch.counts()
-        self.sums.append(torch.cat([*layers.values()], dim=2))
+        self.sums.append(numbers)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Which heads look from one position of known pairs to the other, tested on texts that were held out."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.core.names import PairMethod
+from attncli.core.row_tiles import side_by_side
 from attncli.core.summaries import clustered_interval
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.heads import refuse_merged
@@ -26,12 +27,13 @@ from attncli.measure.pair_counts import (
     LeftOut,
     PairOptions,
     cells_of,
+    merging_of,
 )
 from attncli.measure.removal import AblatedHeads
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.known_pairs import PairedText
-from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import Pretrained, Reading, attention_between_words
+from attncli.models.layers import CapturedLayer, DeferredLayers
+from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
 from attncli.records.known_pairs import (
@@ -56,20 +58,22 @@ class PairReader:
         self.pretrained, self.options, self.truncate = pretrained, options, truncate
         self.left_out = LeftOut()
         self.unit = ""
-        self._cells: dict[int, CellsOfText] = {}
+        self._read: dict[int, tuple[CellsOfText, Reading]] = {}
 
     def read(self, paired: PairedText) -> Reading:
-        """A text as the model reads it. Raises UserError for one without a pair that counts."""
+        """A text as the model reads it, in tokens. Raises UserError for one without a pair that counts."""
         self.unit = paired.unit
-        reading = self._read(paired)
+        reading = self.reading(paired)
         cells = cells_of(paired, reading, self.pretrained, self.options, self.left_out)
         if not cells.known.any():
             raise UserError("pairs: has no pair that counts")
-        self._cells[paired.line.line] = cells
-        return reading
+        self._read[paired.line.line] = cells, reading
+        # Texts of as many tokens run together, of however many words.
+        context = None if reading.context is None else replace(reading.context, words=None)
+        return Reading(replace(reading.text, words=None), context)
 
-    def _read(self, paired: PairedText) -> Reading:
-        """The text; with a decoder its context goes to the encoder."""
+    def reading(self, paired: PairedText) -> Reading:
+        """A text with its words; with a decoder its context goes to the encoder."""
         model, line = self.pretrained, paired.line
         if line.context is not None and not model.has_decoder:
             raise UserError(f"context: {model.name} has no decoder: it reads one text")
@@ -94,28 +98,22 @@ class PairReader:
             texts.append(read)
         reading = Reading(texts[0]) if len(texts) == 1 else Reading(model.shifted_right(texts[0]), texts[1])
         if paired.unit == "word":
-            refuse_merged(reading.in_words(), model, "shorter texts")
+            refuse_merged(reading, model, "shorter texts")
         return reading
 
-    def batch(self, texts: Sequence[PairedText], readings: Sequence[Reading]) -> BatchOfPairs:
-        """Texts that run together."""
-        cells = [self._cells.pop(text.line.line) for text in texts]
-        return BatchOfPairs(cells, self.options, is_cross=readings[0].context is not None)
-
-    def weights(
-        self, layer: CapturedLayer, readings: Sequence[Reading]
-    ) -> Float[Tensor, "text head query key"]:
-        """The weights of a layer between the tokens or words of texts that run together."""
-        if self.unit == "word":
-            return attention_between_words(layer, readings).weights.cpu()
-        return layer.weights().float().cpu()
+    def batch(self, texts: Sequence[PairedText]) -> BatchOfPairs:
+        """Texts that run together, once each has been read."""
+        cells, readings = zip(*(self._read.pop(text.line.line) for text in texts), strict=True)
+        merging = merging_of(readings) if self.unit == "word" else None
+        is_cross = readings[0].context is not None
+        return BatchOfPairs(cells, self.options, is_cross=is_cross, merging=merging)
 
 
 class BatchTaker:
-    """Takes the weights of each layer of texts that run together, and then what follows from all of them."""
+    """Takes the weights of the layers of texts that run together, and then what follows from all of them."""
 
-    def take(self, layer: CapturedLayer, weights: Float[Tensor, "text head query key"]) -> None:
-        """Take a layer."""
+    def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
+        """Take the weights of some heads."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -143,7 +141,7 @@ class PairRun:
             takers = []
             for batch in batches:
                 texts, readings = [text for text, _ in batch], [reading for _, reading in batch]
-                pairs = self.reader.batch(texts, readings)
+                pairs = self.reader.batch(texts)
                 takers.append((pairs, readings, begin(texts, pairs)))
             for way in in_step(model, [partial(self.capture, *taker) for taker in takers]):
                 self.notes |= dict.fromkeys(way.notes())
@@ -154,13 +152,22 @@ class PairRun:
         """Run the model on texts of equal counts."""
         pretrained = self.reader.pretrained
 
-        def take(layer: CapturedLayer) -> None:
-            if pairs.is_cross == (layer.kind == "cross"):
-                taker.take(layer, self.reader.weights(layer, readings))
+        def measure(layers: Sequence[CapturedLayer]) -> None:
+            if pairs.is_cross == (layers[0].kind == "cross"):
+                places = [
+                    HeadPlace(layer.stack_name, layer.layer, head)
+                    for layer in layers
+                    for head in range(layer.attention.shape[1])
+                ]
+                together = side_by_side([layer.attention for layer in layers])
+                weights = replace(layers[0], attention=together).weights().float().cpu()
+                taker.take(places, pairs.between_positions(weights))
 
+        later = DeferredLayers(measure)
         with ExitStack() as hooks:
-            ablated = AblatedHeads(self.ablate, pretrained, take, hooks)
+            ablated = AblatedHeads(self.ablate, pretrained, later.take, hooks)
             way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+        later.finish()
         ablated.check_all_found()
         return way
 
@@ -176,19 +183,22 @@ class CountingTaker(BatchTaker):
         features: "PairFeatures | None",
     ) -> None:
         self.texts, self.pairs, self.totals, self.features = texts, pairs, totals, features
-        self._numbers: dict[tuple[str, int], Tensor] = {}
-        self._scores: dict[tuple[str, int], Tensor] = {}
+        self._places: list[HeadPlace] = []
+        self._numbers: list[Tensor] = []
+        self._scores: list[Tensor] = []
 
-    def take(self, layer: CapturedLayer, weights: Float[Tensor, "text head query key"]) -> None:
-        place = layer.stack_name, layer.layer
-        self._numbers[place] = self.pairs.numbers(weights)
+    def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
+        self._places += places
+        self._numbers.append(self.pairs.numbers(weights))
         if self.features is not None:
-            self._scores[place] = torch.stack(self.pairs.scores(weights), dim=1)
+            self._scores.append(torch.stack(self.pairs.scores(weights), dim=1))
 
     def end(self) -> None:
-        self.totals.add(self.pairs, self.texts, dict(sorted(self._numbers.items())))
+        order = sorted(range(len(self._places)), key=self._places.__getitem__)
+        places = [self._places[number] for number in order]
+        self.totals.add(self.pairs, self.texts, places, torch.cat(self._numbers, dim=2)[:, :, order])
         if self.features is not None:
-            self.features.add(self.texts, self.pairs, dict(sorted(self._scores.items())))
+            self.features.add(self.texts, self.pairs, torch.cat(self._scores, dim=2)[:, :, order])
 
 
 class PairFeatures:
@@ -202,10 +212,10 @@ class PairFeatures:
         self,
         texts: Sequence[PairedText],
         pairs: BatchOfPairs,
-        layers: Mapping[tuple[str, int], Float[Tensor, "text direction head query key"]],
+        of_heads: Float[Tensor, "text direction head query key"],
     ) -> None:
         """Add texts that ran together. Raises UserError where all scores do not fit into memory."""
-        scores = torch.cat([*layers.values()], dim=2).flatten(1, 2)
+        scores = of_heads.flatten(1, 2)
         self._bytes += int(pairs.cells.sum()) * scores.shape[1] * BYTES_PER_SCORE
         refuse_bytes("pairs", self._bytes, "fewer or shorter texts")
         for number, text in enumerate(texts):
@@ -318,15 +328,16 @@ class MeanTaker(BatchTaker):
         num_texts, num_queries, num_keys = pairs.known.shape
         self._sums = torch.zeros(num_texts, len(orders) * len(sizes), num_queries, num_keys)
 
-    def take(self, layer: CapturedLayer, weights: Float[Tensor, "text head query key"]) -> None:
-        scores = self.pairs.scores(weights)
+    def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
+        scores, numbers = self.pairs.scores(weights), {place: number for number, place in enumerate(places)}
         for split, order in enumerate(self.orders):
             for rank, (direction, place) in enumerate(order):
-                if (place.stack, place.layer) != (layer.stack_name, layer.layer):
+                if place not in numbers:
                     continue
+                of_head = scores[direction][:, numbers[place]]
                 for number, size in enumerate(self.sizes):
                     if rank < size:
-                        self._sums[:, split * len(self.sizes) + number] += scores[direction][:, place.head]
+                        self._sums[:, split * len(self.sizes) + number] += of_head
 
     def end(self) -> None:
         shares = self.pairs.shares(self._sums)
@@ -341,9 +352,10 @@ class ExampleTaker(BatchTaker):
         self.place = place
         self.weights = torch.empty(0)
 
-    def take(self, layer: CapturedLayer, weights: Float[Tensor, "text head query key"]) -> None:
-        if (layer.stack_name, layer.layer) == (self.place.stack, self.place.layer):
-            self.weights = weights[:, self.place.head : self.place.head + 1].clone()
+    def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
+        if self.place in places:
+            number = places.index(self.place)
+            self.weights = weights[:, number : number + 1].clone()
 
     def end(self) -> None:
         """Nothing follows."""
@@ -604,7 +616,7 @@ class ExampleOfHead(NamedTuple):
     pairs: BatchOfPairs
     direction: str
 
-    def turned(self, matrix: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
+    def turned(self, matrix: Tensor) -> Tensor:
         """A matrix of pairs as the head looks: turned where the second position looks at the first."""
         return matrix.mT if self.direction == "backward" else matrix
 
@@ -641,12 +653,12 @@ def example_of_head(
     paired = next(text for number, text in many.file.numbered() if number == line)
     again = PairReader(reader.pretrained, reader.options, truncate=reader.truncate)
     reading = again.read(paired)
-    pairs, taker = again.batch([paired], [reading]), ExampleTaker(place)
+    pairs, taker = again.batch([paired]), ExampleTaker(place)
     PairRun(again, many, ablate=ablate).capture(pairs, [reading], taker)
     number = pairs.directions.index(direction)
     scores = pairs.scores(taker.weights)[number]
     looked_at = pairs.looked_at(scores)[:, 0].tolist()
-    words = reading.in_words()
+    words = again.reading(paired).in_words()
     tokens = words.text.tokens
     context = () if words.context is None else words.context.tokens
     rows = [

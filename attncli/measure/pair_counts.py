@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attncli.core.formulas import average_product_correction
 from attncli.models.known_pairs import KnownPair, PairedText
@@ -175,11 +176,57 @@ def cells_of(
     return CellsOfText(known, allowed, real_queries, real_keys)
 
 
+class Merging(NamedTuple):
+    """Which tokens form which words, of texts with as many words as the longest has."""
+
+    queries: Float[Tensor, "text query token"]
+    keys: Float[Tensor, "text key_token key"]
+
+
+def merging_of(readings: Sequence[Reading]) -> Merging:
+    """The mean over the tokens of a word, for queries, and their sum, for keys."""
+    queries = _tokens_of_words([reading.text for reading in readings])
+    contexts = [reading.context for reading in readings if reading.context is not None]
+    keys = _tokens_of_words(contexts) if contexts else queries
+    return Merging(queries / queries.sum(dim=2, keepdim=True).clamp(min=1), keys.mT.contiguous())
+
+
+def _tokens_of_words(texts: Sequence[ModelText]) -> Float[Tensor, "text word token"]:
+    """1 where a token belongs to a word."""
+    words = [text.words for text in texts if text.words is not None]
+    belongs = torch.zeros(len(words), max(len(each.texts) for each in words), len(words[0].of_token))
+    for number, each in enumerate(words):
+        belongs[number, each.of_token, range(len(each.of_token))] = 1
+    return belongs
+
+
+def padded(texts: Sequence[CellsOfText]) -> list[CellsOfText]:
+    """Texts of as many positions, those beyond a text not to be counted."""
+    num_queries, num_keys = (max(text.known.shape[axis] for text in texts) for axis in (0, 1))
+    if all(text.known.shape == (num_queries, num_keys) for text in texts):
+        return [*texts]
+    bigger = []
+    for text in texts:
+        more = num_queries - text.known.shape[0], num_keys - text.known.shape[1]
+        known, allowed = (pad(each, (0, more[1], 0, more[0])) for each in (text.known, text.allowed))
+        real = pad(text.real_queries, (0, more[0])), pad(text.real_keys, (0, more[1]))
+        bigger.append(CellsOfText(known, allowed, *real))
+    return bigger
+
+
 class BatchOfPairs:
     """Texts that run together, and what the heads of a layer find of their pairs."""
 
-    def __init__(self, texts: Sequence[CellsOfText], options: PairOptions, *, is_cross: bool) -> None:
-        self.options, self.is_cross = options, is_cross
+    def __init__(
+        self,
+        texts: Sequence[CellsOfText],
+        options: PairOptions,
+        *,
+        is_cross: bool,
+        merging: Merging | None = None,
+    ) -> None:
+        self.options, self.is_cross, self._merging = options, is_cross, merging
+        texts = padded(texts)
         self.directions = ("forward",) if is_cross else options.directions
         self.known = torch.stack([each.known for each in texts])
         self.allowed = torch.stack([each.allowed for each in texts])
@@ -195,6 +242,18 @@ class BatchOfPairs:
             dim=1,
         )
         self.texts, self.queries = (self.known > 0).any(dim=2).nonzero().unbind(dim=1)
+
+    def between_positions(
+        self, weights: Float[Tensor, "text head token key_token"]
+    ) -> Float[Tensor, "text head query key"]:
+        """Weights between tokens as those between the words of each text, where positions are words.
+
+        W_ab = mean over the tokens i of word a of the sum over the tokens j of word b of p_ij: Clark et al.
+        2019 (1906.04341), section 4.1.
+        """
+        if self._merging is None:
+            return weights
+        return self._merging.queries[:, None] @ weights @ self._merging.keys[:, None]
 
     def scores(
         self, weights: Float[Tensor, "text head query key"]
