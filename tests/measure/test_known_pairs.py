@@ -11,7 +11,14 @@ import pytest
 import torch
 from scipy.stats import binomtest, t
 from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
-from transformers import AutoModel, EsmConfig, EsmForMaskedLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    EsmConfig,
+    EsmForMaskedLM,
+    PreTrainedTokenizerFast,
+)
 
 import attncli
 from attncli.core.formulas import average_product_correction
@@ -584,3 +591,60 @@ def save_pairs(folder: Path) -> Path:
     file = folder / "pairs.jsonl"
     file.write_text("\n".join(map(json.dumps, TEXTS)))
     return file
+
+
+def planted(length: int, layer: int, head: int) -> BertModel:
+    """A random BERT, one head of which looks from position i to position length - 1 - i."""
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=9,
+        hidden_size=3 * length,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=32,
+        max_position_embeddings=length,
+        attn_implementation="eager",
+    )
+    model = BertModel(config, add_pooling_layer=False).eval()
+    attention = model.encoder.layer[layer].attention.self
+    part = slice(head * length, (head + 1) * length)
+    with torch.no_grad():
+        model.embeddings.position_embeddings.weight[:, :length] = 2 * torch.eye(length)
+        for projection, turned in ((attention.query, True), (attention.key, False)):
+            assert isinstance(projection, torch.nn.Linear)
+            projection.weight[part] = 0
+            eye = torch.eye(length)
+            projection.weight[part, :length] = eye.flip(0) if turned else eye
+    return model
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 2), (1, 1)])
+def test_planted_contacts_name_their_head(layer: int, head: int) -> None:
+    """The stem of a hairpin: residue i touches residue 16 - i."""
+    length, apart = 17, 6
+    stem = [[i, length - 1 - i] for i in range(5)]
+    generator = np.random.default_rng(2)
+    texts = [
+        {"ids": generator.integers(1, 9, length).tolist(), "pairs": stem, "group": n // 3} for n in range(12)
+    ]
+    model = planted(length, layer, head)
+    result = attncli.pairs(attncli.open_model(model, None), texts, symmetric=True, apc=True, apart=apart)
+    for row in result.measures:
+        if row.measure != "precision":  # L is more than there are pairs: others may have found them, too
+            assert (row.layer, row.head, row.held_out > row.chance) == (layer, head, True), row.measure
+    assert result.num_groups == 4
+    precisions = []
+    for text in texts:
+        with torch.no_grad():
+            attentions = model(torch.tensor([text["ids"]]), output_attentions=True).attentions
+        weights = attentions[layer][0, head].double().numpy()
+        scores = corrected(weights + weights.T)
+        rows, columns = np.triu_indices(length, apart)
+        order = np.argsort(-scores[rows, columns])[: length // 2]
+        precisions.append(np.mean([[rows[n], columns[n]] in stem for n in order]))
+    (row,) = (
+        row
+        for row in result.intervals
+        if (row.layer, row.head, row.measure) == (layer, head, "precision_half")
+    )
+    assert row.mean == pytest.approx(float(np.mean(precisions)), abs=1e-9) and row.mean == 5 / 8
