@@ -180,7 +180,7 @@ STEPS: Mapping[str, Callable[[_Program, Any], None]] = {
     "GLOBAL": lambda program, name: _push(program, _Named(name)),
     "STACK_GLOBAL": lambda program, _: program.name(),
     "BINPERSID": lambda program, _: _push(program, _storage(*program.last(1))),
-    "REDUCE": lambda program, _: program.make(),
+    **dict.fromkeys(("REDUCE", "NEWOBJ"), lambda program, _: program.make()),
     "BUILD": lambda program, _: program.add_attributes(),
 }
 """What each step of a pickle does here."""
@@ -257,6 +257,8 @@ def _pickled_tensors(path: Path, state: tuple[int, int]) -> Mapping[str, TensorI
             file.seek(0)
             if start == LFS:
                 raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
+            if start[8:9] == b"{":
+                raise _Refused("is a safetensors file by another name: call it model.safetensors")
             is_zip = start.startswith(LOCAL_SIGNATURE)
             described, places = _read_zip(file) if is_zip else _read_legacy(file, state[0])
         return _tensors(described, places, state[0])
@@ -350,8 +352,10 @@ def _tensors(described: Any, places: Places, size: int) -> dict[str, TensorInFil
         begin, length = places[storage.key]
         count = prod(shape)
         last = offset + sum((axis - 1) * stride for axis, stride in zip(shape, strides, strict=True))
-        if count and (last >= storage.num_numbers or count > storage.num_numbers):
+        if count and last >= storage.num_numbers:
             raise ValueError("beyond its storage")
+        if count > storage.num_numbers:
+            raise _Refused(f"has {name:.100}, which repeats fewer numbers (expand): save it .contiguous()")
         if storage.num_numbers * storage.size > length or begin + length > size:
             raise EOFError
         num_bytes += count * storage.size
@@ -361,7 +365,9 @@ def _tensors(described: Any, places: Places, size: int) -> dict[str, TensorInFil
             for length, stride, expected in zip(shape, strides, in_order, strict=True)
         )
         more = None if is_in_order else strides
-        tensors[name] = TensorInFile(storage.kind, shape, begin + offset * storage.size, more)
+        tensors[name] = TensorInFile(
+            storage.kind, shape, begin + (offset * storage.size if count else 0), more
+        )
     if not tensors:
         raise _Refused(f"holds no tensor: {SAVE_STATE_DICT}")
     if num_bytes > MOST_SHARED * size:

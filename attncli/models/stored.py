@@ -257,6 +257,8 @@ class Stored(Tensor):
             return args[0]
         if isinstance(args[0], Stored) and (func in SETTERS or CHANGES.fullmatch(func.__name__)):
             raise TypeError("a weight that stays in its file cannot be changed")
+        if func in (torch.equal, Tensor.equal):  # transformers compares tied weights before it ties them
+            return _are_equal(*args)
         use = next(weight.use for weight in _tensors_in([args, named]) if isinstance(weight, Stored))
         if use.is_loading:
             return _deferred(func, args, named, use)
@@ -302,6 +304,12 @@ def _describes(func: Any) -> bool:
 
 def _again(weight: Stored) -> Stored:
     return Stored.of(weight.source, weight.use)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Whether two weights have the same numbers: those of one place are not read."""
+    is_one_place = isinstance(a, Stored) and isinstance(b, Stored) and a.source == b.source
+    return is_one_place or torch.equal(_numbers_of(a), _numbers_of(b))
 
 
 def _numbers_of(part: Any) -> Any:
