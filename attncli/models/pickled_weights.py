@@ -13,12 +13,12 @@ from functools import lru_cache
 from io import BytesIO
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from attncli.errors import UserError
 from attncli.files import open_file
-from attncli.models.weight_headers import LARGEST_FILE, LARGEST_HEADER, LFS, TensorInFile
+from attncli.models.weight_headers import LARGEST_FILE, LFS, TensorInFile
 
 KINDS = {
     "DoubleStorage": ("F64", 8),
@@ -35,6 +35,8 @@ KINDS = {
 """What safetensors call the types of torch's storages, and the bytes of a number."""
 MOST_STEPS = 5_000_000
 """Of a pickle: some forty make a tensor."""
+MOST_HEADER, MOST_NAME = 2**25, 2**16
+"""Bytes of a pickle, or of the list of a zip file's parts, which become objects of twenty times as many."""
 MOST_SHARED = 16
 """How many bytes of tensors a byte of a file may become: tied weights share theirs."""
 LOCAL_HEADER, LOCAL_SIGNATURE = struct.Struct("<4s22xHH"), b"PK\x03\x04"
@@ -217,17 +219,17 @@ def _made(makes: Any, arguments: Any) -> Any:
     raise ValueError("no tensor")
 
 
-class _Header:
-    """The beginning of a file, of which no more is read than a header may be long."""
+class _Bounded:
+    """A file up to `end`, of which no read takes more than a header may be long."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, end: int) -> None:
+        self._file, self._end = file, end
+        self.tell, self.seek, self.seekable = file.tell, file.seek, file.seekable
 
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def read(self, count: int) -> bytes:
-        if self._file.tell() + count > LARGEST_HEADER:
+    def read(self, count: int = -1) -> bytes:
+        left = self._end - self.tell()
+        count = left if count < 0 else count
+        if count > min(left, MOST_HEADER):
             raise ValueError("too long")
         return self._file.read(count)
 
@@ -235,7 +237,6 @@ class _Header:
         return self._file.readline(MOST_NAME)
 
 
-MOST_NAME = 2**16
 Places = Mapping[str, tuple[int, int]]
 """The first byte of each storage, and how many there are."""
 
@@ -260,7 +261,7 @@ def _pickled_tensors(path: Path, state: tuple[int, int]) -> Mapping[str, TensorI
             if start[8:9] == b"{":
                 raise _Refused("is a safetensors file by another name: call it model.safetensors")
             is_zip = start.startswith(LOCAL_SIGNATURE)
-            described, places = _read_zip(file) if is_zip else _read_legacy(file, state[0])
+            described, places = (_read_zip if is_zip else _read_legacy)(file, state[0])
         return _tensors(described, places, state[0])
     except _Refused as error:
         raise UserError(f"model: {path}: {error}") from None
@@ -274,9 +275,9 @@ def _pickled_tensors(path: Path, state: tuple[int, int]) -> Mapping[str, TensorI
         raise UserError(f"model: {path}: {wrong}: {SAVE_STATE_DICT}") from None
 
 
-def _read_zip(file: BinaryIO) -> tuple[Any, Places]:
+def _read_zip(file: BinaryIO, size: int) -> tuple[Any, Places]:
     """What the pickle of a zip file describes, and where its storages are."""
-    with ZipFile(file) as archive:
+    with ZipFile(cast(BinaryIO, _Bounded(file, size))) as archive:
         parts = {part.filename: part for part in archive.infolist()}
         if len(parts) < len(archive.infolist()):
             raise ValueError("two parts of one name")
@@ -287,7 +288,7 @@ def _read_zip(file: BinaryIO) -> tuple[Any, Places]:
             raise _Refused(f"is a TorchScript archive, which holds code: {instead}, writes its weights")
         if any(part.compress_type for part in parts.values()):
             raise _Refused(f"has compressed parts: {SAVE_STATE_DICT}")
-        if parts[pickle].file_size > LARGEST_HEADER:
+        if parts[pickle].file_size > MOST_HEADER:
             raise ValueError("too long")
         order = parts.get(f"{folder}byteorder")
         if order is not None and archive.read(order)[:16] == b"big":
@@ -310,7 +311,7 @@ def _place(file: BinaryIO, part: ZipInfo) -> tuple[int, int]:
 
 def _read_legacy(file: BinaryIO, size: int) -> tuple[Any, Places]:
     """What the pickles of a file from before torch 1.6 describe, and where its storages are."""
-    header = _Header(file)
+    header = _Bounded(file, min(size, MOST_HEADER))
     if _Program(header).read() != LEGACY_MAGIC:
         raise ValueError("another file")
     _Program(header).read()  # the version of the format

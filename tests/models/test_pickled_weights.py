@@ -154,7 +154,7 @@ UNREAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tensor": (lambda path: save({"a": 1}, path), "holds no tensor: torch.save(model.state_dict()"),
     "a module": (lambda path: save(nn.Linear(2, 3), path), "holds torch.nn.modules.linear.Linear"),
     "complex": (lambda path: save({"a": torch.ones(2) + 1j}, path), "numbers of type ComplexFloatStorage"),
-    "sparse": (lambda path: save({"a": torch.eye(3).to_sparse()}, path), "holds torch.serialization._get_layout"),
+    "sparse": (lambda path: save({"a": torch.eye(3).to_sparse()}, path), "holds torch.serialization."),
     "expanded": (
         lambda path: save({"mask": torch.ones(1).expand(10**6)}, path),
         "has mask, which repeats fewer numbers (expand): save it .contiguous()",
