@@ -27,7 +27,6 @@ from attncli.files import (
     read_whole,
 )
 from attncli.models.digests import cache_folder, content_digest
-from attncli.models.pickled_weights import pickled_tensors
 from attncli.models.tokenizer_files import check_tokenizer
 from attncli.models.weight_headers import BYTES_A_NUMBER, TensorInFile, gguf_header, safetensors_tensors
 
@@ -364,7 +363,11 @@ def _checked_sizes(path: Path) -> list[int]:
 
 def tensors_in(path: Path) -> dict[str, TensorInFile]:
     """The tensors of a file of weights by name, from its header. Raises UserError for a damaged file."""
-    return (safetensors_tensors if path.suffix == ".safetensors" else pickled_tensors)(path)
+    if path.suffix == ".safetensors":
+        return safetensors_tensors(path)
+    from attncli.models.pickled_weights import pickled_tensors
+
+    return pickled_tensors(path)
 
 
 def num_parameters(model: Path) -> int:
@@ -417,11 +420,8 @@ def pickled_note(folder: Path) -> str | None:
     names = read_config(folder / "config.json").get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     kind = name if isinstance(name, str) and name.isidentifier() else "AutoModel"
-    convert = (
-        f"from transformers import {kind} as M; M.from_pretrained({str(folder)!r}).save_pretrained('FOLDER')"
-    )
-    safer = "safetensors are safer, since other programs may run what is in it"
-    return f'{files[0].name} is pickled; attn runs nothing of it, and {safer}: python -c "{convert}"'
+    converted = f"{kind}.from_pretrained(FOLDER).save_pretrained(FOLDER) writes"
+    return f"{files[0].name} is pickled (nothing in it runs); safetensors are safer, as {converted}"
 
 
 @contextmanager

@@ -252,8 +252,8 @@ def test_the_report_is_that_of_safetensors(tmp_path: Path, kind: str, is_zip: bo
     for load, result in expected.items():
         again = attn([*asked, load])
         assert again.code == result.code == 0 and again.out == result.out
-        note = "model: pytorch_model.bin is pickled; attn runs nothing of it, and safetensors are safer"
-        assert again.err.startswith(note) and "save_pretrained('FOLDER')" in again.err
+        note = "model: pytorch_model.bin is pickled (nothing in it runs); safetensors are safer, as "
+        assert again.err.startswith(note) and "save_pretrained(FOLDER) writes" in again.err
     model = load_pretrained(str(folder), allow_download=False, device="cpu", load="disk").whole
     assert any(isinstance(weight, Stored) for weight in model.parameters())
 
