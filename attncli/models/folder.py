@@ -51,7 +51,7 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 """Either says what becomes of a picture before a model reads it."""
 IDS_INSTEAD = 'give token ids in place of a text: lines of JSON as {"ids": [12, 7, 13]} by `texts` or `file`'
 """What a model without a tokenizer takes."""
-ADAPTER = "adapter_config.json"
+ADAPTER, OF_ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 VIRTUAL_TOKENS = (
     "its adapter puts learned vectors before a text (prompt or prefix tuning), which attn does not read: "
     "give the model without it"
@@ -239,7 +239,7 @@ def check_model_folder(folder: Path) -> None:
         if path.suffix in READ:
             _check_file(path)
     config = read_config(folder / "config.json")
-    weights = [path for path in files if path.suffix == ".safetensors"]
+    weights = [path for path in files if path.suffix == ".safetensors" and path.name != OF_ADAPTER]
     if not weights:
         weights = _pickled_files(folder)
         for path in weights:
@@ -290,10 +290,8 @@ def _check_adapter(folder: Path) -> None:
     if find_spec("peft") is None:
         reason = f"holds an adapter ({ADAPTER}): needs: pip install peft"
         raise UserError(f"model: {folder}: {reason} (without that file the model is shown without it)")
-    if not (folder / "adapter_model.safetensors").is_file():
-        raise UserError(
-            f"model: {folder}: has no weights of its adapter: adapter_model.safetensors is missing"
-        )
+    if not (folder / OF_ADAPTER).is_file():
+        raise UserError(f"model: {folder}: has no weights of its adapter: {OF_ADAPTER} is missing")
     settings = read_json(folder / ADAPTER)
     if isinstance(settings, dict) and settings.get("num_virtual_tokens"):
         raise UserError(f"model: {folder}: {VIRTUAL_TOKENS}")
@@ -391,7 +389,7 @@ def weight_files(model: Path) -> list[Path]:
     if model.is_file() or whole.is_file():
         return [model if model.is_file() else whole]
     # Otherwise shards; Mistral's format may stand beside either.
-    files = [path for path in model.glob("*.safetensors") if path.is_file()]
+    files = [path for path in model.glob("*.safetensors") if path.is_file() and path.name != OF_ADAPTER]
     if not files:
         return _pickled_files(model)
     return [path for path in files if not path.name.startswith("consolidated")]

@@ -420,8 +420,8 @@ def _loaded(
     how = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported in one line
     weights = _weights(auto_class, path, options, use)
     if weights is None:
-        # transformers, too, reads a pickle by torch.load(weights_only=True).
-        is_safe = not path.is_dir() or pickled_note(path) is None
+        # A pickle, which was checked, is read by torch.load(weights_only=True), its adapter from safetensors.
+        is_safe = True if not path.is_dir() or pickled_note(path) is None else None
         where: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {"use_safetensors": is_safe}
         folder = path.parent if path.is_file() else path
         loaded, info = auto_class.from_pretrained(str(folder), **where, **how, **options)

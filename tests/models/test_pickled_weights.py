@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import AutoModel
 
 from attncli.errors import UserError
 from attncli.models import loading, number_sources, stored
@@ -310,6 +311,20 @@ def test_shards_and_other_names(tmp_path: Path, attn: Attn) -> None:
     os.mkfifo(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"pytorch_model.bin: is a pipe, not a file"):
         check_model_folder(folder)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_adapter_counts_beside_pickled_weights(tmp_path: Path, attn: Attn) -> None:
+    peft = pytest.importorskip("peft")
+    folder = save_model(tmp_path / "model", "Llama")
+    asked = ["heads", "--model", str(folder), TEXT, "--format", "json"]
+    without = attn(asked).out
+    settings = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False, r=2)
+    peft.get_peft_model(AutoModel.from_pretrained(folder), settings).save_pretrained(folder)
+    expected = attn(asked).out
+    assert expected != without
+    pickled(folder)
+    assert attn(asked).out == expected
 
 
 def test_a_batch_shares_pickled_weights(tmp_path: Path, attn: Attn) -> None:
