@@ -58,6 +58,7 @@ from attncli.models.folder import (
     no_such_model,
     num_parameters,
     panics_in_one_line,
+    pickled_note,
     read_config,
     transformers_quiet,
 )
@@ -145,6 +146,8 @@ def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
     path = local_model(asked)
     if path is None:
         return asked
+    if tell is not None and path.is_dir() and (note := pickled_note(path)) is not None:
+        tell(f"model: {note}")
     converted = converted_gguf(path) if path.is_file() else None
     if converted is not None and tell is not None:
         size = readable_bytes(sum(file.stat().st_size for file in converted.iterdir()))
@@ -417,7 +420,9 @@ def _loaded(
     how = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported in one line
     weights = _weights(auto_class, path, options, use)
     if weights is None:
-        where: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {"use_safetensors": True}
+        # A pickle, which was checked, is read by torch.load(weights_only=True), its adapter from safetensors.
+        is_safe = True if not path.is_dir() or pickled_note(path) is None else None
+        where: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {"use_safetensors": is_safe}
         folder = path.parent if path.is_file() else path
         loaded, info = auto_class.from_pretrained(str(folder), **where, **how, **options)
     else:

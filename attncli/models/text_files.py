@@ -396,6 +396,7 @@ def is_picture(file: Path) -> bool:
 class TextFile(LineFile):
     """What the setting `texts` names: a text in each line, or JSON Lines or CSV with text, id and group.
 
+    In JSON Lines token ids may stand in place of a text, with labels of them: see TokenIds.
     With `group` only the texts of that group.
     """
 

@@ -234,8 +234,8 @@ class ManyTextsSpec(Spec):
         NotFor(PICTURE, RELATIONS, PAIRS),
     ] = Field(
         None,
-        description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group; "
-        "- reads stdin",
+        description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group "
+        "(in JSON Lines also ids and tokens in place of text); - reads stdin",
     )
     text_group: Annotated[str | None, Requires("texts")] = Field(
         None, description="only the texts of this group"

@@ -143,7 +143,7 @@ BROKEN: dict[Callable[[Path], None], str] = {
     no_config: "is not a model folder: config.json is missing",
     break_config: "config.json: is not valid JSON",
     no_model_type: "config.json: names no model_type",
-    only_pickled: "has only pickled weights (pytorch_model.bin)",
+    only_pickled: "pytorch_model.bin: is a safetensors file by another name: call it model.safetensors",
     no_weights: "has no weights: model.safetensors is missing",
     lfs_pointer: "is a Git LFS pointer, not the weights: run git lfs pull",
     cut_off: "is cut off",

@@ -16,7 +16,8 @@ from attncli.models.loading import load_pretrained
 from attncli.models.pretrained import Pretrained, read_text
 from attncli.models.text_files import TextFile, TokenIds, ids_in_file
 from attncli.records.surveys import HeadSurvey
-from tests.model_folders import save_model
+from tests.conftest import Attn
+from tests.model_folders import save_model, save_writer
 
 IDS = [2, 4, 5, 6, 9, 3]
 """[CLS] the cat walks sat [SEP], for the tokenizer of `save_model`."""
@@ -187,3 +188,115 @@ def test_a_loaded_model_needs_no_tokenizer_for_ids(tmp_path: Path) -> None:
     assert [row["entropy"] for row in report.table("heads")] == [row["entropy"] for row in expected]
     with pytest.raises(UserError, match=r"sentence: ids\[0\]: must be a whole number"):
         attncli.heads(model, tokenizer, {"ids": [-1]})
+
+
+def statistics_of(attn: Attn, *arguments: str) -> Any:
+    result = attn(["heads", *arguments, "--format", "json"])
+    assert result.code == 0, result.err
+    return json.loads(result.out)["statistics"]
+
+
+def test_many_lines_give_what_their_texts_give(tmp_path: Path, attn: Attn) -> None:
+    folder = str(save_model(tmp_path / "model", "BERT"))
+    texts = ["the cat walks sat", "on the street", "it was tired the cat"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = lines_of(tmp_path / "ids.jsonl", *({"ids": tokenizer(text)["input_ids"]} for text in texts))
+    of_texts = lines_of(tmp_path / "texts.jsonl", *({"text": text} for text in texts))
+    asked = ["--model", folder, "--texts"]
+    assert statistics_of(attn, *asked, str(ids)) == statistics_of(attn, *asked, str(of_texts))
+    examples = ["--head", "0:1", "--examples", "1", "--sort", "entropy"]
+    assert statistics_of(attn, *asked, str(ids), *examples) == statistics_of(
+        attn, *asked, str(of_texts), *examples
+    )
+
+
+def test_stores_keep_ids_and_resume(tmp_path: Path, attn: Attn) -> None:
+    folder, store = str(without_tokenizer(tmp_path / "model")), str(tmp_path / "a.db")
+    rows = [{"ids": [2, 4 + i, 5, 6 + i, 3]} for i in range(7)]
+    file = lines_of(tmp_path / "a.jsonl", *rows)
+    asked = ["heads", "--model", folder, "--texts", str(file), "-o", store, "--workers", "2"]
+    assert "7 done now" in attn(asked).err
+    expected = statistics_of(attn, "--model", folder, "--texts", str(file))["heads"]
+    for kept, row in zip(statistics_of(attn, "--store", store)["heads"], expected, strict=True):
+        assert kept.keys() >= {"entropy", "previous_token"}
+        assert kept["entropy"] == pytest.approx(row["entropy"], rel=1e-5)
+    # Other labels, and one more text: what was computed of the same ids with the same labels stays.
+    rows[2]["tokens"] = list("abcde")
+    lines_of(file, *rows, {"ids": [2, 9, 3]})
+    assert "2 done now" in attn(asked).err
+    assert attn(["results", store]).code == 0
+
+
+def test_ids_are_not_the_text_that_reads_like_them(tmp_path: Path, attn: Attn) -> None:
+    folder, store = str(save_model(tmp_path / "model", "BERT")), str(tmp_path / "a.db")
+    (tmp_path / "a.txt").write_text('{"ids": [2, 4, 3]}\n')
+    (tmp_path / "a.jsonl").write_text('{"ids": [2, 4, 3]}\n')
+    for name in ("a.txt", "a.jsonl"):
+        asked = ["heads", "--model", folder, "--texts", str(tmp_path / name), "-o", store]
+        assert "1 done now" in attn(asked).err
+
+
+def test_batches_run_experiments_on_ids(tmp_path: Path, attn: Attn) -> None:
+    folder = without_tokenizer(tmp_path / "model")
+    file = lines_of(tmp_path / "a.jsonl", {"ids": IDS, "tokens": LABELS}, {"ids": [2, 7, 3], "id": "x"})
+    config = tmp_path / "a.yaml"
+    config.write_text(f"experiment: multihead\nmodel: {folder}\nlayer: 1\n")
+    reports = attn(["batch", str(config), "--file", str(file), "--format", "jsonl"]).out.splitlines()
+    assert [json.loads(line)["tokens"] for line in reports] == [LABELS, ["2", "7", "3"]]
+    config.write_text("experiment: self\n")
+    refused = attn(["batch", str(config), "--file", str(file)])
+    assert refused.code == 2
+    assert f"{file}:1: sentence: token ids are for a model: give model, or text" in refused.err
+
+
+def test_what_is_shown_of_labels_is_harmless(tmp_path: Path, attn: Attn) -> None:
+    folder = str(save_model(tmp_path / "model", "GPT-2"))
+    labels = ["[/INST]", "Ġcat", "a\u202eb", "\x1b[31m", "<script>alert(7)", "é"]
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"ids": [4, 5, 6, 7, 8, 9], "tokens": labels}, indent=1))
+    out = attn(["self", "--model", folder, "--file", str(file)]).out
+    assert "\u202e" not in out and "\x1b" not in out and "[/INST]" in out and "Ġcat" in out
+    named = attn(["heads", "--model", folder, "--file", str(file), "--from", "é", "--to", "Ġcat"])
+    assert named.code == 0
+    page = attn(["heads", "--model", folder, "--file", str(file), "--format", "html"]).out
+    assert "alert(7)" in page and "<script>alert(7)" not in page
+
+
+def test_lines_on_ids_say_where_and_what_would_work(tmp_path: Path, attn: Attn) -> None:
+    folder = str(without_tokenizer(tmp_path / "model"))
+    long = [2, *(5 + i % 30 for i in range(600)), 3]
+    file = lines_of(tmp_path / "a.jsonl", {"ids": IDS}, {"ids": [2, 9999, 3]}, {"ids": long})
+    asked = ["heads", "--model", folder, "--texts", str(file)]
+    notes = json.loads(attn([*asked, "--format", "json"]).out)["notes"]
+    first = f"{file}:2: ids[1] must be below 61, the tokens of model (got 9999)"
+    assert f"2 texts are left out: {first}." in notes
+    notes = json.loads(attn([*asked, "--truncate", "--format", "json"]).out)["notes"]
+    assert "1 text is cut to what the model reads." in notes
+    several = attn(["heads", "--model", folder, "--file", str(file)])
+    assert several.err.endswith("holds several lines of token ids: give many texts by --texts\n")
+    for text in ("the cat", None):
+        refused = attn(["heads", "--model", folder, *([] if text is None else [text])])
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith(
+            "--model: model has no tokenizer (tokenizer.json is missing): give token"
+        )
+    assert attn(["self", "--file", str(lines_of(tmp_path / "b.jsonl", {"ids": IDS}))]).err == (
+        "--file: token ids are for a model: give --model, or text\n"
+    )
+
+
+def test_two_texts_of_ids(tmp_path: Path, attn: Attn) -> None:
+    """A decoder's context, and pairs of prompts."""
+    folder = str(save_model(tmp_path / "a", "T5"))
+    file = lines_of(tmp_path / "a.jsonl", {"ids": IDS, "context": {"ids": [2, 7, 8, 3]}})
+    config = tmp_path / "a.yaml"
+    config.write_text(f"experiment: cross\nmodel: {folder}\nlayer: 1\n")
+    (report,) = attn(["batch", str(config), "--file", str(file), "--format", "jsonl"]).out.splitlines()
+    assert json.loads(report)["context_tokens"] == ["[CLS]", "on", "street", "[SEP]"]
+    folder = str(save_writer(tmp_path / "b", "GPT-2"))
+    pairs = lines_of(tmp_path / "pairs.jsonl", {"ids": [4, 5, 6], "other": {"ids": [4, 7, 6]}})
+    asked = ["ablate", "--model", folder, "--texts", str(pairs), "--method", "swap", "--format", "json"]
+    swapped = attn(asked)
+    assert swapped.code == 0, swapped.err
+    lines_of(pairs, {"ids": [4, 5, 6], "other": {"ids": [4, -7, 6]}})
+    assert "pairs.jsonl:1: other: ids[1]: must be a whole number from 0 (got -7)" in attn(asked).err
