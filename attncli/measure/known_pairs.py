@@ -34,7 +34,7 @@ from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.known_pairs import PairedText
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.text_files import ManyTexts
+from attncli.models.text_files import ManyTexts, TokenIds
 from attncli.records.columns import Records
 from attncli.records.known_pairs import (
     BestNumbers,
@@ -75,6 +75,8 @@ class PairReader:
     def reading(self, paired: PairedText) -> Reading:
         """A text with its words; with a decoder its context goes to the encoder."""
         model, line = self.pretrained, paired.line
+        if paired.names:
+            line = line._replace(text=ids_of_names(model, paired.names))
         if line.context is not None and not model.has_decoder:
             raise UserError(f"context: {model.name} has no decoder: it reads one text")
         if line.context is None and model.has_decoder:
@@ -107,6 +109,16 @@ class PairReader:
         merging = merging_of(readings) if self.unit == "word" else None
         is_cross = readings[0].context is not None
         return BatchOfPairs(cells, self.options, is_cross=is_cross, merging=merging)
+
+
+def ids_of_names(pretrained: Pretrained, names: Sequence[str]) -> TokenIds:
+    """The ids of tokens. Raises UserError for one that the vocabulary does not have."""
+    tokenizer = pretrained.tokenizer
+    ids = tokenizer.convert_tokens_to_ids([*names])
+    for place, (name, number) in enumerate(zip(names, ids, strict=True)):
+        if number is None or (number == tokenizer.unk_token_id and name != tokenizer.unk_token):
+            raise UserError(f"tokens[{place}]: {name!r:.60} is not in the vocabulary of {pretrained.name}")
+    return TokenIds.of({"ids": ids, "tokens": [*names]})
 
 
 class BatchTaker:

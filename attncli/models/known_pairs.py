@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
@@ -44,7 +44,8 @@ class KnownPair(NamedTuple):
 class PairedText:
     """A text with its pairs, whose positions are those of a `unit`.
 
-    `of_character` numbers the word of each character where that is not by blanks, as in CoNLL-U.
+    `of_character` numbers the word of each character where that is not by blanks, as in CoNLL-U. `names` are
+    the tokens of the model's vocabulary that stand for the text, where it is given by these.
     """
 
     line: TextLine
@@ -52,6 +53,7 @@ class PairedText:
     unit: Unit
     of_character: Sequence[int] | None = None
     num_words: int = 0
+    names: tuple[str, ...] = ()
 
     def words_of(self, text: str) -> list[int]:
         """The number of the word of each character of the text, or of its context."""
@@ -112,15 +114,17 @@ class KnownPairsFile(LineFile):
         missing = object()
         # An empty cell of a CSV file is not there.
         pairs, unit = record.pop("pairs", "" if self.is_csv else missing), record.pop("unit", None)
+        names = _names(record, where)
         line = self._line(number, json.dumps(record).encode())
         if pairs is missing:
             raise UserError(f'{where}: pairs: must be given, as "pairs": [[0, 3], [1, 2]]')
         if unit not in (None, "", *UNITS):
             raise UserError(f"{where}: unit: must be {', '.join(UNITS)} (got {unit!r:.60})")
-        usual: Unit = "token" if isinstance(line.text, TokenIds) else "word"
-        if isinstance(line.text, TokenIds) and unit in UNITS and unit != usual:
-            raise UserError(f"{where}: unit: token ids have no {unit}s: leave it out")
-        return paired(line, pairs, unit or usual, where, self)
+        has_tokens = bool(names) or isinstance(line.text, TokenIds)
+        usual: Unit = "token" if has_tokens else "word"
+        if has_tokens and unit in UNITS and unit != usual:
+            raise UserError(f"{where}: unit: tokens have no {unit}s: leave it out")
+        return replace(paired(line, pairs, unit or usual, where, self), names=names)
 
     def _line(self, number: int, data: bytes) -> TextLine:
         fields = self.fields(number, data, ("text", "context"), ("id", "group"))
@@ -189,6 +193,20 @@ def paired(line: TextLine, pairs: object, unit: Unit, where: str, file: KnownPai
     if not isinstance(listed, Sequence):
         raise UserError(f"{where}: pairs: must be a list as [[0, 3], [1, 2]] (got {pairs!r:.60})")
     return PairedText(line, tuple(_pair(each, where) for each in listed), unit)
+
+
+def _names(record: dict[str, Any], where: str) -> tuple[str, ...]:
+    """The tokens that stand for a text, where a record has these and neither ids nor a text.
+
+    Their text is put into the record.
+    """
+    if "tokens" not in record or "ids" in record or "text" in record:
+        return ()
+    names = record.pop("tokens")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"{where}: tokens: must be a list of tokens of the vocabulary (got {names!r:.60})")
+    record["text"] = " ".join(names)
+    return tuple(names)
 
 
 def _record(data: bytes) -> dict[str, Any] | None:

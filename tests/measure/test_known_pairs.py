@@ -470,7 +470,12 @@ def test_token_ids_have_positions_of_tokens(tmp_path: Path) -> None:
     text = [{"text": "a b c", "pairs": [[0, 2], [1, 2]]}] * 2
     of_ids, of_text = attncli.pairs(folder, ids), attncli.pairs(folder, text)
     assert of_ids.heads == of_text.heads and of_ids.tokens == ("<", "x", "y", "z", ">")
-    with pytest.raises(UserError, match=r"^texts:1: unit: token ids have no words: leave it out$"):
+    names = [{"tokens": ["[CLS]", "a", "b", "c", "[SEP]"], "pairs": [[1, 3], [2, 3]]}] * 2
+    assert attncli.pairs(folder, names).heads == of_text.heads
+    unknown = [{"tokens": ["a", "hello"], "pairs": [[0, 1]]}]
+    with pytest.raises(UserError, match=r"^texts:1: tokens\[1\]: 'hello' is not in the vocabulary of model$"):
+        attncli.pairs(folder, unknown)
+    with pytest.raises(UserError, match=r"^texts:1: unit: tokens have no words: leave it out$"):
         attncli.pairs(folder, [{**ids[0], "unit": "word"}])
 
 
