@@ -369,10 +369,12 @@ def pairs(
     """
     from attncli.measure.known_pairs import known_pairs
 
-    is_symmetric = method == "logistic" if symmetric is None else symmetric
-    is_corrected = method == "logistic" and is_symmetric if apc is None else apc
-    options = _pair_options(apart, symmetric=is_symmetric, apc=is_corrected)
-    with _with_pairs(model, texts, options, truncate, progress) as (reader, many):
+    with _with_pairs(model, texts, truncate, progress) as (reader, many):
+        # Pairs of a text and its context have a direction.
+        is_usual = method == "logistic" and not reader.pretrained.has_decoder
+        is_symmetric = is_usual if symmetric is None else symmetric
+        is_corrected = method == "logistic" and is_symmetric if apc is None else apc
+        reader.options = _pair_options(apart, symmetric=is_symmetric, apc=is_corrected)
         return known_pairs(
             reader.pretrained, many, reader, method=method, folds=folds, seed=seed, ablate=head_names(ablate)
         )
@@ -390,7 +392,6 @@ def _pair_options(apart: int, *, symmetric: bool, apc: bool) -> "PairOptions":
 def _with_pairs(
     model: Model,
     texts: TextsWithPairs,
-    options: "PairOptions",
     truncate: bool,
     progress: Callable[[float], None] | None = None,
 ) -> "Iterator[tuple[PairReader, ManyTexts[PairedText]]]":
@@ -399,7 +400,7 @@ def _with_pairs(
     from attncli.models.known_pairs import open_pairs
 
     with open_pairs(texts) as file, in_use(model) as pretrained:
-        reader = PairReader(pretrained, options, truncate=truncate)
+        reader = PairReader(pretrained, truncate=truncate)
         yield reader, ManyTexts(file, reader.read, progress, key="pairs")
 
 
@@ -422,7 +423,8 @@ def pair_table(
     from attncli.measure.known_pairs import scores_of_positions
 
     options = _pair_options(apart, symmetric=symmetric, apc=apc)
-    with _with_pairs(model, texts, options, truncate) as (reader, many):
+    with _with_pairs(model, texts, truncate) as (reader, many):
+        reader.options = options
         return scores_of_positions(reader, many, ablate=head_names(ablate))
 
 

@@ -260,7 +260,8 @@ OF_WATCH = (
 """How attn watch of checkpoints was spelled before: still read."""
 EXPECT = option(
     "--expect",
-    'A condition that every head must meet, or exit 1: "max_score < 100"; repeatable.',
+    'A condition that every head must meet, or exit 1: "max_score < 100", of --pairs "best.hit > 0.9"; '
+    "repeatable.",
     "CONDITION",
     kind=list[str],
     group="Input",

@@ -109,6 +109,8 @@ class PairTable:
         """One of two halves, or each of several parts held out in turn; groups stay together."""
         if folds is not None and folds > self.num_groups:
             kind = "groups" if self.num_groups < len(self.lines) else "texts"
+            if self.num_groups < 2:
+                raise UserError(f"folds: needs two {kind} or more (got {self.num_groups})")
             raise UserError(f"folds: must be at most {self.num_groups}, the number of {kind} (got {folds})")
         if self.num_groups < 2:
             return []
@@ -129,23 +131,27 @@ class PairTable:
             total = total[:, None]
         return sums[texts].sum(dim=0) / total
 
+    def num_pairs_of(self, place: int) -> int:
+        """How many pairs of a text count."""
+        return self._counts[place].num_pairs
+
     def num_queries(self, place: int) -> int:
         """How many queries a text has."""
         return self._counts[place].num_queries
 
     def best_offset(self, measure: int, texts: Bool[Tensor, " text"]) -> int:
         """The offset at which a head would reach most on some texts; of equal ones the nearest."""
-        places = texts.nonzero().flatten().tolist()
-        longest = max(self._counts[place].num_queries for place in places)
-        furthest = max(
-            len(each.offsets) - each.num_queries for each in (self._counts[place] for place in places)
-        )
-        totals = torch.zeros(longest + furthest, dtype=torch.float64)
-        for of_text in (self._counts[place] for place in places):
-            beyond, start = of_text.beyond()[measure], longest - of_text.num_queries
+        chosen_on = [self._counts[place] for place in texts.nonzero().flatten().tolist()]
+        first = min(each.first_offset for each in chosen_on)
+        last = max(each.first_offset + len(each.offsets) for each in chosen_on)
+        totals = torch.zeros(last - first, dtype=torch.float64)
+        for of_text in chosen_on:
+            beyond, start = of_text.beyond()[measure], of_text.first_offset - first
             totals += beyond
             totals[start : start + len(of_text.offsets)] += of_text.offsets[:, measure] - beyond
-        offsets = [number + 1 - longest for number in range(len(totals))]
+        offsets = range(first, last)
+        if self.directions == ("symmetric",):  # both signs are the same
+            totals[:-first] = -1.0
         least = float(totals.max()) - TIE
         nearest = [offset for offset, total in zip(offsets, totals.tolist(), strict=True) if total >= least]
         return int(min(nearest, key=abs))

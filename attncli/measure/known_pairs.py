@@ -31,10 +31,11 @@ from attncli.measure.pair_counts import (
 )
 from attncli.measure.removal import AblatedHeads
 from attncli.models.capture import Way, capture, in_step, together
-from attncli.models.known_pairs import PairedText
+from attncli.models.known_pairs import PairedText, words_between_blanks
 from attncli.models.layers import CapturedLayer, DeferredLayers
-from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.text_files import ManyTexts, TokenIds
+from attncli.plain_text import counted
 from attncli.records.columns import Records
 from attncli.records.known_pairs import (
     BestNumbers,
@@ -50,12 +51,19 @@ from attncli.records.known_pairs import (
 )
 from attncli.records.values import NamedTensor
 
+NO_OFFSETS = (
+    'does not say where its tokens stand in the text: give pairs with "unit": "token", counted as the model '
+    "reads them, special tokens and all"
+)
+
 
 class PairReader:
     """Reads texts as a model does, and finds where their pairs stand."""
 
-    def __init__(self, pretrained: Pretrained, options: PairOptions, *, truncate: bool = False) -> None:
-        self.pretrained, self.options, self.truncate = pretrained, options, truncate
+    def __init__(
+        self, pretrained: Pretrained, options: PairOptions | None = None, *, truncate: bool = False
+    ) -> None:
+        self.pretrained, self.options, self.truncate = pretrained, options or PairOptions(), truncate
         self.left_out = LeftOut()
         self.unit = ""
         self._read: dict[int, tuple[CellsOfText, Reading]] = {}
@@ -64,9 +72,11 @@ class PairReader:
         """A text as the model reads it, in tokens. Raises UserError for one without a pair that counts."""
         self.unit = paired.unit
         reading = self.reading(paired)
-        cells = cells_of(paired, reading, self.pretrained, self.options, self.left_out)
+        left_out = LeftOut()
+        cells = cells_of(paired, reading, self.pretrained, self.options, left_out)
         if not cells.known.any():
-            raise UserError("pairs: has no pair that counts")
+            raise UserError(f"pairs: {_why_none_counts(paired, left_out)}")
+        self.left_out.add_all(left_out)
         self._read[paired.line.line] = cells, reading
         # Texts of as many tokens run together, of however many words.
         context = None if reading.context is None else replace(reading.context, words=None)
@@ -77,6 +87,8 @@ class PairReader:
         model, line = self.pretrained, paired.line
         if paired.names:
             line = line._replace(text=ids_of_names(model, paired.names))
+        if line.context is not None and self.options.symmetric:
+            raise UserError("symmetric: pairs of two texts have a direction: leave it out")
         if line.context is not None and not model.has_decoder:
             raise UserError(f"context: {model.name} has no decoder: it reads one text")
         if line.context is None and model.has_decoder:
@@ -87,17 +99,19 @@ class PairReader:
         for text in (line.text, line.context) if line.context is not None else (line.text,):
             if paired.unit == "character" and model.has_decoder:
                 raise UserError(f"unit: characters are not for {model.name}, which has a decoder: give words")
-            if paired.unit != "token" and not model.tokenizer.is_fast:
-                message = "does not say where its tokens stand in the text: give pairs of tokens"
-                raise UserError(f"unit: the tokenizer of {model.name} {message}")
+            is_spelled = paired.unit == "character" and not model.tokenizer.is_fast
+            if paired.unit == "word" and not model.tokenizer.is_fast:
+                raise UserError(f"unit: the tokenizer of {model.name} {NO_OFFSETS}")
             read = model.read(
                 text,
                 "pairs",
                 truncate=self.truncate,
                 words=paired.words_of if paired.unit == "word" else None,
-                with_spans=paired.unit == "character",
+                with_spans=paired.unit == "character" and not is_spelled,
             )
-            texts.append(read)
+            texts.append(
+                replace(read, spans=spans_of_spelling(read, str(text), model)) if is_spelled else read
+            )
         reading = Reading(texts[0]) if len(texts) == 1 else Reading(model.shifted_right(texts[0]), texts[1])
         if paired.unit == "word":
             refuse_merged(reading, model, "shorter texts")
@@ -111,10 +125,43 @@ class PairReader:
         return BatchOfPairs(cells, self.options, is_cross=is_cross, merging=merging)
 
 
+def spans_of_spelling(read: ModelText, text: str, pretrained: Pretrained) -> list[tuple[int, int]]:
+    """The characters of each token of a text that its tokens spell one after another, as amino acids do.
+
+    Raises UserError where they do not: a tokenizer without offsets says no more of them.
+    """
+    roles = pretrained.special_ids - pretrained.unknown_ids
+    spans, place = [], 0
+    for token, number in zip(read.tokens, read.ids.tolist(), strict=True):
+        if number in roles:
+            spans.append((place, place))
+            continue
+        while text[place : place + 1].isspace():
+            place += 1
+        if not text.startswith(token, place):
+            raise UserError(f"unit: the tokenizer of {pretrained.name} {NO_OFFSETS}")
+        spans.append((place, place + len(token)))
+        place += len(token)
+    return spans
+
+
+def _why_none_counts(paired: PairedText, left_out: LeftOut) -> str:
+    """Why a text has no pair that counts."""
+    if not paired.pairs:
+        return "has no pairs"
+    why, first = next(iter(left_out.first.items()))
+    words = words_between_blanks(paired.line.text)
+    is_one_word = paired.unit == "word" and max(words, default=0) == 0
+    hint = '; the text is one word: is "unit": "character" missing?' if is_one_word else ""
+    pair = first.partition(": ")[2]
+    return f"none of its {counted(len(paired.pairs), 'pair')} counts: {pair} is {why}{hint}"
+
+
 def ids_of_names(pretrained: Pretrained, names: Sequence[str]) -> TokenIds:
     """The ids of tokens. Raises UserError for one that the vocabulary does not have."""
     tokenizer = pretrained.tokenizer
     ids = tokenizer.convert_tokens_to_ids([*names])
+    assert isinstance(ids, list), "of a list"
     for place, (name, number) in enumerate(zip(names, ids, strict=True)):
         if number is None or (number == tokenizer.unk_token_id and name != tokenizer.unk_token):
             raise UserError(f"tokens[{place}]: {name!r:.60} is not in the vocabulary of {pretrained.name}")
@@ -241,7 +288,16 @@ class PairFeatures:
     def table(self, totals: PairTotals) -> Records[ScoresOfPositions]:
         """A row for each two positions, with a column for each head and direction."""
         parts = sorted(self._texts, key=lambda each: each[0])
-        places = [pairs.cells[0].nonzero() for _, pairs, _ in parts]
+        places = [pairs.cells[0].nonzero().numpy() for _, pairs, _ in parts]
+        firsts, seconds = (
+            np.concatenate(
+                [
+                    np.array(pairs.positions[0][side])[of_text[:, side]]
+                    for (_, pairs, _), of_text in zip(parts, places, strict=True)
+                ]
+            )
+            for side in (0, 1)
+        )
         scores = torch.cat([scores for _, _, scores in parts]).double().numpy()
         named = [
             f"{place.layer}:{place.head}" + " backward" * (direction == "backward")
@@ -250,8 +306,8 @@ class PairFeatures:
         ]
         return ScoresOfPositions.table(
             text=np.repeat([line for line, *_ in parts], [len(each) for each in places]),
-            first=torch.cat(places)[:, 0].numpy(),
-            second=torch.cat(places)[:, 1].numpy(),
+            first=firsts,
+            second=seconds,
             weight=torch.cat([pairs.known[pairs.cells] for _, pairs, _ in parts]).double().numpy(),
             **{name: scores[:, number] for number, name in enumerate(named)},
         )
@@ -326,7 +382,7 @@ def fitted_regression(
 
 
 class MeanTaker(BatchTaker):
-    """Adds up the scores of the best heads of each split, and counts what the first K of them find."""
+    """Adds up the scores of the best heads in several orders, and counts what the first K of them find."""
 
     def __init__(
         self,
@@ -334,7 +390,7 @@ class MeanTaker(BatchTaker):
         pairs: BatchOfPairs,
         orders: Sequence[Sequence[tuple[int, HeadPlace]]],
         sizes: Sequence[int],
-        totals: "dict[int, Float[Tensor, 'split size measure']]",
+        totals: "dict[int, Float[Tensor, 'order size measure']]",
     ) -> None:
         self.texts, self.pairs, self.orders, self.sizes, self.totals = texts, pairs, orders, sizes, totals
         num_texts, num_queries, num_keys = pairs.known.shape
@@ -342,14 +398,14 @@ class MeanTaker(BatchTaker):
 
     def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
         scores, numbers = self.pairs.scores(weights), {place: number for number, place in enumerate(places)}
-        for split, order in enumerate(self.orders):
+        for start, order in zip(range(0, self._sums.shape[1], len(self.sizes)), self.orders, strict=True):
             for rank, (direction, place) in enumerate(order):
                 if place not in numbers:
                     continue
                 of_head = scores[direction][:, numbers[place]]
                 for number, size in enumerate(self.sizes):
                     if rank < size:
-                        self._sums[:, split * len(self.sizes) + number] += of_head
+                        self._sums[:, start + number] += of_head
 
     def end(self) -> None:
         shares = self.pairs.shares(self._sums)
@@ -376,7 +432,7 @@ class ExampleTaker(BatchTaker):
 NO_HEAD_NOTE = "The regression gives every head the weight 0: it tells no more than chance."
 MEAN_SIZES = (1, 2, 4, 8, 16)
 """How many of the best heads are averaged, as far as there are so many."""
-LONGEST_EXAMPLE = 40
+LONGEST_EXAMPLE, MOST_STRONGEST = 40, 10
 Row = dict[str, str | float | int | None]
 
 
@@ -414,7 +470,7 @@ def known_pairs(
         notes += (NO_HEAD_NOTE,) * (not combined)
     elif method == "mean":
         combined = _means(table, reader, many, best, ablate)
-    matrices = example.matrices(probability)
+    matrices, intervals = example.matrices(probability), _intervals(table)
     return HeadsOnPairs(
         best=BestNumbers.single(**{each.measure: each.choice.held_out for each in best}),
         num_texts=len(table.lines),
@@ -422,6 +478,7 @@ def known_pairs(
         num_pairs=table.num_pairs,
         num_groups=table.num_groups,
         measures=BestOnPairs.rows(each.row() for each in best),
+        strongest=_strongest(intervals, reader.options),
         combined=CombinedHeads.rows(combined),
         coefficients=_coefficients(table, regression),
         regression=None if regression is None else regression.record(),
@@ -435,7 +492,7 @@ def known_pairs(
         pairs=matrices["pairs"],
         unit=reader.unit,
         heads=_heads(table),
-        intervals=_intervals(table),
+        intervals=intervals,
         notes=notes,
     )
 
@@ -503,23 +560,23 @@ def _means(
     ablate: Sequence[str],
 ) -> list[Row]:
     """The mean of the best K heads for each measure, with K chosen as the heads are."""
-    primary = reader.options.primary
     num_heads, num_maps = len(table.heads), len(table.heads) * len(table.directions)
     sizes = [size for size in MEAN_SIZES if size <= num_maps]
-    splits = table.tried
-    orders = []
+    splits, orders = table.tried, []
     for split in splits:
-        shares = table.shares(table.sums, split.choosing)[..., primary].nan_to_num(-1.0).flatten()
-        strongest = shares.argsort(descending=True, stable=True)[: sizes[-1]].tolist()
-        orders.append([(pick // num_heads, table.heads[pick % num_heads]) for pick in strongest])
+        shares = table.shares(table.sums, split.choosing).nan_to_num(-1.0).flatten(0, 1)
+        for of_measure in shares.T[:MASS]:
+            strongest = of_measure.argsort(descending=True, stable=True)[: sizes[-1]].tolist()
+            orders.append([(pick // num_heads, table.heads[pick % num_heads]) for pick in strongest])
     totals: dict[int, Tensor] = {}
     again = PairReader(reader.pretrained, reader.options, truncate=reader.truncate)
     run = PairRun(again, replace(many, read=again.read, num_read=0, num_left_out=0), ablate=ablate)
     run.go(lambda texts, pairs: MeanTaker(texts, pairs, orders, sizes, totals))
     sums = torch.stack([totals[line] for line in table.lines])
+    sums = sums.view(len(sums), len(splits), MASS, len(sizes), -1)
     rows = []
     for measure, name in enumerate(MEASURES[:MASS]):
-        of_measure, divisors = sums[..., measure], table.divisors[:, 0, measure]
+        of_measure, divisors = sums[:, :, measure, :, measure], table.divisors[:, 0, measure]
 
         def choose(split: Split, of_measure: Tensor = of_measure) -> int:
             number = _place_of(splits)(split)
@@ -575,6 +632,27 @@ def _coefficients(table: PairTable, regression: PairRegression | None) -> Record
     return HeadCoefficient.rows(rows).sorted(lambda row: -abs(row.coefficient))
 
 
+def _strongest(intervals: Records[HeadOnMeasure], options: PairOptions) -> Records[HeadOnMeasure]:
+    """The heads with the largest numbers on the texts chosen on, each in its better direction."""
+    name = MEASURES[options.primary]
+
+    def share(row: HeadOnMeasure) -> float:
+        number = row.mean if row.choosing is None else row.choosing
+        return -(number or 0.0)
+
+    places: set[tuple[str, int, int]] = set()
+    strongest = []
+    for number in sorted(range(len(intervals)), key=lambda number: share(intervals[number])):
+        row = intervals[number]
+        place = row.stack, row.layer, row.head
+        if row.measure == name and place not in places:
+            places.add(place)
+            strongest.append(number)
+        if len(strongest) == MOST_STRONGEST:
+            break
+    return intervals.taken(strongest)
+
+
 def _heads(table: PairTable) -> Records[HeadOnPairs]:
     """Every head, with each measure over all texts."""
     shares = table.shares(table.sums, table.every)
@@ -609,6 +687,7 @@ def _intervals(table: PairTable) -> Records[HeadOnMeasure]:
         stack=[place.stack for _, place, _ in places],
         layer=[place.layer for _, place, _ in places],
         head=[place.head for _, place, _ in places],
+        statistic=[f"{measure}.{direction}" for direction, _, measure in places],
         direction=[direction for direction, *_ in places],
         measure=[measure for *_, measure in places],
         **{
@@ -646,10 +725,11 @@ class ExampleOfHead(NamedTuple):
 
 
 def _example_line(table: PairTable) -> int:
-    """The line of the text that is shown: the first that is held out of those that are not long."""
+    """The line of the text that is shown: of those held out that are not long the one with most pairs."""
     places = table.tested.nonzero().flatten().tolist() if table.splits else [*range(len(table.lines))]
     lengths = {place: table.num_queries(place) for place in places}
     short = [place for place, length in lengths.items() if length <= LONGEST_EXAMPLE]
+    short.sort(key=lambda place: -table.num_pairs_of(place))
     return int(table.lines[short[0] if short else min(lengths, key=lambda place: lengths[place])])
 
 
@@ -673,8 +753,12 @@ def example_of_head(
     words = again.reading(paired).in_words()
     tokens = words.text.tokens
     context = () if words.context is None else words.context.tokens
+    queries, keys = (
+        [*zip(of_side, named, strict=True)]
+        for of_side, named in zip(pairs.positions[0], (tokens, context or tokens), strict=True)
+    )
     rows = [
-        _row_of_example(pairs.known[0, query], query, key, scores[0, 0, query], tokens, context or tokens)
+        _row_of_example(pairs.known[0, query], query, key, scores[0, 0, query], queries, keys)
         for query, key in zip(pairs.queries.tolist(), looked_at, strict=True)
     ]
     return ExampleOfHead(ExampleOfPair.rows(rows), tokens, context, scores[0, 0], pairs, direction)
@@ -685,16 +769,20 @@ def _row_of_example(
     query: int,
     key: int,
     scores: Float[Tensor, " key"],
-    tokens: Sequence[str],
-    keys: Sequence[str],
+    queries: Sequence[tuple[int, str]],
+    keys: Sequence[tuple[int, str]],
 ) -> Row:
     partners = known.nonzero().flatten().tolist()
+    position, token = queries[query]
+    looked_at, looked_at_token = (None, "") if key == NOBODY else keys[key]
     return {
-        "position": query,
-        "token": tokens[query],
-        "partners": ", ".join(f"{partner} {keys[partner]}" for partner in partners),
-        "looked_at": None if key == NOBODY else key,
-        "looked_at_token": "" if key == NOBODY else keys[key],
+        "query": query,
+        "position": position,
+        "token": token,
+        "partners": ", ".join("{} {}".format(*keys[partner]) for partner in partners),
+        "key": None if key == NOBODY else key,
+        "looked_at": looked_at,
+        "looked_at_token": looked_at_token,
         "weight": None if key == NOBODY else float(scores[key]),
         "is_hit": int(key in partners),
     }

@@ -67,6 +67,11 @@ class LeftOut:
         self.pairs: Counter[str] = Counter()
         self.first: dict[str, str] = {}
 
+    def add_all(self, other: "LeftOut") -> None:
+        """Count those of a text."""
+        self.pairs += other.pairs
+        self.first = {**other.first, **self.first}
+
     def add(self, why: str, paired: PairedText, pair: KnownPair) -> None:
         """Count a pair."""
         self.pairs[why] += 1
@@ -113,6 +118,11 @@ class Positions(NamedTuple):
         count = len(text.ids) - shift
         return cls({place + before: place + shift for place in range(count)}, count + text.left_out, special)
 
+    def of_places(self, count: int) -> tuple[int, ...]:
+        """The first position at each of so many places; -1 where there is none."""
+        position_of = {place: position for position, place in sorted(self.places.items(), reverse=True)}
+        return tuple(position_of.get(place, NOBODY) for place in range(count))
+
 
 class CellsOfText(NamedTuple):
     """The weight of each known pair in the matrix of a text, the cells that count, tokens without a role."""
@@ -121,6 +131,8 @@ class CellsOfText(NamedTuple):
     allowed: Bool[Tensor, "query key"]
     real_queries: Bool[Tensor, " query"]
     real_keys: Bool[Tensor, " key"]
+    positions: tuple[tuple[int, ...], tuple[int, ...]]
+    """Those of the file, of the queries and of the keys."""
 
 
 def cells_of(
@@ -173,7 +185,8 @@ def cells_of(
         known[place] = pair.weight
         if options.symmetric:
             known[place[::-1]] = pair.weight
-    return CellsOfText(known, allowed, real_queries, real_keys)
+    positions = queries.of_places(num_queries), keys.of_places(num_keys)
+    return CellsOfText(known, allowed, real_queries, real_keys, positions)
 
 
 class Merging(NamedTuple):
@@ -210,7 +223,7 @@ def padded(texts: Sequence[CellsOfText]) -> list[CellsOfText]:
         more = num_queries - text.known.shape[0], num_keys - text.known.shape[1]
         known, allowed = (pad(each, (0, more[1], 0, more[0])) for each in (text.known, text.allowed))
         real = pad(text.real_queries, (0, more[0])), pad(text.real_keys, (0, more[1]))
-        bigger.append(CellsOfText(known, allowed, *real))
+        bigger.append(CellsOfText(known, allowed, *real, text.positions))
     return bigger
 
 
@@ -226,6 +239,7 @@ class BatchOfPairs:
         merging: Merging | None = None,
     ) -> None:
         self.options, self.is_cross, self._merging = options, is_cross, merging
+        self.positions = [text.positions for text in texts]
         texts = padded(texts)
         self.directions = ("forward",) if is_cross else options.directions
         self.known = torch.stack([each.known for each in texts])
@@ -318,11 +332,14 @@ class BatchOfPairs:
 
     def of_text(self, number: int) -> "BatchOfPairs":
         """One of the texts by itself."""
-        part = slice(number, number + 1)
-        cells = zip(
-            self.known[part], self.allowed[part], self.real_queries[part], self.real_keys[part], strict=True
+        cells = CellsOfText(
+            self.known[number],
+            self.allowed[number],
+            self.real_queries[number],
+            self.real_keys[number],
+            self.positions[number],
         )
-        return BatchOfPairs([CellsOfText(*each) for each in cells], self.options, is_cross=self.is_cross)
+        return BatchOfPairs([cells], self.options, is_cross=self.is_cross)
 
     def as_map(self, numbers: Float[Tensor, " cell"]) -> Float[Tensor, "1 1 query key"]:
         """Numbers of the cells of a text, row by row, as a matrix; symmetric where its cells are."""
@@ -334,7 +351,12 @@ class BatchOfPairs:
         """What the sums of each text are divided by, and what chance and fixed offsets make of them."""
         return [
             TextCounts.of(
-                self.known[text], self.allowed[text], self.cells[text], self.num_ranked[text], self.directions
+                self.known[text],
+                self.allowed[text],
+                self.cells[text],
+                self.num_ranked[text],
+                self.directions,
+                origin=int(self.real_keys[text].int().argmax() - self.real_queries[text].int().argmax()),
             )
             for text in range(len(self.known))
         ]
@@ -343,7 +365,7 @@ class BatchOfPairs:
 class TextCounts(NamedTuple):
     """Of a text by direction and measure: what a sum is divided by, how many may count, its sum by chance.
 
-    `offsets` has a row for each offset from 1 - queries on: the sums of a head that always looks there.
+    `offsets` has a row for each offset from `first_offset` on: the sums of a head that always looks there.
     """
 
     divisors: Float[Tensor, "direction measure"]
@@ -352,10 +374,17 @@ class TextCounts(NamedTuple):
     offsets: Float[Tensor, "offset measure"]
     num_queries: int
     num_pairs: int
+    origin: int
+    """How many places further the first position of the keys stands than that of the queries."""
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first row."""
+        return 1 - self.num_queries - self.origin
 
     def at(self, offset: int) -> Float[Tensor, " measure"]:
         """The sums of a head that always looks at an offset."""
-        row = offset + self.num_queries - 1
+        row = offset - self.first_offset
         return self.offsets[row] if 0 <= row < len(self.offsets) else self.beyond()
 
     def beyond(self) -> Float[Tensor, " measure"]:
@@ -372,6 +401,7 @@ class TextCounts(NamedTuple):
         cells: Bool[Tensor, "query key"],
         num_ranked: Int[Tensor, " part"],
         directions: Sequence[str],
+        origin: int,
     ) -> "TextCounts":
         """See `BatchOfPairs`."""
         known, ranked = known.double(), num_ranked.double()
@@ -387,9 +417,8 @@ class TextCounts(NamedTuple):
             chance.append(torch.cat([by_chance[None], of_cells * ones, torch.full((1,), torch.nan)]))
         offsets = _sums_of_offsets(known * allowed, cells, ranked)
         num_pairs = int((known > 0).logical_and(cells).sum())
-        return cls(
-            torch.stack(divisors), torch.stack(trials), torch.stack(chance), offsets, len(known), num_pairs
-        )
+        rows = torch.stack(divisors), torch.stack(trials), torch.stack(chance)
+        return cls(*rows, offsets, len(known), num_pairs, origin)
 
 
 def _sums_of_offsets(

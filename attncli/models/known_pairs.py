@@ -21,14 +21,15 @@ UNITS: tuple[Unit, ...] = get_args(Unit)
 SEPARATOR = "|||"
 ALIGNED = re.compile(r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?))?")
 """A pair as Pharaoh writes it, and its weight behind a colon."""
-MOST_POSITION = 2**31
+MOST_POSITION, LEAST_WEIGHT = 2**31, 1e-6
+EXAMPLE = '{"text": "the cat sat", "pairs": [[1, 0]]}'
 CONLLU = (".conllu", ".conll")
 
 
 class KnownPair(NamedTuple):
     """Two positions, the second of which is in the context where there is one, from 0.
 
-    `weight`, above 0 and at most 1, is how much it counts. `name` is that of a relation.
+    `weight`, from 1e-6 to 1, is how much it counts. `name` is that of a relation.
     """
 
     first: int
@@ -80,6 +81,7 @@ class KnownPairsFile(LineFile):
     """
 
     columns = ("text", "context", "pairs", "unit", "id", "group")
+    needed = ("text", "pairs")
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"pairs: {name}")
@@ -109,8 +111,8 @@ class KnownPairsFile(LineFile):
             return self._aligned(number, data)
         record = _record(data)
         if record is None:
-            self.fields(number, data, ("text",), ())  # says what is wrong
-            raise AssertionError("it is a record")
+            self.fields(number, data, ("text",), ())  # says what is wrong with its JSON
+            raise UserError(f"{where}: must be one object per line, as {EXAMPLE}")
         missing = object()
         # An empty cell of a CSV file is not there.
         pairs, unit = record.pop("pairs", "" if self.is_csv else missing), record.pop("unit", None)
@@ -127,7 +129,8 @@ class KnownPairsFile(LineFile):
         return replace(paired(line, pairs, unit or usual, where, self), names=names)
 
     def _line(self, number: int, data: bytes) -> TextLine:
-        fields = self.fields(number, data, ("text", "context"), ("id", "group"))
+        # What was taken out is named where a key is not known.
+        fields = self.fields(number, data, ("text", "context"), ("id", "group", "pairs", "unit"))
         text = fields["text"]
         assert text is not None
         return TextLine(number, text, fields.get("id"), fields.get("group"), fields.get("context"))
@@ -189,10 +192,19 @@ def paired(line: TextLine, pairs: object, unit: Unit, where: str, file: KnownPai
     file.unit = file.unit or unit
     if unit != file.unit:
         raise UserError(f"{where}: unit: must be the same in every text: {file.unit} (got {unit})")
+    if isinstance(pairs, str) and pairs.lstrip().startswith("["):  # in a cell of CSV
+        pairs = _of_json(pairs, where)
     listed = _written_pairs(pairs, where) if isinstance(pairs, str) else pairs
     if not isinstance(listed, Sequence):
         raise UserError(f"{where}: pairs: must be a list as [[0, 3], [1, 2]] (got {pairs!r:.60})")
     return PairedText(line, tuple(_pair(each, where) for each in listed), unit)
+
+
+def _of_json(text: str, where: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise UserError(f"{where}: pairs: is not valid JSON (got {text:.60})") from None
 
 
 def _names(record: dict[str, Any], where: str) -> tuple[str, ...]:
@@ -237,12 +249,15 @@ def _pair(value: object, where: str) -> KnownPair:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) not in (2, 3):
         raise UserError(f"{where}: pairs: a pair is [0, 3], or [0, 3, 0.5] with a weight (got {value!r:.60})")
     for position in value[:2]:
-        if type(position) is not int or not 0 <= position < MOST_POSITION:
+        # An array of pairs with weights has positions as 3.0.
+        if not _is_number(position) or position % 1 or not 0 <= position < MOST_POSITION:
             raise UserError(f"{where}: pairs: a position is a whole number from 0 (got {position!r:.60})")
     weight = value[2] if len(value) == 3 else 1.0
-    if not _is_number(weight) or not 0 < weight <= 1:
-        raise UserError(f"{where}: pairs: a weight is above 0 and at most 1 (got {weight!r:.60})")
-    return KnownPair(value[0], value[1], float(weight))
+    if not _is_number(weight) or not LEAST_WEIGHT <= weight <= 1:
+        raise UserError(
+            f"{where}: pairs: a weight is at least {LEAST_WEIGHT:g} and at most 1 (got {weight!r:.60})"
+        )
+    return KnownPair(int(value[0]), int(value[1]), float(weight))
 
 
 class SentenceFile(LineFile):

@@ -129,6 +129,8 @@ class LineFile:
 
     columns: Sequence[str] = ()
     """What is read of a CSV file, the text first; nothing of a file that has no such form."""
+    needed: Sequence[str] = ()
+    """Those without which a CSV file says nothing; by default the text."""
 
     def __init__(self, name: str, place: str) -> None:
         self.label = "<stdin>" if name == "-" else name
@@ -185,10 +187,10 @@ class LineFile:
                 for name in self.columns:
                     if columns.count(name) > 1:
                         raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
-                if self.columns[0] not in columns:
+                for name in (name for name in self.needed or self.columns[:1] if name not in columns):
                     has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
                     other = "one text per line in a .txt file, or JSON Lines, will do as well"
-                    raise UserError(f"{self.label}:1: must have a column {self.columns[0]} ({has}); {other}")
+                    raise UserError(f"{self.label}:1: must have a column {name} ({has}); {other}")
                 for cells in reader:
                     if None in cells or None in cells.values():
                         where, count = f"{self.label}:{reader.line_num}", len(columns)

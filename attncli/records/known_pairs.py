@@ -59,7 +59,7 @@ class BestOnPairs(PairScore):
 
 
 class HeadOnMeasure(Record):
-    """A measure of a head in one direction: over all texts with its 95 % interval, and beside it chance.
+    """A measure of a head in one direction, as hit.forward: over all texts with its 95 % interval.
 
     `choosing` and `held_out` are of the two parts of the texts, where there is one split.
     """
@@ -67,6 +67,7 @@ class HeadOnMeasure(Record):
     stack: str
     layer: int
     head: int
+    statistic: str
     direction: str
     measure: str
     mean: float | None
@@ -116,12 +117,15 @@ class ScoresOfPositions(Record, others=float):
 class ExampleOfPair(Record):
     """A position of the example that has a pair: what it should find, and what the best head finds most.
 
-    `weight` is that on what it finds, `is_hit` 1 where that is a partner.
+    Positions are those of the file, `query` and `key` the places in the matrix. `weight` is that on what it
+    finds, `is_hit` 1 where that is a partner.
     """
 
+    query: int
     position: int
     token: str
     partners: str
+    key: int | None
     looked_at: int | None
     looked_at_token: str
     weight: float | None
@@ -143,10 +147,11 @@ class HeadsOnPairs(Result):
     `hit` is the share of positions with a pair whose largest weight is one, `precision` the mean over texts
     of the share of pairs among the L largest weights (L positions; `precision_half` L / 2, `precision_fifth`
     L / 5), `mass` the mean weight on pairs. `measures` has one row for each of them with the best head,
-    `heads` one row per head, `intervals` one per head, direction and measure. `combined` are several heads
-    together, with the `coefficients` of a logistic regression. `example` is one text, with the `weights` of
-    the best head in it, or the `pair_scores` by which symmetric pairs are ranked, the `probability` that a
-    regression gives, and the known `pairs` (query, key).
+    `strongest` the first heads by hit, or by precision of symmetric pairs, `heads` one row per head,
+    `intervals` one per head, direction and measure. `combined` are several heads together, with the
+    `coefficients` of a logistic regression, fitted to the texts chosen on, or to all with folds. `example` is
+    one text, with the `weights` of the best head in it, or the `pair_scores` by which symmetric pairs are
+    ranked, the `probability` that a regression gives, and the known `pairs` (query, key).
     """
 
     best: BestNumbers = group()
@@ -155,6 +160,7 @@ class HeadsOnPairs(Result):
     num_pairs: int = number("texts")
     num_groups: int = number("texts")
     measures: Records[BestOnPairs] = group(is_kept=False)
+    strongest: Records[HeadOnMeasure] = group(is_kept=False)
     combined: Records[CombinedHeads] = group(may_be_empty=True, is_kept=False)
     coefficients: Records[HeadCoefficient] = group(may_be_empty=True, is_kept=False)
     regression: FittedRegression | None = group(is_needed=False)
@@ -172,17 +178,26 @@ class HeadsOnPairs(Result):
     notes: tuple[str, ...] = ()
 
     @property
-    def strongest(self) -> BestOnPairs:
+    def is_symmetric(self) -> bool:
+        """Whether pairs have no direction."""
+        return any(row.direction == "symmetric" for row in self.measures)
+
+    def about_example(self) -> str:
+        """Which head the maps are of, and on which text."""
+        return f"head {self.best_head.layer}:{self.best_head.head} on one of {self.num_texts} texts"
+
+    @property
+    def best_head(self) -> BestOnPairs:
         """The head of the example: the best by precision where pairs are symmetric, else by hits."""
-        measure = "hit" if self.pair_scores is None else "precision"
+        measure = "precision" if self.is_symmetric else "hit"
         return next(row for row in self.measures if row.measure == measure)
 
     def marks(self) -> list[tuple[int, int, bool]]:
         """The query and the key of each pair of the example, and whether its head finds it."""
         if self.pairs is None:
             return []
-        hits = {(row.position, int(row.looked_at or 0)) for row in self.example if row.is_hit}
-        if self.strongest.direction == "backward":
+        hits = {(row.query, int(row.key or 0)) for row in self.example if row.is_hit}
+        if self.best_head.direction == "backward":
             hits = {(looked_at, position) for position, looked_at in hits}
         places = zip(*(axis.tolist() for axis in np.nonzero(self.pairs.values)), strict=True)
         return [(query, key, (query, key) in hits) for query, key in places]

@@ -299,6 +299,9 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             or self.reads_pictures()
         )
 
+    def unmeasured(self) -> set[str]:
+        return super().unmeasured() | ({"regression"} if self.method != "logistic" else set())
+
     def result_kind(self) -> str:
         if self.relations is not None:
             return "heads of relations"

@@ -5,7 +5,14 @@ from pathlib import Path
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.records.known_pairs import BestOnPairs, CombinedHeads, ExampleOfPair, HeadsOnPairs, PairScore
+from attncli.records.known_pairs import (
+    BestOnPairs,
+    CombinedHeads,
+    ExampleOfPair,
+    HeadOnMeasure,
+    HeadsOnPairs,
+    PairScore,
+)
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import (
@@ -29,7 +36,9 @@ MEASURES = {
     "precision_fifth": "precision, L/5",
     "mass": "mass",
 }
-EXAMPLE_ROWS = 6
+EXAMPLE_ROWS, MOST_STRONGEST = 6, 5
+MEDIUM = 30
+"""Lines of a terminal in which the two measures that heads are ranked by must do."""
 
 
 def _read(report: Report, display: Display) -> Iterator[str]:
@@ -54,16 +63,23 @@ def _measures(report: Report, rows: Records[PairScore], display: Display) -> lis
     ]
 
 
-def _directions(report: Report, rows: Records[BestOnPairs], display: Display) -> list[Column]:
-    """In which direction a head looks; and how many folds chose it, where there are several."""
-    columns = [Column(("", "looks"), [plain_text(row.direction) for row in rows], left=True)]
-    if any(row.folds > 1 for row in rows):
-        columns.append(Column(("", "folds"), [f"{row.agreeing} of {row.folds}" for row in rows]))
-    return columns
+def _directions(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
+    """In which direction heads look, where that distinguishes them."""
+    directions = [plain_text(str(row.get("direction", ""))) for row in rows]
+    if report.result_of(HeadsOnPairs).is_symmetric or report.context_tokens:
+        return []
+    return [Column(("", "looks"), directions, left=True)]
+
+
+def _folds(report: Report, rows: Records[BestOnPairs], display: Display) -> list[Column]:
+    """How many folds chose a head, where there are several."""
+    if all(row.folds == 1 for row in rows):
+        return []
+    return [Column(("", "folds"), [f"{row.agreeing}/{row.folds}" for row in rows])]
 
 
 def _sizes(report: Report, rows: Records[CombinedHeads], display: Display) -> list[Column]:
-    return [Column(("", "heads"), [f"{row.num_heads:,}" for row in rows])]
+    return [Column(("heads", "used"), [f"{row.num_heads:,}" for row in rows])]
 
 
 def _scores(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
@@ -72,8 +88,9 @@ def _scores(report: Report, rows: Records[PairScore], display: Display) -> list[
         NO_NUMBER if row.lower is None else f"{fixed(row.lower, DECIMALS)}-{fixed(row.upper, DECIMALS)}"
         for row in rows
     ]
+    sign = "" if report.result_of(HeadsOnPairs).is_symmetric else "+"
     offsets = [
-        NO_NUMBER if row.offset is None else f"{row.offset:+d}: {fixed(row.offset_share, DECIMALS)}"
+        NO_NUMBER if row.offset is None else f"{row.offset:{sign}d}: {fixed(row.offset_share, DECIMALS)}"
         for row in rows
     ]
     return [
@@ -85,10 +102,35 @@ def _scores(report: Report, rows: Records[PairScore], display: Display) -> list[
     ]
 
 
+def _most_measures(report: Report, display: Display) -> int:
+    """All, but without the shorter lists of the largest weights where pairs have a direction."""
+    return len(MEASURES) if display.height is None or display.height > MEDIUM else 2
+
+
+def _strongest_title(report: Report, rows: Records[HeadOnMeasure], total: int) -> str:
+    by = MEASURES[report.result_of(HeadsOnPairs).best_head.measure]
+    return f"The first {len(rows)} heads by {by}"
+
+
+def _parts(report: Report, rows: Records[HeadOnMeasure], display: Display) -> list[Column]:
+    """A head on the texts chosen on, on those held out, and on all with its interval."""
+    intervals = [
+        NO_NUMBER if row.lower is None else f"{fixed(row.lower, DECIMALS)}-{fixed(row.upper, DECIMALS)}"
+        for row in rows
+    ]
+    parts = [
+        Column((head, tail), [fixed(row[name], DECIMALS) for row in rows])
+        for name, head, tail in (("choosing", "chosen", "on"), ("held_out", "held", "out"))
+        if any(row[name] is not None for row in rows)
+    ]
+    every = [Column(("all", "texts"), [fixed(row.mean, DECIMALS) for row in rows])]
+    return [*parts, *every, Column(("", "95 %"), intervals, left=True)]
+
+
 def _example_title(report: Report, rows: Records[ExampleOfPair], total: int) -> str:
     result = report.result_of(HeadsOnPairs)
     hits, positions = sum(row.is_hit for row in result.example), counted(len(result.example), "position")
-    return f"An example: {head_name(result.strongest)} finds {hits} of {positions}"
+    return f"An example: {head_name(result.best_head)} finds {hits} of {positions}"
 
 
 def _position(report: Report, rows: Records[ExampleOfPair], display: Display) -> list[Column]:
@@ -122,19 +164,28 @@ PAIRS_SCREEN = FirstScreen(
         Sentences(_texts),
         Ranked(
             "measures",
-            (HeadLabel(), SpecialCells(_directions), SpecialCells(_scores)),
+            (HeadLabel(), SpecialCells(_directions), SpecialCells(_folds), SpecialCells(_scores)),
             label=SpecialCells(_measures),
             title=lambda *_: "",
-            usual=len(MEASURES),
-            least=len(MEASURES),
+            usual=_most_measures,
+            least=_most_measures,
         ),
         Ranked(
             "combined",
             (SpecialCells(_sizes), SpecialCells(_scores)),
             label=SpecialCells(_measures),
             title=_combined_title,
-            usual=len(MEASURES) - 1,
+            usual=2,
+            least=2,
             shows=lambda report: bool(report.result_of(HeadsOnPairs).combined),
+        ),
+        Ranked(
+            "strongest",
+            (SpecialCells(_directions), SpecialCells(_parts)),
+            title=_strongest_title,
+            usual=MOST_STRONGEST,
+            least=0,
+            rank=1,
         ),
         Ranked(
             "example",
@@ -142,9 +193,10 @@ PAIRS_SCREEN = FirstScreen(
             label=SpecialCells(_position),
             title=_example_title,
             usual=EXAMPLE_ROWS,
-            rank=1,
+            least=0,
+            rank=2,
         ),
-        Notes(),
+        Notes(apart=True, rank=0),
     ),
 )
 """What was read; of each measure the best head beside the best fixed offset; what it finds in one text."""

@@ -17,6 +17,7 @@ from transformers import (
     BertModel,
     EsmConfig,
     EsmForMaskedLM,
+    EsmTokenizer,
     PreTrainedTokenizerFast,
 )
 
@@ -180,7 +181,7 @@ def cells_with(count: int, pairs: Sequence[tuple[int, int]], options: PairOption
             known[second, first] = 1
     real = torch.ones(count, dtype=torch.bool)
     distance = (torch.arange(count)[:, None] - torch.arange(count)).abs()
-    return CellsOfText(known, distance >= 1, real, real)
+    return CellsOfText(known, distance >= 1, real, real, (tuple(range(count)),) * 2)
 
 
 def table_of_random_pairs(seed: int, *, symmetric: bool, num_texts: int = 24) -> PairTable:
@@ -402,7 +403,7 @@ def test_with_its_own_weights_the_contact_head_of_esm_is_reproduced() -> None:
     real = torch.ones(15, dtype=torch.bool)
     real[[0, -1]] = False
     allowed = real[:, None] & real & ~torch.eye(15, dtype=torch.bool)
-    cells = CellsOfText(torch.eye(15), allowed, real, real)
+    cells = CellsOfText(torch.eye(15), allowed, real, real, (tuple(range(15)),) * 2)
     pairs = BatchOfPairs([cells], PairOptions(symmetric=True, corrected=True), is_cross=False)
     scores = torch.cat([pairs.scores(layer)[0][0] for layer in attentions]).permute(1, 2, 0)
     ours = PairRegression(head.weight[0].double().detach(), intercept).probabilities(scores)
@@ -450,7 +451,10 @@ def test_what_cannot_be_a_pair_is_counted_with_the_first_of_it(tmp_path: Path) -
     long = [{"text": "abcdefgh " * 100, "pairs": [[1, 0], [99, 0]]}] * 2
     result = attncli.pairs(folder, long, truncate=True)
     assert pairs_of(result) == {"cut off, since the model reads no more": (2, "1: [99, 0]")}
-    with pytest.raises(UserError, match=r"^texts:1: has no pair that counts$"):
+    with pytest.raises(
+        UserError,
+        match=r"^texts:1: none of its 1 pair counts: \[0, 7\] is with a position that the text does not",
+    ):
         attncli.pairs(folder, [{"text": "ab cd", "pairs": [[0, 7]]}])
 
 
@@ -496,18 +500,92 @@ def test_a_translation_looks_at_its_source(tmp_path: Path) -> None:
         attncli.pairs(folder, [{"text": "ab", "pairs": [[0, 0]]}])
 
 
+def test_pairs_of_two_texts_have_a_direction(tmp_path: Path) -> None:
+    folder = save_letters(tmp_path / "model", "BART")
+    texts = [{"text": "ef gh ij", "context": "ab cd", "pairs": [[0, 0], [1, 1], [2, 1]]}] * 3
+    with pytest.raises(UserError, match=r"^texts:1: symmetric: pairs of two texts have a direction"):
+        attncli.pairs(folder, texts, symmetric=True)
+    assert attncli.pairs(folder, texts, method="logistic").measures[0].direction == "forward"
+    # Word 0 looks at word 0, whatever stands before both.
+    aligned = [{"text": "ef gh ij", "context": "ab cd ef", "pairs": [[0, 0], [1, 1], [2, 2]]}] * 3
+    hit = attncli.pairs(folder, aligned).measures[0]
+    assert (hit.offset, hit.offset_share) == (0, 1.0)
+
+
+def test_the_mean_of_one_head_is_the_head_above_it(tmp_path: Path) -> None:
+    folder = save_letters(tmp_path / "model", "BERT")
+    result = attncli.pairs(
+        folder, [{**text, "group": str(n)} for n, text in enumerate(TEXTS * 3)], method="mean"
+    )
+    for alone, together in zip(result.measures, result.combined, strict=False):
+        assert alone.measure == together.measure and together.choosing >= alone.choosing - 1e-9
+        if together.num_heads == 1:
+            assert (together.choosing, together.held_out) == (alone.choosing, alone.held_out)
+
+
+def test_two_reports_are_compared_head_by_head(attn: Attn, tmp_path: Path) -> None:
+    folder, file = save_letters(tmp_path / "model", "BERT"), save_pairs(tmp_path)
+    for name, more in (("a", []), ("b", ["--ablate", "0:0"])):
+        out = str(tmp_path / f"{name}.json")
+        assert attn(["heads", "--model", str(folder), "--pairs", str(file), *more, "-o", out]).code == 0
+    compared = attn(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")])
+    assert compared.code == 0 and "head" in compared.out
+
+
+@pytest.mark.parametrize("unit", ["word", "character", "token"])
+def test_the_example_and_the_table_count_as_the_file(tmp_path: Path, unit: str) -> None:
+    folder = save_letters(tmp_path / "model", "BERT")
+    first, second = {"word": (2, 0), "character": (6, 0), "token": (5, 1)}[unit]
+    texts = [{"text": "ab cd ef", "unit": unit, "pairs": [[first, second]]}] * 2
+    result = attncli.pairs(folder, texts)
+    (row,) = result.example
+    assert row.position == first and row.partners.startswith(f"{second} ")
+    table = attncli.pair_table(folder, texts)
+    of_pair = table.numbers("weight") > 0
+    assert [*table.column("first")[of_pair]] == [first] * 2 and [*table.column("second")[of_pair]] == [
+        second
+    ] * 2
+
+
+def test_a_slow_tokenizer_spells_a_protein(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWC", "<mask>"])
+    )
+    tokenizer = EsmTokenizer(str(tmp_path / "vocab.txt"))
+    torch.manual_seed(0)
+    config = EsmConfig(
+        vocab_size=25,
+        mask_token_id=24,
+        pad_token_id=1,
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=16,
+        position_embedding_type="rotary",
+    )
+    model = attncli.open_model(EsmForMaskedLM(config).eval(), tokenizer)
+    texts = [{"text": "MKTAYIAKQR", "unit": "character", "pairs": [[0, 7], [2, 9]]}] * 2
+    result = attncli.pairs(model, texts, symmetric=True)
+    assert result.num_pairs == 4 and not result.left_out
+    table = attncli.pair_table(model, texts)
+    pairs = np.stack([table.column("first"), table.column("second")], axis=1)[table.numbers("weight") > 0]
+    assert pairs.tolist() == [[0, 7], [2, 9]] * 2
+    with pytest.raises(UserError, match=r"^texts:1: unit: the tokenizer of .* give pairs with"):
+        attncli.pairs(model, [{"text": "MK TA", "pairs": [[0, 1]]}])
+
+
 WRONG = {
     "texts:1: pairs: must be given": {"text": "a b"},
     "texts:1: pairs: a pair is": {"text": "a b", "pairs": [[0]]},
     "texts:1: pairs: a position is a whole number from 0": {"text": "a b", "pairs": [[0, -1]]},
-    "texts:1: pairs: a weight is above 0": {"text": "a b", "pairs": [[0, 1, 0]]},
+    "texts:1: pairs: a weight is at least 1e-06 and at most 1": {"text": "a b", "pairs": [[0, 1, 0]]},
     "texts:1: unit: must be token, word, character": {"text": "a b", "pairs": [], "unit": "line"},
     "texts:1: pairs: must be as 0-0 1-2": {"text": "a b", "pairs": "0-1 0?1"},
     "texts:1: txt: unknown key": {"txt": "a b", "pairs": []},
     "texts:1: text: must be text": {"text": 3, "pairs": []},
     "texts:1: context: .* has no decoder": {"text": "a b", "context": "c", "pairs": [[0, 0]]},
     "texts:1: pairs: must be a list": {"text": "a b", "pairs": 3},
-    "texts:1: has no pair that counts": {"text": "a b", "pairs": []},
+    "texts:1: has no pairs": {"text": "a b", "pairs": []},
 }
 
 
