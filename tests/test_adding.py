@@ -157,6 +157,7 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "results": ["results", "lessons/learning-to-copy.db"],
     "heads of examples": ["heads", *TEXTS_OF_HEAD],
     "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},
+    "heads of pairs": {"pairs": str(ROOT / "configs" / "alice.conllu")},
     "record": [],  # its report stands on standard error, and its flags before a program
     "source": {"split": "sentence"},
     "source of heads": [],  # its contexts are longer than the shipped model reads

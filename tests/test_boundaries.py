@@ -255,6 +255,7 @@ SUBJECTS = {
     "circuit",
     "examples",
     "heads",
+    "known_pairs",
     "pitfalls",
     "record",
     "recorded",

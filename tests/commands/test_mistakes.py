@@ -67,7 +67,7 @@ MISTAKES = [
     ("attention", "attention: is not a command: did you mean attn self?"),
     ("self -x", "-x: is not a flag of attn self: attn self --help-all lists them"),
     ('heads --model ./my-model "the cat"', "--model: my-model: is not a model folder: config.json is missing: give the folder that save_pretrained wrote, or a .gguf file"),
-    ('heads --model ./pickled "the cat"', "--model: pickled: has only pickled weights (pytorch_model.bin), which can run code when they are read: AutoModel.from_pretrained('pickled').save_pretrained(FOLDER) writes safetensors"),
+    ('heads --model ./pickled "the cat"', "--model: pickled/pytorch_model.bin: is not a file of weights that torch.save wrote, or is damaged: torch.save(model.state_dict(), FILE) writes what is read here"),
     ('heads --model ./weights.bin "the cat"', "--model: must be the model's folder or a .gguf file (got the file ./weights.bin)"),
     ('heads --model gpt2 "the cat"', "--model: no such folder or installed package: gpt2 (a hub id needs --allow-download)"),
     ('heads --model ./nowhere "the cat"', "--model: no such folder: ./nowhere"),
