@@ -5,12 +5,14 @@ import gc
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.abc import MetaPathFinder
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -76,12 +78,18 @@ class NoModels(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if fullname == "transformers":
-            pytest.skip("loads a model")
+            pytest.skip("loads a model", allow_module_level=True)
+
+
+def no_process(*_: object, **__: object) -> None:
+    """A test of a quick run ends, skipped, where it would start a process."""
+    pytest.skip("starts a process")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.getoption("--quick"):
-        sys.meta_path.insert(0, NoModels())
+        vars(subprocess)["Popen"] = no_process
+        BaseProcess.start = no_process  # type: ignore[method-assign]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -90,9 +98,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Garbage collection would traverse, again and again, the million objects that imports make and keep."""
     gc.disable()
+    if session.config.getoption("--quick"):
+        sys.meta_path.insert(0, NoModels())
     try:
         return (yield)
     finally:
