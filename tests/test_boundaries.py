@@ -121,7 +121,7 @@ def trees() -> dict[Path, ast.Module]:
 
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """All nodes of a file: to walk its tree takes as long as to parse it, and most tests look at each node."""
+    """All nodes of a file: to walk its tree takes as long as to parse it, and most tests do."""
     return tuple(ast.walk(trees()[path]))
 
 
