@@ -22,7 +22,7 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-from tests.shapes import check_by_test, checked
+from tests.shapes import check_by_test, with_checks
 
 # What was compiled for one process is there for the next that a test starts.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -41,7 +41,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 ROOMS_OF_TENSORS = ("core", "models", "measure", "library", "toys", "commands", "report_parts")
 install_import_hook(
-    [f"attncli.{room}" for room in ROOMS_OF_TENSORS], f"{checked.__module__}.{checked.__name__}"
+    [f"attncli.{room}" for room in ROOMS_OF_TENSORS], f"{with_checks.__module__}.{with_checks.__name__}"
 )
 shapes = check_by_test()
 
@@ -140,8 +140,9 @@ seconds_of: Counter[str] = Counter()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    shapes.test = item.nodeid.partition("[")[0]
-    if item.config.getoption("--quick") and seconds_of[shapes.test] > SECONDS_FOR_CASES:
+    test = item.nodeid.partition("[")[0]
+    shapes.begin(test)
+    if item.config.getoption("--quick") and seconds_of[test] > SECONDS_FOR_CASES:
         pytest.skip(f"other cases of it took {SECONDS_FOR_CASES} s")
 
 
