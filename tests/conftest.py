@@ -49,22 +49,21 @@ ROOT = Path(__file__).parents[1]
 # What a test file imports for models, for processes and the terminal browser; the fixture opens Chromium.
 SLOW_IMPORTS = {"transformers", "subprocess", "textual", "tools"}
 SLOW_FIXTURE = "browser"
-SECONDS_FOR_CASES = 0.5
+SECONDS_FOR_CASES = 0.25
 """Of CPU, for the cases of one test in a quick run: the rest of a longer list waits for `make test`."""
 
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """The packages that a test file imports, itself or through what it imports of the tests."""
+    """The packages that a test file imports, itself or through what it imports of other files of tests."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for module in modules:
             helper = ROOT / f"{module.replace('.', '/')}.py"
-            names |= (
-                imported(helper) if module.startswith("tests.") and helper != path else {module.split(".")[0]}
-            )
+            is_of_tests = module.startswith("tests.") and helper not in (path, Path(__file__))
+            names |= imported(helper) if is_of_tests else {module.split(".")[0]}
     return frozenset(names)
 
 
