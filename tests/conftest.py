@@ -112,13 +112,13 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 LONGEST = [
     f"tests/{name}.py"
     for name in (
-        *("views/pictures/test_pictures", "test_architectures", "measure/test_smollm2"),
-        *("commands/test_first_screens", "runs/test_watching", "runs/test_survival", "test_pages"),
-        *("runs/test_store", "core/test_each_engine", "test_release", "runs/test_executors"),
-        *("commands/test_commands", "views/page/test_page_in_browser", "api/test_callers_models"),
+        *("commands/test_record", "test_architectures", "test_pages", "views/pictures/test_pictures"),
+        *("measure/test_smollm2", "commands/test_first_screens", "runs/test_watching", "runs/test_store"),
+        *("commands/test_watch", "commands/test_commands", "test_release", "core/test_each_engine"),
+        *("runs/test_survival", "measure/test_generate", "measure/test_sources", "runs/test_executors"),
     )
 ]
-"""Files of 20 seconds and more begin first, so that at the end no worker waits long for another."""
+"""Files of 20 seconds and more, or nearly, begin first, so that at the end no worker waits long for another."""
 
 
 def place_of(item: pytest.Item) -> int:
