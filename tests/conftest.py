@@ -118,7 +118,7 @@ LONGEST = [
         *("runs/test_survival", "measure/test_generate", "measure/test_sources", "runs/test_executors"),
     )
 ]
-"""Files of 20 seconds and more, or nearly, begin first, so that at the end no worker waits long for another."""
+"""Files of 15 seconds and more begin first, so that at the end no worker waits long for another."""
 
 
 def place_of(item: pytest.Item) -> int:
