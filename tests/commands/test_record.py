@@ -277,8 +277,7 @@ def handle(number, frame):
 for number in {[*map(int, numbers)]}:
     signal.signal(number, handle)
 print("ready", flush=True)
-while True:
-    time.sleep(60)
+time.sleep(60)  # handlers do not end it
 """
     running = started(tmp_path, program, "-o", "run.json")
     assert running.stdout is not None
