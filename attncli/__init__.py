@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, run
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.errors import UserError
+    from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import (
         ablate,
         answer_sources,
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
         generate,
         head_edges,
         layers,
-        pair_table,
-        pairs,
-        relations,
         retrieving_heads,
         score_parts,
         survey,
@@ -88,11 +86,12 @@ _OF_MODELS = {
     **dict.fromkeys(
         (
             *("ablate", "answer_sources", "cache", "cache_policies", "compositions", "examples", "generate"),
-            *("head_edges", "layers", "pair_table", "pairs", "relations", "retrieving_heads", "score_parts"),
+            *("head_edges", "layers", "retrieving_heads", "score_parts"),
             *("survey", "survey_texts", "text_differences", "why"),
         ),
         "library",
     ),
+    **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     "Watch": "runs.watching",
     "open_model": "models.loading",
     "read_picture": "models.picture_reading",

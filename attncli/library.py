@@ -22,8 +22,6 @@ import torch
 from attncli.arguments import (
     Budgets,
     Count,
-    FilePath,
-    Folds,
     HeadArgument,
     HeadsArgument,
     HeadsWithoutStack,
@@ -58,7 +56,6 @@ from attncli.core.names import (
     PATTERNS,
     ROW_STATISTICS,
     USUAL_BUDGETS,
-    PairMethod,
     RemovalMethod,
     SourceMethod,
     WholeRows,
@@ -76,7 +73,6 @@ from attncli.models.model_arguments import (
     TextOrPrompt,
     TextOrReading,
     TextsOrFile,
-    TextsWithPairs,
     several_texts,
 )
 from attncli.models.predicted import (
@@ -110,21 +106,15 @@ from attncli.models.writing import Decoding
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
-from attncli.records.columns import Records
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
-from attncli.records.known_pairs import HeadsOnPairs, ScoresOfPositions
 from attncli.records.logits import LogitAttribution, ScoreParts
-from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.surveys import HeadSurvey
 from attncli.records.writings import WrittenText
 
 if TYPE_CHECKING:
     from attncli.measure.heads import HeadOptions
-    from attncli.measure.known_pairs import PairReader
-    from attncli.measure.pair_counts import PairOptions
-    from attncli.models.known_pairs import PairedText
 
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
 StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
@@ -318,114 +308,6 @@ def examples(
             pretrained, many, layer=layer, head=number, statistic=statistic, count=count, options=options
         )
     return replace(result, notes=(*many.notes(), *result.notes))
-
-
-@checked
-def relations(
-    model: Model,
-    sentences: FilePath,
-    *,
-    truncate: bool = False,
-    ablate: HeadsArgument = (),
-    progress: Callable[[float], None] | None = None,
-) -> HeadRelations:
-    """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
-
-    UserError for a file that is no such file, and for a model of two stacks; see `HeadRelations`.
-    """
-    from attncli.measure.relations import relations as relations_of
-    from attncli.measure.relations import sentences_of
-    from attncli.models.known_pairs import SentenceFile
-
-    with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
-        many = sentences_of(file, pretrained, truncate=truncate, progress=progress)
-        result = relations_of(pretrained, many, ablate=head_names(ablate))
-    return replace(result, notes=(*many.notes(), *result.notes))
-
-
-@checked
-def pairs(
-    model: Model,
-    texts: TextsWithPairs,
-    *,
-    apart: Count = 0,
-    symmetric: bool | None = None,
-    apc: bool | None = None,
-    method: PairMethod = "heads",
-    folds: Folds | None = None,
-    seed: Seed = 0,
-    truncate: bool = False,
-    ablate: HeadsArgument = (),
-    progress: Callable[[float], None] | None = None,
-) -> HeadsOnPairs:
-    """Which heads look from one position of known pairs to the other, tested on texts that were held out.
-
-    `texts` is a file (JSON Lines, CSV, aligned lines, CoNLL-U), or mappings with text, pairs as [[0, 3]] and,
-    optionally, unit (word, token or character), context, id and group. Positions nearer than `apart` do not
-    count. `symmetric` adds the weights of both directions, `apc` takes their average product correction: both
-    by default with the `method` logistic, an L1 logistic regression over all heads (Rao et al. 2021). The
-    method mean averages the best heads. With `folds` each of so many parts of the texts is held out in turn,
-    otherwise one half, sampled by `seed`. See `HeadsOnPairs`. UserError for a text or a pair that is none.
-    """
-    from attncli.measure.known_pairs import known_pairs
-
-    with _with_pairs(model, texts, truncate, progress) as (reader, many):
-        # Pairs of a text and its context have a direction.
-        is_usual = method == "logistic" and not reader.pretrained.has_decoder
-        is_symmetric = is_usual if symmetric is None else symmetric
-        is_corrected = method == "logistic" and is_symmetric if apc is None else apc
-        reader.options = _pair_options(apart, symmetric=is_symmetric, apc=is_corrected)
-        return known_pairs(
-            reader.pretrained, many, reader, method=method, folds=folds, seed=seed, ablate=head_names(ablate)
-        )
-
-
-def _pair_options(apart: int, *, symmetric: bool, apc: bool) -> "PairOptions":
-    from attncli.measure.pair_counts import PairOptions
-
-    if apc and not symmetric:
-        raise UserError("apc: needs `symmetric`: the correction is of pairs without a direction")
-    return PairOptions(apart=apart, symmetric=symmetric, corrected=apc)
-
-
-@contextmanager
-def _with_pairs(
-    model: Model,
-    texts: TextsWithPairs,
-    truncate: bool,
-    progress: Callable[[float], None] | None = None,
-) -> "Iterator[tuple[PairReader, ManyTexts[PairedText]]]":
-    """What reads texts with pairs, and these, while the model is in use."""
-    from attncli.measure.known_pairs import PairReader
-    from attncli.models.known_pairs import open_pairs
-
-    with open_pairs(texts) as file, in_use(model) as pretrained:
-        reader = PairReader(pretrained, truncate=truncate)
-        yield reader, ManyTexts(file, reader.read, progress, key="pairs")
-
-
-@checked
-def pair_table(
-    model: Model,
-    texts: TextsWithPairs,
-    *,
-    apart: Count = 0,
-    symmetric: bool = False,
-    apc: bool = False,
-    truncate: bool = False,
-    ablate: HeadsArgument = (),
-) -> Records[ScoresOfPositions]:
-    """The scores of every head at each two positions of texts with pairs, to fit a model of one's own to.
-
-    A row for each two positions that count, with the weight of their pair, 0 for none. The arguments are
-    those of `pairs`, whose method logistic is fitted to such a table.
-    """
-    from attncli.measure.known_pairs import scores_of_positions
-
-    options = _pair_options(apart, symmetric=symmetric, apc=apc)
-    with _with_pairs(model, texts, truncate) as (reader, many):
-        reader.options = options
-        return scores_of_positions(reader, many, ablate=head_names(ablate))
 
 
 @checked

@@ -16,8 +16,9 @@ ARROWS = {
     "child": {"measure", "models", "views", "commands", "runs", "settings", "report_parts", *LEAVES},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
+    "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("library", "runs", "views", "settings", "toys", "measure", "models", "core"),
+        *("library", "known_pairs", "runs", "views", "settings", "toys", "measure", "models", "core"),
         *("saved", "arrays", "report_parts", *LEAVES),
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
@@ -46,7 +47,7 @@ MOST_NAMES_TWICE = 6
 MOST_LONG_FILES, MOST_LONG_FUNCTIONS = 1, 0
 MOST_VAGUE_NAMES = 25
 
-LIBRARY = ("core", "models", "measure", "library")
+LIBRARY = ("core", "models", "measure", "library", "known_pairs")
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
 

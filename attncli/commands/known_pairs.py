@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from attncli.commands.surveys import ablated_notes, about_heads
-from attncli.library import pairs
+from attncli.known_pairs import pairs
 from attncli.models.pretrained import Pretrained
 from attncli.plain_text import counted
 from attncli.records.known_pairs import HeadsOnPairs

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from attncli.commands.surveys import ablated_notes, about_heads
-from attncli.library import relations
+from attncli.known_pairs import relations
 from attncli.models.pretrained import Pretrained
 from attncli.plain_text import counted
 from attncli.report import Report

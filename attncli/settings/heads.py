@@ -279,7 +279,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
             return *first, "--table", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
-        is_stored = Path(str(settings.get("texts"))).suffix.lower() in STORE_SUFFIXES
+        texts = Path(str(settings.get("texts")))
+        is_stored = texts.suffix.lower() in STORE_SUFFIXES or texts.is_dir()
         has_words = not (settings.get("probe") or is_stored)
         return tuple(step for step in cls.next_steps if step != "--to WORD" or has_words)
 

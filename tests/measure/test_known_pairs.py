@@ -26,15 +26,10 @@ from attncli.core.formulas import average_product_correction
 from attncli.core.summaries import clustered_interval
 from attncli.errors import UserError
 from attncli.measure.held_out import HeadPlace, PairTable, PairTotals
-from attncli.measure.known_pairs import (
-    CountingTaker,
-    PairReader,
-    PairRegression,
-    PairRun,
-    best_head,
-    fitted_regression,
-)
+from attncli.measure.known_pairs import best_head
 from attncli.measure.pair_counts import BatchOfPairs, CellsOfText, PairOptions
+from attncli.measure.pair_runs import PairReader, PairRun
+from attncli.measure.pair_scores import CountingTaker, PairRegression, fitted_regression
 from attncli.models.known_pairs import KnownPairsFile, PairedText, open_pairs, words_between_blanks
 from attncli.models.pretrained import Pretrained
 from attncli.models.text_files import ManyTexts, TextLine

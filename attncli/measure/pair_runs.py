@@ -1,0 +1,201 @@
+"""Reads texts with known pairs, and runs a model over them layer by layer."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.core.row_tiles import side_by_side
+from attncli.errors import UserError
+from attncli.measure.heads import refuse_merged
+from attncli.measure.held_out import HeadPlace
+from attncli.measure.pair_counts import BatchOfPairs, CellsOfText, LeftOut, PairOptions, cells_of, merging_of
+from attncli.measure.removal import AblatedHeads
+from attncli.models.capture import Way, capture, in_step, together
+from attncli.models.known_pairs import PairedText, words_between_blanks
+from attncli.models.layers import CapturedLayer, DeferredLayers
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.text_files import ManyTexts, TokenIds
+from attncli.plain_text import counted
+
+NO_OFFSETS = (
+    'does not say where its tokens stand in the text: give pairs with "unit": "token", counted as the model '
+    "reads them, special tokens and all"
+)
+
+
+class PairReader:
+    """Reads texts as a model does, and finds where their pairs stand."""
+
+    def __init__(
+        self, pretrained: Pretrained, options: PairOptions | None = None, *, truncate: bool = False
+    ) -> None:
+        self.pretrained, self.options, self.truncate = pretrained, options or PairOptions(), truncate
+        self.left_out = LeftOut()
+        self.unit = ""
+        self._read: dict[int, tuple[CellsOfText, Reading]] = {}
+
+    def read(self, paired: PairedText) -> Reading:
+        """A text as the model reads it, in tokens. Raises UserError for one without a pair that counts."""
+        self.unit = paired.unit
+        reading = self.reading(paired)
+        left_out = LeftOut()
+        cells = cells_of(paired, reading, self.pretrained, self.options, left_out)
+        if not cells.known.any():
+            raise UserError(f"pairs: {_why_none_counts(paired, left_out)}")
+        self.left_out.add_all(left_out)
+        self._read[paired.line.line] = cells, reading
+        # Texts of as many tokens run together, of however many words.
+        context = None if reading.context is None else replace(reading.context, words=None)
+        return Reading(replace(reading.text, words=None), context)
+
+    def reading(self, paired: PairedText) -> Reading:
+        """A text with its words; with a decoder its context goes to the encoder."""
+        model, line = self.pretrained, paired.line
+        if paired.names:
+            line = line._replace(text=ids_of_names(model, paired.names))
+        if line.context is not None and self.options.symmetric:
+            raise UserError("symmetric: pairs of two texts have a direction: leave it out")
+        if line.context is not None and not model.has_decoder:
+            raise UserError(f"context: {model.name} has no decoder: it reads one text")
+        if line.context is None and model.has_decoder:
+            raise UserError(
+                f"context: must be given for {model.name}, whose decoder looks at what its encoder reads"
+            )
+        texts = []
+        for text in (line.text, line.context) if line.context is not None else (line.text,):
+            if paired.unit == "character" and model.has_decoder:
+                raise UserError(f"unit: characters are not for {model.name}, which has a decoder: give words")
+            is_spelled = paired.unit == "character" and not model.tokenizer.is_fast
+            if paired.unit == "word" and not model.tokenizer.is_fast:
+                raise UserError(f"unit: the tokenizer of {model.name} {NO_OFFSETS}")
+            read = model.read(
+                text,
+                "pairs",
+                truncate=self.truncate,
+                words=paired.words_of if paired.unit == "word" else None,
+                with_spans=paired.unit == "character" and not is_spelled,
+            )
+            texts.append(
+                replace(read, spans=spans_of_spelling(read, str(text), model)) if is_spelled else read
+            )
+        reading = Reading(texts[0]) if len(texts) == 1 else Reading(model.shifted_right(texts[0]), texts[1])
+        if paired.unit == "word":
+            refuse_merged(reading, model, "shorter texts")
+        return reading
+
+    def batch(self, texts: Sequence[PairedText]) -> BatchOfPairs:
+        """Texts that run together, once each has been read."""
+        cells, readings = zip(*(self._read.pop(text.line.line) for text in texts), strict=True)
+        merging = merging_of(readings) if self.unit == "word" else None
+        is_cross = readings[0].context is not None
+        return BatchOfPairs(cells, self.options, is_cross=is_cross, merging=merging)
+
+
+def spans_of_spelling(read: ModelText, text: str, pretrained: Pretrained) -> list[tuple[int, int]]:
+    """The characters of each token of a text that its tokens spell one after another, as amino acids do.
+
+    Raises UserError where they do not: a tokenizer without offsets says no more of them.
+    """
+    roles = pretrained.special_ids - pretrained.unknown_ids
+    spans, place = [], 0
+    for token, number in zip(read.tokens, read.ids.tolist(), strict=True):
+        if number in roles:
+            spans.append((place, place))
+            continue
+        while text[place : place + 1].isspace():
+            place += 1
+        if not text.startswith(token, place):
+            raise UserError(f"unit: the tokenizer of {pretrained.name} {NO_OFFSETS}")
+        spans.append((place, place + len(token)))
+        place += len(token)
+    return spans
+
+
+def _why_none_counts(paired: PairedText, left_out: LeftOut) -> str:
+    """Why a text has no pair that counts."""
+    if not paired.pairs:
+        return "has no pairs"
+    why, first = next(iter(left_out.first.items()))
+    words = words_between_blanks(paired.line.text)
+    is_one_word = paired.unit == "word" and max(words, default=0) == 0
+    hint = '; the text is one word: is "unit": "character" missing?' if is_one_word else ""
+    pair = first.partition(": ")[2]
+    return f"none of its {counted(len(paired.pairs), 'pair')} counts: {pair} is {why}{hint}"
+
+
+def ids_of_names(pretrained: Pretrained, names: Sequence[str]) -> TokenIds:
+    """The ids of tokens. Raises UserError for one that the vocabulary does not have."""
+    tokenizer = pretrained.tokenizer
+    ids = tokenizer.convert_tokens_to_ids([*names])
+    assert isinstance(ids, list), "of a list"
+    for place, (name, number) in enumerate(zip(names, ids, strict=True)):
+        if number is None or (number == tokenizer.unk_token_id and name != tokenizer.unk_token):
+            raise UserError(f"tokens[{place}]: {name!r:.60} is not in the vocabulary of {pretrained.name}")
+    return TokenIds.of({"ids": ids, "tokens": [*names]})
+
+
+class BatchTaker:
+    """Takes the weights of the layers of texts that run together, and then what follows from all of them."""
+
+    def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
+        """Take the weights of some heads."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """All layers are there."""
+        raise NotImplementedError
+
+
+class PairRun:
+    """Runs a model over texts with pairs, and hands over the weights between their positions."""
+
+    def __init__(
+        self,
+        reader: PairReader,
+        many: ManyTexts[PairedText],
+        *,
+        ablate: Sequence[str] = (),
+    ) -> None:
+        self.reader, self.many, self.ablate = reader, many, ablate
+        self.notes: dict[str, None] = {}
+
+    def go(self, begin: Callable[[Sequence[PairedText], BatchOfPairs], BatchTaker]) -> None:
+        """Run all texts; of each batch that ran together `begin` gives what takes its layers, and its end."""
+        model = self.reader.pretrained.model
+        for batches in together(model, self.many.batches()):
+            takers = []
+            for batch in batches:
+                texts, readings = [text for text, _ in batch], [reading for _, reading in batch]
+                pairs = self.reader.batch(texts)
+                takers.append((pairs, readings, begin(texts, pairs)))
+            for way in in_step(model, [partial(self.capture, *taker) for taker in takers]):
+                self.notes |= dict.fromkeys(way.notes())
+            for _, _, taker in takers:
+                taker.end()
+
+    def capture(self, pairs: BatchOfPairs, readings: Sequence[Reading], taker: BatchTaker) -> Way:
+        """Run the model on texts of equal counts."""
+        pretrained = self.reader.pretrained
+
+        def measure(layers: Sequence[CapturedLayer]) -> None:
+            if pairs.is_cross == (layers[0].kind == "cross"):
+                places = [
+                    HeadPlace(layer.stack_name, layer.layer, head)
+                    for layer in layers
+                    for head in range(layer.attention.shape[1])
+                ]
+                together = side_by_side([layer.attention for layer in layers])
+                weights = replace(layers[0], attention=together).weights().float().cpu()
+                taker.take(places, pairs.between_positions(weights))
+
+        later = DeferredLayers(measure)
+        with ExitStack() as hooks:
+            ablated = AblatedHeads(self.ablate, pretrained, later.take, hooks)
+            way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+        later.finish()
+        ablated.check_all_found()
+        return way
