@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf, isqrt
 from operator import ge
@@ -26,7 +26,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError, raise_if_memory, reason_of
-from attncli.models.architectures import WEIGHTS, WINDOW
+from attncli.models.architectures import WEIGHTS, WINDOW, unshown_layers
 from attncli.models.layers import (
     CannotShow,
     CapturedLayer,
@@ -214,15 +214,18 @@ NOT_COMPARED = "Not compared with the model's own eager attention"
 class Way:
     """How a model's attention is captured: by the interface, or as the weights of its eager attention.
 
-    `not_compared` says where the interface could not be compared with eager attention.
+    `not_compared` says where the interface could not be compared with eager attention, `unshown` which layers
+    mix tokens without a softmax.
     """
 
     kind: Literal["interface", "eager"]
     not_compared: str = ""
+    unshown: str = ""
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers must know of it."""
-        return [note for note in (EAGER_NOTE * (self.kind == "eager"), self.not_compared) if note]
+        """What a reader of the numbers must know of it, first what is missing."""
+        notes = (self.unshown, EAGER_NOTE * (self.kind == "eager"), self.not_compared)
+        return [*filter(None, notes)]
 
 
 OWN = __name__.partition(".")[0]
@@ -386,9 +389,10 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
         way = next((ways[tried] for tried in ways if _covers(tried, shapes)), None)
     if way is None:
         with by_itself():
-            way = ways[shapes] = _way_on(model, few, more if needed > TRIAL_TOKENS else None)
-    if way == Way("interface") and most < min(needed, num_tokens):
-        return Way("interface", f"{NOT_COMPARED} beyond the first {most:,} tokens.")
+            way = _way_on(model, few, more if needed > TRIAL_TOKENS else None)
+            way = ways[shapes] = replace(way, unshown=unshown_layers(model))
+    if way == Way("interface", unshown=way.unshown) and most < min(needed, num_tokens):
+        return replace(way, not_compared=f"{NOT_COMPARED} beyond the first {most:,} tokens.")
     return way
 
 

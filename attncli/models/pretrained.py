@@ -25,6 +25,7 @@ from attncli.models.architectures import (
     arguments_of,
     predicted_tokens,
     sees_alone,
+    unshown_layers,
 )
 from attncli.models.folder import panics_in_one_line
 from attncli.models.layers import CapturedLayer, PictureInputs
@@ -317,6 +318,11 @@ class Pretrained:
     def predicts(self) -> Predicts | None:
         """Which tokens the model predicts; None without a head."""
         return None if self.with_head is None else predicted_tokens(self.with_head)
+
+    @cached_property
+    def unshown_layers(self) -> str:
+        """A sentence on the layers that have no weights; empty where all have some."""
+        return unshown_layers(self.model)
 
     @property
     def has_decoder(self) -> bool:
