@@ -95,6 +95,7 @@ def report_each(
     first, options = specs[0], options_of(specs[0])
     if whole_tokens is not None:
         options = replace(options, whole_tokens=whole_tokens)
+    options = replace(options, linear=first.shows_linear_heads())
     pretrained = reader_of(pretrained, readings[0])
     run = surveyed(pretrained, readings, options, ablate=first.ablate, progress=progress)
     return [
@@ -252,7 +253,7 @@ def report_of_text(
     """The report of one of the texts that were surveyed together."""
     reading, of_text = whole.in_words(), run.texts[text]
     named_tokens = _named_tokens(spec, reading, pretrained)
-    survey = replace(of_text.survey(), named_tokens=named_tokens)
+    survey = replace(run.survey_of(text), named_tokens=named_tokens)
     numbers = {name: survey.heads.numbers(name) for name in NAMING if name in survey.heads.cells}
     survey, none = of_pattern(spec, survey, numbers, {stack.name: stack for stack in of_text.stacks})
     survey, tensors = ranked(spec, survey)
@@ -286,16 +287,17 @@ def report_of_text(
     notes = [
         *notes_of(spec),
         *none,
-        *run.way.notes(),
+        *replace(run.way, unshown="").notes(),
         *whole.left_out_notes(),
         *ablated_notes(spec.ablate),
     ]
     read = Texts(tokens, context, token_spelling=spelling)
     about = about_heads(pretrained.name, len(of_text.heads), count)
     unseen = _unseen(spec, named_tokens, of_text.heads)
-    return build_report(
+    report = build_report(
         spec, read, tensors, survey, notes, about=about, how_to_read=unseen, pictures=pictures
     )
+    return replace(report, missing=run.way.unshown)
 
 
 def pictures_of(reading: Reading) -> tuple[Picture, ...]:

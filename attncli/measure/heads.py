@@ -1,9 +1,10 @@
 """What is measured of a model's heads while it runs, a layer at a time, and what was found about each."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -43,7 +44,12 @@ from attncli.measure.patterns import (
     without_first_key,
 )
 from attncli.measure.removal import AblatedHeads
-from attncli.models.architectures import matrix_and_bias, output_projection, projection_of_heads
+from attncli.models.architectures import (
+    matrix_and_bias,
+    output_projection,
+    projection_of_heads,
+    unshown_layers,
+)
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (
@@ -60,10 +66,14 @@ from attncli.records.columns import Records
 from attncli.records.surveys import (
     MIN_ROWS,
     NAMING,
+    HeadSurvey,
     LookedAtKey,
     RestOfHead,
 )
 from attncli.records.values import Mask
+
+if TYPE_CHECKING:  # few models have such layers
+    from attncli.measure.linear_heads import LinearHeads
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
@@ -80,7 +90,8 @@ class HeadOptions:
     are kept beyond `whole_tokens` tokens. The weight from the tokens `queries` to the tokens `keys`, named by
     text or position, is measured where there are keys. With `first_keys` the key with the most weight of
     every query is kept: see `looked_at`. With `looks` what each head looks at from the `queries` is kept,
-    else from [CLS], else from all: see `HeadLooks`.
+    else from [CLS], else from all: see `HeadLooks`. `linear` also measures the heads of layers without a
+    softmax, whose weights are those of tokens, whole.
     """
 
     skip_sink: int = 0
@@ -95,6 +106,7 @@ class HeadOptions:
     keys: tuple[str, ...] = ()
     first_keys: bool = False
     looks: bool = False
+    linear: bool = False
 
 
 NOTHING_MORE = HeadOptions()
@@ -496,6 +508,8 @@ class Surveyed:
 
     survey: Survey
     way: Way
+    linear: "LinearHeads | None" = None
+    """The heads of layers without a softmax, where that was asked for and the model has such layers."""
 
     @cached_property
     def texts(self) -> list[SurveyedText]:
@@ -511,6 +525,11 @@ class Surveyed:
             totals.rest = HeadTotals() if totals.rest is None else totals.rest
             totals.rest.num_texts += survey.num_texts
             _add_layers(totals.rest, survey.rest, survey.num_texts)
+
+    def survey_of(self, text: int) -> HeadSurvey:
+        """What was found about the heads of one of the texts, in tokens."""
+        found = self.texts[text].survey()
+        return found if self.linear is None else replace(found, linear=self.linear.of_text(text))
 
     @property
     def rollout(self) -> list[Float[Tensor, "query key"]]:
@@ -537,6 +556,17 @@ class Surveyed:
         return self.survey.maps
 
 
+def _linear_heads(
+    options: HeadOptions, pretrained: Pretrained, readings: Sequence[Reading]
+) -> "LinearHeads | None":
+    """What takes the layers without a softmax, where they are asked for and there are some."""
+    if not options.linear or not pretrained.unshown_layers:
+        return None
+    from attncli.measure.linear_heads import LinearHeads
+
+    return LinearHeads(pretrained, len(readings[0].text.ids))
+
+
 def surveyed(
     pretrained: Pretrained,
     readings: Sequence[Reading],
@@ -554,11 +584,16 @@ def surveyed(
     with ExitStack() as hooks:
         survey = Survey(options, readings, pretrained, progress, hooks)
         ablated = AblatedHeads(ablate, pretrained, survey.take, hooks) if ablate else None
-        way = capture(pretrained.model, pretrained.inputs(readings), (ablated or survey).take)
+        linear = _linear_heads(options, pretrained, readings)
+        meanwhile = nullcontext if linear is None else linear.heard
+        inputs = pretrained.inputs(readings)
+        way = capture(pretrained.model, inputs, (ablated or survey).take, meanwhile)
+    if linear is not None:
+        way = replace(way, unshown=unshown_layers(pretrained.model, linear.modules))
     if ablated is not None:
         ablated.check_all_found()
     compare_distances(survey, ablate)
-    return Surveyed(survey, way)
+    return Surveyed(survey, way, linear)
 
 
 def head_totals(

@@ -5,7 +5,7 @@ to transformers' AttentionInterface and calls its parts as another does.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from inspect import signature
 from typing import Any, Literal, NamedTuple
@@ -271,12 +271,16 @@ def mixer_named(kind: str) -> str | None:
     return next((name for pattern, name in MIXERS.items() if re.search(pattern, kind)), None)
 
 
-def layers_without_softmax(model: nn.Module) -> tuple[MixedLayers, Sequence[int]]:
+def layers_without_softmax(
+    model: nn.Module, shown: Collection[str] = ()
+) -> tuple[MixedLayers, Sequence[int]]:
     """The layers whose tokens are mixed without a softmax, and those beside them whose tokens are not mixed.
 
     By the classes of the modules in each block, so that no weight is read; both empty in a model whose
-    layers are attention.
+    layers are attention. Mixers that are `shown`, by the names of their modules, are left out.
     """
+    if not any(mixer_named(kind.__name__) for kind in {*map(type, model.modules())}):
+        return {}, []
     mixers: dict[str, dict[str, None]] = {}  # of each block
     attending: set[str] = set()
     mixing = ""
@@ -285,7 +289,9 @@ def layers_without_softmax(model: nn.Module) -> tuple[MixedLayers, Sequence[int]
         if block is None or (mixing and name.startswith(mixing)):
             continue
         if mixer := mixer_named(kind):
-            mixers.setdefault(block[0], {})[mixer] = None
+            names = mixers.setdefault(block[0], {})
+            if name not in shown:
+                names[mixer] = None
             mixing = f"{name}."
         elif ATTENTION_CLASS.search(kind) and "." in name[len(block[0]) :]:
             attending.add(block[0])
@@ -303,11 +309,14 @@ def layers_without_softmax(model: nn.Module) -> tuple[MixedLayers, Sequence[int]
     return mixed, idle
 
 
-def unshown_layers(model: nn.Module) -> str:
-    """A sentence that names the layers whose tokens are mixed without a softmax; empty without any."""
-    mixed, idle = layers_without_softmax(model)
+def unshown_layers(model: nn.Module, shown: Collection[str] = ()) -> str:
+    """A sentence that names the layers whose tokens are mixed without a softmax; empty without any.
+
+    Without those whose modules are `shown`.
+    """
+    mixed, idle = layers_without_softmax(model, shown)
     if not mixed:
-        return ""
+        return f"No tokens are mixed in {named_layers(idle)}." if idle else ""
     parts = [
         f"{mixer}{' beside attention' if beside else ''} in {named_layers(layers)}"
         for (mixer, beside), layers in mixed.items()

@@ -7,7 +7,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf, isqrt
@@ -315,15 +315,22 @@ def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> I
 
 # Not in inference mode: nothing could be trained on what a hook or the model itself keeps of it.
 @torch.no_grad()
-def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Way:
+def capture(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    consume: Consumer,
+    meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Way:
     """Run the model on texts of one length; each layer's attention goes to `consume`. Returns how it came.
+
+    `meanwhile` is open while the model runs.
 
     Raises UserError where the model gives no weights of its tokens; MemoryError.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)):
         way = way_of(model, inputs)
-        with suppress(StopCapture):
+        with meanwhile(), suppress(StopCapture):
             if way.kind == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
@@ -666,20 +673,6 @@ def in_step(
                 go_on(waiting)
             between()
     return [run.given[0] for run in runs]
-
-
-@contextmanager
-def showing_blocks(model: nn.Module, show: Callable[[int, int], None]) -> Iterator[None]:
-    """While it is open, `show` gets the number of each block before it runs, from 1, and how many there are.
-
-    Only of a model whose weights stay in their files: its blocks take time.
-    """
-    blocks = [block for stack in blocks_of(model) for block in stack]
-    with ExitStack() as hooks:
-        for number, block in enumerate(blocks, start=1):
-            hook = block.register_forward_pre_hook(lambda _b, _inputs, n=number: show(n, len(blocks)))
-            hooks.enter_context(hook)
-        yield
 
 
 def together(model: nn.Module, batches: Iterable[AnyBatch]) -> Iterator[list[AnyBatch]]:

@@ -184,7 +184,9 @@ KERNELS: Mapping[str, Callable[..., LinearLayer] | None] = {
     "mamba_selective_scan": None,
 }
 """The kernels by their names in transformers, and what makes a layer of a call; Mamba-1 has channels."""
-LIGHTNING = "lightning attention"
+LIGHTNING, MAMBA_1 = "lightning attention", "Mamba-1, mean of channels"
+KINDS = {"mamba2_chunk_scan": "Mamba-2"}
+"""What a mixer is called of which there are several kinds."""
 
 
 @dataclass
@@ -210,9 +212,10 @@ class _Hearer:
         elif calls:
             kernel_name, kernel, given = calls[0]
             make = KERNELS[kernel_name]
-            heads = (
-                _side_by_side([_mamba(call[2]) for call in calls]) if make is None else make(kernel, given)
-            )
+            if make is None:
+                heads, mixer = _side_by_side([_mamba(call[2]) for call in calls]), MAMBA_1
+            else:
+                heads, mixer = make(kernel, given), KINDS.get(kernel_name, mixer)
         if heads is not None:
             self.consume(CapturedLinear(name, mixer, layer_number(name), heads))
 

@@ -155,7 +155,7 @@ def _run_on_model(
     progress: "Progress | None" = None,
 ) -> Report:
     """The report of one experiment on a model."""
-    from attncli.models.capture import showing_blocks
+    from attncli.models.stored import showing_blocks
 
     page = model_page_of(spec)
     if not spec.reads_many_texts():

@@ -1,0 +1,60 @@
+"""What the heads of layers without a softmax do on some texts: statistics of their signed weights."""
+
+from contextlib import AbstractContextManager
+from dataclasses import fields
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.signed_rows import SignedStatistics, signed_statistics
+from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.models.pretrained import Pretrained
+from attncli.records.columns import Records
+from attncli.records.surveys import LinearHead
+
+STATISTICS = tuple(each.name for each in fields(SignedStatistics))
+
+
+class LinearHeads:
+    """Takes the layers as the model hands them over, and keeps the statistics of their heads."""
+
+    def __init__(self, pretrained: Pretrained, num_tokens: int) -> None:
+        self.pretrained = pretrained
+        self.num_tokens = num_tokens
+        self.layers: list[tuple[CapturedLinear, int, SignedStatistics]] = []
+
+    def heard(self) -> AbstractContextManager[None]:
+        """While it is open, the layers of a run in this thread are taken."""
+        return hearing_linear_layers(self.pretrained.model, self.take)
+
+    def take(self, layer: CapturedLinear) -> None:
+        """Look at one layer. Another stack than that of the text, as one of pictures, is not shown."""
+        _, num_heads, num_tokens, _ = layer.heads.shape
+        if num_tokens == self.num_tokens:
+            with torch.no_grad(), threads_of_idle_cores() as adapt:
+                self.layers.append((layer, num_heads, signed_statistics(layer.heads, adapt)))
+
+    @property
+    def modules(self) -> set[str]:
+        """The names of the modules that heads come from."""
+        return {layer.module for layer, *_ in self.layers}
+
+    def of_text(self, text: int) -> Records[LinearHead]:
+        """One row per head of one of the texts, in the order of the layers."""
+        if not self.layers:
+            return LinearHead.rows([])
+        places = [(layer, head) for layer, count, _ in self.layers for head in range(count)]
+        return LinearHead.table(
+            layer=np.array([layer.layer for layer, _ in places], dtype=int),
+            head=np.array([head for _, head in places], dtype=int),
+            module=[self.pretrained.module_name(layer.module) for layer, _ in places],
+            mixer=[layer.mixer for layer, _ in places],
+            **{name: self._column(name, text) for name in STATISTICS},
+        )
+
+    def _column(self, name: str, text: int) -> npt.NDArray[np.float64] | npt.NDArray[np.int64]:
+        columns: list[Tensor] = [getattr(statistics, name)[text] for *_, statistics in self.layers]
+        return torch.cat(columns).numpy(force=True)
