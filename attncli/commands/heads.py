@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from attncli.plain_text import counted
 from attncli.records.columns import Records
 from attncli.records.surveys import NAMING, HeadSurvey, PatchNorm, PatchNorms, SurveyedHead, TokenNamed
 from attncli.report import (
+    Mask,
     NamedTensor,
     Picture,
     PictureMaps,
@@ -52,6 +53,12 @@ from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
+
+if TYPE_CHECKING:  # few models have such layers
+    from attncli.measure.linear_heads import LinearHeads
+
+
+NOT_DRAWN = "Maps of heads without a softmax are kept up to 128 tokens: these are of attention alone."
 
 
 def options_of(spec: HeadsSpec) -> HeadOptions:
@@ -276,6 +283,8 @@ def report_of_text(
     if run.maps:
         maps = run.maps[text]
         tensors |= _map_tensors(maps)
+        if run.linear is not None:
+            tensors |= _signed_maps(run.linear, text)
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
         if pictures and reading.context is not None and spec.maps != "cross":
             of_encoder = tuple(replace(picture, axis="tokens") for picture in pictures)
@@ -288,6 +297,7 @@ def report_of_text(
         *notes_of(spec),
         *none,
         *replace(run.way, unshown="").notes(),
+        *([NOT_DRAWN] if run.linear is not None and run.maps and not run.linear.maps else []),
         *whole.left_out_notes(),
         *ablated_notes(spec.ablate),
     ]
@@ -350,6 +360,12 @@ def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> 
         for which, text in texts.items()
         for position, name in positions_named(names, text, pretrained).items()
     )
+
+
+def _signed_maps(linear: "LinearHeads", text: int) -> dict[str, NamedTensor]:
+    """The matrices of heads of layers without a softmax; none of a text whose maps are of blocks."""
+    signed, axes = linear.maps_of(text), ("layer", "head", "query", "key")
+    return {} if signed is None else {"linear_weights": NamedTensor(axes, signed, Mask(causal=True))}
 
 
 def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:

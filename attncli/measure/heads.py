@@ -564,7 +564,9 @@ def _linear_heads(
         return None
     from attncli.measure.linear_heads import LinearHeads
 
-    return LinearHeads(pretrained, len(readings[0].text.ids))
+    num_tokens = len(readings[0].text.ids)
+    keeps_maps = options.maps == "self" and num_tokens <= options.whole_tokens
+    return LinearHeads(pretrained, num_tokens, keeps_maps=keeps_maps)
 
 
 def surveyed(

@@ -6,10 +6,12 @@ from dataclasses import fields
 import numpy as np
 import numpy.typing as npt
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.signed_rows import SignedStatistics, signed_statistics
+from attncli.measure.looks import by_layer
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
 from attncli.models.pretrained import Pretrained
 from attncli.records.columns import Records
@@ -19,11 +21,16 @@ STATISTICS = tuple(each.name for each in fields(SignedStatistics))
 
 
 class LinearHeads:
-    """Takes the layers as the model hands them over, and keeps the statistics of their heads."""
+    """Takes the layers as the model hands them over, and keeps the statistics of their heads.
 
-    def __init__(self, pretrained: Pretrained, num_tokens: int) -> None:
+    With `keeps_maps` their whole matrices, too.
+    """
+
+    def __init__(self, pretrained: Pretrained, num_tokens: int, *, keeps_maps: bool = False) -> None:
         self.pretrained = pretrained
         self.num_tokens = num_tokens
+        self.keeps_maps = keeps_maps
+        self.maps: dict[int, Float[Tensor, "text head query key"]] = {}
         self.layers: list[tuple[CapturedLinear, int, SignedStatistics]] = []
 
     def heard(self) -> AbstractContextManager[None]:
@@ -36,6 +43,8 @@ class LinearHeads:
         if num_tokens == self.num_tokens:
             with torch.no_grad(), threads_of_idle_cores() as adapt:
                 self.layers.append((layer, num_heads, signed_statistics(layer.heads, adapt)))
+                if self.keeps_maps:
+                    self.maps[layer.layer] = layer.heads.weights().cpu()
 
     @property
     def modules(self) -> set[str]:
@@ -54,6 +63,10 @@ class LinearHeads:
             mixer=[layer.mixer for layer, _ in places],
             **{name: self._column(name, text) for name in STATISTICS},
         )
+
+    def maps_of(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
+        """The signed weights of every head, NaN where a layer has none; None where they were not kept."""
+        return by_layer({layer: maps[text] for layer, maps in self.maps.items()}) if self.maps else None
 
     def _column(self, name: str, text: int) -> npt.NDArray[np.float64] | npt.NDArray[np.int64]:
         columns: list[Tensor] = [getattr(statistics, name)[text] for *_, statistics in self.layers]

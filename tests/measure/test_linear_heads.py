@@ -5,6 +5,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from attncli.models.linear import CapturedLinear, hearing_linear_layers
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text
 from attncli.records.surveys import LinearHead
+from attncli.records.values import Mask
 from attncli.report import Report
 from attncli.saved import SAVED
 from tests.core.test_signed_rows import naive
@@ -98,6 +100,26 @@ def test_the_report_lists_them_and_says_nothing_is_missing(saved: Callable[[str]
     assert set(data["statistics"]["linear"][0]) == set(LinearHead.columns)
     again = SAVED.validate_python(data).restored()
     assert again.to_data() == data
+
+
+def test_their_maps_are_the_matrices(saved: Callable[[str], str]) -> None:
+    """Signed, so that every view draws them with zero in the middle of its colours."""
+    folder = saved("qwen3_next")
+    tensors = of_heads(folder, maps="self").tensors
+    drawn = tensors["linear_weights"]
+    assert drawn.axes == ("layer", "head", "query", "key") and drawn.mask == Mask(causal=True)
+    layers = {layer.layer: layer.heads.weights()[0] for layer in layers_on(folder, text_of(29))}
+    for number, (signed, softmax) in enumerate(zip(drawn.values, tensors["weights"].values, strict=False)):
+        assert np.isnan(signed).all() == (number not in layers) == np.isfinite(softmax).any()
+        if number in layers:
+            assert np.abs(signed - layers[number].numpy()).max() <= 1e-6
+    assert np.nanmin(drawn.values) < 0 < np.nanmax(drawn.values)
+
+
+def test_of_long_texts_the_maps_are_of_attention_alone(saved: Callable[[str], str]) -> None:
+    report = run("heads", model=saved("qwen3_next"), sentence=text_of(131), maps="self")
+    assert "linear_weights" not in report.tensors and report.table("linear")
+    assert any(note.startswith("Maps of heads without a softmax") for note in report.notes)
 
 
 def test_layers_with_both_kinds_have_both(saved: Callable[[str], str]) -> None:
