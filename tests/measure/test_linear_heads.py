@@ -1,6 +1,7 @@
 """Heads of layers without a softmax in a survey: their statistics, against loops over whole matrices."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from math import log
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModel, AutoTokenizer
 
 from attncli import library
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text
-from attncli.records.surveys import LinearHead
+from attncli.records.surveys import HeadSurvey, LinearHead
 from attncli.records.values import Mask
 from attncli.report import Report
 from attncli.saved import SAVED
@@ -159,3 +161,52 @@ def test_texts_that_run_together_have_each_their_own(saved: Callable[[str], str]
             ):
                 assert ours.local_share == pytest.approx(theirs.local_share, rel=1e-4)
                 assert ours.row_sum == pytest.approx(theirs.row_sum, rel=1e-3, abs=1e-6)
+
+
+def rows_of(found: HeadSurvey) -> list[tuple[float | None, ...]]:
+    return [(row.local_share, row.distance, row.row_sum, row.half_life) for row in found.linear]
+
+
+def test_two_threads_hear_each_their_own_model(saved: Callable[[str], str]) -> None:
+    """Kernels are replaced for both; what is heard goes to the thread that listens."""
+    folders = {name: saved(name) for name in ("qwen3_next", "qwen3_5_text", "bamba")}
+    alone = {name: rows_of(library.survey(folder, text_of(31))) for name, folder in folders.items()}
+    models = {name: AutoModel.from_pretrained(folder) for name, folder in folders.items()}
+    tokenizers = {name: AutoTokenizer.from_pretrained(folder) for name, folder in folders.items()}
+
+    def survey(name: str) -> list[tuple[float | None, ...]]:
+        return rows_of(library.survey(open_model(models[name], tokenizers[name]), text_of(31)))
+
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(3):
+            together = dict(zip(alone, threads.map(survey, alone), strict=True))
+            for name, rows in together.items():
+                for ours, theirs in zip(rows, alone[name], strict=True):
+                    assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6), name
+
+
+def test_a_model_whose_weights_stay_in_their_files_has_the_same(saved: Callable[[str], str]) -> None:
+    for name in ("qwen3_next", "minimax"):
+        whole = rows_of(library.survey(saved(name), text_of(31)))
+        stored = rows_of(library.survey(open_model(saved(name), load="disk"), text_of(31)))
+        for ours, theirs in zip(stored, whole, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+
+
+def test_a_callers_model_is_measured_as_it_is_and_left_so(saved: Callable[[str], str]) -> None:
+    """In training mode, under autocast, with a hook that changes what a mixer is given."""
+    folder = saved("bamba")
+    model = AutoModel.from_pretrained(folder)
+    pretrained = open_model(model, AutoTokenizer.from_pretrained(folder))
+    plain = rows_of(library.survey(pretrained, text_of(31)))
+    model.train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = rows_of(library.survey(pretrained, text_of(31)))
+    assert cast == plain and model.training
+    hook = model.layers[0].register_forward_pre_hook(lambda _block, inputs: (3 - inputs[0], *inputs[1:]))
+    hooks = [dict(module._forward_hooks) for module in model.modules()]
+    hooked = rows_of(library.survey(pretrained, text_of(31)))
+    assert hooked != plain
+    assert [dict(module._forward_hooks) for module in model.modules()] == hooks
+    hook.remove()
+    assert rows_of(library.survey(pretrained, text_of(31))) == plain
