@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -54,11 +54,10 @@ from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
 
-if TYPE_CHECKING:  # few models have such layers
-    from attncli.measure.linear_heads import LinearHeads
-
-
-NOT_DRAWN = "Maps of heads without a softmax are kept up to 128 tokens: these are of attention alone."
+NOT_DRAWN = (
+    "Maps are of attention alone: those of heads without a softmax are kept up to 128 tokens, where no layer "
+    "has both kinds of heads."
+)
 
 
 def options_of(spec: HeadsSpec) -> HeadOptions:
@@ -279,12 +278,17 @@ def report_of_text(
         names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
         spec = spec.model_copy(update={"from": names})
         survey = _with_norms(survey, run, reading, text)
-    pictures = pictures_of(reading)
+    pictures, not_drawn = pictures_of(reading), list[str]()
     if run.maps:
         maps = run.maps[text]
         tensors |= _map_tensors(maps)
         if run.linear is not None:
-            tensors |= _signed_maps(run.linear, text)
+            signed = run.signed_maps(text)
+            if signed is None:
+                not_drawn = [NOT_DRAWN]
+            else:
+                axes = ("layer", "head", "query", "key")
+                tensors |= {"linear_weights": NamedTensor(axes, signed, Mask(causal=True))}
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
         if pictures and reading.context is not None and spec.maps != "cross":
             of_encoder = tuple(replace(picture, axis="tokens") for picture in pictures)
@@ -297,7 +301,7 @@ def report_of_text(
         *notes_of(spec),
         *none,
         *replace(run.way, unshown="").notes(),
-        *([NOT_DRAWN] if run.linear is not None and run.maps and not run.linear.maps else []),
+        *not_drawn,
         *whole.left_out_notes(),
         *ablated_notes(spec.ablate),
     ]
@@ -360,12 +364,6 @@ def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> 
         for which, text in texts.items()
         for position, name in positions_named(names, text, pretrained).items()
     )
-
-
-def _signed_maps(linear: "LinearHeads", text: int) -> dict[str, NamedTensor]:
-    """The matrices of heads of layers without a softmax; none of a text whose maps are of blocks."""
-    signed, axes = linear.maps_of(text), ("layer", "head", "query", "key")
-    return {} if signed is None else {"linear_weights": NamedTensor(axes, signed, Mask(causal=True))}
 
 
 def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -530,6 +531,16 @@ class Surveyed:
         """What was found about the heads of one of the texts, in tokens."""
         found = self.texts[text].survey()
         return found if self.linear is None else replace(found, linear=self.linear.of_text(text))
+
+    def signed_maps(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
+        """The matrices of heads of layers without a softmax; None where they were not kept.
+
+        Nor where a layer has attention, too: views find the statistics of a map by its layer and head.
+        """
+        attending = {layer.place.layer for layer in self.survey.found.layers}
+        if self.linear is None or attending & self.linear.maps.keys():
+            return None
+        return self.linear.maps_of(text)
 
     @property
     def rollout(self) -> list[Float[Tensor, "query key"]]:

@@ -118,10 +118,13 @@ def test_their_maps_are_the_matrices(saved: Callable[[str], str]) -> None:
     assert np.nanmin(drawn.values) < 0 < np.nanmax(drawn.values)
 
 
-def test_of_long_texts_the_maps_are_of_attention_alone(saved: Callable[[str], str]) -> None:
-    report = run("heads", model=saved("qwen3_next"), sentence=text_of(131), maps="self")
+@pytest.mark.parametrize(("name", "num_tokens"), [("qwen3_next", 131), ("falcon_h1", 29)])
+def test_of_long_texts_and_of_mixed_layers_the_maps_are_of_attention_alone(
+    saved: Callable[[str], str], name: str, num_tokens: int
+) -> None:
+    report = run("heads", model=saved(name), sentence=text_of(num_tokens), maps="self")
     assert "linear_weights" not in report.tensors and report.table("linear")
-    assert any(note.startswith("Maps of heads without a softmax") for note in report.notes)
+    assert any(note.startswith("Maps are of attention alone") for note in report.notes)
 
 
 def test_layers_with_both_kinds_have_both(saved: Callable[[str], str]) -> None:
