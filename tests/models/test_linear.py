@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import (
+    KimiLinearConfig,
+    Mamba2Config,
+    MiniMaxConfig,
+    PreTrainedModel,
+    Qwen3NextConfig,
+)
+from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
+from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
 from attncli.core import linear_layer
 from attncli.core.channel_layer import ChannelLayer
@@ -292,6 +302,84 @@ def test_in_half_precision_the_matrix_is_that_of_float32_inputs() -> None:
     assert isinstance(layer, LinearLayer)
     again = replace(layer, inputs={name: part.double().float() for name, part in layer.inputs.items()})
     assert torch.equal(layer.weights(), again.weights()) and layer.weights().dtype == torch.float32
+
+
+SIZES = ((1, 3, 5, 7), (2, 4, 8, 3), (3, 3, 7, 5))
+"""Groups (key heads, or groups of B and C), heads, sizes of a key (or a state) and of a value."""
+
+
+def mixer(family: str, groups: int, heads: int, key_dim: int, value_dim: int) -> nn.Module:
+    """A layer of these sizes, in the words of its family."""
+    few: dict[str, Any] = {"num_hidden_layers": 3, "vocab_size": 11}
+    if family == "gated delta net":
+        return Qwen3NextGatedDeltaNet(
+            Qwen3NextConfig(
+                hidden_size=19,
+                linear_num_key_heads=groups,
+                linear_num_value_heads=heads,
+                linear_key_head_dim=key_dim,
+                linear_value_head_dim=value_dim,
+                **few,
+            ),
+            0,
+        )
+    if family == "Kimi delta attention":
+        sizes = {"linear_num_heads": heads, "linear_head_dim": key_dim}
+        return KimiLinearDeltaAttention(KimiLinearConfig(hidden_size=19, **sizes, **few), 0)
+    if family == "lightning attention":
+        sizes = {"num_attention_heads": heads, "head_dim": 2 * key_dim, "block_size": 2 * value_dim}
+        return MiniMaxLightningAttention(MiniMaxConfig(hidden_size=19, **sizes, **few), 1)
+    config = Mamba2Config(
+        hidden_size=heads * value_dim,
+        expand=1,
+        num_heads=heads,
+        head_dim=value_dim,
+        n_groups=groups,
+        state_size=key_dim,
+        chunk_size=16,
+        **few,
+    )
+    return Mamba2Mixer(config, 0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(
+    "family", ["gated delta net", "Kimi delta attention", "Mamba-2", "lightning attention"]
+)
+def test_of_any_sizes_the_matrix_gives_what_the_norm_of_the_layer_takes(
+    family: str, sizes: tuple[int, int, int, int]
+) -> None:
+    """Uneven sizes and groups, at lengths around those of chunks."""
+    torch.manual_seed(sum(sizes))
+    layer = mixer(family, *sizes)
+    layer.train(False)
+    for name, parameter in layer.named_parameters():
+        if name.endswith("A_log"):
+            parameter.uniform_(-2, 1)
+        elif name.endswith("dt_bias"):
+            parameter.uniform_(-4, -1)
+        elif parameter.ndim > 1:
+            parameter.normal_(0, 0.4)
+    hidden_size = sizes[1] * sizes[3] if family == "Mamba-2" else 19
+    model = nn.Module()
+    model.layers = nn.ModuleList([layer])
+    more = {"position_embeddings": None, "attention_mask": None} if family.startswith("lightning") else {}
+    for num_tokens in (1, 2, 63, 64, 65, 200):
+        layers: list[CapturedLinear] = []
+        given: dict[str, Tensor] = {}
+        hooks = inputs_of_norms(model, given)
+        with hearing_linear_layers(model, layers.append):
+            layer(torch.randn(2, num_tokens, hidden_size), **more)
+        for hook in hooks:
+            hook.remove()
+        heads = layers[0].heads
+        assert isinstance(heads, LinearLayer)
+        weights = heads.weights()
+        assert weights.shape[1] == sizes[1] and not weights.triu(1).any()
+        output = torch.einsum("bhij,bjhd->bihd", weights, heads.values)
+        theirs = given["layers.0"].reshape(output.shape)
+        assert largest(output - theirs) <= TOLERANCE * max(1e-3, largest(theirs))
 
 
 LENS = json.loads(Path(__file__).with_name("transformer_lens_matrices.json").read_text())
