@@ -274,7 +274,11 @@ def survey_texts(
 
     _check_weighted(weighted, head_names(ablate), words=words)
     options = HeadOptions(
-        skip_sink=skip_sink, words=words, weighted=weighted, rest=not (skip_sink or weighted)
+        skip_sink=skip_sink,
+        words=words,
+        weighted=weighted,
+        rest=not (skip_sink or weighted),
+        linear=not (skip_sink or words or weighted),
     )
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
         totals, notes = head_totals(pretrained, many, options, ablate=head_names(ablate))

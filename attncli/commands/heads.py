@@ -168,9 +168,11 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         if spec.head is not None:
             return report_examples(spec, many, pretrained)
-        totals, way_notes = head_totals(pretrained, many, options_of(spec), ablate=spec.ablate)
-    notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
-    return report_of_totals(spec, totals, pretrained.name, notes)
+        options = replace(options_of(spec), linear=spec.shows_linear_heads())
+        totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)
+    of_way = [note for note in way_notes if note != totals.unshown]
+    notes = [*many.notes(), *of_way, *ablated_notes(spec.ablate)]
+    return replace(report_of_totals(spec, totals, pretrained.name, notes), missing=totals.unshown)
 
 
 def _report_pictures(

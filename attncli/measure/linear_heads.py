@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import fields
+from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from attncli.records.columns import Records
 from attncli.records.surveys import LinearHead
 
 STATISTICS = tuple(each.name for each in fields(SignedStatistics))
+OVER_TEXTS = tuple(name for name in STATISTICS if name != "one_key")
+"""Those that have a mean over texts."""
 
 
 class LinearHeads:
@@ -64,6 +67,13 @@ class LinearHeads:
             **{name: self._column(name, text) for name in STATISTICS},
         )
 
+    def added_to(self, totals: "LinearTotals | None") -> "LinearTotals":
+        """Totals over texts with these among them."""
+        totals = LinearTotals() if totals is None else totals
+        for text in range(self.layers[0][0].heads.shape[0] if self.layers else 0):
+            totals.add(self.of_text(text))
+        return totals
+
     def maps_of(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
         """The signed weights of every head, NaN where a layer has none; None where they were not kept."""
         return by_layer({layer: maps[text] for layer, maps in self.maps.items()}) if self.maps else None
@@ -71,3 +81,28 @@ class LinearHeads:
     def _column(self, name: str, text: int) -> npt.NDArray[np.float64] | npt.NDArray[np.int64]:
         columns: list[Tensor] = [getattr(statistics, name)[text] for *_, statistics in self.layers]
         return torch.cat(columns).numpy(force=True)
+
+
+class LinearTotals:
+    """The statistics of heads over texts; texts that lack one are left out of its mean."""
+
+    def __init__(self) -> None:
+        self.heads: dict[tuple[int, int, str, str], dict[str, list[float]]] = {}
+
+    def add(self, heads: Records[LinearHead]) -> None:
+        """The heads of one text."""
+        for row in heads:
+            place = row.layer, row.head, row.module, row.mixer
+            numbers = self.heads.setdefault(place, {name: [] for name in OVER_TEXTS})
+            for name in OVER_TEXTS:
+                value = row[name]
+                if isinstance(value, float):
+                    numbers[name].append(value)
+
+    def table(self) -> Records[LinearHead]:
+        """One row per head: means over the texts. One key has no place in several."""
+        return LinearHead.rows(
+            {"layer": layer, "head": head, "module": module, "mixer": mixer, "one_key": None}
+            | {name: fsum(values) / len(values) if values else None for name, values in numbers.items()}
+            for (layer, head, module, mixer), numbers in self.heads.items()
+        )

@@ -197,8 +197,9 @@ class _Hearer:
     calls: list[tuple[str, Callable[..., Any], Arguments]] = field(default_factory=list)
 
     def before(self, module: nn.Module, inputs: Any) -> None:
-        """A module begins."""
-        self.calls.clear()
+        """A module begins; of several runs of a model in turns each notes its own calls."""
+        if _hearer.get() is self:
+            self.calls.clear()
 
     def after(
         self, name: str, mixer: str, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]

@@ -213,3 +213,20 @@ def test_a_callers_model_is_measured_as_it_is_and_left_so(saved: Callable[[str],
     assert [dict(module._forward_hooks) for module in model.modules()] == hooks
     hook.remove()
     assert rows_of(library.survey(pretrained, text_of(31))) == plain
+
+
+def test_over_texts_they_have_means(saved: Callable[[str], str], tmp_path: Path) -> None:
+    """Of texts of one length, which run together, and of another one."""
+    folder, lines = saved("bamba"), [text_of(19), text_of(23), text_of(19, seed=1)]
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{line}\n" for line in lines))
+    each = [library.survey(folder, line).linear for line in lines]
+    report = run("heads", model=folder, texts=str(texts))
+    assert report.missing == "" and not [note for note in report.notes if "Not shown" in note]
+    for found in (library.survey_texts(folder, lines).linear, report.result_of(HeadSurvey).linear):
+        assert len(found) == len(each[0])
+        for row, *alone in zip(found, *each, strict=True):
+            assert row.one_key is None and row.mixer == alone[0].mixer
+            for name in ("local_share", "distance", "negative_share", "row_sum", "half_life"):
+                mean = sum(text[name] for text in alone) / len(lines)
+                assert row[name] == pytest.approx(mean, rel=1e-4, abs=1e-6), name
