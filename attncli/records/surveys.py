@@ -211,8 +211,9 @@ class HeadSurvey(Result):
     Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
     means, and `intervals` has one row per head and statistic, with the ends of its 95 % interval (Student's
     t) and the number of texts. `patterns` has one row per pattern with the number of heads that show it,
-    `strongest` the heads that show each most. `linear` has one row per head of a layer without a softmax. `rollout` (query, key) is how attention adds up over the layers. Of a picture `looks` (layer,
-    head, key) are the weights of each head from the `queries`, else from [CLS], else the mean over all, and
+    `strongest` the heads that show each most. `linear` has one row per head of a layer without a softmax.
+    `rollout` (query, key) is how attention adds up over the layers. Of a picture `looks` (layer, head, key)
+    are the weights of each head from the `queries`, else from [CLS], else the mean over all, and
     `look_rollout` (key) is their row of the rollout.
     """
 
