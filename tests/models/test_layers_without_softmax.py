@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attncli import library
+from attncli.errors import UserError
 from attncli.models.architectures import MIXERS, layers_without_softmax, mixer_named, unshown_layers
 from attncli.models.layers import CapturedLayer, Numbering, handing_over
 from attncli.models.stored import blocks_of
@@ -137,3 +138,18 @@ def test_a_model_of_attention_alone_says_nothing(tmp_path: Path) -> None:
     save_model("qwen2", tmp_path)
     report = run("heads", model=str(tmp_path), sentence=text_of(19))
     assert report.missing == "" and "missing" not in report.to_data()
+
+
+@pytest.mark.parametrize(("experiment", "asked"), [("multihead", {"layer": "0"}), ("self", {"head": "2:1"})])
+def test_a_layer_without_a_softmax_is_refused_by_what_it_is(
+    folder: Path, experiment: str, asked: dict[str, str]
+) -> None:
+    with pytest.raises(UserError, match=r"layer [02] is gated delta net, without a softmax"):
+        run(experiment, model=str(folder), sentence=text_of(11), **asked)
+    with pytest.raises(UserError, match=r"must be (one of 1, 3|from 1:0 to 3:3)"):
+        run(
+            experiment,
+            model=str(folder),
+            sentence=text_of(11),
+            **dict.fromkeys(asked, "9" if "layer" in asked else "9:1"),
+        )
