@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         generate,
         head_edges,
         layers,
+        pair_table,
+        pairs,
         relations,
         retrieving_heads,
         score_parts,
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from attncli.measure.own_tensors import attention_statistics
     from attncli.models.loading import open_model
     from attncli.models.picture_reading import read_picture
-    from attncli.models.pretrained import read_probe, read_text, words_of_characters
+    from attncli.models.pretrained import read_probe, read_text
+    from attncli.models.words import words_of_characters
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
     from attncli.runs.watching import Watch
@@ -64,6 +67,8 @@ __all__ = [
     "layers",
     "layers_of",
     "open_model",
+    "pair_table",
+    "pairs",
     "read_picture",
     "read_probe",
     "read_text",
@@ -83,8 +88,8 @@ _OF_MODELS = {
     **dict.fromkeys(
         (
             *("ablate", "answer_sources", "cache", "cache_policies", "compositions", "examples", "generate"),
-            *("head_edges", "layers", "relations", "retrieving_heads", "score_parts", "survey"),
-            *("survey_texts", "text_differences", "why"),
+            *("head_edges", "layers", "pair_table", "pairs", "relations", "retrieving_heads", "score_parts"),
+            *("survey", "survey_texts", "text_differences", "why"),
         ),
         "library",
     ),
@@ -93,7 +98,7 @@ _OF_MODELS = {
     "read_picture": "models.picture_reading",
     "read_probe": "models.pretrained",
     "read_text": "models.pretrained",
-    "words_of_characters": "models.pretrained",
+    "words_of_characters": "models.words",
 }
 """These need the packages of the extra `models`."""
 _MODULES = {

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_origin
 from attncli.arguments import is_list, listed, one_of
 from attncli.errors import NoSuchName, UserError
 from attncli.models.folder import check_packages
+from attncli.models.text_files import text_or_ids
 from attncli.report import Numbers, Report, Statistic, Table, Tensors
+from attncli.runs.plan import TEXT_KEYS
 from attncli.runs.runner import Session, import_what_runs, run_loaded
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, checked_spec, with_maps
@@ -139,13 +141,15 @@ def run(
 def heads(
     model: "str | PathLike[str] | PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase | None" = None,
-    text: str | None = None,
+    text: str | Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> NotebookReport:
     """What each head of a model does on a text: `run("heads", model=model, sentence=text, ...)`.
 
-    Without a text the model reads random tokens twice, which shows induction heads. `report.table("heads")`
-    has one row per head: entropy in nats, distance in tokens, the other scores between 0 and 1.
+    In place of a text, {"ids": [...], "tokens": [...]} has token ids and, if wanted, their labels, which need
+    no tokenizer. Without a text the model reads random tokens twice, which shows induction heads.
+    `report.table("heads")` has one row per head: entropy in nats, distance in tokens, other scores between
+    0 and 1.
     """
     return run("heads", model=model, tokenizer=tokenizer, sentence=text, **settings)
 
@@ -157,11 +161,18 @@ def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
     except ValueError as error:
         raise UserError(f"experiment: {error}") from None
     given = {}
+    token_ids: dict[str, str] = {}
     for name, value in settings.items():
         key = name.removesuffix("_") if iskeyword(name.removesuffix("_")) else name
+        if key in TEXT_KEYS and isinstance(value, Mapping):
+            try:
+                token_ids[key] = value = text_or_ids(value)
+            except ValueError as error:
+                raise UserError(f"{name}: {error}") from None
         if value is not None:
             given[key] = Given(_setting(spec_class, key, value), name, is_flag=True)
-    return checked_spec(spec_class, with_maps(spec_class, given, "attncli.run"))
+    spec = checked_spec(spec_class, with_maps(spec_class, given, "attncli.run"))
+    return spec.model_copy(update=token_ids)  # whose fields are of plain text
 
 
 def _setting(spec_class: type[Spec], key: str, value: Any) -> Any:

@@ -52,6 +52,8 @@ def number_as_text(value: Any) -> Any:
 
 PlainNumber = BeforeValidator(plain_number)
 Size = Annotated[int, Field(gt=0, le=MAX_SIZE), PlainNumber]
+Folds = Annotated[int, Field(ge=2, le=MAX_SIZE), PlainNumber]
+"""Parts of some texts, each of which is held out in turn."""
 Count = Annotated[int, Field(ge=0, le=MAX_SIZE), PlainNumber]
 Position = Annotated[int, Field(ge=-MAX_SIZE, le=MAX_SIZE), PlainNumber]
 """The place of a token; those below 0 count from the end."""

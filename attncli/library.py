@@ -23,6 +23,7 @@ from attncli.arguments import (
     Budgets,
     Count,
     FilePath,
+    Folds,
     HeadArgument,
     HeadsArgument,
     HeadsWithoutStack,
@@ -57,6 +58,7 @@ from attncli.core.names import (
     PATTERNS,
     ROW_STATISTICS,
     USUAL_BUDGETS,
+    PairMethod,
     RemovalMethod,
     SourceMethod,
     WholeRows,
@@ -74,6 +76,8 @@ from attncli.models.model_arguments import (
     TextOrPrompt,
     TextOrReading,
     TextsOrFile,
+    TextsWithPairs,
+    several_texts,
 )
 from attncli.models.predicted import (
     Judged,
@@ -86,10 +90,10 @@ from attncli.models.predicted import (
 from attncli.models.pretrained import (
     Pretrained,
     Reading,
+    TextOrIds,
     check_made_for,
     read_text,
     reader_of,
-    words_of_characters,
 )
 from attncli.models.prompts import read_prompt
 from attncli.models.source_texts import (
@@ -100,13 +104,16 @@ from attncli.models.source_texts import (
     split_text,
     with_documents,
 )
-from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
+from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
+from attncli.models.words import words_of_characters
 from attncli.models.writing import Decoding
 from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
+from attncli.records.columns import Records
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
+from attncli.records.known_pairs import HeadsOnPairs, ScoresOfPositions
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
@@ -115,16 +122,19 @@ from attncli.records.writings import WrittenText
 
 if TYPE_CHECKING:
     from attncli.measure.heads import HeadOptions
+    from attncli.measure.known_pairs import PairReader
+    from attncli.measure.pair_counts import PairOptions
+    from attncli.models.known_pairs import PairedText
 
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
 StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
 NamedPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
 
 
-def _read(model: Pretrained, text: str | Reading, key: str = "text") -> Reading:
-    if isinstance(text, str):
-        return read_text(model, text, key=key)
-    return check_made_for(model, text, key)
+def _read(model: Pretrained, text: TextOrIds | Reading, key: str = "text") -> Reading:
+    if isinstance(text, Reading):
+        return check_made_for(model, text, key)
+    return read_text(model, text, key=key)
 
 
 @checked
@@ -248,7 +258,7 @@ def _many(
         if isinstance(texts, str | PathLike):
             file = opened.enter_context(TextFile(fspath(texts)))
         else:
-            file = ListedTexts([*texts])
+            file = ListedTexts([text_or_ids(text) for text in texts])
         pretrained = opened.enter_context(in_use(model))
         yield pretrained, ManyTexts(file, read)
 
@@ -328,13 +338,99 @@ def relations(
 
     UserError for a file that is no such file, and for a model of two stacks; see `HeadRelations`.
     """
-    from attncli.measure.relations import SentenceFile, sentences_of
     from attncli.measure.relations import relations as relations_of
+    from attncli.measure.relations import sentences_of
+    from attncli.models.known_pairs import SentenceFile
 
     with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
         many = sentences_of(file, pretrained, truncate=truncate, progress=progress)
         result = relations_of(pretrained, many, ablate=head_names(ablate))
     return replace(result, notes=(*many.notes(), *result.notes))
+
+
+@checked
+def pairs(
+    model: Model,
+    texts: TextsWithPairs,
+    *,
+    apart: Count = 0,
+    symmetric: bool | None = None,
+    apc: bool | None = None,
+    method: PairMethod = "heads",
+    folds: Folds | None = None,
+    seed: Seed = 0,
+    truncate: bool = False,
+    ablate: HeadsArgument = (),
+    progress: Callable[[float], None] | None = None,
+) -> HeadsOnPairs:
+    """Which heads look from one position of known pairs to the other, tested on texts that were held out.
+
+    `texts` is a file (JSON Lines, CSV, aligned lines, CoNLL-U), or mappings with text, pairs as [[0, 3]] and,
+    optionally, unit (word, token or character), context, id and group. Positions nearer than `apart` do not
+    count. `symmetric` adds the weights of both directions, `apc` takes their average product correction: both
+    by default with the `method` logistic, an L1 logistic regression over all heads (Rao et al. 2021). The
+    method mean averages the best heads. With `folds` each of so many parts of the texts is held out in turn,
+    otherwise one half, sampled by `seed`. See `HeadsOnPairs`. UserError for a text or a pair that is none.
+    """
+    from attncli.measure.known_pairs import known_pairs
+
+    with _with_pairs(model, texts, truncate, progress) as (reader, many):
+        # Pairs of a text and its context have a direction.
+        is_usual = method == "logistic" and not reader.pretrained.has_decoder
+        is_symmetric = is_usual if symmetric is None else symmetric
+        is_corrected = method == "logistic" and is_symmetric if apc is None else apc
+        reader.options = _pair_options(apart, symmetric=is_symmetric, apc=is_corrected)
+        return known_pairs(
+            reader.pretrained, many, reader, method=method, folds=folds, seed=seed, ablate=head_names(ablate)
+        )
+
+
+def _pair_options(apart: int, *, symmetric: bool, apc: bool) -> "PairOptions":
+    from attncli.measure.pair_counts import PairOptions
+
+    if apc and not symmetric:
+        raise UserError("apc: needs `symmetric`: the correction is of pairs without a direction")
+    return PairOptions(apart=apart, symmetric=symmetric, corrected=apc)
+
+
+@contextmanager
+def _with_pairs(
+    model: Model,
+    texts: TextsWithPairs,
+    truncate: bool,
+    progress: Callable[[float], None] | None = None,
+) -> "Iterator[tuple[PairReader, ManyTexts[PairedText]]]":
+    """What reads texts with pairs, and these, while the model is in use."""
+    from attncli.measure.known_pairs import PairReader
+    from attncli.models.known_pairs import open_pairs
+
+    with open_pairs(texts) as file, in_use(model) as pretrained:
+        reader = PairReader(pretrained, truncate=truncate)
+        yield reader, ManyTexts(file, reader.read, progress, key="pairs")
+
+
+@checked
+def pair_table(
+    model: Model,
+    texts: TextsWithPairs,
+    *,
+    apart: Count = 0,
+    symmetric: bool = False,
+    apc: bool = False,
+    truncate: bool = False,
+    ablate: HeadsArgument = (),
+) -> Records[ScoresOfPositions]:
+    """The scores of every head at each two positions of texts with pairs, to fit a model of one's own to.
+
+    A row for each two positions that count, with the weight of their pair, 0 for none. The arguments are
+    those of `pairs`, whose method logistic is fitted to such a table.
+    """
+    from attncli.measure.known_pairs import scores_of_positions
+
+    options = _pair_options(apart, symmetric=symmetric, apc=apc)
+    with _with_pairs(model, texts, truncate) as (reader, many):
+        reader.options = options
+        return scores_of_positions(reader, many, ablate=head_names(ablate))
 
 
 @checked
@@ -367,8 +463,7 @@ def ablate(
     from attncli.measure.ablate import ablated
 
     generator = torch.Generator().manual_seed(seed)
-    texts = [text] if isinstance(text, str | Reading) else text
-    others = [other] if isinstance(other, str | Reading) else other
+    texts, others = several_texts(text), None if other is None else several_texts(other)
     names, later = head_names(heads), None if into is None else head_name(into)
     are_pairs = all(isinstance(prompt, Predicted) and prompt.other is not None for prompt in texts)
     num_others = len(texts) if are_pairs else None if others is None else len(others)
@@ -462,9 +557,11 @@ def cache_policies(
         )
 
 
-def _judged(model: Pretrained, text: str | Reading, needle: str | None, every: int | None = None) -> Judged:
-    if isinstance(text, str):
-        return read_judged(model, text, needle=needle, every=every)
+def _judged(
+    model: Pretrained, text: TextOrIds | Reading, needle: str | None, every: int | None = None
+) -> Judged:
+    if not isinstance(text, Reading):
+        return read_judged(model, text_or_ids(text), needle=needle, every=every)
     if needle is not None:
         raise UserError("needle: needs the text itself, which says where it stands")
     if isinstance(text, Judged):

@@ -5,12 +5,14 @@ import gc
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.abc import MetaPathFinder
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,7 +22,7 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-from tests.shapes import check_by_test, checked
+from tests.shapes import check_by_test, with_checks
 
 # What was compiled for one process is there for the next that a test starts.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -39,7 +41,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 ROOMS_OF_TENSORS = ("core", "models", "measure", "library", "toys", "commands", "report_parts")
 install_import_hook(
-    [f"attncli.{room}" for room in ROOMS_OF_TENSORS], f"{checked.__module__}.{checked.__name__}"
+    [f"attncli.{room}" for room in ROOMS_OF_TENSORS], f"{with_checks.__module__}.{with_checks.__name__}"
 )
 shapes = check_by_test()
 
@@ -47,22 +49,21 @@ ROOT = Path(__file__).parents[1]
 # What a test file imports for models, for processes and the terminal browser; the fixture opens Chromium.
 SLOW_IMPORTS = {"transformers", "subprocess", "textual", "tools"}
 SLOW_FIXTURE = "browser"
-SECONDS_FOR_CASES = 0.5
+SECONDS_FOR_CASES = 0.25
 """Of CPU, for the cases of one test in a quick run: the rest of a longer list waits for `make test`."""
 
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """The packages that a test file imports, itself or through what it imports of the tests."""
+    """The packages that a test file imports, itself or through what it imports of other files of tests."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for module in modules:
             helper = ROOT / f"{module.replace('.', '/')}.py"
-            names |= (
-                imported(helper) if module.startswith("tests.") and helper != path else {module.split(".")[0]}
-            )
+            is_of_tests = module.startswith("tests.") and helper not in (path, Path(__file__))
+            names |= imported(helper) if is_of_tests else {module.split(".")[0]}
     return frozenset(names)
 
 
@@ -76,12 +77,18 @@ class NoModels(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if fullname == "transformers":
-            pytest.skip("loads a model")
+            pytest.skip("loads a model", allow_module_level=True)
+
+
+def no_process(*_: object, **__: object) -> None:
+    """A test of a quick run ends, skipped, where it would start a process."""
+    pytest.skip("starts a process")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.getoption("--quick"):
-        sys.meta_path.insert(0, NoModels())
+        vars(subprocess)["Popen"] = no_process
+        BaseProcess.start = no_process  # type: ignore[method-assign]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -90,9 +97,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Garbage collection would traverse, again and again, the million objects that imports make and keep."""
     gc.disable()
+    if session.config.getoption("--quick"):
+        sys.meta_path.insert(0, NoModels())
     try:
         return (yield)
     finally:
@@ -103,13 +112,13 @@ def pytest_collection() -> Iterator[None]:
 LONGEST = [
     f"tests/{name}.py"
     for name in (
-        *("views/pictures/test_pictures", "test_architectures", "measure/test_smollm2"),
-        *("commands/test_first_screens", "runs/test_watching", "runs/test_survival", "test_pages"),
-        *("runs/test_store", "core/test_each_engine", "test_release", "runs/test_executors"),
-        *("commands/test_commands", "views/page/test_page_in_browser", "api/test_callers_models"),
+        *("commands/test_record", "test_architectures", "test_pages", "views/pictures/test_pictures"),
+        *("measure/test_smollm2", "commands/test_first_screens", "runs/test_watching", "runs/test_store"),
+        *("commands/test_watch", "commands/test_commands", "test_release", "core/test_each_engine"),
+        *("runs/test_survival", "measure/test_generate", "measure/test_sources", "runs/test_executors"),
     )
 ]
-"""Files of 20 seconds and more begin first, so that at the end no worker waits long for another."""
+"""Files of 15 seconds and more begin first, so that at the end no worker waits long for another."""
 
 
 def place_of(item: pytest.Item) -> int:
@@ -130,8 +139,9 @@ seconds_of: Counter[str] = Counter()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    shapes.test = item.nodeid.partition("[")[0]
-    if item.config.getoption("--quick") and seconds_of[shapes.test] > SECONDS_FOR_CASES:
+    test = item.nodeid.partition("[")[0]
+    shapes.begin(test)
+    if item.config.getoption("--quick") and seconds_of[test] > SECONDS_FOR_CASES:
         pytest.skip(f"other cases of it took {SECONDS_FOR_CASES} s")
 
 

@@ -1,23 +1,38 @@
 """What checks the shapes in signatures."""
 
+import ast
 import random
-from collections import Counter
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
 
 from beartype import beartype
 from beartype._check.code import codemain
-from jaxtyping import config
+from jaxtyping import _import_hook, config
 
 # Of a list one item is checked, at random: not with the numbers of the code under test, which may be seeded.
 vars(codemain)["getrandbits"] = random.Random(0).getrandbits
 
 
-def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An inner function stays as it is: its checks would be written anew at each call of the outer one."""
-    checks: Callable[..., Any] = function if "<locals>" in function.__qualname__ else beartype(function)
+def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is compiled with it stays on disk by this name: another one where what is decorated changes."""
+    checks: Callable[..., Any] = beartype(function)
     return checks
 
+
+class OuterFunctions(_import_hook.JaxtypingTransformer):
+    """Decorates functions but for those in others, whose checks would be written anew at each call."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        function = super().visit_FunctionDef
+        self.visit_FunctionDef = lambda inner: inner  # type: ignore[method-assign]
+        try:
+            return function(node)
+        finally:
+            del self.visit_FunctionDef
+
+
+vars(_import_hook)["JaxtypingTransformer"] = OuterFunctions
 
 ALWAYS_CHECKED = 1000
 """Calls in the cases of one test; a check takes longer than what most functions compute."""
@@ -27,17 +42,22 @@ THEN_ONE_IN = 31
 class ChecksByTest(type(config)):  # type: ignore[misc]
     """jaxtyping's settings, of which this one is read at each call of a function with shapes to check."""
 
-    calls: ClassVar[Counter[str]] = Counter()
-    test = ""
+    numbers: dict[str, Iterator[int]]
+    number: Iterator[int]
+
+    def begin(self, test: str) -> None:
+        """The calls from now on are those of a test, which may have had some."""
+        self.number = self.numbers.setdefault(test, count(1))
 
     @property
     def jaxtyping_disable(self) -> bool:
-        self.calls[self.test] += 1
-        count = self.calls[self.test]
-        return count > ALWAYS_CHECKED and count % THEN_ONE_IN > 0
+        number = next(self.number)
+        return number > ALWAYS_CHECKED and number % THEN_ONE_IN > 0
 
 
 def check_by_test() -> ChecksByTest:
     """From now on all of the first calls of a test are checked, and some of the others."""
     config.__class__ = ChecksByTest
+    config.numbers = {}
+    config.begin("")
     return config

@@ -157,6 +157,7 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "results": ["results", "lessons/learning-to-copy.db"],
     "heads of examples": ["heads", *TEXTS_OF_HEAD],
     "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},
+    "heads of pairs": {"pairs": str(ROOT / "configs" / "alice.conllu")},
     "record": [],  # its report stands on standard error, and its flags before a program
     "source": {"split": "sentence"},
     "source of heads": [],  # its contexts are longer than the shipped model reads
@@ -294,7 +295,7 @@ def test_an_experiment_is_a_command(package: Package, tmp_path: Path) -> None:
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text("experiment: similarity\nsweep:\n  embed_dim: [4, 8]\n")
     expected = ["--expect", "similarity.max < 1.5"]
-    package.attn("batch", str(config), "-o", str(store), "--workers", "1", *expected)
+    package.attn("batch", str(config), "-o", str(store), *expected)
     assert "similarity.variance" in package.attn("results", str(store))
 
 
@@ -354,7 +355,7 @@ def test_a_column_of_each_kind_is_in_every_form(package: Package, tmp_path: Path
     config.write_text(json.dumps({"experiment": experiment} | settings))
     place = "" if first.is_single else ".0"
     name = MORE if first.name == "heads" else f"{first.name}{place}.{MORE}"
-    package.attn("batch", str(config), "-o", str(store), "--workers", "1", "--expect", f"{name} = {1 / 3}")
+    package.attn("batch", str(config), "-o", str(store), "--expect", f"{name} = {1 / 3}")
     summary = package.report("results", str(store), "--statistic", name)["statistics"]["summary"]
     assert summary and all(abs(row["mean"] - 1 / 3) < 1e-6 for row in summary)
 
@@ -378,7 +379,7 @@ def test_a_column_of_a_result_is_in_every_form(package: Package, tmp_path: Path)
         assert all(f"{size:.2f}" in screen for size in sizes[:6])
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text(f"experiment: why\nsentence: {text}\n")
-    package.attn("batch", str(config), "-o", str(store), "--workers", "1", "--expect", f"{COLUMN} >= 0")
+    package.attn("batch", str(config), "-o", str(store), "--expect", f"{COLUMN} >= 0")
     kept = package.report("results", str(store), "--statistic", COLUMN)["statistics"]["summary"]
     place = {(head["layer"], head["head"]): head[COLUMN] for head in heads}
     assert kept and all(abs(row["mean"] - place[row["layer"], row["head"]]) < 1e-5 for row in kept)

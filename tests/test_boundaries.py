@@ -56,7 +56,7 @@ def room_of(path: Path) -> str:
 
 def imported_modules(path: Path) -> set[str]:
     modules = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -84,7 +84,7 @@ def modules_named(path: Path) -> set[str]:
     prefixes = {"", TABLES.get(path.relative_to(PACKAGE).as_posix(), "")}
     texts = {
         node.value.partition(":")[0]
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     return {prefix + text for prefix in prefixes for text in texts} & {*MODULES}
@@ -92,15 +92,14 @@ def modules_named(path: Path) -> set[str]:
 
 def modules_needed(path: Path) -> set[str]:
     """Those of the statements of a file, in functions too, but for what type checkers alone import."""
-    tree = ast.parse(path.read_text())
     unneeded = {
         node
-        for part in ast.walk(tree)
+        for part in nodes_of(path)
         if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING"
         for statement in part.body
         for node in ast.walk(statement)
     }
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in unneeded]
+    nodes = [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom) and node not in unneeded]
     return {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
 
 
@@ -116,8 +115,19 @@ MODULES = {
 
 
 @cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in SOURCES}
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file: to walk its tree takes as long as to parse it, and most tests do."""
+    return tuple(ast.walk(trees()[path]))
+
+
+@cache
 def imports() -> dict[Path, set[str]]:
-    """The modules that each file imports: two seconds, which only the worker with these tests spends."""
+    """The modules that each file imports."""
     return {path: imported_modules(path) for path in SOURCES}
 
 
@@ -177,7 +187,7 @@ def test_tables_name_modules_along_the_arrows() -> None:
 def test_only_tables_import_by_a_text() -> None:
     files, imports_by_text = set(), 0
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOADERS:
                 files.add(path.relative_to(PACKAGE).as_posix())
                 imports_by_text += "import" in ast.unparse(node.func)
@@ -255,6 +265,7 @@ SUBJECTS = {
     "circuit",
     "examples",
     "heads",
+    "known_pairs",
     "pitfalls",
     "record",
     "recorded",
@@ -272,15 +283,8 @@ def test_a_base_name_is_one_subject_s() -> None:
     assert {name for name, count in counts.items() if count > 1} <= SUBJECTS, "two subjects, or a new one"
 
 
-@cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in SOURCES}
-
-
 def in_rooms(*rooms: str) -> list[tuple[Path, ast.AST]]:
-    return [
-        (path, node) for path, tree in trees().items() if room_of(path) in rooms for node in ast.walk(tree)
-    ]
+    return [(path, node) for path in SOURCES if room_of(path) in rooms for node in nodes_of(path)]
 
 
 def places(nodes: list[tuple[Path, ast.AST]]) -> list[str]:
@@ -368,8 +372,8 @@ def test_a_file_has_700_lines_at_most_and_a_function_60() -> None:
     assert len(long) <= MOST_LONG_FILES, long
     functions = {
         f"{path.relative_to(PACKAGE)}:{node.name}": node.end_lineno - node.lineno + 1
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for path in SOURCES
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef) and node.end_lineno is not None
     }
     long_functions = {name: count for name, count in functions.items() if count > 60}
@@ -379,8 +383,8 @@ def test_a_file_has_700_lines_at_most_and_a_function_60() -> None:
 def test_variables_are_called_after_what_they_hold() -> None:
     vague = [
         (path, node)
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for path in SOURCES
+        for node in nodes_of(path)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         if node.id in ("found", "own", "one", "shown")
     ]

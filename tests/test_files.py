@@ -14,7 +14,7 @@ import pytest
 from attncli import files
 from attncli.errors import UserError
 from attncli.files import open_file, read_whole
-from attncli.measure.relations import SentenceFile
+from attncli.models.known_pairs import SentenceFile
 from attncli.models.text_files import TextFile
 from attncli.saved import read_reports
 from attncli.settings.config_file import read_yaml

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "attncli" / "data" / "lessons"
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(LESSONS.glob("*.md"))]
 BLOCK = re.compile(r"(```console( slow)?\n)(.*?)(```)", re.DOTALL)
-PYTHON_PAGES = [ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "record.md"]
+PYTHON_PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("pairs", "python", "record"))]
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n.*?```\n)?", re.DOTALL)
 RUN_BLOCKS = """
 import contextlib, io, json, sys

@@ -357,7 +357,7 @@ def _report(
     back = None if result.back is None else result.back.sorted(lambda row: -abs(row.number(sort) or 0.0))
     grids = {} if spec.token == EACH_TOKEN else result.heads.grids(sort)
     tensors = {f"{sort} {stack}".strip(): grid for stack, grid in grids.items()}
-    read = Texts(token_spelling=pretrained.token_spelling)
+    read = Texts(token_spelling=pretrained.spelling_of(readings[0].text))
     if spec.texts is None:
         text, context = readings[0].text, readings[0].context
         read = read._replace(tokens=text.tokens, context_tokens=context.tokens if context else ())

@@ -152,7 +152,7 @@ class OpenModel:
         rank, chosen = next(
             (rank, row) for rank, row in enumerate(result.ranked(), 1) if row.name == result.head
         )
-        spelling, tokens = pretrained.token_spelling, self.reading.text.tokens
+        spelling, tokens = pretrained.spelling_of(self.reading.text), self.reading.text.tokens
         labels = [token if spelling is None else readable_token(token, spelling) for token in tokens]
         return Addition(
             pretrained.text_of(result.ids) or pretrained.labels(result.ids)[0],

@@ -236,7 +236,7 @@ def _of_heads(
     listed = result.heads[: spec.top]
     return build_report(
         spec,
-        Texts(reading.text.tokens, token_spelling=pretrained.token_spelling),
+        Texts(reading.text.tokens, token_spelling=pretrained.spelling_of(reading.text)),
         _tensors(result),
         replace(result, heads=listed, forgotten=result.forgotten_by(listed)),
         [*shipped_notes(spec), LIMITED, POSITIONS, *result.notes, *reading.left_out_notes()],
@@ -287,7 +287,7 @@ def _of_policies(
     ]
     return build_report(
         spec,
-        Texts(reading.text.tokens, token_spelling=pretrained.token_spelling),
+        Texts(reading.text.tokens, token_spelling=pretrained.spelling_of(reading.text)),
         {},
         result,
         [*shipped_notes(spec), POSITIONS, *papers, *result.notes, *reading.left_out_notes()],

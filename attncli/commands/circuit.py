@@ -131,7 +131,7 @@ def _report(
     of_texts = ["± half of a 95 % interval over the texts (Student's t)."] if len(readings) > 1 else []
     return build_report(
         spec,
-        Texts(tokens, token_spelling=pretrained.token_spelling),
+        Texts(tokens, token_spelling=pretrained.spelling_of(readings[0].text)),
         {},
         result,
         [*of_texts, *shipped_notes(spec), *result.notes, *notes],

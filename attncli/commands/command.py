@@ -457,7 +457,7 @@ def metavar(key: str, field: FieldInfo) -> str:
         return "STATISTIC" if "entropy" in choices else "NAME"
     if choices or numbers:
         return "|".join([*choices, *numbers]) + (",..." if _is_list(field) else "")
-    return "FILE" if key.endswith("file") or key in ("texts", "relations", "document") else "TEXT"
+    return "FILE" if key.endswith("file") or key in ("texts", "relations", "pairs", "document") else "TEXT"
 
 
 def default_text(field: FieldInfo) -> str:

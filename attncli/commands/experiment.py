@@ -260,7 +260,8 @@ OF_WATCH = (
 """How attn watch of checkpoints was spelled before: still read."""
 EXPECT = option(
     "--expect",
-    'A condition that every head must meet, or exit 1: "max_score < 100"; repeatable.',
+    'A condition that every head must meet, or exit 1: "max_score < 100", of --pairs "best.hit > 0.9"; '
+    "repeatable.",
     "CONDITION",
     kind=list[str],
     group="Input",
@@ -368,7 +369,7 @@ def keep_survey(
     given = given_settings("heads", config, flags)
     spec = checked_spec(HeadsSpec, given)
     if spec.texts is None:
-        other = "relations" if spec.relations else "pictures" if spec.image else ""
+        other = "relations" if spec.relations else "pairs" if spec.pairs else "pictures" if spec.image else ""
         advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
     expected = Expected(expect, spec)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from attncli.commands.examples import report_examples
+from attncli.commands.known_pairs import report_pairs
 from attncli.commands.relations import report_relations
 from attncli.commands.surveys import (
     ablated_notes,
@@ -160,6 +161,8 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     """The survey of many texts: means over them, and how sure these are; of one head examples."""
     if spec.relations is not None:
         return report_relations(spec, pretrained, progress)
+    if spec.pairs is not None:
+        return report_pairs(spec, pretrained, progress)
     if spec.image is not None:
         return _report_pictures(spec, pretrained, progress)
     assert spec.texts is not None
@@ -267,7 +270,7 @@ def report_of_text(
     survey, tensors = ranked(spec, survey)
     if run.rollout:
         tensors |= {"rollout": named(run.rollout[text], "query", "key", mask=run.rollout_mask(text))}
-    spelling = None if spec.words else pretrained.token_spelling
+    spelling = pretrained.spelling_of(reading.text)
     tokens, context = reading.text.tokens, () if reading.context is None else reading.context.tokens
     if run.looks:
         looks = run.looks[text]

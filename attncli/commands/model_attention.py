@@ -28,10 +28,10 @@ from attncli.models.pretrained import (
     attention_between_words,
     reader_of,
     texts_of_stack,
-    words_of_characters,
 )
 from attncli.models.side_by_side import of_this_run
 from attncli.models.token_names import check_tokens_named, positions_that_look, token_named
+from attncli.models.words import words_of_characters
 from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
 from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
@@ -195,7 +195,6 @@ def report_each(
     places = None if query is not key or query.seen is None else query.seen.places
     computed = _computed(spec, pretrained, layer, places)
     reports = []
-    spelling = None if spec.words else pretrained.token_spelling
     for text, (asked, whole) in enumerate(zip(specs, readings, strict=True)):
         reading = whole.in_words()
         chosen_token = _explained(asked, whole, pretrained)
@@ -207,7 +206,7 @@ def report_each(
                 ids |= {"context_token_ids": named(reading.context.ids, "key")}
             tensors = ids | tensors
         context = reading.context.tokens if spec.reads_context and reading.context else ()
-        read = Texts(reading.text.tokens, context, token_spelling=spelling)
+        read = Texts(reading.text.tokens, context, token_spelling=pretrained.spelling_of(reading.text))
         if spec.image is not None:
             queries = positions_that_look(spec.looking_tokens(), reading.text, pretrained) or []
             resolved = resolved.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})

@@ -144,7 +144,8 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()
-        if settings.get("experiment") in SURVEYS and not any(map(settings.get, ("texts", "relations")))
+        if settings.get("experiment") in SURVEYS
+        and not any(map(settings.get, ("texts", "relations", "pairs")))
     }
     if not surveys:
         raise UserError(

@@ -181,7 +181,7 @@ def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Rep
     spec = spec.model_copy(update={"head": result.head})
     return build_report(
         spec,
-        Texts(reading.text.tokens, token_spelling=pretrained.token_spelling),
+        Texts(reading.text.tokens, token_spelling=pretrained.spelling_of(reading.text)),
         {"contribution": NamedTensor(PLACES, result.heads.grid("contribution"))},
         replace(result, heads=result.ranked()[: spec.top]),
         _notes(spec, result, reading),
@@ -225,7 +225,7 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
     query, key_place = result.query, result.key
     return build_report(
         spec.model_copy(update={"from": str(query), "to": str(key_place)}),
-        Texts(text.tokens, token_spelling=pretrained.token_spelling),
+        Texts(text.tokens, token_spelling=pretrained.spelling_of(text)),
         {},
         result,
         [*shipped_notes(spec), *result.notes, *reading.left_out_notes()],

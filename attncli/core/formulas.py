@@ -328,6 +328,18 @@ def outside_mass(
     return (sink.to(logsumexp).unsqueeze(-1) - logsumexp).exp()
 
 
+def average_product_correction(
+    scores: Float[Tensor, "*batch row column"],
+) -> Float[Tensor, "*batch row column"]:
+    """F_ij - F_i. F_.j / F_.., what scores of pairs have beyond the product of their row's and column's sums.
+
+    Dunn, Wahl and Gloor 2008 (10.1093/bioinformatics/btm604), applied to attention by Rao et al. 2021.
+    """
+    rows, columns = scores.sum(dim=-1, keepdim=True), scores.sum(dim=-2, keepdim=True)
+    corrected: Tensor = scores - rows * columns / rows.sum(dim=-2, keepdim=True)
+    return corrected
+
+
 def value_norms(
     value: Float[Tensor, "head key value_dim"], projection: Float[Tensor, "head out value_dim"]
 ) -> Float[Tensor, "head key"]:

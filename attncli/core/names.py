@@ -12,6 +12,8 @@ from attncli.core.runtime import added
 
 RemovalMethod = Literal["zero", "mean", "sink", "swap"]
 """What replaces the output of a head that is taken out."""
+PairMethod = Literal["heads", "mean", "logistic"]
+"""What looks for known pairs: heads one by one, the mean of the best, a regression over all."""
 SourceMethod = Literal["weights", "removal", "sampled"]
 """How it is measured where an answer came from."""
 WholeRows = Literal["none", "mean", "heads"]

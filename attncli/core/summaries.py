@@ -149,6 +149,38 @@ def share_interval(hits: int, count: int) -> tuple[float, float]:
     return max(0.0, center - half), min(1.0, center + half)
 
 
+def clustered_interval(
+    sums: Float[Tensor, "text ..."],
+    counts: Float[Tensor, "text ..."],
+    groups: Int[Tensor, " text"],
+    trials: Float[Tensor, "..."],
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    """The 95 % interval of shares r = sum S_t / sum N_t, in which texts of a group belong together.
+
+    Wilson's interval (1927) of n = r (1 - r) / v trials, with the variance of a ratio over G groups,
+    v = G / (G - 1) sum_g (S_g - r N_g)^2 / (sum N)^2 (Cochran 1977, eq. 11.12), and Student's t of G - 1
+    degrees instead of the normal quantile (Korn and Graubard 1998). `trials`, what S counts at most, bound n:
+    shares of 0 and 1 have an interval, too. NaN for one group, and where nothing is counted.
+    """
+    number_of = torch.unique(groups, return_inverse=True)[1]
+    num_groups = int(number_of.max()) + 1 if len(number_of) else 0
+    counts = counts.double().expand(sums.shape)
+    total = counts.sum(dim=0)
+    share = sums.double().sum(dim=0) / total
+    if num_groups < 2:
+        return torch.full_like(share, torch.nan), torch.full_like(share, torch.nan)
+    deviations = torch.zeros(num_groups, *share.shape, dtype=torch.float64)
+    deviations.index_add_(0, number_of, sums.double() - share * counts)
+    variance = num_groups / (num_groups - 1) * deviations.square().sum(dim=0) / total.square()
+    effective = (share * (1 - share) / variance).nan_to_num(torch.inf, torch.inf)
+    effective = effective.minimum(trials.double())
+    z = t_quantile(num_groups - 1)
+    per_trial = z**2 / effective
+    center = (share + per_trial / 2) / (1 + per_trial)
+    half = z / (1 + per_trial) * (share * (1 - share) / effective + per_trial / (4 * effective)).sqrt()
+    return (center - half).clamp(min=0.0), (center + half).clamp(max=1.0)
+
+
 LEVELS = {"min": 0.0, "p05": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
 
 

@@ -219,7 +219,7 @@ class ChangedHeads:
 def changed_heads(
     intervals_a: IntervalTable, intervals_b: IntervalTable, heads_a: HeadTable, heads_b: HeadTable
 ) -> ChangedHeads:
-    """Of two surveys over texts, by the statistics that name heads and the shares of relations."""
+    """Of two surveys over texts, by the statistics that name heads, and what these find of pairs."""
     every_a, every_b = _read(intervals_a), _read(intervals_b)
     places_b = {(row.place, row.statistic): place for place, row in enumerate(every_b)}
     pairs = [
@@ -228,7 +228,9 @@ def changed_heads(
         if (row.place, row.statistic) in places_b
     ]
     a, b = every_a.taken([place for place, _ in pairs]), every_b.taken([place for _, place in pairs])
-    names_heads = np.array([row.statistic in NAMING or row.relation is not None for row in a], dtype=bool)
+    names_heads = np.array(
+        [row.statistic in NAMING or (row.relation, row.measure) != (None, None) for row in a], dtype=bool
+    )
     changed = np.flatnonzero(names_heads & _apart(a, b))
     differences = b.column("mean") - a.column("mean")
     changed = changed[np.argsort(-np.abs(differences[changed]), kind="stable")]

@@ -1,185 +1,34 @@
 """How often each head looks along each syntactic relation, beside the best fixed offset."""
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from attncli.core.summaries import share_interval
 from attncli.errors import UserError
-from attncli.files import LINE_BYTES, MEBIBYTE
 from attncli.measure.heads import refuse_merged
+from attncli.measure.pair_counts import most_looked_at
 from attncli.measure.removal import AblatedHeads
 from attncli.models.capture import Way, capture, in_step, together
+from attncli.models.known_pairs import PairedText, SentenceFile
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words
-from attncli.models.text_files import LineFile, ManyTexts
+from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
 from attncli.records.relations import BestOfRelation, HeadOnRelation, HeadOnRelations, HeadRelations
-
-if TYPE_CHECKING:
-    from conllu import Token
-
-
-class Relation(NamedTuple):
-    """The number of a word and of the word it depends on, from 0, and what the file calls the relation."""
-
-    dependent: int
-    head: int
-    name: str
-
-
-@dataclass(frozen=True)
-class ParsedSentence:
-    """A sentence as it is written, with the number of the word of each character, and its relations.
-
-    Words are those of the written text: "al" (a + el) is one.
-    """
-
-    text: str
-    of_character: list[int]
-    num_words: int
-    relations: tuple[Relation, ...]
-
-
-class SentenceFile(LineFile):
-    """A CoNLL-U file, a sentence at a time. https://universaldependencies.org/format.html"""
-
-    def __init__(self, name: str) -> None:
-        if find_spec("conllu") is None:
-            raise UserError('relations: needs: pip install "attncli[models]"')
-        super().__init__(name, f"relations: {name}")
-
-    def count(self) -> int:
-        """How many sentences there are; UserError at the first invalid one, and where there is none."""
-        count = sum(1 for _ in self.numbered())
-        if not count:
-            raise UserError(f"relations: {self.label}: holds no sentence")
-        return count
-
-    def numbered(self) -> Iterator[tuple[int, ParsedSentence]]:
-        """Every sentence with the number of its first line; UserError there for an invalid one."""
-        for line, block in self._blocks():
-            where = f"relations: {self.label}:{line}"
-            try:
-                yield line, _parsed(block.decode())
-            except UnicodeDecodeError:
-                raise UserError(f"{where}: is not UTF-8 text") from None
-            except ValueError as error:
-                raise UserError(f"{where}: {error}") from None
-
-    def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """The lines of each sentence, without comments, and the number of the first one."""
-        lines: list[bytes] = []
-        start = size = 0
-        with self._opened() as file:
-            for number, line in self._numbered_lines(file):
-                if b"\t" in line:  # conllu would split at two blanks, too
-                    line = re.sub(rb" {2,}", b" ", line)
-                if line.startswith(b"#"):
-                    continue
-                if line.strip():
-                    start = number if not lines else start
-                    lines.append(line)
-                    size += len(line)
-                    if size > LINE_BYTES:
-                        most = f"{LINE_BYTES // MEBIBYTE} MiB"
-                        raise UserError(f"relations: {self.label}:{start}: a sentence holds more than {most}")
-                elif lines:
-                    yield start, b"".join(lines)
-                    lines, size = [], 0
-        if lines:
-            yield start, b"".join(lines)
-
-
-def _parsed(block: str) -> ParsedSentence:
-    """ValueError for a block that is not a sentence in CoNLL-U."""
-    from conllu import parse
-    from conllu.exceptions import ParseException
-
-    try:
-        (rows,) = parse(block)
-    except ParseException as error:
-        raise ValueError(f"is not CoNLL-U: {error}") from None
-    number_of, written = _written_words(list(rows))
-    text, of_character = _joined(written)
-    return ParsedSentence(text, of_character, len(written), tuple(_relations(list(rows), number_of)))
-
-
-def _written_words(rows: "list[Token]") -> "tuple[dict[int, int], list[Token]]":
-    """The number of the written word of each syntactic word, by its id, and the written words."""
-    number_of: dict[int, int] = {}
-    written: list[Token] = []
-    last = 0
-    for row in rows:
-        if not row["form"].strip():
-            raise ValueError(f"word {row['id']} has no form (column 2)")
-        match row["id"]:
-            case int(word):
-                if word != len(number_of) + 1:
-                    raise ValueError(f"word {len(number_of) + 1} is missing (found {word})")
-                if word > last:
-                    written.append(row)
-                number_of[word] = len(written) - 1
-            case (_, "-", int(end)):
-                written.append(row)
-                last = end
-    return number_of, written
-
-
-def _joined(written: "list[Token]") -> tuple[str, list[int]]:
-    """The text of words, and the number of the word of each character; a blank belongs to the next word."""
-    text, of_character = "", list[int]()
-    blank = ""
-    for number, row in enumerate(written):
-        text += blank + row["form"]
-        of_character += [number] * len(blank + row["form"])
-        blank = "" if (row.get("misc") or {}).get("SpaceAfter") == "No" else " "
-    return text, of_character
-
-
-def _relations(rows: "list[Token]", number_of: dict[int, int]) -> Iterator[Relation]:
-    """Those between written words: neither of the root nor inside one word."""
-    for row in rows:
-        word, head, name = row["id"], row.get("head"), row.get("deprel")
-        if not isinstance(word, int):
-            continue
-        if not isinstance(head, int) or not name or name == "_":
-            raise ValueError(f"word {word} has no syntactic head, or no relation to it (columns 7 and 8)")
-        if not name.isprintable() or any(map(str.isspace, name)):
-            raise ValueError(f"word {word}: a relation is a word without blanks (got {name!r})")
-        if head and head not in number_of:
-            raise ValueError(f"word {word}: the head must be at most {len(number_of)} (got {head})")
-        if head and number_of[word] != number_of[head]:
-            yield Relation(number_of[word], number_of[head], name)
-
 
 ALL = "all relations"
 """All of them together: no relation has a blank in its name."""
 DIRECTIONS = ("to_head", "from_head")
 """The dependent looks most at its head; the head looks most at the dependent, of all words."""
-ROUNDING = 1e-5
-"""Weights that differ by less than this share of the largest are a tie, which the first word wins."""
-NOBODY = -1
-
-
-def most_looked_at(
-    weights: Float[Tensor, "*batch query key"], among: Bool[Tensor, "*#batch query key"]
-) -> Int[Tensor, "*batch query"]:
-    """argmax over keys of the weights among these; -1 where no weight there is above 0."""
-    left = weights.masked_fill(~among, 0.0)
-    largest = left.amax(dim=-1, keepdim=True)
-    first = (left >= largest * (1 - ROUNDING)).int().argmax(dim=-1)
-    return first.masked_fill(largest.squeeze(-1) <= 0, NOBODY)
 
 
 class Offset(NamedTuple):
@@ -244,7 +93,7 @@ class RelationCounter:
     """Takes the layers of a model on some sentences of equal counts, and counts what their heads find."""
 
     def __init__(
-        self, sentences: Sequence[ParsedSentence], readings: Sequence[Reading], counts: RelationCounts
+        self, sentences: Sequence[PairedText], readings: Sequence[Reading], counts: RelationCounts
     ) -> None:
         self.counts = counts
         self.readings = readings
@@ -255,7 +104,7 @@ class RelationCounter:
             words = reading.text.words.of_text
             place_of = {held.start: place for place, held in enumerate(words) if len(held) == 1}
             counts.num_words += sentence.num_words
-            for dependent, head, name in sentence.relations:
+            for dependent, head, _, name in sentence.pairs:
                 if dependent in place_of and head in place_of:
                     number = counts.count(name, head - dependent)
                     aligned.append((text, place_of[dependent], place_of[head], number))
@@ -286,7 +135,7 @@ def sentences_of(
     *,
     truncate: bool = False,
     progress: Callable[[float], None] | None = None,
-) -> ManyTexts[ParsedSentence]:
+) -> ManyTexts[PairedText]:
     """The sentences of a file as the model reads them.
 
     UserError for a model of two stacks, and for a tokenizer that does not tell where its tokens are.
@@ -297,10 +146,8 @@ def sentences_of(
     if not pretrained.tokenizer.is_fast:
         raise UserError(f"relations: the tokenizer of {name} does not say where its tokens stand in the text")
 
-    def read(sentence: ParsedSentence) -> Reading:
-        text = pretrained.read(
-            sentence.text, "relations", truncate=truncate, words=lambda _: sentence.of_character
-        )
+    def read(sentence: PairedText) -> Reading:
+        text = pretrained.read(sentence.line.text, "relations", truncate=truncate, words=sentence.words_of)
         refuse_merged(Reading(text).in_words(), pretrained, "shorter sentences")
         return Reading(text)
 
@@ -308,7 +155,7 @@ def sentences_of(
 
 
 def relations(
-    pretrained: Pretrained, many: ManyTexts[ParsedSentence], *, ablate: Sequence[str] = ()
+    pretrained: Pretrained, many: ManyTexts[PairedText], *, ablate: Sequence[str] = ()
 ) -> HeadRelations:
     """The best head of each relation, and every head's share of every relation's words.
 
@@ -318,7 +165,7 @@ def relations(
     counts = RelationCounts()
     notes: dict[str, None] = {}
 
-    def counted(batch: Sequence[tuple[ParsedSentence, Reading]]) -> Way:
+    def counted(batch: Sequence[tuple[PairedText, Reading]]) -> Way:
         sentences, readings = zip(*batch, strict=True)
         counter = RelationCounter(sentences, readings, counts)
         with ExitStack() as hooks:

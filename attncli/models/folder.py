@@ -28,10 +28,15 @@ from attncli.files import (
 )
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.tokenizer_files import check_tokenizer
-from attncli.models.weight_headers import BYTES_A_NUMBER, gguf_header, safetensors_tensors
+from attncli.models.weight_headers import BYTES_A_NUMBER, TensorInFile, gguf_header, safetensors_tensors
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+PICKLED = (".bin", ".pt", ".pth")
+"""Of files that torch.save writes."""
+PICKLED_WHOLE = "pytorch_model.bin"
+NOT_WEIGHTS = re.compile(r"(training_args|adapter_model|optimizer|scheduler|scaler|rng_state|global_step).*")
+"""What trainers and adapters put beside weights."""
+OTHER_WEIGHTS = ("*.ckpt", "*.h5", "*.msgpack")
 TOKENIZER = "tokenizer.json"
 TOKENIZER_FILES = (
     TOKENIZER,
@@ -44,14 +49,16 @@ TOKENIZER_FILES = (
 )
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 """Either says what becomes of a picture before a model reads it."""
-ADAPTER = "adapter_config.json"
+IDS_INSTEAD = 'give token ids in place of a text: lines of JSON as {"ids": [12, 7, 13]} by `texts` or `file`'
+"""What a model without a tokenizer takes."""
+ADAPTER, OF_ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 VIRTUAL_TOKENS = (
     "its adapter puts learned vectors before a text (prompt or prefix tuning), which attn does not read: "
     "give the model without it"
 )
 READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
 """Files that transformers reads of a folder. A pipe or folder by such a name counts as absent, or blocks."""
-SHARDED = "model.safetensors.index.json"
+SHARDED, PICKLED_SHARDED = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 MOST_BYTES = {
     **dict.fromkeys((TOKENIZER, "tekken.json", "*.model", "*.spm", "*.tiktoken"), VOCABULARY_BYTES),
     **dict.fromkeys(("vocab*.json", "vocab*.txt", "merges.txt"), VOCABULARY_BYTES),
@@ -70,13 +77,15 @@ MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
 """What a byte of a file may become (four weights of float32), and what tables of positions may take."""
 MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
 """What a tensor of a file may become, and what a model may make beside these."""
+MOST_REASON = 300
+"""Characters of another program's error that a line repeats."""
 READ_FIRST_BYTES = 2**28
 """Of a model's numbers as they are computed with, up to which all are read before the first is used."""
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
 OTHER_MODELS = (".onnx", ".pth", ".ckpt", ".tflite", ".mlmodel", ".pb")
 """Of models that other programs run."""
-HOLDS_A_MODEL = re.compile(r"\.(gguf|safetensors),")
+HOLDS_A_MODEL = re.compile(r"(\.gguf|\.safetensors|pytorch_model\.bin),")
 """In a line of the list of files that a package comes with."""
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
 """The folder of the tiny model that comes with the package; it learned to copy random characters."""
@@ -216,7 +225,7 @@ def panics_in_one_line() -> Iterator[None]:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise UserError, in one line, for a folder without a model or tokenizer, or with damaged files."""
+    """Raise UserError, in one line, for a folder without a model, or with damaged files."""
     try:
         files = sorted(folder.iterdir())
     except OSError as error:
@@ -230,16 +239,19 @@ def check_model_folder(folder: Path) -> None:
         if path.suffix in READ:
             _check_file(path)
     config = read_config(folder / "config.json")
-    weights = [path for path in files if path.suffix == ".safetensors"]
+    weights = [path for path in files if path.suffix == ".safetensors" and path.name != OF_ADAPTER]
     if not weights:
-        pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
-        if pickled:
-            reason = f"has only pickled weights ({pickled[0]}), which can run code when they are read"
-            instead = f"AutoModel.from_pretrained({str(folder)!r}).save_pretrained(FOLDER) writes safetensors"
-            raise UserError(f"model: {folder}: {reason}: {instead}")
-        raise UserError(f"model: {folder}: has no weights: model.safetensors is missing")
-    if folder / SHARDED in files and folder / "model.safetensors" not in files:
+        weights = _pickled_files(folder)
+        for path in weights:
+            _check_file(path)
+    elif folder / SHARDED in files and folder / "model.safetensors" not in files:
         _check_shards(folder / SHARDED)
+    if not weights:
+        others = [path.name for pattern in OTHER_WEIGHTS for path in sorted(folder.glob(pattern))]
+        if others:
+            reason = f"has only {others[0]}, which is not read: convert it to model.safetensors"
+            raise UserError(f"model: {folder}: {reason}")
+        raise UserError(f"model: {folder}: has no weights: model.safetensors is missing")
     num_tensors = sum(len(_checked_sizes(path)) for path in weights)
     for key, count in _counts(config):
         if HEADS.search(key) and count < 1:
@@ -252,8 +264,6 @@ def check_model_folder(folder: Path) -> None:
     _check_adapter(folder)
     if folder / TOKENIZER in files:
         check_tokenizer_file(folder / TOKENIZER)
-    if not has_tokenizer(folder) and not any(folder / name in files for name in PROCESSOR_FILES):
-        raise UserError(f"model: {folder}: has no tokenizer: tokenizer.json is missing")
 
 
 def check_tokenizer_file(path: Path) -> None:
@@ -267,6 +277,12 @@ def has_tokenizer(folder: Path) -> bool:
     return any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern))
 
 
+def refuse_without_tokenizer(folder: Path) -> None:
+    """Raise UserError for a folder of a model that reads text and has no tokenizer's files."""
+    if not has_tokenizer(folder) and not any((folder / name).is_file() for name in PROCESSOR_FILES):
+        raise UserError(f"model: {folder.name} has no tokenizer ({TOKENIZER} is missing): {IDS_INSTEAD}")
+
+
 def _check_adapter(folder: Path) -> None:
     """Raise UserError for an adapter that transformers would silently leave out, or read from a pickle."""
     if not (folder / ADAPTER).is_file():
@@ -274,10 +290,8 @@ def _check_adapter(folder: Path) -> None:
     if find_spec("peft") is None:
         reason = f"holds an adapter ({ADAPTER}): needs: pip install peft"
         raise UserError(f"model: {folder}: {reason} (without that file the model is shown without it)")
-    if not (folder / "adapter_model.safetensors").is_file():
-        raise UserError(
-            f"model: {folder}: has no weights of its adapter: adapter_model.safetensors is missing"
-        )
+    if not (folder / OF_ADAPTER).is_file():
+        raise UserError(f"model: {folder}: has no weights of its adapter: {OF_ADAPTER} is missing")
     settings = read_json(folder / ADAPTER)
     if isinstance(settings, dict) and settings.get("num_virtual_tokens"):
         raise UserError(f"model: {folder}: {VIRTUAL_TOKENS}")
@@ -317,15 +331,17 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _check_shards(path: Path) -> None:
-    """Raise UserError for an index that names other files than those of its folder."""
+def _check_shards(path: Path) -> list[Path]:
+    """The files of an index. Raises UserError for one that names other files than those of its folder."""
     index = read_json(path, INDEX_BYTES)
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict) or not shards:
         raise UserError(f"model: {path}: has no weight_map")
-    for name in dict.fromkeys(map(str, shards.values())):
+    names = [*dict.fromkeys(map(str, shards.values()))]
+    for name in names:
         if Path(name).name != name or not (path.parent / name).is_file():
             raise UserError(f"model: {path}: names {name:.200}, which is no file of its folder")
+    return [path.parent / name for name in names]
 
 
 def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -338,14 +354,24 @@ def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _checked_sizes(path: Path) -> list[int]:
-    """How many numbers each tensor of a safetensors file has. Raises UserError for a damaged file."""
-    return [prod(tensor.shape) for tensor in safetensors_tensors(path).values()]
+    """How many numbers each tensor of a file has, of tied ones once. Raises UserError for a damaged file."""
+    distinct = {(tensor.begin, tensor.shape): tensor for tensor in tensors_in(path).values()}
+    return [prod(tensor.shape) for tensor in distinct.values()]
+
+
+def tensors_in(path: Path) -> dict[str, TensorInFile]:
+    """The tensors of a file of weights by name, from its header. Raises UserError for a damaged file."""
+    if path.suffix == ".safetensors":
+        return safetensors_tensors(path)
+    from attncli.models.pickled_weights import pickled_tensors
+
+    return pickled_tensors(path)
 
 
 def num_parameters(model: Path) -> int:
     """How many numbers the weights of a folder or GGUF file hold, however few bits each takes, from headers.
 
-    0 for a folder without safetensors files. Raises UserError for a damaged one.
+    0 for a folder without weights. Raises UserError for a damaged one.
     """
     if model.is_file():
         return gguf_header(model).num_parameters
@@ -363,8 +389,37 @@ def weight_files(model: Path) -> list[Path]:
     if model.is_file() or whole.is_file():
         return [model if model.is_file() else whole]
     # Otherwise shards; Mistral's format may stand beside either.
-    files = (path for path in model.glob("*.safetensors") if path.is_file())
+    files = [path for path in model.glob("*.safetensors") if path.is_file() and path.name != OF_ADAPTER]
+    if not files:
+        return _pickled_files(model)
     return [path for path in files if not path.name.startswith("consolidated")]
+
+
+def _pickled_files(folder: Path) -> list[Path]:
+    """The files of weights that torch.save wrote. Raises UserError where it is not clear which these are."""
+    if (folder / PICKLED_WHOLE).exists():
+        return [folder / PICKLED_WHOLE]
+    if (folder / PICKLED_SHARDED).is_file():
+        return _check_shards(folder / PICKLED_SHARDED)
+    files = [path for path in sorted(folder.iterdir()) if path.suffix in PICKLED]
+    weights = [path for path in files if not NOT_WEIGHTS.fullmatch(path.name)]
+    if len(weights) > 1:
+        names = ", ".join(path.name for path in weights[:3]) + (", ..." if len(weights) > 3 else "")
+        several = f"has several files that may be its weights ({names})"
+        raise UserError(f"model: {folder}: {several}: name the right one {PICKLED_WHOLE}")
+    return weights
+
+
+def pickled_note(folder: Path) -> str | None:
+    """That a folder's weights are pickled, and how to convert them; None for others."""
+    files = weight_files(folder)
+    if not files or files[0].suffix not in PICKLED:
+        return None
+    names = read_config(folder / "config.json").get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    kind = name if isinstance(name, str) and name.isidentifier() else "AutoModel"
+    converted = f"{kind}.from_pretrained(FOLDER).save_pretrained(FOLDER) writes"
+    return f"{files[0].name} is pickled (nothing in it runs); safetensors are safer, as {converted}"
 
 
 @contextmanager
@@ -410,7 +465,7 @@ def building_of(folder: Path) -> AbstractContextManager[None]:
         header = gguf_header(folder)
         size = BYTES_A_NUMBER * header.num_parameters
         return bounded_building(folder, size=size, num_tensors=len(header.tensors))
-    files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
+    files = weight_files(folder) if folder.is_dir() else []
     if not files:
         return nullcontext()
     return bounded_building(

@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from inspect import signature
@@ -31,7 +31,6 @@ from attncli.arguments import by, checked, one_of
 from attncli.core.process import ALONE, quiet_warnings
 from attncli.core.runtime import remove_empty_compiler_folder, threads_that_run, without_autocast
 from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes, reason_of
-from attncli.files import read_whole
 from attncli.models.architectures import (
     PIXELS,
     UNTRAINED_PARTS,
@@ -44,6 +43,7 @@ from attncli.models.architectures import (
 from attncli.models.capture import tried_again_when_changed
 from attncli.models.folder import (
     ADAPTER,
+    MOST_REASON,
     READ_FIRST_BYTES,
     SHIPPED_MODEL,
     TOKENIZER,
@@ -58,9 +58,11 @@ from attncli.models.folder import (
     no_such_model,
     num_parameters,
     panics_in_one_line,
+    pickled_note,
     read_config,
     transformers_quiet,
 )
+from attncli.models.hub import unreachable_hub
 from attncli.models.in_turn import nothing_else_measured, one_at_a_time, sole_use
 from attncli.models.layers import uncompiled
 from attncli.models.pretrained import Pretrained
@@ -72,8 +74,6 @@ from attncli.models.weight_headers import (
     gguf_header,
     gguf_settings,
 )
-
-MOST_REASON = 300
 
 remove_empty_compiler_folder()
 
@@ -146,6 +146,8 @@ def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
     path = local_model(asked)
     if path is None:
         return asked
+    if tell is not None and path.is_dir() and (note := pickled_note(path)) is not None:
+        tell(f"model: {note}")
     converted = converted_gguf(path) if path.is_file() else None
     if converted is not None and tell is not None:
         size = readable_bytes(sum(file.stat().st_size for file in converted.iterdir()))
@@ -194,11 +196,11 @@ def without_weights(model: str, *, allow_download: bool) -> Pretrained:
     """
     path = Path(id_and_revision(model)[0])
     with _reading(model, "float32", allow_download=allow_download) as options, _loading(torch.float32):
-        tokenizer, config = _described(path, options)
+        about = _described(path, options)
         with torch.device("meta"), quiet_warnings():
             build: Callable[..., PreTrainedModel] = AutoModel.from_config
-            body = body_of(build(config))
-    return Pretrained(short_name(model), body, tokenizer, source=model)
+            body = body_of(build(about.config))
+    return Pretrained(short_name(model), body, about.tokenizer, source=model, no_tokenizer=about.no_tokenizer)
 
 
 @contextmanager
@@ -259,7 +261,8 @@ def _loaded_by_transformers(
     """Raise UserError for a model whose weights are not all there, and whatever transformers raises."""
     if not path.exists():
         path = _checked_download(path, options)
-    tokenizer, config = _described(path, options)
+    about = _described(path, options)
+    config = about.config
     # As transformers chooses: what a file asks for may be a kernel on the hub, or not installed. The
     # setters reach the configs in it.
     config._attn_implementation = config._experts_implementation = None
@@ -282,8 +285,11 @@ def _loaded_by_transformers(
     name = short_name(model)
     body = body_of(loaded)
     check_has_attention(name, loaded)
-    check_reads_text(name, body, tokenizer)
-    return Pretrained(name, body, tokenizer, None if head is None else loaded, source=model)
+    check_takes_text_or_pictures(name, body)
+    with_its_head = None if head is None else loaded
+    return Pretrained(
+        name, body, about.tokenizer, with_its_head, source=model, no_tokenizer=about.no_tokenizer
+    )
 
 
 def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
@@ -305,17 +311,38 @@ def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
     return name
 
 
-def _described(
-    path: Path, options: Mapping[str, Any]
-) -> tuple[PreTrainedTokenizerBase | None, PreTrainedConfig]:
-    """A model's tokenizer, where it has one, and config."""
+@dataclass(frozen=True)
+class _Described:
+    """What a model is without its weights: its config, its tokenizer, or why there is none."""
+
+    config: PreTrainedConfig
+    tokenizer: PreTrainedTokenizerBase | None
+    no_tokenizer: str = ""
+
+
+def _tokenizer(path: Path, options: Mapping[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
+    """The tokenizer of a folder or hub id, or why there is none: such a model reads token ids alone."""
+    if path.is_dir() and not has_tokenizer(path):
+        return None, f"{TOKENIZER} is missing"
+    try:
+        with panics_in_one_line():
+            tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
+    except Exception as error:  # a tokenizer of its own may fail in any way; the reason is given with a text
+        if is_about_memory(error) or not path.is_dir():
+            raise
+        return None, f"it cannot be loaded: {reason_of(error)[:MOST_REASON]}"
+    # Of files that its class does not read it makes a vocabulary of special tokens alone.
+    if len(tokenizer) <= len({*tokenizer.all_special_ids}):
+        return None, f"{type(tokenizer).__name__} of transformers reads none from its files"
+    return tokenizer, ""
+
+
+def _described(path: Path, options: Mapping[str, Any]) -> _Described:
+    """A model's config, and its tokenizer, where it has one."""
     if not path.is_file():
-        tokenizer = None
-        if not path.is_dir() or has_tokenizer(path):
-            with panics_in_one_line():
-                tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
+        tokenizer, no_tokenizer = _tokenizer(path, options)
         with quiet_warnings():
-            return tokenizer, AutoConfig.from_pretrained(str(path), **options)
+            return _Described(AutoConfig.from_pretrained(str(path), **options), tokenizer, no_tokenizer)
     header = gguf_header(path)
     # The client's progress is dropped: attn reports one line.
     with panics_in_one_line(), redirect_stderr(io.StringIO()), quiet_warnings():
@@ -325,7 +352,8 @@ def _described(
             config.vocab_size = header.num_tokens
         # By its class: the auto class would read the config once more, which takes seconds.
         its_class = tokenizer_class(config.model_type)
-        return its_class.from_pretrained(str(path.parent), gguf_file=path.name, **options), config
+        tokenizer = its_class.from_pretrained(str(path.parent), gguf_file=path.name, **options)
+        return _Described(config, tokenizer)
 
 
 def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:
@@ -383,57 +411,6 @@ def _needed_memory(path: Path, dtype: str) -> str:
     return f"more than {readable_bytes(size)}, the weights of {path.name} as {dtype}" if size else "more"
 
 
-REVISION_BYTES = 2**16
-"""Of a file that names a commit, in the cache of downloads."""
-HUB_SECONDS = 4
-"""How long the hub may take to answer; transformers itself asks for a minute."""
-
-
-def unreachable_hub(model: str) -> str | None:
-    """Why the hub is not asked for a model, or that it does not answer; None where it answers."""
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
-    name, revision = id_and_revision(model)
-    try:
-        get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=HUB_SECONDS)
-    except HfHubHTTPError as error:
-        status = error.response.status_code  # below 500 it is an answer, of which transformers says more
-        return f"{constants.ENDPOINT} answers with error {status}" if status >= 500 else None
-    except Exception:  # no answer: each version of the client raises different errors
-        return f"{constants.ENDPOINT} does not answer"
-    return None
-
-
-def hub_revisions(name: str) -> dict[str, str]:
-    """The branches and tags of a hub id, each with its commit: the cached ones where the hub does not answer.
-
-    Raises UserError for an unknown model, and for one that is not in the cache.
-    """
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.file_download import repo_folder_name
-
-    unheard = unreachable_hub(name)
-    if unheard is None:
-        try:
-            refs = HfApi().list_repo_refs(name)
-        except HfHubHTTPError as error:
-            raise UserError(f"{name}: {reason_of(error)[:MOST_REASON]}") from None
-        return {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
-    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs")
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    if not files:
-        raise UserError(f"{name}: {unheard}, and none of its revisions was downloaded before")
-    try:
-        commits = {path: read_whole(path, REVISION_BYTES).decode().strip() for path in files}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{name}: {folder}: a revision of it cannot be read: {reason_of(error)}") from None
-    return {path.relative_to(folder).as_posix(): commit for path, commit in commits.items()}
-
-
 def _loaded(
     auto_class: Any, path: Path, options: Mapping[str, Any], device: torch.device, use: Use | None
 ) -> tuple[PreTrainedModel, list[str]]:
@@ -443,7 +420,9 @@ def _loaded(
     how = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported in one line
     weights = _weights(auto_class, path, options, use)
     if weights is None:
-        where: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {"use_safetensors": True}
+        # A pickle, which was checked, is read by torch.load(weights_only=True), its adapter from safetensors.
+        is_safe = True if not path.is_dir() or pickled_note(path) is None else None
+        where: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {"use_safetensors": is_safe}
         folder = path.parent if path.is_file() else path
         loaded, info = auto_class.from_pretrained(str(folder), **where, **how, **options)
     else:
@@ -507,12 +486,10 @@ def check_has_attention(name: str, model: PreTrainedModel) -> None:
         raise UserError(f"model: {name} ({kind}) has no attention, so there is nothing to show of it")
 
 
-def check_reads_text(name: str, model: PreTrainedModel, tokenizer: object) -> None:
-    """Raise UserError for a model of sounds, and for one of text without a tokenizer."""
+def check_takes_text_or_pictures(name: str, model: PreTrainedModel) -> None:
+    """Raise UserError for a model of sounds."""
     if model.main_input_name not in ("input_ids", *PIXELS):
         raise UserError(f"model: {name} takes {model.main_input_name}, not text or pictures")
-    if tokenizer is None and model.main_input_name == "input_ids":
-        raise UserError(f"model: {name} has no tokenizer: tokenizer.json is missing")
 
 
 def kept_pretrained(model: str, **loading: Any) -> Pretrained:
@@ -542,10 +519,10 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     """
     checked_model(model)
     own_tokenizer, processor = tokenizer, None
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
         own_tokenizer, processor = _parts_of_processor(tokenizer)
     check_has_attention(name, model)
-    check_reads_text(name, model, own_tokenizer)
+    check_takes_text_or_pictures(name, model)
     _check_has_numbers(model)
     # What acts on the whole model at its beginning would not act on its body alone.
     acts = model._forward_pre_hooks or "forward" in vars(model)
@@ -565,7 +542,7 @@ def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None,
         return None, processor
     tokenizer = getattr(processor, "tokenizer", None)
     if not isinstance(processor, ProcessorMixin) or not isinstance(tokenizer, PreTrainedTokenizerBase):
-        got = "none" if processor is None else type(processor).__name__
+        got = type(processor).__name__
         raise UserError(f"tokenizer: must be the loaded model's transformers tokenizer (got {got})")
     return tokenizer, processor
 

@@ -1,6 +1,6 @@
 """What calls from Python take: a model, texts, a prompt, sources; each as it is, or as something read it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ from attncli.arguments import by, check_text, file_name, listed, shown
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.prompts import Prompt
 from attncli.models.source_texts import SourcedReading, SourcedText
-from attncli.models.text_files import ManyTexts, TextLine
+from attncli.models.text_files import ManyTexts, TextLine, text_or_ids
 
 
 def _model(value: Any) -> Any:
@@ -25,15 +25,21 @@ def _model(value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    if isinstance(value, str):
-        return check_text(value)
+    if isinstance(value, str | Mapping):
+        return check_text(text_or_ids(value))
     if not isinstance(value, Reading):
         raise ValueError(f"must be text, or what read_text gives (got {shown(value)})")
     return value
 
 
+def several_texts(value: Any) -> Any:
+    """The texts of a list, or the one that is given, as a list."""
+    return [value] if isinstance(value, str | Mapping | Reading) else value
+
+
 def _one_or_more_texts(value: Any) -> Any:
-    texts = [value] if isinstance(value, str | Reading) else listed(value)
+    texts = several_texts(value)
+    texts = texts if isinstance(texts, list) else listed(texts)
     if not texts:
         raise ValueError("must hold at least one text (got none)")
     return [_text(text) for text in texts]
@@ -46,9 +52,9 @@ def _texts(value: Any) -> Any:
         return file_name(value)
     texts = listed(value)
     for text in texts:
-        if not isinstance(text, str):
+        if not isinstance(text, str | Mapping):
             raise ValueError(f"must hold texts (got {shown(text)})")
-    return texts
+    return [text_or_ids(text) for text in texts]
 
 
 def _text_or_prompt(value: Any) -> Any:
@@ -76,9 +82,25 @@ def _sources(value: Any) -> Any:
     return texts
 
 
-TextOrReading = Annotated[str | Reading, by(_text)]
-OneOrMoreTexts = Annotated[str | Reading | Sequence[str | Reading], by(_one_or_more_texts)]
-TextsOrFile = Annotated[str | PathLike[str] | Iterable[str] | ManyTexts[TextLine], by(_texts)]
+def _texts_with_pairs(value: Any) -> Any:
+    if isinstance(value, str | PathLike):
+        return file_name(value)
+    texts = listed(value)
+    for text in texts:
+        if not isinstance(text, Mapping):
+            raise ValueError(f'must be mappings as {{"text": "...", "pairs": [[0, 3]]}} (got {shown(text)})')
+    return texts
+
+
+TextOrReading = Annotated[str | Mapping[str, Any] | Reading, by(_text)]
+"""A text, or {"ids": [...], "tokens": [...]} with token ids and, if wanted, labels; or what was read."""
+OneOrMoreTexts = Annotated[
+    str | Mapping[str, Any] | Reading | Sequence[str | Mapping[str, Any] | Reading], by(_one_or_more_texts)
+]
+TextsOrFile = Annotated[
+    str | PathLike[str] | Iterable[str | Mapping[str, Any]] | ManyTexts[TextLine], by(_texts)
+]
+TextsWithPairs = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_texts_with_pairs)]
 TextOrPrompt = Annotated[str | Prompt, by(_text_or_prompt)]
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(_sources)]

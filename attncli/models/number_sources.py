@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -124,9 +124,14 @@ class NumberSource:
         raise NotImplementedError
 
 
+def in_file(file: WeightFile, about: TensorInFile) -> NumberSource:
+    """A tensor of a safetensors file, or of a file that torch.save wrote."""
+    return InRows(file, about) if about.strides is None else InStrides(file, about)
+
+
 @dataclass
-class InSafetensors(NumberSource):
-    """A tensor in a safetensors file, which has its numbers row after row."""
+class InRows(NumberSource):
+    """A tensor whose file has its numbers row after row."""
 
     file: WeightFile
     about: TensorInFile
@@ -150,6 +155,8 @@ class InSafetensors(NumberSource):
         return self if self.dtype in HALVES else None
 
     def mapped(self) -> Tensor | None:
+        if self.about.begin % self.dtype.itemsize:  # as torch wrote files before 1.6
+            return None
         pages = self.file.mapped(self.about.begin, self.stored_bytes)
         return torch.from_numpy(pages).view(self.dtype).view(self.shape)
 
@@ -160,6 +167,30 @@ class InSafetensors(NumberSource):
 
     def will_be_read(self) -> None:
         self.file.read_ahead(self.about.begin, self.stored_bytes)
+
+
+@dataclass
+class InStrides(NumberSource):
+    """A tensor that was a view of another when it was saved, transposed for instance; it is read whole."""
+
+    file: WeightFile
+    about: TensorInFile
+
+    def __post_init__(self) -> None:
+        strides = self.about.strides or ()
+        self.shape = torch.Size(self.about.shape)
+        span = 1 + sum((axis - 1) * stride for axis, stride in zip(self.shape, strides, strict=True))
+        self._all = InRows(self.file, replace(self.about, shape=(span,), strides=None))
+        self.dtype, self.stored_bytes = self._all.dtype, self._all.stored_bytes
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.whole()[start:stop]
+
+    def whole(self) -> Tensor:
+        return self._all.whole().as_strided(self.shape, self.about.strides or ()).contiguous()
+
+    def will_be_read(self) -> None:
+        self._all.will_be_read()
 
 
 @dataclass

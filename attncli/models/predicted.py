@@ -212,7 +212,10 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
     places = words[torch.randperm(len(words), generator=generator)[:count]].sort().values
     hidden = ids.clone()
     hidden[places] = mask
-    text = replace(reading.text, tokens=pretrained.labels(hidden.tolist()), ids=hidden)
+    tokens = [*(reading.text.tokens if reading.text.is_labelled else pretrained.labels(ids.tolist()))]
+    for place in places.tolist():
+        (tokens[place],) = pretrained.labels([mask])
+    text = replace(reading.text, tokens=tuple(tokens), ids=hidden)
     return Predicted(text, reading.context, places, ids[places], repeat=reading.repeat)
 
 

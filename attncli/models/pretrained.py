@@ -1,11 +1,11 @@
 """A pretrained model and its tokenizer: reading text, its tokens and words, the head that predicts."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
-from unicodedata import category
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,114 +28,10 @@ from attncli.models.architectures import (
     sees_alone,
     unshown_layers,
 )
-from attncli.models.folder import panics_in_one_line
+from attncli.models.folder import IDS_INSTEAD, panics_in_one_line, read_config
 from attncli.models.layers import CapturedLayer, PictureInputs
-
-JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
-"""Marks inside words, between two letters: don't, well-known."""
-JOINING_DIGITS = frozenset(".,")
-
-
-@dataclass(frozen=True)
-class Words:
-    """The number of the word of each token, from 0 without gaps, and each word as the text has it.
-
-    The tokenizer's special tokens are words by themselves, as the vocabulary writes them. `of_text` has the
-    words of the text in each: one, several where they share a token, none for a special token.
-    """
-
-    of_token: tuple[int, ...]
-    texts: tuple[str, ...]
-    of_text: tuple[range, ...]
-
-    def shifted_right(self, start: str) -> "Words":
-        """The words with a start token before them and the last token left out."""
-        of_token = (0, *(number + 1 for number in self.of_token[:-1]))
-        count = of_token[-1] + 1
-        return Words(of_token, (start, *self.texts)[:count], (range(0), *self.of_text)[:count])
-
-
-WordsOfCharacters = Callable[[str], list[int]]
-"""Takes a text and numbers the word of each character, from 0; a blank belongs to the word after it."""
-
-
-def _is_letter(text: str, place: int) -> bool:
-    """Whether a character belongs inside a word: neither a blank nor punctuation nor an operator."""
-    char = text[place]
-    if char.isspace():
-        return False
-    around = text[place - 1 : place] + text[place + 1 : place + 2]
-    if char in JOINING:
-        return len(around) == 2 and around.isalnum()
-    if char in JOINING_DIGITS:
-        return len(around) == 2 and around.isdecimal()
-    kind = category(char)
-    return not (kind[0] == "P" or kind in ("Sm", "Sc") or char in "^`")
-
-
-@checked
-def words_of_characters(text: str) -> list[int]:
-    """The number of the word of each character; a blank belongs to the word after it.
-
-    A word is a run of letters, or one punctuation mark, operator or line break.
-    """
-    numbers: list[int] = []
-    number, after_letter = -1, False
-    for place, char in enumerate(text):
-        is_letter = _is_letter(text, place)
-        is_blank = char.isspace() and char not in "\r\n"
-        if not is_blank and not (is_letter and after_letter):
-            number += 1
-        numbers.append(number + is_blank)
-        after_letter = is_letter
-    return numbers
-
-
-def words_of(
-    text: str,
-    of_characters: Sequence[int],
-    tokens: Sequence[str],
-    ids: Sequence[int],
-    offsets: Sequence[tuple[int, int]],
-    special: Collection[int],
-) -> Words:
-    """The words that a text's tokens form: tokens of one word are merged, and words that share a token.
-
-    `offsets` are the characters of each token: a token belongs to the word of its first one, and a special
-    token that is only part of a word (a byte, say) is like any other.
-    """
-    of_character = [*of_characters, len(text)]
-    of_token: list[int] = []
-    spans: list[tuple[int, int, str]] = []
-    of_text: list[range] = []
-    last = -1
-    for token, token_id, (start, end) in zip(tokens, ids, offsets, strict=True):
-        length = len(text[start:end].rstrip())
-        is_part = length and _has_more(of_character, start, start + length)
-        if token_id in special and not is_part:
-            spans.append((0, 0, token))
-            of_text.append(range(0))
-            last = -1
-        else:
-            first, is_new = of_character[start], last < of_character[start]
-            last = of_character[start + max(0, length - 1)]
-            if is_new:
-                spans.append((start, end, token))
-                of_text.append(range(first, last + 1))
-            else:
-                spans[-1] = (spans[-1][0], end, token)
-                of_text[-1] = range(of_text[-1].start, last + 1)
-        of_token.append(len(spans) - 1)
-    # Without blanks around it; a line break as it is, a special token by its name.
-    texts = tuple(text[start:end].strip() or text[start:end] or token for start, end, token in spans)
-    return Words(tuple(of_token), texts, tuple(of_text))
-
-
-def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
-    """Whether the first or the last word of these characters has others."""
-    first, last = of_character[start], of_character[stop - 1]
-    return (start > 0 and of_character[start - 1] == first) or of_character[stop] == last
-
+from attncli.models.text_files import TokenIds, text_or_ids
+from attncli.models.words import Words, WordsOfCharacters, words_of
 
 FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
@@ -143,6 +39,8 @@ OF_GRID = "hidden_states"
 """What a part of a model takes that reads patches one after another."""
 
 
+ROLES = ("bos", "eos", "cls", "sep", "pad", "mask", "unk", "decoder_start")
+"""Of special tokens, in the settings of a model: `cls_token_id`."""
 CLS = "[CLS]"
 """What the token is called that stands for a whole picture."""
 Corners = tuple[float, float, float, float]
@@ -191,8 +89,8 @@ class ModelText:
 
     `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
     first where its tokenizer cuts there. `words` are the words of the tokens and `spans` the characters
-    of each token, where requested; where `is_merged` the tokens are words already. `seen` says where tokens
-    lie on pictures, each of which has its own id.
+    of each token, where requested; where `is_merged` the tokens are words already, where `is_labelled` labels
+    that came with the ids. `seen` says where tokens lie on pictures, each of which has its own id.
     """
 
     tokens: tuple[str, ...]
@@ -200,6 +98,7 @@ class ModelText:
     left_out: int = 0
     words: Words | None = None
     is_merged: bool = False
+    is_labelled: bool = False
     left_out_side: Literal["first", "last"] = "last"
     spans: Sequence[tuple[int, int]] | None = None
     seen: PictureTokens | None = None
@@ -281,7 +180,7 @@ class Pretrained:
     `with_head` is the model with the head that predicts tokens, if requested and present. `lent` is a
     caller's model, which is measured in its present state and left unchanged. `source` is its folder, whose
     image processor is opened to read a picture, or that processor itself. `is_in_use`: whoever hands it on
-    has it measured by this thread alone.
+    has it measured by this thread alone. `no_tokenizer` is why its tokenizer could not be opened.
     """
 
     name: str
@@ -291,13 +190,20 @@ class Pretrained:
     lent: PreTrainedModel | None = None
     source: Any = None
     is_in_use: bool = False
+    no_tokenizer: str = ""
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer. Raises UserError for a model that reads pictures alone."""
-        if self.own_tokenizer is None:
+        """The tokenizer. Raises UserError for a model without, which reads pictures or token ids alone."""
+        if self.own_tokenizer is not None:
+            return self.own_tokenizer
+        if self.model.main_input_name != "input_ids":
             raise UserError(f"model: {self.name} reads pictures, not text: give it a picture by `image`")
-        return self.own_tokenizer
+        if self.source is None:
+            got = "tokenizer: must be the loaded model's transformers tokenizer (got none)"
+            raise UserError(f"{got}; without it, {IDS_INSTEAD}")
+        why = f" ({self.no_tokenizer})" if self.no_tokenizer else ""
+        raise UserError(f"model: {self.name} has no tokenizer{why}: {IDS_INSTEAD}")
 
     @property
     def whole(self) -> PreTrainedModel:
@@ -355,11 +261,24 @@ class Pretrained:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """The tokens with a role (bos, sep, ...), and those that the tokenizer's file marks as special."""
+        """The tokens with a role (bos, sep, ...), and those that the tokenizer's file marks as special.
+
+        Without a tokenizer those to which the model's config.json gives a role.
+        """
         if self.own_tokenizer is None:
-            return frozenset()
+            given = self._given_settings()
+            roles = (given.get(f"{role}_token_id") for role in ROLES)
+            ids = (each for role in roles for each in (role if isinstance(role, list) else [role]))
+            return frozenset(each for each in ids if type(each) is int and each >= 0)
         added = self.tokenizer.added_tokens_decoder.items()
         return frozenset((*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)))
+
+    def _given_settings(self) -> Mapping[str, Any]:
+        """The settings of the model's config.json; of a loaded model those that are no defaults."""
+        folder = Path(self.source) if isinstance(self.source, str) else None
+        if folder is None or not (folder / "config.json").is_file():
+            return self.model.config.to_diff_dict()
+        return read_config(folder / "config.json")
 
     @cached_property
     def unknown_ids(self) -> frozenset[int]:
@@ -383,12 +302,17 @@ class Pretrained:
     ) -> ModelText:
         """A text's tokens, not padded, and truncated only on request, at the tokenizer's truncation side.
 
-        `num_new` places stay free; a whole text gets no special tokens around it. `words` gives the words
-        that tokens are to be merged into. Raises UserError for no tokens or too many, which names `key` and,
-        unless it is None, `truncate`.
+        TokenIds are read as they are, without a tokenizer. `num_new` places stay free; a whole text gets no
+        special tokens around it. `words` gives the words that tokens are to be merged into. Raises UserError
+        for no tokens or too many, which names `key` and, unless it is None, `truncate`.
         """
         if not beside_picture:
             self.check_reads_text()
+        if isinstance(text, TokenIds):
+            if words is not None or with_spans:
+                what = "`words`" if words is not None else "a needle"
+                raise UserError(f"{key}: token ids are no text, in which {what} could be looked for")
+            return self._read_ids(text, key, truncate=truncate, num_new=num_new)
         if words is not None and not self.tokenizer.is_fast:
             message = "does not say where its tokens stand in the text: leave `words` out"
             raise UserError(f"words: the tokenizer of {self.name} {message}")
@@ -401,25 +325,96 @@ class Pretrained:
         ids = encoded["input_ids"]
         if not ids:
             raise UserError(f"{key}: the tokenizer of {self.name} finds no tokens in it")
-        most, count = self.most_tokens(), len(ids)
-        most = None if most is None else most - num_new
-        if most is not None and count > most:
-            if not truncate or most < 1:
-                besides = f" beside {num_new + 1} new ones" if num_new else ""
-                message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
-                is_offered = not is_whole and truncate is not None
-                raise UserError(f"{key}: {message}{': `truncate` cuts it' if is_offered else ''}")
+        count = len(ids)
+        most = self._most_of(
+            count, key, truncate=None if is_whole and not truncate else truncate, num_new=num_new
+        )
+        if most is not None:
             encoded = self.encoded(text, truncation=True, max_length=most, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
         words_read = None
         if words is not None:
             words_read = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
-        side: Literal["first", "last"] = "first" if self.tokenizer.truncation_side == "left" else "last"
         spans = encoded["offset_mapping"] if with_spans else None
         return ModelText(
-            tokens, torch.tensor(ids), count - len(ids), words_read, left_out_side=side, spans=spans
+            tokens, torch.tensor(ids), count - len(ids), words_read, left_out_side=self._cut_side, spans=spans
         )
+
+    @property
+    def _cut_side(self) -> Literal["first", "last"]:
+        """Which tokens of a long text are cut off."""
+        return "first" if getattr(self.own_tokenizer, "truncation_side", "right") == "left" else "last"
+
+    def _most_of(self, count: int, key: str, *, truncate: bool | None, num_new: int) -> int | None:
+        """To how many tokens a text of so many is cut; None for one that the model reads whole.
+
+        Raises UserError where it is too long and not to be cut.
+        """
+        most = self.most_tokens()
+        if most is None or count <= most - num_new:
+            return None
+        most -= num_new
+        if not truncate or most < 1:
+            besides = f" beside {num_new + 1} new ones" if num_new else ""
+            message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
+            raise UserError(f"{key}: {message}{'' if truncate is None else ': `truncate` cuts it'}")
+        return most
+
+    def _read_ids(self, given: TokenIds, key: str, *, truncate: bool | None, num_new: int) -> ModelText:
+        """The tokens with these ids, under their labels, else as the vocabulary names them.
+
+        Of ids that are cut, special tokens at the beginning and the end stay, as with a text.
+        """
+        self._check_ids(given, key)
+        ids, labels = [*given.ids], given.labels or self.labels(given.ids)
+        count = len(ids)
+        most = self._most_of(count, key, truncate=truncate, num_new=num_new)
+        if most is not None:
+            special = [number in self.special_ids - self.unknown_ids for number in ids]
+            before, after = (
+                next((n for n, is_special in enumerate(each) if not is_special), 0)
+                for each in (special, special[::-1])
+            )
+            if before + after >= most:
+                before = after = 0
+            num_left = most - before - after
+            start = before if self._cut_side == "last" else count - after - num_left
+            places = [*range(before), *range(start, start + num_left), *range(count - after, count)]
+            ids, labels = [ids[place] for place in places], tuple(labels[place] for place in places)
+        return ModelText(
+            labels,
+            torch.tensor(ids),
+            count - len(ids),
+            left_out_side=self._cut_side,
+            is_labelled=given.labels is not None or self.own_tokenizer is None,
+        )
+
+    def _check_ids(self, given: TokenIds, key: str) -> None:
+        """Raise UserError for an id that the model has no vector for, and for padding at either end."""
+        embedding = self.model.get_input_embeddings()
+        most = getattr(embedding, "num_embeddings", None) or self.model.config.get_text_config().vocab_size
+        place, largest = max(enumerate(given.ids), key=lambda numbered: numbered[1])
+        if largest >= most:
+            raise UserError(
+                f"{key}: ids[{place}] must be below {most}, the tokens of {self.name} (got {largest})"
+            )
+        pad = self._padding_id
+        end = next((end for end in (0, len(given.ids) - 1) if given.ids[end] == pad), None)
+        if end is not None:
+            message = f"is padding ({pad}), which would be read like any token: leave it out"
+            raise UserError(f"{key}: ids[{end}] {message}")
+
+    @cached_property
+    def _padding_id(self) -> int | None:
+        """The token that only fills up shorter texts; None where it has another role as well."""
+        roles = ("bos", "eos", "cls", "sep", "unk", "mask", "decoder_start")
+        owner: Any = self.own_tokenizer or self.model.config
+        pad = getattr(owner, "pad_token_id", None)
+        others = {
+            getattr(each, f"{role}_token_id", None) for role in roles for each in (owner, self.model.config)
+        }
+        return None if pad in others else pad
 
     def check_reads_text(self) -> None:
         """Raise UserError for a model that reads pictures first of all."""
@@ -428,9 +423,12 @@ class Pretrained:
             raise UserError(f"model: {self.name} {message}")
 
     def encoded(self, text: str, **options: Any) -> BatchEncoding:
-        """What the tokenizer makes of a text. Raises UserError where it fails."""
+        """What the tokenizer makes of a text. Raises UserError where it fails, and for token ids."""
+        if isinstance(text, TokenIds):
+            raise UserError("text: must be text here (got token ids)")
+        tokenizer = self.tokenizer
         with self._tokenizer_errors():
-            read: BatchEncoding = self.tokenizer(text, **options)
+            read: BatchEncoding = tokenizer(text, **options)
         return read
 
     @contextmanager
@@ -442,21 +440,34 @@ class Pretrained:
             raise UserError(f"model: the tokenizer of {self.name} fails: {reason_of(error)}") from None
 
     def labels(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """Each token as the vocabulary has it; its number in brackets where a model has more of them."""
+        """Each token as the vocabulary has it; its number in brackets where a model has more of them.
+
+        Without a tokenizer each is its number.
+        """
+        if self.own_tokenizer is None:
+            return tuple(map(str, ids))
         # transformers' types know of no token without a name.
         names: Any = self.tokenizer.convert_ids_to_tokens([*ids])
         return tuple(f"[{i}]" if name is None else name for i, name in zip(ids, names, strict=True))
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """The text that tokens stand for, without special ones."""
+        """The text that tokens stand for, without special ones; without a tokenizer their numbers."""
+        if self.own_tokenizer is None:
+            return " ".join(self.labels(ids))
         with ALONE:  # one thread must not change truncation while another uses the tokenizer
             text = self.tokenizer.decode([*ids], skip_special_tokens=True)
         assert isinstance(text, str)
         return text
 
     def written_tokens(self, text: ModelText) -> list[str]:
-        """The tokens of a text as people write them; words are so already."""
-        return [*text.tokens] if text.is_merged else [self.written(token) for token in text.tokens]
+        """The tokens of a text as people write them; words and labels are so already."""
+        if self.spelling_of(text) is None:
+            return [*text.tokens]
+        return [self.written(token) for token in text.tokens]
+
+    def spelling_of(self, text: ModelText) -> str | None:
+        """How the tokens of a text are spelled, as `token_spelling`; None for words and for labels."""
+        return None if text.is_merged or text.is_labelled else self.token_spelling
 
     def written(self, token: str) -> str:
         """A token of the vocabulary as people write it: without the mark of a blank, bytes as characters."""
@@ -583,30 +594,34 @@ def _opened(value: Any) -> Any:
 OpenedModel = Annotated[Pretrained, by(_opened)]
 
 
+TextOrIds = Annotated[str | Mapping[str, Any], by(text_or_ids)]
+"""A text, or {"ids": [...], "tokens": [...]} with token ids and, if wanted, their labels."""
+
+
 @checked
 def read_text(
     pretrained: OpenedModel,
-    text: str,
+    text: TextOrIds,
     *,
-    context: str | None = None,
+    context: TextOrIds | None = None,
     key: str = "text",
     truncate: bool | None = False,
     words: WordsOfCharacters | None = None,
 ) -> Reading:
     """A text as a model reads it; with a decoder the context, else the same text, goes to the encoder.
 
-    `words` are those that tokens are merged into where that is wanted. UserError, which names `key`, for a
-    text that has no tokens or more than the model reads, unless `truncate` cuts it (None: nobody can ask for
-    that).
+    In place of a text, {"ids": [...], "tokens": [...]} has token ids and, if wanted, their labels. `words`
+    are those that tokens are merged into where that is wanted. UserError, which names `key`, for a text that
+    has no tokens or more than the model reads, unless `truncate` cuts it (None: nobody can ask for that).
     """
-    read = pretrained.read(text, key, truncate=truncate, words=words)
+    read = pretrained.read(text_or_ids(text), key, truncate=truncate, words=words)
     if not pretrained.has_decoder:
         if context is not None:
             raise UserError(f"context: {pretrained.name} has no decoder: it reads one text")
         return Reading(read)
     of_encoder = read
     if context is not None:
-        of_encoder = pretrained.read(context, "context", truncate=truncate, words=words)
+        of_encoder = pretrained.read(text_or_ids(context), "context", truncate=truncate, words=words)
     return Reading(pretrained.shifted_right(read), of_encoder)
 
 

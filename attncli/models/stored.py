@@ -24,20 +24,20 @@ from transformers import PreTrainedModel
 from attncli.core.few_rows import MOST_ROWS, write_products
 from attncli.core.row_tiles import run_jobs
 from attncli.core.runtime import torch_threads
-from attncli.models.folder import weight_files
+from attncli.models.folder import tensors_in, weight_files
 from attncli.models.number_sources import (
     AHEAD_BYTES,
     DTYPES,
     Cast,
     InGguf,
-    InSafetensors,
     NumberSource,
     Processed,
     WeightFile,
     chunks,
+    in_file,
 )
 from attncli.models.side_by_side import product_for_all
-from attncli.models.weight_headers import ARCHITECTURE, gguf_header, safetensors_tensors
+from attncli.models.weight_headers import ARCHITECTURE, gguf_header
 
 SMALL_NUMBERS = 2**18
 """A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
@@ -257,6 +257,8 @@ class Stored(Tensor):
             return args[0]
         if isinstance(args[0], Stored) and (func in SETTERS or CHANGES.fullmatch(func.__name__)):
             raise TypeError("a weight that stays in its file cannot be changed")
+        if func in (torch.equal, Tensor.equal):  # transformers compares tied weights before it ties them
+            return _are_equal(*args)
         use = next(weight.use for weight in _tensors_in([args, named]) if isinstance(weight, Stored))
         if use.is_loading:
             return _deferred(func, args, named, use)
@@ -302,6 +304,12 @@ def _describes(func: Any) -> bool:
 
 def _again(weight: Stored) -> Stored:
     return Stored.of(weight.source, weight.use)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Whether two weights have the same numbers: those of one place are not read."""
+    is_one_place = isinstance(a, Stored) and isinstance(b, Stored) and a.source == b.source
+    return is_one_place or torch.equal(_numbers_of(a), _numbers_of(b))
 
 
 def _numbers_of(part: Any) -> Any:
@@ -483,7 +491,7 @@ COMPUTED: dict[Any, Callable[..., Tensor | None]] = {
 
 def unknown_types(folder: Path) -> set[str]:
     """The types of weights in a folder that torch has no name for here."""
-    files = map(safetensors_tensors, weight_files(folder))
+    files = map(tensors_in, weight_files(folder))
     return {str(about.kind) for tensors in files for about in tensors.values()} - DTYPES.keys()
 
 
@@ -492,8 +500,8 @@ def weights_of_folder(folder: Path, use: Use | None) -> dict[str, Any]:
     weights: dict[str, Tensor | WholeWeight] = {}
     for path in weight_files(folder):
         file = WeightFile(path)
-        for name, about in safetensors_tensors(path).items():
-            weights[name] = _held(InSafetensors(file, about), use)
+        for name, about in tensors_in(path).items():
+            weights[name] = _held(in_file(file, about), use)
     return weights
 
 

@@ -5,7 +5,7 @@ import errno
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -13,6 +13,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from attncli.arguments import is_list, listed, shown
 from attncli.errors import MOST_LINES, NO_TEXT, UserError, hints_for_first_lines, nearest
 from attncli.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, too_large
 from attncli.plain_text import binary_kind
@@ -29,8 +30,93 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 MAX_CELL = 2**26
 """Characters of a cell: without a bound a quote that nothing closes takes the rest of a file for one."""
 
+IDS, LABELS = "ids", "tokens"
+"""The keys of token ids in place of a text, and of their labels."""
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+
 AnyLineFile = TypeVar("AnyLineFile", bound="LineFile")
 TextRead = TypeVar("TextRead", covariant=True)
+
+
+class TokenIds(str):
+    """Token ids in place of a text, and a label for each of them where labels are given.
+
+    As a text it is the object `{"ids": [...], "tokens": [...]}` that gives them: what stores, hashes or
+    prints a text does so with that. `Pretrained.read` reads it without a tokenizer.
+    """
+
+    ids: tuple[int, ...]
+    labels: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "TokenIds":
+        """The ids and labels of such an object. Raises ValueError, which names the key, for anything else."""
+        for key in given:
+            if key not in (IDS, LABELS):
+                raise ValueError(f"{key}: unknown key{nearest(str(key), (IDS, LABELS))}")
+        ids, labels = given.get(IDS), given.get(LABELS)
+        if not isinstance(ids, list | tuple):
+            raise ValueError(f"{IDS}: must be a list of token ids (got {ids!r:.60})")
+        if not ids:
+            raise ValueError(f"{IDS}: must hold at least one token id (got an empty list)")
+        for place, number in enumerate(ids):
+            if type(number) is not int or number < 0:
+                raise ValueError(f"{IDS}[{place}]: must be a whole number from 0 (got {number!r:.60})")
+        if labels is not None:
+            _check_labels(labels, len(ids))
+        written = {IDS: ids} if labels is None else {IDS: ids, LABELS: labels}
+        text = cls(json.dumps(written, ensure_ascii=False))
+        text.ids, text.labels = tuple(ids), None if labels is None else tuple(labels)
+        return text
+
+
+def _check_labels(labels: Any, num_ids: int) -> None:
+    if not isinstance(labels, list | tuple):
+        raise ValueError(f"{LABELS}: must be a list of labels (got {labels!r:.60})")
+    for place, label in enumerate(labels):
+        if not isinstance(label, str) or not label:
+            raise ValueError(f"{LABELS}[{place}]: must be text of at least one character (got {label!r:.60})")
+        if _has_surrogate(label):
+            raise ValueError(f"{LABELS}[{place}]: must be valid UTF-8 text")
+    if len(labels) != num_ids:
+        raise ValueError(f"{LABELS}: must hold {num_ids} labels, one per id (got {len(labels)})")
+
+
+def text_or_ids(value: Any) -> str:
+    """A text, or TokenIds made of an object with ids and labels. Raises ValueError for anything else."""
+    if isinstance(value, Mapping):
+        lists = {key: listed(each) if is_list(each) else each for key, each in value.items()}
+        items = {
+            key: [item.item() if hasattr(item, "item") else item for item in each]
+            if isinstance(each, list)
+            else each
+            for key, each in lists.items()
+        }
+        return TokenIds.of(items)
+    if not isinstance(value, str):
+        raise ValueError(f"must be text (got {shown(value)})")
+    return value
+
+
+def ids_in_file(name: str, text: str) -> TokenIds | None:
+    """The token ids that a file of JSON holds in place of a text; None for one that holds a text.
+
+    Raises ValueError for what is no token id, and for several texts.
+    """
+    if Path(name).suffix.lower() not in JSON_SUFFIXES:
+        return None
+    first_line = text.strip().partition("\n")[0]
+    for part in (text, first_line):
+        try:
+            given = json.loads(part)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(given, dict) or IDS not in given:
+            return None
+        if part is not text:
+            raise ValueError("holds several lines of token ids: give many texts by `texts`")
+        return TokenIds.of({key: value for key, value in given.items() if key not in ("id", "group")})
+    return None
 
 
 class LineFile:
@@ -43,6 +129,8 @@ class LineFile:
 
     columns: Sequence[str] = ()
     """What is read of a CSV file, the text first; nothing of a file that has no such form."""
+    needed: Sequence[str] = ()
+    """Those without which a CSV file says nothing; by default the text."""
 
     def __init__(self, name: str, place: str) -> None:
         self.label = "<stdin>" if name == "-" else name
@@ -54,7 +142,7 @@ class LineFile:
                 open_file(self._path).close()
                 suffix = self._path.suffix.lower()
                 self.is_csv = bool(self.columns) and suffix in DELIMITERS
-                self.is_json = self.is_csv or suffix in (".jsonl", ".ndjson", ".json")
+                self.is_json = self.is_csv or suffix in JSON_SUFFIXES
             else:
                 self._spool = _spooled(self._path, place, is_stdin=name == "-")
                 self.is_json = self._spool.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
@@ -99,10 +187,10 @@ class LineFile:
                 for name in self.columns:
                     if columns.count(name) > 1:
                         raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
-                if self.columns[0] not in columns:
+                for name in (name for name in self.needed or self.columns[:1] if name not in columns):
                     has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
                     other = "one text per line in a .txt file, or JSON Lines, will do as well"
-                    raise UserError(f"{self.label}:1: must have a column {self.columns[0]} ({has}); {other}")
+                    raise UserError(f"{self.label}:1: must have a column {name} ({has}); {other}")
                 for cells in reader:
                     if None in cells or None in cells.values():
                         where, count = f"{self.label}:{reader.line_num}", len(columns)
@@ -139,7 +227,9 @@ class LineFile:
     ) -> dict[str, str | None]:
         """A line's fields; in a file that is not JSON Lines the line is the first of `texts`.
 
-        Names may be whole numbers, which become text. Raises UserError with the line number for other values.
+        Each of `texts` may be an object with token ids, which becomes TokenIds; of the first these may stand
+        in the line itself. Names may be whole numbers, which become text. Raises UserError with the line
+        number for other values.
         """
         where = f"{self.label}:{number}"
         try:
@@ -154,9 +244,12 @@ class LineFile:
         except (ValueError, RecursionError) as error:
             message = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep or too long"
             raise UserError(f"{where}: is not valid JSON: {message}") from None
-        if errors := list(_field_errors(record, texts, names)):
+        if errors := list(_with_token_ids(record, texts)) or list(_field_errors(record, texts, names)):
             raise UserError(*(f"{where}: {error}" for error in errors))
-        return {key: None if value in (None, "") else str(value) for key, value in record.items()}
+        return {
+            key: None if value in (None, "") else value if isinstance(value, str) else str(value)
+            for key, value in record.items()
+        }
 
     @hints_for_first_lines()
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
@@ -188,6 +281,27 @@ def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
     return spool
 
 
+def _with_token_ids(record: Any, texts: Sequence[str]) -> Iterator[str]:
+    """Put TokenIds into a record in place of each text that is given by ids; yields what is wrong there."""
+    if not isinstance(record, dict):
+        return
+    if IDS in record and IDS not in texts:
+        given = {key: record.pop(key) for key in (IDS, LABELS) if key in record}
+        if texts[0] in record:
+            yield f"{IDS}: cannot be combined with {texts[0]}"
+            return
+        try:
+            record[texts[0]] = TokenIds.of(given)
+        except ValueError as error:
+            yield str(error)
+    for key in texts:
+        if isinstance(value := record.get(key), dict):
+            try:
+                record[key] = TokenIds.of(value)
+            except ValueError as error:
+                yield f"{key}: {error}"
+
+
 def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> Iterator[str]:
     required, keys = texts[0], (*texts, *names)
     if not isinstance(record, dict):
@@ -196,7 +310,7 @@ def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> It
     for key in (key for key in record if key not in keys):
         yield f"{key}: unknown key{nearest(key, keys)}"
     if required not in record:
-        yield f"{required}: must be given"
+        yield f"{required}: must be given{f': {LABELS} are labels of {IDS}' if LABELS in record else ''}"
     for key in texts:
         value = record.get(key)
         if key not in record or (value is None and key != required):
@@ -284,6 +398,7 @@ def is_picture(file: Path) -> bool:
 class TextFile(LineFile):
     """What the setting `texts` names: a text in each line, or JSON Lines or CSV with text, id and group.
 
+    In JSON Lines token ids may stand in place of a text, with labels of them: see TokenIds.
     With `group` only the texts of that group.
     """
 

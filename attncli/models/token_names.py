@@ -86,7 +86,7 @@ def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], lis
 
 def _readable_tokens(text: ModelText, pretrained: Pretrained) -> list[str]:
     """The tokens of a text as screens show them: `<0xC2>` for a byte that is no whole character."""
-    spelling = None if text.is_merged else pretrained.token_spelling
+    spelling = pretrained.spelling_of(text)
     return [readable_token(token, spelling) for token in text.tokens]
 
 

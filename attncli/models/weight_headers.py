@@ -41,11 +41,16 @@ def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
 
 @dataclass(frozen=True)
 class TensorInFile:
-    """Where a file has the numbers of a tensor: their type (a name, in GGUF a number), shape, first byte."""
+    """Where a file has the numbers of a tensor: their type (a name, in GGUF a number), shape, first byte.
+
+    `strides` say how far apart neighbours along each axis are, in numbers, where these do not stand row after
+    row.
+    """
 
     kind: str | int
     shape: tuple[int, ...]
     begin: int
+    strides: tuple[int, ...] | None = None
 
 
 def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:

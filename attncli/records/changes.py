@@ -123,7 +123,7 @@ class MovedHead(Record):
 
 
 class HeadInterval(Record):
-    """The mean of a statistic of a head over many texts, and its 95 % interval; of a relation its name."""
+    """The mean of a statistic of a head over many texts, and its 95 % interval; of pairs their name."""
 
     stack: str
     layer: int
@@ -133,6 +133,7 @@ class HeadInterval(Record):
     lower: float | None
     upper: float | None
     relation: str | None = column(is_needed=False)
+    measure: str | None = column(is_needed=False)
 
     @property
     def place(self) -> tuple[str, int, int]:

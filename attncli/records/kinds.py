@@ -11,6 +11,7 @@ from attncli.records.columns import Result, UntypedResult
 from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffects, ScaleEffects
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
+from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.recordings import RecordedHeads
 from attncli.records.relations import HeadRelations
@@ -41,6 +42,7 @@ KINDS: dict[str, type[Result]] = {
     "cache of policies": PolicyCosts,
     "heads of examples": HeadExamples,
     "heads of relations": HeadRelations,
+    "heads of pairs": HeadsOnPairs,
     "results": StoreSummary,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,

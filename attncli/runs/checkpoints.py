@@ -84,7 +84,7 @@ def checkpoints_named(patterns: Sequence[str], *, allow_download: bool) -> dict[
 
 
 def _revisions_named(pattern: str) -> dict[str, Checkpoint]:
-    from attncli.models.loading import hub_revisions
+    from attncli.models.hub import hub_revisions
 
     name, wanted = id_and_revision(pattern)
     known = hub_revisions(name)

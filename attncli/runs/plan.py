@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from attncli.errors import UserError
 from attncli.models.digests import content_digest
 from attncli.models.folder import READ_FIRST_BYTES, local_model, num_parameters, stored_bytes
-from attncli.models.text_files import PictureList, TextFile, TextLine, is_picture
+from attncli.models.text_files import PictureList, TextFile, TextLine, TokenIds, is_picture
 from attncli.plain_text import counted
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
@@ -476,9 +476,14 @@ def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
         return [sentence, context]
     if prompt.context is not None and "context" in type(spec).model_fields:
         context = prompt.context
-    parts = [prompt.text, context, *([prompt.id] if prompt.id is not None else [])]
+    parts = [_hashed(prompt.text), _hashed(context), *([prompt.id] if prompt.id is not None else [])]
     reads_answer = prompt.answer is not None and "answer" in type(spec).model_fields
     return [*parts, {"answer": prompt.answer}] if reads_answer else parts
+
+
+def _hashed(text: str | None) -> Any:
+    """A text, or the object with the token ids in its place: not the text that reads like that object."""
+    return json.loads(text) if isinstance(text, TokenIds) else text
 
 
 # Measured on one core, and rounded: a factor of three or so does not matter here.

@@ -13,8 +13,13 @@ import numpy as np
 
 from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
-from attncli.models.folder import check_model_folder, check_packages, local_model
-from attncli.models.text_files import in_batches
+from attncli.models.folder import (
+    check_model_folder,
+    check_packages,
+    local_model,
+    refuse_without_tokenizer,
+)
+from attncli.models.text_files import TokenIds, in_batches
 from attncli.models.weight_headers import check_gguf
 from attncli.report import Report
 from attncli.runs.plan import Chain, Item, Job
@@ -104,6 +109,15 @@ def model_of(
     return pretrained if pretrained.name == name else replace(pretrained, name=name)
 
 
+def _check_reads_texts(spec: ModelSpec, texts: Texts) -> None:
+    """UserError for a text, and a model's folder without a tokenizer, before weights, which may take long."""
+    source = spec.model_source()
+    if source is None or texts.text is None or isinstance(texts.text, TokenIds):
+        return
+    if (folder := local_model(source)) is not None and folder.is_dir():
+        refuse_without_tokenizer(folder)
+
+
 def _check_names(spec: ModelSpec, texts: Texts) -> None:
     """UserError for a name of one token that means several, by the tokenizer alone: weights may take long."""
     source, text, names = spec.model_source(), texts.text, spec.names_of_tokens()
@@ -132,7 +146,8 @@ def read_survey_text(
     words: bool = False,
 ) -> "Reading":
     """The text of the settings, or the probe; with a decoder the text for the encoder, too."""
-    from attncli.models.pretrained import read_probe, read_text, words_of_characters
+    from attncli.models.pretrained import read_probe, read_text
+    from attncli.models.words import words_of_characters
 
     if spec.probe:
         return read_probe(pretrained, int(spec.num_tokens or 0), generator)
@@ -246,6 +261,7 @@ class Session:
             from attncli.models.loading import in_use
 
             assert isinstance(spec, ModelSpec), f"{spec.experiment} names no model"
+            _check_reads_texts(spec, texts)
             _check_names(spec, texts)
             if page.check_texts is not None:
                 page.check_texts(spec, texts)

@@ -331,8 +331,12 @@ class Spec(BaseModel):
 
     def unreported_keys(self) -> frozenset[str]:
         """The settings that a report leaves out: the unused ones, and those of off_keys that are off."""
-        off_keys = (key for base in type(self).__mro__ for key in vars(base).get("off_keys", ()))
-        return self.unused_keys() | {key for key in off_keys if not self.given(key)}
+        return self.unused_keys() | {key for key in self.all_off_keys() if not self.given(key)}
+
+    @classmethod
+    def all_off_keys(cls) -> frozenset[str]:
+        """The `off_keys` of the class and of those that it extends."""
+        return frozenset(key for base in cls.__mro__ for key in vars(base).get("off_keys", ()))
 
     def text_sources(self) -> tuple[TextSource, ...]:
         """The text that the experiment reads, and maybe a context."""
@@ -473,7 +477,7 @@ class ExplainRowSpec(ExplainSpec):
 
 
 ALTERNATIVES = (
-    ("sentence", "file", "texts", "relations", "num_tokens"),
+    ("sentence", "file", "texts", "relations", "pairs", "num_tokens"),
     ("context", "context_file", "num_context_tokens"),
 )
 """The settings that give one text, or another one: a flag of a group replaces what a file gives of it."""
@@ -632,7 +636,7 @@ def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySp
 
 def with_maps(spec_class: type[Spec], given: Mapping[str, Given], reason: str) -> dict[str, Given]:
     """The settings with which a survey keeps what each head looks at, because it is drawn."""
-    if spec_class.drawn_maps is not None and not {"statistic", "texts", "relations"} & given.keys():
+    if spec_class.drawn_maps is not None and not {"statistic", "texts", "relations", "pairs"} & given.keys():
         return {"maps": Given(spec_class.drawn_maps, reason), **given}
     return dict(given)
 

@@ -34,12 +34,14 @@ from attncli.settings.fields import (
 )
 from attncli.settings.models import (
     MANY_TEXTS,
+    PAIRS,
     PICTURE,
     PROBE,
     RELATIONS,
     AblatedSpec,
     ImageSpec,
     LookedFrom,
+    PairsOfTextsSpec,
     RelationsSpec,
     SurveyTextSpec,
     WordsSpec,
@@ -107,7 +109,7 @@ else:
                     LookedFrom,
                     Heading("Output"),
                     Everyday("with --to: only the queries at these tokens"),
-                    NotFor(RELATIONS),
+                    NotFor(RELATIONS, PAIRS),
                 ],
                 Field(
                     [],
@@ -121,7 +123,7 @@ else:
                     list[TokenName],
                     Heading("Output"),
                     Everyday("heads by the weight on these tokens"),
-                    NotFor(RELATIONS),
+                    NotFor(RELATIONS, PAIRS),
                 ],
                 Field(
                     [],
@@ -133,7 +135,7 @@ else:
     )
 
 
-class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
+class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedSpec, ImageSpec):
     experiment = "heads"
     title = "What each head looks at"
     surveys_pictures = True
@@ -144,6 +146,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         "attn heads --model ./my-model --texts sentences.txt",
         "attn heads --model ./my-model --texts sentences.txt --head 5:11 --examples 3 --sort induction",
         "attn heads --model ./my-model --relations treebank.conllu",
+        "attn heads --model ./my-model --pairs contacts.jsonl --symmetric --apart 6",
         "attn heads --model ./my-model --file book.txt --truncate --sort entropy --top 10",
         "attn heads --model ./my-model --statistic previous_token --precision 2",
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
@@ -167,41 +170,41 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
-    skip_sink: Annotated[Count, NotFor(PICTURE, RELATIONS)] = Field(
+    skip_sink: Annotated[Count, NotFor(PICTURE, RELATIONS, PAIRS)] = Field(
         0, description="leave out the first N keys of all numbers, the other weights renormalised"
     )
-    weighted: Annotated[bool, NotFor(PICTURE, RELATIONS, EXAMPLES)] = Field(
+    weighted: Annotated[bool, NotFor(PICTURE, RELATIONS, PAIRS, EXAMPLES)] = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
     rollout: Annotated[
         bool,
-        NotFor(RELATIONS),
+        NotFor(RELATIONS, PAIRS),
         NotFor(PICTURE, reason="stands in the report of every picture: leave it out"),
         NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`: it is about a text"),
     ] = Field(False, description="also show how attention adds up over the layers")
     maps: Annotated[
         Literal["none", "auto", "self", "cross", "encoder"],
-        NotFor(RELATIONS),
+        NotFor(RELATIONS, PAIRS),
         NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: a map is of one text"),
     ] = Field(
         "none",
         description="keep what each head looks at, of this kind of attention (auto: self, of a caption "
         "cross): weights up to 128 tokens, beyond that maps of blocks of weights (default in pictures: auto)",
     )
-    full: Annotated[list[HeadSetting], AfterValidator(_each_once), NotFor(RELATIONS)] = Field(
+    full: Annotated[list[HeadSetting], AfterValidator(_each_once), NotFor(RELATIONS, PAIRS)] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
     pattern: Annotated[
         PatternName | None,
         BeforeValidator(_in_words),
         Everyday("the heads of one pattern: induction, previous-token, ..."),
-        NotFor(RELATIONS, reason="is of statistics: leave `relations` out"),
+        NotFor(RELATIONS, PAIRS, reason="is of statistics of every text"),
         NotFor(EXAMPLES, MAPS_OF_PICTURES, GRID),
     ] = Field(None, description="show only the heads of this pattern, the strongest first")
     sort: Annotated[
         HeadStatistic | None,
         Everyday("the largest first: induction, entropy, distance, ..."),
-        NotFor(RELATIONS, MAPS_OF_PICTURES, GRID),
+        NotFor(RELATIONS, PAIRS, MAPS_OF_PICTURES, GRID),
     ] = Field(
         default_factory=lambda data: (
             "from_to_weight"
@@ -213,24 +216,24 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
     ascending: Annotated[
-        bool, NotFor(RELATIONS, EXAMPLES, MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)
+        bool, NotFor(RELATIONS, PAIRS, EXAMPLES, MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)
     ] = Field(False, description="with `sort`: the smallest first")
-    top: Annotated[Size | None, NotFor(RELATIONS, EXAMPLES, MAPS_OF_PICTURES, GRID)] = Field(
+    top: Annotated[Size | None, NotFor(RELATIONS, PAIRS, EXAMPLES, MAPS_OF_PICTURES, GRID)] = Field(
         None, description="show only the first N heads"
     )
-    table: Annotated[bool, Everyday("every statistic of every head"), NotFor(RELATIONS, EXAMPLES, GRID)] = (
-        Field(False, description="show every statistic of every head")
-    )
+    table: Annotated[
+        bool, Everyday("every statistic of every head"), NotFor(RELATIONS, PAIRS, EXAMPLES, GRID)
+    ] = Field(False, description="show every statistic of every head")
     statistic: Annotated[
         HeadStatistic | None,
         Everyday("one statistic as a grid of layers and heads"),
-        NotFor(RELATIONS, EXAMPLES, MAPS_OF_PICTURES),
+        NotFor(RELATIONS, PAIRS, EXAMPLES, MAPS_OF_PICTURES),
     ] = Field(None, description="show one of them as a grid of layers and heads instead of the table")
 
     head: Annotated[
         HeadsSetting | None,
         Everyday("with --texts and --examples one head; of a folder of pictures those drawn"),
-        NotFor(RELATIONS),
+        NotFor(RELATIONS, PAIRS),
     ] = Field(
         None,
         description="one head, as LAYER:HEAD, whose examples in texts are shown (with `num_examples`); of "
@@ -239,7 +242,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     num_examples: Annotated[
         Size | None,
         Everyday("with --head: N texts where --sort is strongest"),
-        NotFor(RELATIONS),
+        NotFor(RELATIONS, PAIRS),
         Requires("head"),
     ] = Field(
         None,
@@ -257,9 +260,16 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         return [] if self.head is None else self.head.split(",")
 
     @classmethod
+    def title_of(cls, settings: Mapping[str, Any]) -> str:
+        return "What each head knows of pairs" if settings.get("pairs") else super().title_of(settings)
+
+    @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if settings.get("relations"):
             return "--show all", "-o relations.html"
+        if settings.get("pairs"):
+            method = "mean" if settings.get("method") == "logistic" else "logistic"
+            return "--show all", f"--method {method}", "--folds 5", "-o pairs.html"
         if settings.get("head"):
             return "--show all", "-o examples.html"
         if settings.get("statistic"):
@@ -287,11 +297,21 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
         return not any((*lacking, self.statistic, self.top, *self.sought().values()))
 
     def reads_many_texts(self) -> bool:
-        return super().reads_many_texts() or self.relations is not None or self.reads_pictures()
+        return (
+            super().reads_many_texts()
+            or self.relations is not None
+            or self.pairs is not None
+            or self.reads_pictures()
+        )
+
+    def unmeasured(self) -> set[str]:
+        return super().unmeasured() | ({"regression"} if self.method != "logistic" else set())
 
     def result_kind(self) -> str:
         if self.relations is not None:
             return "heads of relations"
+        if self.pairs is not None:
+            return "heads of pairs"
         return "heads of examples" if self.num_examples is not None else ""
 
     def single_statistics(self) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from pydantic import (
     create_model,
 )
 
-from attncli.arguments import file_name, head_name, head_names, is_pair
+from attncli.arguments import Folds, file_name, head_name, head_names, is_pair
+from attncli.core.names import PairMethod
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.settings.fields import (
     MAX_SIZE,
@@ -74,6 +75,7 @@ HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchem
 
 PICTURE = Form("image", "cannot be combined with `image`")
 RELATIONS = Form("relations", "cannot be combined with `relations`")
+PAIRS = Form("pairs", "cannot be combined with `pairs`")
 MANY_TEXTS = Form("texts")
 PROBE = Form("probe")
 """Forms of a survey; a single text is read in every way."""
@@ -186,7 +188,7 @@ class WordsSpec(ModelSpec):
     words: Annotated[
         bool,
         Heading("Model"),
-        NotFor(PICTURE, RELATIONS),
+        NotFor(PICTURE, RELATIONS, PAIRS),
         NotFor(PROBE, reason="needs `sentence`, `file` or `texts`: a probe has no words"),
     ] = Field(
         False,
@@ -217,7 +219,7 @@ class AblatedSpec(ModelSpec):
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
-    read = (data.get(key) for key in ("sentence", "file", "texts", "relations", "image"))
+    read = (data.get(key) for key in ("sentence", "file", "texts", "relations", "pairs", "image"))
     return None if any(read) else "repeated"
 
 
@@ -229,11 +231,11 @@ class ManyTextsSpec(Spec):
     texts: Annotated[
         TextPath | None,
         Everyday("many texts, one per line, or .jsonl; - reads stdin"),
-        NotFor(PICTURE, RELATIONS),
+        NotFor(PICTURE, RELATIONS, PAIRS),
     ] = Field(
         None,
-        description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group; "
-        "- reads stdin",
+        description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group "
+        "(in JSON Lines also ids and tokens in place of text); - reads stdin",
     )
     text_group: Annotated[str | None, Requires("texts")] = Field(
         None, description="only the texts of this group"
@@ -251,15 +253,15 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     main_table = "heads"
     default_model = SHIPPED_MODEL
 
-    sentence: Annotated[Text | None, NotFor(RELATIONS)] = Field(
+    sentence: Annotated[Text | None, NotFor(RELATIONS, PAIRS)] = Field(
         None, description="the text that the model reads"
     )
-    file: Annotated[TextPath | None, IN_FILE, NotFor(RELATIONS)] = Field(
+    file: Annotated[TextPath | None, IN_FILE, NotFor(RELATIONS, PAIRS)] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     probe: Annotated[
         Literal["repeated"] | None,
-        NotFor(PICTURE, RELATIONS),
+        NotFor(PICTURE, RELATIONS, PAIRS),
         NoFlag("is what is read without a text: leave it out (--num-tokens N says how long); it was read"),
     ] = Field(
         default_factory=_default_probe,
@@ -272,7 +274,7 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
         description="tokens of r in the probe (default: 24)",
     )
     context: Annotated[
-        Text | None, NotFor(RELATIONS), NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`")
+        Text | None, NotFor(RELATIONS, PAIRS), NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`")
     ] = Field(None, description="the text for the encoder, where there is a decoder (default: the sentence)")
 
     def text_sources(self) -> tuple[TextSource, ...]:
@@ -292,6 +294,45 @@ class RelationsSpec(ModelSpec):
         None,
         description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
         "syntactic head, and back; - reads stdin",
+    )
+
+
+class PairsOfTextsSpec(ModelSpec):
+    """Texts with pairs of positions that are known."""
+
+    group = "Input"
+    off_keys = frozenset({"pairs", "apart", "symmetric", "apc", "method", "folds"})
+
+    pairs: Annotated[
+        TextPath | None,
+        Everyday("texts with pairs that are known: which heads know them"),
+        NotFor(PICTURE, RELATIONS),
+    ] = Field(
+        None,
+        description="texts with known pairs of words, tokens or characters: JSON Lines or CSV with text and "
+        "pairs ([[0, 3]]), lines `source ||| translation ||| 0-0 1-1`, or CoNLL-U: which heads look from one "
+        "to the other, chosen on half of the texts, tested on the others; - reads stdin",
+    )
+    apart: Annotated[Count, Requires("pairs")] = Field(
+        0, description="with `pairs`: leave out positions that are less than N apart"
+    )
+    method: Annotated[PairMethod, Requires("pairs")] = Field(
+        "heads",
+        description="with `pairs`: heads one by one; also the mean of the best; or a logistic regression "
+        "over all with an L1 penalty",
+    )
+    symmetric: Annotated[bool, Requires("pairs")] = Field(
+        default_factory=lambda data: data.get("method") == "logistic",
+        description="with `pairs`: pairs have no direction, as contacts: add the weights of both (default "
+        "with `method` logistic)",
+    )
+    apc: Annotated[bool, Requires("symmetric")] = Field(
+        default_factory=lambda data: data.get("method") == "logistic" and data.get("symmetric", False),
+        description="with `symmetric`: take the average product correction of the weights (Dunn et al. 2008; "
+        "default with `method` logistic)",
+    )
+    folds: Annotated[Folds | None, Requires("pairs")] = Field(
+        None, description="with `pairs`: hold out each of N parts of the texts in turn, instead of one half"
     )
 
 

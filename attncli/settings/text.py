@@ -11,6 +11,7 @@ from attncli.arguments import NonBlankText
 from attncli.core.names import occurrences_among, the_one_position, token_positions
 from attncli.errors import NO_TEXT, UserError, nearest
 from attncli.files import MEBIBYTE, TEXT_BYTES, line_of, open_file, read_whole
+from attncli.models.text_files import TokenIds, ids_in_file
 from attncli.plain_text import binary_kind
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # help and usage errors do without it
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
-PATH_KEYS = ("file", "texts", "relations", "context_file", "embedding", "document", "image")
+PATH_KEYS = ("file", "texts", "relations", "pairs", "context_file", "embedding", "document", "image")
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 MAX_NAME = 1000
 SAMPLED_LINES = 20
@@ -235,6 +236,8 @@ def text_or_file(value: str, key: str) -> str:
 
 def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
     """The tokens of a text. Raises UserError, which names the setting `key`, without any."""
+    if isinstance(text, TokenIds):
+        raise UserError(f"{key}: token ids are for a model: give `model`, or text")
     if not text.strip():
         raise UserError(f"{key}: {NO_TEXT}")
     tokens = TOKENIZERS[tokenizer](text)
@@ -400,7 +403,14 @@ def _other_files(spec: Spec) -> tuple[tuple[str, str], ...]:
 
 
 def _text(source: TextSource) -> str | None:
-    return source.text if source.file is None else read_text(source.file)
+    """The text of a setting or of a file, which may hold token ids in its place."""
+    if source.file is None:
+        return source.text
+    text = read_text(source.file)
+    try:
+        return ids_in_file(source.file, text) or text
+    except ValueError as error:
+        raise UserError(f"file: {source.file}: {error}") from None
 
 
 def _tokens(source: TextSource, tokenizer: str) -> tuple[str, ...]:

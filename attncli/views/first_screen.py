@@ -28,6 +28,7 @@ from attncli.views.model_screens import (
     tenths,
 )
 from attncli.views.report_sections import (
+    LAST,
     TableLabels,
     TensorTables,
     notes_in,
@@ -106,15 +107,20 @@ class Sentences(Element):
 
 @dataclass(frozen=True)
 class Notes(Element):
-    """The notes that fit, after a blank line where they are `apart`; usually all, or so many lines."""
+    """The notes that fit, after a blank line where they are `apart`; usually all, or so many lines.
+
+    By default all else is fitted before them.
+    """
 
     notes: Callable[[Report], Iterable[str]] = attrgetter("notes")
     apart: bool = False
     usual: int | Callable[[Report], int] | None = None
+    rank: int = LAST
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         usual = self.usual(report) if callable(self.usual) else self.usual
-        yield notes_in(self.notes(report), display, usual=usual, apart=self.apart)
+        notes = notes_in(self.notes(report), display, usual=usual, apart=self.apart)
+        yield replace(notes, rank=self.rank)
 
 
 @dataclass(frozen=True)

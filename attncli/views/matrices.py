@@ -16,7 +16,7 @@ ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
 BLOCK_AXES = ATTENTION_AXES[1]
 # Tensors with the axes of weights that are not weights.
-NOT_WEIGHTS = ("scores", "bias")
+NOT_WEIGHTS = ("scores", "bias", "probability", "pairs")
 
 
 @dataclass(frozen=True)

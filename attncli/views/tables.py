@@ -27,6 +27,7 @@ from attncli.views.logit_screens import LOGIT_SCREEN, SCORE_SCREEN
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
 from attncli.views.mistake_screens import MISTAKE_SCREEN, MISTAKES_SCREEN
 from attncli.views.overlays import whole_lines
+from attncli.views.pair_screens import PAIRS_SCREEN
 from attncli.views.picture_maps import maps_lines
 from attncli.views.recording_screens import RECORDED_SCREEN
 from attncli.views.relation_screens import RELATIONS_SCREEN
@@ -141,7 +142,7 @@ def _is_new(step: str, report: Report) -> bool:
             break
     if value and report.spec.get(key) not in (None, [], default):
         return False
-    if key in spec.off_keys and key not in report.spec:
+    if key in spec.all_off_keys() and key not in report.spec:
         return True
     return key in report.spec and setting(report.spec[key]) != (value or "true")
 
@@ -151,7 +152,7 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
     for screen in (
         *(EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN, LIMITED_SCREEN, POLICIES_SCREEN),
         *(SOURCE_SCREEN, RETRIEVAL_SCREEN, CIRCUIT_SCREEN, COMPOSITIONS_SCREEN),
-        *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN, RECORDED_SCREEN),
+        *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN, PAIRS_SCREEN, RECORDED_SCREEN),
         *(ATTENTION_SCREEN, OUTSIDE_SCREEN, AVERAGE_SCREEN, SCALE_SCREEN, NORM_SCREEN),
         *(MISTAKES_SCREEN, MISTAKE_SCREEN, SUMMARY_SCREEN),
         *(COMPARISON_SCREEN, TWO_TEXTS_SCREEN, WATCH_SCREEN, WATCH_HEAD_SCREEN),

@@ -12,6 +12,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.plain_text import counted, plain_text, readable_token
 from attncli.records.kinds import result_of
+from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
@@ -277,6 +278,8 @@ def title(report: Report) -> str:
     parts = [OTHER_TITLES.get(name, name)]
     parts += [setting(report.spec[key]) for key in ("model", "pitfall") if report.spec.get(key)]
     parts.append(place_text(report.spec))
+    if isinstance(report.result, HeadsOnPairs):
+        parts.append(report.result.about_example())
     text = ARROW.join(filter(None, (text_of(report, "sentence"), text_of(report, "context"))))
     return ": ".join(filter(None, (", ".join(filter(None, parts)), text)))
 

@@ -287,8 +287,9 @@ def test_every_way_to_name_a_model(tmp_path: Path, model: Pretrained) -> None:
         r"model: .* is not a model folder: config\.json is missing": {"model": tmp_path},
         r"dtype: must be one of float32, bfloat16, float16 \(got int8\)": {"dtype": "int8"},
         r"device: must be one of auto, cpu, cuda \(got tpu\)": {"device": "tpu"},
-        r"tokenizer: must be the loaded model's transformers tokenizer \(got none\)": {
-            "model": ARCHITECTURES["Llama"].build()
+        r"tokenizer: must be the loaded model's transformers tokenizer \(got int\)": {
+            "model": ARCHITECTURES["Llama"].build(),
+            "tokenizer": 7,
         },
     }
     for message, settings in cases.items():

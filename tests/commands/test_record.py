@@ -73,53 +73,101 @@ def started(folder: Path, program: str, *flags: str) -> "subprocess.Popen[bytes]
     return running
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the `run.json` of PROGRAM, and in `left` what its process left for attn."""
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "left").mkdir()
+    (folder / "program.py").write_text(PROGRAM)
+    keep = f'{sys.executable} program.py && cd "$ATTN_RECORD_FOLDER" && cp python *.npz *.state {folder}/left'
+    ended = record(folder, ["sh", "-c", keep], "-o", "run.json")
+    assert (ended.returncode, ended.stdout, ended.stderr.decode()) == (0, b"", f"run.json: {HEARD}\n")
+    return folder
+
+
+def again(recorded: Path, code: int = 0) -> list[str]:
+    """A program that leaves the same without torch: for what attn does with it once a program has ended."""
+    return ["sh", "-c", f'cp {recorded}/left/* "$ATTN_RECORD_FOLDER"; exit {code}']
+
+
 def modules(file: Path) -> list[dict[str, Any]]:
     return list(json.loads(file.read_text())["statistics"]["modules"])
 
 
-def test_the_program_keeps_its_words_its_output_and_its_exit_code(tmp_path: Path) -> None:
-    program = f"""{MODEL}
+TALKATIVE = f"""{MODEL}
 import hashlib, os, sys
 data = sys.stdin.buffer.read()
 sys.stdout.buffer.write(data[::-1] + b"\\xff\\n")
 print(hashlib.sha256(call().numpy().tobytes() + torch.get_rng_state().numpy().tobytes()).hexdigest())
+try:
+    model(torch.randn(1, 5, 13))
+except Exception as error:
+    print("error", error)
+print("modules", *(name.partition(".")[0] for name in sys.modules))
 print(sys.argv[1:], file=sys.stderr)
 sys.exit(7)
 """
-    (tmp_path / "program.py").write_text(program)
+Ended = subprocess.CompletedProcess[bytes]
+
+
+@pytest.fixture(scope="module")
+def alone_and_recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
+    """The same program by itself and in a recording."""
+    folder = tmp_path_factory.mktemp("talkative")
+    (folder / "program.py").write_text(TALKATIVE)
     command = [sys.executable, "program.py", "--head_dim", "-o", "--", "--debug", "*"]
-    alone = subprocess.run(command, cwd=tmp_path, input=b"\x00abc", capture_output=True)
-    assert alone.returncode == 7
-    with_dashes = record(tmp_path, command, "-o", "run.json", stdin=b"\x00abc")
-    without = subprocess.run(
-        [*ATTN, "record", "-o", "run.json", *command], cwd=tmp_path, input=b"\x00abc", capture_output=True
-    )
-    for ended in (with_dashes, without):
-        assert (ended.returncode, ended.stdout) == (7, alone.stdout)
-        assert ended.stderr == alone.stderr + f"run.json: {HEARD}\n".encode()
-    assert [row["module"] for row in modules(tmp_path / "run.json")] == [
+    alone = subprocess.run(command, cwd=folder, input=b"\x00abc", capture_output=True)
+    ended = record(folder, command, "-o", "run.json", stdin=b"\x00abc")
+    assert [row["module"] for row in modules(folder / "run.json")] == [
         f"layers.{layer}.self_attn" for layer in range(2)
     ]
+    return alone, ended
 
 
-def test_without_a_file_the_first_screen_stands_on_standard_error(tmp_path: Path) -> None:
+def without_modules(output: bytes) -> list[bytes]:
+    return [line for line in output.splitlines() if not line.startswith(b"modules")]
+
+
+def test_the_program_keeps_its_words_its_output_and_its_exit_code(
+    alone_and_recorded: tuple[Ended, Ended],
+) -> None:
+    alone, ended = alone_and_recorded
+    assert (ended.returncode, alone.returncode) == (7, 7)
+    assert without_modules(ended.stdout) == without_modules(alone.stdout)
+    assert alone.stdout.startswith(b"cba\x00\xff\n")
+    assert ended.stderr == alone.stderr + f"run.json: {HEARD}\n".encode()
+
+
+def test_the_two_dashes_may_be_left_out(tmp_path: Path) -> None:
+    program = "import sys; print(sys.argv[1:], sys.stdin.read()); sys.exit(7)"
+    command = [sys.executable, "-c", program, "--head_dim", "-o", "--", "--debug", "*"]
+    alone = subprocess.run(command, input=b"abc", capture_output=True)
+    ended = subprocess.run(
+        [*ATTN, "record", "-o", "run.json", *command], cwd=tmp_path, input=b"abc", capture_output=True
+    )
+    assert (ended.returncode, ended.stdout) == (7, alone.stdout) and b"'--', '--debug', '*'" in ended.stdout
+    assert ended.stderr == b"no attention was heard: the program's Python did not import torch\n"
+
+
+def test_without_a_file_the_first_screen_stands_on_standard_error(tmp_path: Path, recorded: Path) -> None:
     ended = record(tmp_path, f"{PROGRAM}print('result')")
     assert (ended.returncode, ended.stdout) == (0, b"result\n")
     assert b"2 layers" in ended.stderr and "layers.0-1.self_attn" in ended.stderr.decode()
-    data = record(tmp_path, PROGRAM, "--format", "json")
+    data = record(tmp_path, again(recorded), "--format", "json")
     assert data.stderr == b"" and json.loads(data.stdout)["experiment"] == "record"
 
 
-@pytest.mark.parametrize("suffix", ["html", "csv", "npz", "md", "png"])
-def test_the_suffix_names_the_form(tmp_path: Path, suffix: str) -> None:
-    ended = record(tmp_path, PROGRAM, "-o", f"run.{suffix}")
+@pytest.mark.parametrize("suffix", ["csv", "npz", "md", "png"])
+def test_the_suffix_names_the_form(tmp_path: Path, recorded: Path, suffix: str) -> None:
+    ended = record(tmp_path, again(recorded), "-o", f"run.{suffix}")
     assert ended.stderr.decode() == f"run.{suffix}: {HEARD}\n" and (tmp_path / f"run.{suffix}").stat().st_size
 
 
 def test_a_page_names_the_command_whole(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     command = f"{sys.executable} program.py --input data/a.csv"
-    record(tmp_path, command.split(), "-o", "run.html")
+    ended = record(tmp_path, command.split(), "-o", "run.html")
+    assert ended.stderr.decode() == f"run.html: {HEARD}\n"
     assert f"program {command}, calls 1" in (tmp_path / "run.html").read_text()
 
 
@@ -150,19 +198,22 @@ def test_an_exception_leaves_what_was_heard_and_its_traceback(tmp_path: Path) ->
     assert not any("attncli" in line for line in traceback)
 
 
-def test_an_exception_in_the_model_is_the_program_s(tmp_path: Path) -> None:
-    program = (
-        f"{PROGRAM}try:\n    model(torch.randn(1, 5, 13))\nexcept Exception as error:\n    print(error)\n"
-    )
-    (tmp_path / "program.py").write_text(program)
-    alone = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True)
-    assert record(tmp_path, program, "-o", "run.json").stdout == alone.stdout != b""
+def test_an_exception_in_the_model_is_the_program_s(alone_and_recorded: tuple[Ended, Ended]) -> None:
+    errors = [
+        [line for line in ended.stdout.splitlines() if line.startswith(b"error ")]
+        for ended in alone_and_recorded
+    ]
+    assert errors[0] == errors[1] and len(errors[0]) == 1 and b"13" in errors[0][0]
+
+
+LOOKED_FOR = "import importlib.util\nassert importlib.util.find_spec('torch').loader\n"
+"""torch may be looked for before it is imported."""
 
 
 @pytest.mark.parametrize(
     "command, words",
     [
-        (["-c", PROGRAM], HEARD),
+        (["-c", f"{LOOKED_FOR}{PROGRAM}"], HEARD),
         (["-m", "program"], HEARD),
         (["-c", "import program"], HEARD),
         (["-I", "program.py"], "one that ignores its environment (python -I, -E, -S)"),
@@ -177,11 +228,6 @@ def test_ways_to_start_python(tmp_path: Path, command: list[str], words: str) ->
     assert words in ended.stderr.decode() and (tmp_path / "run.json").exists() is (words == HEARD)
 
 
-def test_torch_may_be_looked_for_before_it_is_imported(tmp_path: Path) -> None:
-    program = f"import importlib.util\nassert importlib.util.find_spec('torch').loader\n{PROGRAM}"
-    assert record(tmp_path, program, "-o", "run.json").stderr.decode() == f"run.json: {HEARD}\n"
-
-
 def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> None:
     missing = record(tmp_path, ["no-such-command", "x"])
     assert (missing.returncode, missing.stderr) == (127, b"no-such-command: no such command\n")
@@ -190,12 +236,17 @@ def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> None:
     assert (denied.returncode, denied.stderr) == (126, b"./data: cannot be run: Permission denied\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_signal_of_the_program_is_an_exit_code(tmp_path: Path, number: signal.Signals) -> None:
-    ended = record(tmp_path, f"{PROGRAM}import os; os.kill(os.getpid(), {int(number)})\n", "-o", "run.json")
-    assert ended.returncode == 128 + number and not (tmp_path / "run.json").exists()
+def test_a_program_that_a_signal_ends_at_once_leaves_a_line(tmp_path: Path) -> None:
+    ended = record(tmp_path, f"{PROGRAM}import os; os.kill(os.getpid(), 15)\n", "-o", "run.json")
+    assert ended.returncode == 128 + signal.SIGTERM and not (tmp_path / "run.json").exists()
     words = "a process was ended by a signal or os._exit: what it heard is not written\n"
     assert ended.stderr.decode() == words
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_of_the_program_is_an_exit_code(tmp_path: Path, number: signal.Signals) -> None:
+    ended = record(tmp_path, ["sh", "-c", f"kill -{int(number)} $$"], "-o", "run.json")
+    assert ended.returncode == 128 + number and not (tmp_path / "run.json").exists()
 
 
 def test_ctrl_c_is_the_program_s(tmp_path: Path) -> None:
@@ -214,30 +265,43 @@ def test_ctrl_c_is_the_program_s(tmp_path: Path) -> None:
     assert (running.returncode, errors.decode()) == (5, f"run.json: {HEARD}\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
-def test_other_signals_are_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_other_signals_are_passed_on(tmp_path: Path) -> None:
+    """Each of them reaches the program, which ends at the last as it likes."""
+    numbers = [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
     program = f"""{PROGRAM}
 import signal, sys, time
-signal.signal({int(number)}, lambda number, frame: sys.exit(40 + number))
+def handle(number, frame):
+    print(number, flush=True)
+    if number == {int(numbers[-1])}:
+        sys.exit(40)
+for number in {[*map(int, numbers)]}:
+    signal.signal(number, handle)
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(60)  # handlers do not end it
 """
     running = started(tmp_path, program, "-o", "run.json")
-    running.send_signal(number)
+    assert running.stdout is not None
+    for number in numbers:
+        running.send_signal(number)
+        assert int(running.stdout.readline()) == number
     _, errors = running.communicate(timeout=60)
-    assert (running.returncode, errors.decode()) == (40 + number, f"run.json: {HEARD}\n")
+    assert (running.returncode, errors.decode()) == (40, f"run.json: {HEARD}\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_program_that_is_killed_leaves_what_it_heard(tmp_path: Path, number: signal.Signals) -> None:
-    program = f"""{PROGRAM}
-import time
+    program = f"""{MODEL}
+import os, time
 import attncli.child.program as child
-end = time.monotonic() + child.SECONDS_BETWEEN + 1
-while time.monotonic() < end:
-    call()
-    time.sleep(0.1)
-import os; os.kill(os.getpid(), {int(number)})
+child.SECONDS_BETWEEN = 0.3  # of the fork, which begins anew
+if os.fork() == 0:
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        call()
+        time.sleep(0.1)
+    os.kill(os.getpid(), {int(number)})
+os.wait()
+os.kill(os.getpid(), {int(number)})
 """
     ended = record(tmp_path, program, "-o", "run.json")
     assert ended.returncode == 128 + number and len(modules(tmp_path / "run.json")) == 2
@@ -251,8 +315,16 @@ def test_each_process_writes_its_own_file(tmp_path: Path) -> None:
     ended = record(tmp_path, ["sh", "-c", command], "-o", "run.json")
     assert ended.returncode == 3
     assert ended.stderr.decode() == f"run.1.json: {HEARD}\nrun.2.json: {HEARD}\n"
-    ranks = "; ".join(f"RANK={rank} {sys.executable} program.py" for rank in (1, 0))
-    assert record(tmp_path, ["sh", "-c", ranks], "-o", "run.csv").returncode == 0
+    ranks = f"""{MODEL}
+import os, sys
+for rank in (1, 0):
+    if os.fork() == 0:
+        os.environ["RANK"] = str(rank)
+        call()
+        sys.exit(0)
+    os.wait()
+"""
+    assert record(tmp_path, ranks, "-o", "run.csv").returncode == 0
     assert {file.name for file in tmp_path.glob("*.csv")} == {"run.rank0.csv", "run.rank1.csv"}
 
 
@@ -265,11 +337,11 @@ def work(tokens):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     context = multiprocessing.get_context({way!r})
-    workers = [context.Process(target=work, args=(tokens,)) for tokens in (5, 7)]
-    for worker in workers:
-        worker.start()
-        worker.join()
-        assert worker.exitcode == 0
+    worker = context.Process(target=work, args=(5,))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    work(7)
 """
     ended = record(tmp_path, program, "-o", "run.json")
     assert (ended.returncode, ended.stdout) == (0, b"")
@@ -318,14 +390,18 @@ def test_the_program_has_its_own_sitecustomize_and_path(tmp_path: Path) -> None:
     assert record(tmp_path, without).stdout == alone.stdout
 
 
-def test_nothing_is_imported_that_the_program_did_not_import(tmp_path: Path) -> None:
-    program = f"{PROGRAM}import sys\nprint(*(name.partition('.')[0] for name in sys.modules))\n"
-    (tmp_path / "program.py").write_text(program)
-    alone = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True)
-    imported = {*record(tmp_path, program, "-o", "run.json").stdout.split()}
+def test_nothing_is_imported_that_the_program_did_not_import(
+    alone_and_recorded: tuple[Ended, Ended],
+) -> None:
+    alone, imported = (
+        {*line.decode().split()}
+        for ended in alone_and_recorded
+        for line in ended.stdout.splitlines()
+        if line.startswith(b"modules ")
+    )
     others = {"transformers", "rich", "typer", "matplotlib", "textual", "tokenizers", "safetensors", "PIL"}
-    assert not {name.decode() for name in imported - {*alone.stdout.split()}} & others
-    assert b"attncli" in imported
+    assert not (imported - alone) & others
+    assert "attncli" in imported and "torch" in alone
 
 
 def test_a_python_without_the_packages_of_attn_is_told(tmp_path: Path) -> None:
@@ -350,7 +426,7 @@ def runs_of(store: Path) -> dict[str, list[tuple[int, int]]]:
         }
 
 
-def test_each_call_is_a_run_of_a_store(tmp_path: Path) -> None:
+def test_each_call_is_a_run_of_a_store(tmp_path: Path, recorded: Path) -> None:
     program = f"""{MODEL}
 for tokens in (5, 7, 5):
     call(tokens)
@@ -363,12 +439,11 @@ for tokens in (5, 7, 5):
     assert (first.returncode, first.stderr.decode()) == (0, said)
     heads = [(layer, head) for layer in range(2) for head in range(3)]
     assert runs_of(tmp_path / "run.db") == dict.fromkeys(("1", "2", "3"), heads)
-    again = record(tmp_path, f"{PROGRAM}call()", "-o", "run.db")
-    assert again.stderr.decode() == f"{fast_path}run.db: 2 runs added to 3 runs (attn results run.db)\n"
+    added = record(tmp_path, f"{PROGRAM}call()", "-o", "run.db")
+    assert added.stderr.decode() == f"{fast_path}run.db: 2 runs added to 3 runs (attn results run.db)\n"
     assert [*runs_of(tmp_path / "run.db")] == ["1", "2", "3", "4", "5"]
     # The numbers of a run are those of a report of that call.
-    assert record(tmp_path, PROGRAM, "-o", "run.json").returncode == 0
-    (report,) = read_reports(str(tmp_path / "run.json")).reports
+    (report,) = read_reports(str(recorded / "run.json")).reports
     columns, values = values_of(report)
     with reading(tmp_path / "run.db") as reader:
         runs = next(reader.done())
@@ -407,12 +482,16 @@ def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
     assert ended.returncode == 128 + 9 and [*runs_of(tmp_path / "run.db")] == ["1", "2", "3"]
     assert "in its last seconds is not written" in ended.stderr.decode()
     waiting = f"""{MODEL}
-import time
+import os, time
 import attncli.child.program as child
-call()
-time.sleep(child.SECONDS_BETWEEN + 0.1)
-nn.Linear(1, 1)(torch.zeros(1, 1))  # a module that ends: what is open is written
-import os; os.kill(os.getpid(), 9)
+child.SECONDS_BETWEEN = 0.3  # of the fork, which begins anew
+if os.fork() == 0:
+    call()
+    time.sleep(child.SECONDS_BETWEEN + 0.1)
+    nn.Linear(1, 1)(torch.zeros(1, 1))  # a module that ends: what is open is written
+    os.kill(os.getpid(), 9)
+os.wait()
+os.kill(os.getpid(), 9)
 """
     assert record(tmp_path, waiting, "-o", "waiting.db").returncode == 128 + 9
     assert [*runs_of(tmp_path / "waiting.db")] == ["1"]
@@ -461,15 +540,16 @@ def test_processes_and_ranks_keep_their_runs_in_one_store(tmp_path: Path) -> Non
     assert [rank for rank, _ in names] == ["rank0", "rank1"] and {number for _, number in names} == {"1", "2"}
 
 
-def test_expectations_are_an_exit_code(tmp_path: Path) -> None:
-    met = record(tmp_path, PROGRAM, "--expect", "entropy < 9", "-o", "run.json")
+def test_expectations_are_an_exit_code(tmp_path: Path, recorded: Path) -> None:
+    met = record(tmp_path, again(recorded), "--expect", "entropy < 9", "-o", "run.json")
     assert (met.returncode, met.stderr.decode()) == (0, f"run.json: {HEARD}\n")
-    broken = record(tmp_path, PROGRAM, "--expect", "entropy < 0.1", "-o", "run.json")
+    broken = record(tmp_path, again(recorded), "--expect", "entropy < 0.1", "-o", "run.json")
     assert broken.returncode == 1 and "expected entropy < 0.1: got 1." in broken.stderr.decode()
     in_store = record(tmp_path, f"{PROGRAM}call(7)", "--expect", "entropy < 0.1", "-o", "run.db")
     lines = in_store.stderr.decode().splitlines()
     assert in_store.returncode == 1 and [line.partition(":")[0] for line in lines[:2]] == ["run 1", "run 2"]
-    assert record(tmp_path, f"{PROGRAM}exit(5)", "--expect", "entropy < 0", "-o", "x.json").returncode == 5
+    failed = record(tmp_path, again(recorded, 5), "--expect", "entropy < 0", "-o", "x.json")
+    assert failed.returncode == 5 and b"expected entropy < 0: " in failed.stderr
     nan = "call()\ncall.__globals__['torch'].randn = lambda *s: torch.full(s, torch.nan)\ncall()\n"
     for file, line in (("run.json", "expected numbers: got NaN in 1 of 2 texts"), ("n.db", "got no number")):
         flags = ["--calls", "all", "--expect", "entropy < 9", "-o", file]
@@ -481,13 +561,13 @@ def test_expectations_are_an_exit_code(tmp_path: Path) -> None:
 
 
 def test_a_process_that_executes_another_program_leaves_its_runs(tmp_path: Path) -> None:
-    again = f"""{PROGRAM}
+    program = f"""{PROGRAM}
 import os, sys
 if len(sys.argv) < 2:
     call()
     os.execv(sys.executable, [sys.executable, "program.py", "x"])
 """
-    ended = record(tmp_path, again, "-o", "run.db")
+    ended = record(tmp_path, program, "-o", "run.db")
     assert ended.returncode == 0 and len(runs_of(tmp_path / "run.db")) == 2
     assert "in its last seconds" in ended.stderr.decode()  # of the first program, which had no end
 
@@ -511,9 +591,9 @@ def test_a_store_that_cannot_grow_is_a_line(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("code, exit_code", [(0, 4), (3, 3)])
 def test_a_full_disk_is_a_line_and_the_program_s_failure_comes_first(
-    tmp_path: Path, code: int, exit_code: int
+    tmp_path: Path, recorded: Path, code: int, exit_code: int
 ) -> None:
-    ended = record(tmp_path, f"{PROGRAM}raise SystemExit({code})", "-o", "/dev/full", "--format", "json")
+    ended = record(tmp_path, again(recorded, code), "-o", "/dev/full", "--format", "json")
     assert ended.returncode == exit_code
     assert ended.stderr.decode() == "-o /dev/full: cannot be written: No space left on device\n"
 
@@ -540,7 +620,8 @@ if os.fork() == 0:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)
-    time.sleep(4)
+    while os.path.exists(os.environ["ATTN_RECORD_FOLDER"]):
+        time.sleep(0.05)
     call()
     open("done", "w").close()
     raise SystemExit(0)
@@ -558,9 +639,6 @@ def test_what_was_looked_for_is_said_where_nothing_was_heard(tmp_path: Path) -> 
     assert ended.stderr.decode().startswith("no attention was heard in modules that fit --modules other.*: ")
     script = record(tmp_path, ["program.py"])
     assert script.stderr == b"program.py: no such command: did you mean python program.py?\n"
-    flags = ["--image", "program.py", "--grid", "2x2", "-o", "run.json"]
-    refused = record(tmp_path, [sys.executable, "-c", "print(1)"], *flags)
-    assert (refused.returncode, refused.stdout) == (2, b"") and b"is not a picture" in refused.stderr
 
 
 REFUSED = [
@@ -592,19 +670,28 @@ def test_what_is_wrong_is_said_before_the_program_runs(attn: Attn, flags: list[s
     assert (ended.code, ended.err) == (2, f"{line}\n")
 
 
-def test_heads_without_maps_are_counted(tmp_path: Path) -> None:
+def test_a_file_that_is_no_picture_is_refused_before_the_program_runs(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "cat.png").write_text("no picture")
+    ended = attn(
+        ["record", "--image", f"{tmp_path}/cat.png", "--grid", "2x2", "--", "touch", f"{tmp_path}/x"]
+    )
+    assert (ended.code, ended.out) == (2, "") and "is not a picture" in ended.err
+    assert not (tmp_path / "x").exists()
+
+
+def test_heads_without_maps_are_counted(tmp_path: Path, attn: Attn) -> None:
     program = f"""{MODEL}
 decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(12, 3, 24, batch_first=True), 1).eval()
-import sys
-mask = None if sys.argv[1:] else nn.Transformer.generate_square_subsequent_mask(4)
+import os, sys
+is_fork = os.fork() == 0
+if not is_fork:
+    os.wait()
+mask = None if is_fork else nn.Transformer.generate_square_subsequent_mask(4)
 with torch.no_grad():
     decoder(torch.randn(1, 4, 12), call(), tgt_mask=mask)
 """
-    (tmp_path / "program.py").write_text(program)
-    for name, words in {"a": (), "b": ("x",)}.items():
-        command = [sys.executable, "program.py", *words]
-        assert record(tmp_path, command, "-o", f"{name}.json").returncode == 0
-    diff = subprocess.run([*ATTN, "diff", "a.json", "b.json"], cwd=tmp_path, capture_output=True)
+    assert record(tmp_path, program, "-o", "run.json").returncode == 0
+    files = [str(tmp_path / f"run.{number}.json") for number in (2, 1)]
     # Maps are of the encoder: the decoder's self-attention is over other tokens, cross-attention has none.
-    words = " ".join(diff.stdout.decode().split())
+    words = " ".join(attn(["diff", *files]).out.split())
     assert "6 heads have no map on both sides: --show statistics compares them." in words

@@ -7,6 +7,7 @@ the package's tests/test_mapper.py.
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -197,3 +198,57 @@ def test_each_atom_of_the_product_looks_at_where_it_came_from(attn: Attn, folder
 
     assert weights[product][:, reactants].argmax(dim=-1).tolist() == expected
     assert map_atoms(weights, report["tokens"])[0] == expected
+
+
+def mapped_by_hand() -> list[tuple[str, dict[int, int]]]:
+    """Ten reactions, and for atoms of their products, in order, the atom of the reactants that each was."""
+    return [
+        # Fischer's esterification: the acid loses its hydroxyl, the bridging oxygen is the alcohol's.
+        ("CC(=O)O.CCO>>CC(=O)OCC", {0: 0, 1: 1, 2: 2, 3: 6, 4: 5, 5: 4}),
+        # SN2: hydroxide takes the place of bromide.
+        ("CCBr.[Na+].[OH-]>>CCO", {0: 0, 1: 1, 2: 4}),
+        # An amide of an acid chloride: nitrogen replaces chloride; the ring but for its ends is symmetric.
+        ("CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1", {0: 0, 1: 1, 2: 2, 3: 4, 4: 5, 5: 6, 8: 9}),
+        # Suzuki: the carbons of bromide and boronic acid are joined.
+        ("Brc1ccccc1.OB(O)c1ccncc1>>c1ccc(-c2ccncc2)cc1", {0: 4, 3: 1, 4: 10, 7: 13}),
+        # A ketone is reduced: its oxygen stays.
+        ("CC(=O)c1ccccc1.[BH4-].[Na+]>>CC(O)c1ccccc1", {0: 0, 1: 1, 2: 2, 3: 3, 6: 6}),
+        # A carbamate is cleaved by acid: the amine is what is left.
+        ("CC(C)(C)OC(=O)NCCc1ccccc1.Cl>>NCCc1ccccc1", {0: 7, 1: 8, 2: 9, 3: 10, 6: 13}),
+        # Williamson: the alcohol's oxygen takes the methyl group of the iodide.
+        ("CCO.CI>>CCOC", {0: 0, 1: 1, 2: 2, 3: 3}),
+        # An ester is hydrolysed at its acyl carbon; which of the two oxygens is which nobody can say.
+        ("CCC(=O)OC.[Na+].[OH-]>>CCC(=O)O", {0: 0, 1: 1, 2: 2}),
+        # Nitration: the nitro group is that of the acid.
+        ("c1ccccc1.O=[N+]([O-])O>>O=[N+]([O-])c1ccccc1", {1: 7}),
+        # Aromatic substitution: the amine takes the place of fluoride, para to the nitro group.
+        ("Fc1ccc([N+](=O)[O-])cc1.CN>>CNc1ccc([N+](=O)[O-])cc1", {0: 10, 1: 11, 2: 1, 5: 4, 6: 5}),
+    ]
+
+
+def as_pairs(reaction: str, atoms: dict[int, int], tokenizer: Any) -> dict[str, Any]:
+    tokens = tokens_of(reaction)
+    reactants, product = atoms_of(tokens)
+    for of_product, of_reactants in atoms.items():
+        assert element(tokens[product[of_product]]) == element(tokens[reactants[of_reactants]])
+    pairs = [[product[of_product], reactants[of_reactants]] for of_product, of_reactants in atoms.items()]
+    return {"ids": tokenizer.convert_tokens_to_ids(tokens), "tokens": tokens, "pairs": pairs}
+
+
+def test_pairs_of_atoms_name_the_head_that_maps_them(attn: Attn, folder: Path, tmp_path: Path) -> None:
+    """All layers share one module, in which head 5 was trained by nobody to do so."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    lines = [as_pairs(*reaction, tokenizer) for reaction in mapped_by_hand()]
+    (tmp_path / "reactions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    arguments = ["heads", "--model", str(folder), "--pairs", str(tmp_path / "reactions.jsonl")]
+    statistics = json.loads(attn([*arguments, "--format", "json"]).out)["statistics"]
+    hit, *others = statistics["measures"]
+    assert {row["head"] for row in (hit, *others)} == {5} and hit["direction"] == "forward"
+    assert hit["held_out"] > 0.85 and hit["lower"] > hit["chance"] and hit["lower"] > hit["offset_share"]
+    of_published = [
+        row
+        for row in statistics["intervals"]
+        if (row["layer"], row["head"], row["measure"]) == (*PUBLISHED, "hit")
+    ]
+    assert max(row["mean"] for row in of_published) > 0.85
+    assert attn([*arguments, "--expect", "best.hit > 0.85"]).code == 0

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoModel, PreTrainedTokenizerFast
 
 from attncli.errors import UserError
-from attncli.models.pretrained import ModelText, words_of, words_of_characters
+from attncli.models.pretrained import ModelText
+from attncli.models.words import words_of, words_of_characters
 from tests.commands.test_models_together import assert_together_is_alone
 from tests.conftest import Attn
 from tests.eager import eager_weights

@@ -47,11 +47,6 @@ def empty_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"")
 
 
-def no_tokenizer(folder: Path) -> None:
-    for path in folder.glob("tokenizer*"):
-        path.unlink()
-
-
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
@@ -148,13 +143,12 @@ BROKEN: dict[Callable[[Path], None], str] = {
     no_config: "is not a model folder: config.json is missing",
     break_config: "config.json: is not valid JSON",
     no_model_type: "config.json: names no model_type",
-    only_pickled: "has only pickled weights (pytorch_model.bin)",
+    only_pickled: "pytorch_model.bin: is a safetensors file by another name: call it model.safetensors",
     no_weights: "has no weights: model.safetensors is missing",
     lfs_pointer: "is a Git LFS pointer, not the weights: run git lfs pull",
     cut_off: "is cut off",
     not_safetensors: "is not a safetensors file",
     empty_weights: "is not a safetensors file, or is cut off",
-    no_tokenizer: "has no tokenizer: tokenizer.json is missing",
     many_digits: "config.json: is not valid JSON: Exceeds the limit (4300 digits)",
     deep_config: "config.json: is nested too deeply",
     text_offsets: "is not a safetensors file: its header is damaged",

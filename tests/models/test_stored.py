@@ -25,7 +25,7 @@ from attncli.models import loading, number_sources, stored
 from attncli.models.capture import capture, in_step, with_eager_attention
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import load_pretrained
-from attncli.models.number_sources import Cast, InGguf, InSafetensors, WeightFile
+from attncli.models.number_sources import Cast, InGguf, InRows, WeightFile
 from attncli.models.stored import Stored, Use, use_of
 from attncli.models.weight_headers import TensorInFile, safetensors_tensors
 from tests.conftest import Attn
@@ -274,7 +274,7 @@ def weight(tmp_path: Path, numbers: Tensor) -> Stored:
     path = tmp_path / "numbers.bin"
     path.write_bytes(numbers.numpy().tobytes())
     use = Use(torch.device("cpu"), is_loading=False)
-    return Stored.of(InSafetensors(WeightFile(path), TensorInFile("F32", SHAPE, 0)), use)
+    return Stored.of(InRows(WeightFile(path), TensorInFile("F32", SHAPE, 0)), use)
 
 
 def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) -> None:
@@ -325,7 +325,7 @@ def test_rows_of_any_number_meet_a_stored_weight(kind: str, num_threads: int, tm
     path = tmp_path / "numbers.bin"
     path.write_bytes(bytes(3) + numbers.view(torch.uint8).numpy().tobytes())
     device, use = torch.device("cpu"), Use(torch.device("cpu"), is_loading=False)
-    source = Cast(InSafetensors(WeightFile(path), TensorInFile(kind, shape, 3)), torch.float32, device)
+    source = Cast(InRows(WeightFile(path), TensorInFile(kind, shape, 3)), torch.float32, device)
     weight, bias = Stored.of(source, use), torch.randn(shape[0], generator=generator)
     for num_rows in (1, 2, MOST_ROWS, MOST_ROWS + 1, 40):
         # In memory that is not contiguous, too.

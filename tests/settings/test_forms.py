@@ -9,7 +9,7 @@ from attncli.errors import UserError
 from attncli.settings import SPECS
 from attncli.settings.fields import Form, Given, NotFor, Requires, Spec, build_spec
 from attncli.settings.heads import EXAMPLES, GRID, MAPS_OF_PICTURES, MEASURED_WITH, HeadsSpec
-from attncli.settings.models import MANY_TEXTS, PICTURE, PROBE, RELATIONS
+from attncli.settings.models import MANY_TEXTS, PAIRS, PICTURE, PROBE, RELATIONS
 
 
 def declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
@@ -70,11 +70,13 @@ VALUES: dict[str, Any] = {
         "top": 2,
     },
     **{"table": True, "statistic": "entropy", "head": "0:1", "num_examples": 2, "relations": "trees.conllu"},
+    "pairs": "trees.conllu",
 }
 OF_EXAMPLES = {"texts": "texts.txt", "head": "0:1", "num_examples": 2, "sort": "entropy"}
 ASKED: dict[Form, dict[str, Any]] = {
     PICTURE: {"model": str(HeadsSpec.default_model), "image": "cat.png"},
     RELATIONS: {"relations": "trees.conllu"},
+    PAIRS: {"pairs": "trees.conllu"},
     MANY_TEXTS: {"texts": "texts.txt"},
     PROBE: {"num_tokens": 5},
     GRID: {"statistic": "entropy"},

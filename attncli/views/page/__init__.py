@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from attncli.plain_text import plain_text
+from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.logits import ScoreParts
 from attncli.report import NamedTensor, Picture, PictureMaps, Report, Table, Tensors, plain
 from attncli.views import SCALES, Display
@@ -235,7 +236,15 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
         "is_weights": is_weights(name, tensor.axes[-2:]),
         "unit": unit_of(name, tensor.axes),
         "compared": [plain_text(other) for other in compared_names(report, name)],
+        **_marks(report, name),
     }
+
+
+def _marks(report: Report, name: str) -> dict[str, Any]:
+    """The cells of known pairs, and whether a head finds each, in the matrix that shows what it looks at."""
+    if not isinstance(report.result, HeadsOnPairs) or name == "pairs":
+        return {}
+    return {"marks": [[query, key, int(is_hit)] for query, key, is_hit in report.result.marks()]}
 
 
 def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:

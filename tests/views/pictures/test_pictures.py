@@ -3,7 +3,7 @@
 import io
 import logging
 import warnings
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
@@ -79,6 +79,11 @@ def report_of(case: str) -> Report:
     return run(experiment, **given)
 
 
+@lru_cache(maxsize=1)  # the kinds of files of a case come one after another
+def figure_of_case(case: str) -> Figure:
+    return figure_of(report_of(case))
+
+
 def assert_is_a_picture(kind: str, content: bytes) -> None:
     if kind == "png":
         assert content.startswith(b"\x89PNG")
@@ -95,7 +100,7 @@ def test_every_experiment_is_drawn_in_its_picture(
 ) -> None:
     """One figure, laid out and saved, in a PDF without its fonts: these take longest, whatever they spell."""
     report = report_of(case)
-    figure = figure_of(report)
+    figure = figure_of_case(case)
     drawn = figure.get_tightbbox()
     width, height = figure.get_size_inches()
     assert drawn.x0 >= 0 and drawn.y0 >= 0 and drawn.x1 <= width and drawn.y1 <= height, (
@@ -266,10 +271,10 @@ def test_settings_of_the_user_change_nothing() -> None:
 
 
 def test_figures_of_heads_are_grids_by_layer_and_head() -> None:
-    report = run("heads")
-    titles = [text.get_text() for text in figure_of(report).texts]
+    figure = figure_of(run("heads"))
+    titles = [text.get_text() for text in figure.texts]
     assert "induction (layer × head)" in titles and "entropy (layer × head)" in titles
-    entropy = images(figure_of(report))[0]
+    entropy = images(figure)[0]
     assert np.asarray(entropy.get_array()).shape[:2] == (2, 4)
 
 
@@ -339,9 +344,11 @@ MODEL = str(ROOT / "attncli" / "data" / "tiny-induction")
     ],
 )
 def test_titles_say_what_is_seen(experiment: str, given: dict[str, Any], title: str) -> None:
-    report = run(experiment, **given)
-    assert texts(figure_of(report))[0] == title
-    assert texts(figure_of(report, title="$x$ \x1b"))[0] == r"$x$ \x1b"
+    assert texts(figure_of(run(experiment, **given)))[0] == title
+
+
+def test_another_title_is_a_text_too() -> None:
+    assert texts(figure_of(run("self", sentence="a b"), title="$x$ \x1b"))[0] == r"$x$ \x1b"
 
 
 @pytest.mark.parametrize(
@@ -373,10 +380,7 @@ def test_a_seed_stands_where_a_model_reads_random_tokens_and_nowhere_else() -> N
         assert ("seed 3" in subtitle(run(experiment, seed=3, **given))) is has_seed, (experiment, given)
 
 
-@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
-def test_the_parts_that_are_asked_for_are_drawn_and_no_others(kind: str) -> None:
-    """A part by itself is what a paper prints; the view takes --show, and the same gives the same bytes."""
-    assert not VIEWS[kind].whole
+def test_the_parts_that_are_asked_for_are_drawn_and_no_others() -> None:
     report = run("self", sentence="a b c", causal=True)
     for show, names in (
         (("weights",), ["weights"]),
@@ -385,6 +389,13 @@ def test_the_parts_that_are_asked_for_are_drawn_and_no_others(kind: str) -> None
     ):
         figure = figure_of(report, show=show)
         assert [text.split(" (")[0] for text in texts(figure)[2:]] == names
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_a_part_by_itself_is_what_a_paper_prints(kind: str) -> None:
+    """The view takes --show, and the same gives the same bytes."""
+    assert not VIEWS[kind].whole
+    report = run("self", sentence="a b c", causal=True)
     assert pictured(kind, report, show=("weights",)) == pictured(kind, report, show=("weights",))
     assert pictured(kind, report, show=("weights",)) != pictured(kind, report)
 
@@ -412,8 +423,9 @@ def test_without_a_title_there_is_no_band_for_it() -> None:
 def test_quotes_stay_in_titles_and_in_text_that_can_be_selected() -> None:
     typed = """He said “hi”, "it's" «da»"""
     report = run("self", sentence=typed, tokenizer="whitespace")
-    assert texts(figure_of(report))[0] == f"Self-attention: {typed}"
-    assert [label.split(" ", 1)[1] for label in labels(figure_of(report), 0)[0]] == typed.split()
+    figure = figure_of(report)
+    assert texts(figure)[0] == f"Self-attention: {typed}"
+    assert [label.split(" ", 1)[1] for label in labels(figure, 0)[0]] == typed.split()
     assert typed in "\n".join(ElementTree.fromstring(pictured("svg", report)).itertext())
 
 
@@ -498,7 +510,7 @@ def test_both_sides_of_a_comparison_share_their_colours_and_say_what_they_are() 
 
 def test_wrong_and_right_are_drawn_with_one_range() -> None:
     report = run("pitfalls", pitfall="no-scaling")
-    wrong, right = (np.asarray(images(figure_of(report))[i].get_array(), dtype=int) for i in (0, 1))
+    wrong, right = (np.asarray(image.get_array(), dtype=int) for image in images(figure_of(report))[:2])
     table = colours(COOLWARM).astype(int)
     largest = np.abs(report.tensors["wrong_scores"].values).max()
     for name, shown in (("wrong_scores", wrong), ("right_scores", right)):

@@ -28,6 +28,7 @@ export function matrixOf([shown, index], number, shading) {
     shading,
     skip: skippedOf(shown),
     decimals: shown.decimals,
+    marks: shown.marks ?? [],
     unit: shown.unit,
     isLog: shading.kind === "log",
     title: matrixTitle(shown === tensor ? tensor : { ...shown, name: "weights" }, place),

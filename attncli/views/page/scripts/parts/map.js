@@ -22,10 +22,11 @@ export class MatrixMap {
     this.left = make("div", { class: "map-left", "aria-hidden": "true" });
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.numbers = make("div", { class: "map-numbers", "aria-hidden": "true" });
+    this.marks = make("div", { class: "map-marks", "aria-hidden": "true" });
     this.rowFrame = make("div", { class: "frame" });
     this.columnFrame = make("div", { class: "frame" });
     this.cells = make("div", { class: "map-cells", tabindex: "0", role: "application" });
-    this.cells.append(this.canvas, this.numbers, this.rowFrame, this.columnFrame);
+    this.cells.append(this.canvas, this.numbers, this.marks, this.rowFrame, this.columnFrame);
     this.container = container;
     this.parts = container.closest(".parts");
     container.append(this.corner, this.top, this.left, this.cells);
@@ -51,7 +52,21 @@ export class MatrixMap {
     );
     this.pixels = paint(this.canvas, matrix.values, matrix.columns, matrix.shading, matrix.skip);
     this.mark(null, null);
+    this.showMarks();
     this.layout();
+  }
+
+  // Frames around the cells of known pairs, dashed where something else is larger in the row.
+  showMarks() {
+    const { rows, columns, marks } = this.matrix;
+    this.marks.style.gridTemplate = `repeat(${rows}, 1fr) / repeat(${columns}, 1fr)`;
+    this.marks.replaceChildren(
+      ...marks.map(([row, column, isHit]) => {
+        const frame = make("span", { class: isHit ? "hit" : "missed" });
+        frame.style.gridArea = `${row + 1} / ${column + 1}`;
+        return frame;
+      }),
+    );
   }
 
   layout() {

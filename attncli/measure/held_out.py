@@ -1,0 +1,216 @@
+"""Choosing on some texts, testing on others: splits that keep groups together, what each of them chose."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attncli.core.summaries import clustered_interval
+from attncli.errors import UserError
+from attncli.measure.pair_counts import MASS, MEASURES, BatchOfPairs, TextCounts
+from attncli.models.known_pairs import PairedText
+
+TIE = 1e-9
+"""By how much sums may differ by rounding."""
+
+
+class HeadPlace(NamedTuple):
+    """A head of a layer."""
+
+    stack: str
+    layer: int
+    head: int
+
+
+@dataclass
+class PairTotals:
+    """What was counted of each text, in the order in which the texts ran."""
+
+    directions: tuple[str, ...] = ()
+    heads: list[HeadPlace] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    counts: list[TextCounts] = field(default_factory=list)
+    sums: list[Float[Tensor, "text direction head number"]] = field(default_factory=list)
+
+    def add(
+        self,
+        batch: BatchOfPairs,
+        texts: Sequence[PairedText],
+        heads: list[HeadPlace],
+        numbers: Float[Tensor, "text direction head number"],
+    ) -> None:
+        """Add texts that ran together."""
+        self.directions, self.heads = batch.directions, heads
+        self.lines += [text.line.line for text in texts]
+        # A text without a group is one of its own.
+        self.groups += [
+            f"group {text.line.group}" if text.line.group else f"text {text.line.line}" for text in texts
+        ]
+        self.counts += batch.counts()
+        self.sums.append(numbers)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The texts on which heads are chosen, and those on which they are tested."""
+
+    choosing: Bool[Tensor, " text"]
+    held_out: Bool[Tensor, " text"]
+
+
+class PairTable:
+    """The numbers of all texts, in the order of the file."""
+
+    def __init__(self, totals: PairTotals, folds: int | None, seed: int) -> None:
+        order = sorted(range(len(totals.lines)), key=totals.lines.__getitem__)
+        self.lines = [totals.lines[place] for place in order]
+        self.directions, self.heads = totals.directions, totals.heads
+        counts = [totals.counts[place] for place in order]
+        sums = torch.cat(totals.sums)[order]
+        self.sums, mass_by_chance = sums[..., : len(MEASURES)], sums[..., -1]
+        self.divisors = torch.stack([each.divisors for each in counts])
+        self.trials = torch.stack([each.trials for each in counts])
+        chance = torch.stack([each.chance for each in counts])
+        self.chance = chance[:, :, None].expand(self.sums.shape).clone()
+        self.chance[..., MASS] = mass_by_chance
+        self._counts = counts
+        self.num_pairs = sum(each.num_pairs for each in counts)
+        names = [totals.groups[place] for place in order]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        self.groups = torch.tensor([numbers[name] for name in names])
+        self.num_groups = len(numbers)
+        self.splits = self._splits(folds, seed)
+
+    @cached_property
+    def every(self) -> Bool[Tensor, " text"]:
+        """All texts."""
+        return torch.ones(len(self.lines), dtype=torch.bool)
+
+    @property
+    def tried(self) -> list[Split]:
+        """The splits; without any all texts are chosen on, and none is held out."""
+        return self.splits or [Split(self.every, ~self.every)]
+
+    @cached_property
+    def tested(self) -> Bool[Tensor, " text"]:
+        """The texts that are held out at some time."""
+        tested = torch.zeros(len(self.lines), dtype=torch.bool)
+        for split in self.splits:
+            tested |= split.held_out
+        return tested
+
+    def _splits(self, folds: int | None, seed: int) -> list[Split]:
+        """One of two halves, or each of several parts held out in turn; groups stay together."""
+        if folds is not None and folds > self.num_groups:
+            kind = "groups" if self.num_groups < len(self.lines) else "texts"
+            if self.num_groups < 2:
+                raise UserError(f"folds: needs two {kind} or more (got {self.num_groups})")
+            raise UserError(f"folds: must be at most {self.num_groups}, the number of {kind} (got {folds})")
+        if self.num_groups < 2:
+            return []
+        order = torch.randperm(self.num_groups, generator=torch.Generator().manual_seed(seed))
+        part_of = torch.empty_like(order)
+        part_of[order] = torch.arange(self.num_groups) * (folds or 2) // self.num_groups
+        parts = part_of[self.groups]
+        held_out = range(folds) if folds is not None else [1]
+        return [Split(parts != part, parts == part) for part in held_out]
+
+    def shares(
+        self, sums: Float[Tensor, "text *place measure"], texts: Bool[Tensor, " text"]
+    ) -> Float[Tensor, "*place measure"]:
+        """sum S_t / sum N_t over some texts, for numbers of each direction or of several heads together."""
+        divisors = self.divisors if sums.dim() == 4 else self.divisors[:, 0]
+        total = divisors[texts].sum(dim=0)
+        if sums.dim() == 4:
+            total = total[:, None]
+        return sums[texts].sum(dim=0) / total
+
+    def num_pairs_of(self, place: int) -> int:
+        """How many pairs of a text count."""
+        return self._counts[place].num_pairs
+
+    def num_queries(self, place: int) -> int:
+        """How many queries a text has."""
+        return self._counts[place].num_queries
+
+    def best_offset(self, measure: int, texts: Bool[Tensor, " text"]) -> int:
+        """The offset at which a head would reach most on some texts; of equal ones the nearest."""
+        chosen_on = [self._counts[place] for place in texts.nonzero().flatten().tolist()]
+        first = min(each.first_offset for each in chosen_on)
+        last = max(each.first_offset + len(each.offsets) for each in chosen_on)
+        totals = torch.zeros(last - first, dtype=torch.float64)
+        for of_text in chosen_on:
+            beyond, start = of_text.beyond()[measure], of_text.first_offset - first
+            totals += beyond
+            totals[start : start + len(of_text.offsets)] += of_text.offsets[:, measure] - beyond
+        offsets = range(first, last)
+        if self.directions == ("symmetric",):  # both signs are the same
+            totals[:-first] = -1.0
+        least = float(totals.max()) - TIE
+        nearest = [offset for offset, total in zip(offsets, totals.tolist(), strict=True) if total >= least]
+        return int(min(nearest, key=abs))
+
+    def sums_of_offset(self, offset: int, measure: int) -> Float[Tensor, " text"]:
+        """The sum of a fixed offset in each text."""
+        return torch.stack([each.at(offset)[measure] for each in self._counts])
+
+
+class Choice(NamedTuple):
+    """What was chosen on each split, and how it does: on the texts chosen on, and on those held out."""
+
+    of_splits: tuple[int, ...]
+    choosing: float | None
+    held_out: float | None
+    lower: float | None
+    upper: float | None
+
+    def numbers(self) -> dict[str, float | None]:
+        """How it does, by the names of the columns."""
+        return {name: getattr(self, name) for name in ("choosing", "held_out", "lower", "upper")}
+
+    @property
+    def most_often(self) -> int:
+        """What most splits chose; of equally many the first."""
+        return Counter(self.of_splits).most_common(1)[0][0]
+
+
+def _number(value: Tensor) -> float | None:
+    number = float(value)
+    return None if number != number else number
+
+
+def chosen(
+    table: PairTable,
+    measure: int,
+    choose: Callable[[Split], int],
+    sums_of: Callable[[int], tuple[Float[Tensor, " text"], Float[Tensor, " text"]]],
+) -> Choice:
+    """Choose something on each split, and see how it does on the texts that were held out.
+
+    `sums_of` gives the sums S of a choice and their divisors N, text by text. Without a split all texts are
+    those that it is chosen on.
+    """
+    splits = table.tried
+    picks = tuple(choose(split) for split in splits)
+    held_sums, held_divisors = torch.zeros(2, len(table.lines), dtype=torch.float64)
+    shares = []
+    for split, pick in zip(splits, picks, strict=True):
+        sums, divisors = sums_of(pick)
+        shares.append(sums[split.choosing].sum() / divisors[split.choosing].sum())
+        held_sums[split.held_out] = sums[split.held_out]
+        held_divisors[split.held_out] = divisors[split.held_out]
+    tested = table.tested
+    lower, upper = clustered_interval(
+        held_sums[tested, None],
+        held_divisors[tested, None],
+        table.groups[tested],
+        table.trials[tested, 0, measure].sum()[None],
+    )
+    held_out = held_sums.sum() / held_divisors.sum()
+    return Choice(picks, _number(torch.stack(shares).mean()), *map(_number, (held_out, lower, upper)))

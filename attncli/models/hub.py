@@ -1,0 +1,57 @@
+"""The hub of models: whether it answers, and the revisions that it or its cache has."""
+
+from pathlib import Path
+
+from attncli.errors import UserError, reason_of
+from attncli.files import read_whole
+from attncli.models.folder import MOST_REASON, id_and_revision
+
+REVISION_BYTES = 2**16
+"""Of a file that names a commit, in the cache of downloads."""
+HUB_SECONDS = 4
+"""How long the hub may take to answer; transformers itself asks for a minute."""
+
+
+def unreachable_hub(model: str) -> str | None:
+    """Why the hub is not asked for a model, or that it does not answer; None where it answers."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    name, revision = id_and_revision(model)
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=HUB_SECONDS)
+    except HfHubHTTPError as error:
+        status = error.response.status_code  # below 500 it is an answer, of which transformers says more
+        return f"{constants.ENDPOINT} answers with error {status}" if status >= 500 else None
+    except Exception:  # no answer: each version of the client raises different errors
+        return f"{constants.ENDPOINT} does not answer"
+    return None
+
+
+def hub_revisions(name: str) -> dict[str, str]:
+    """The branches and tags of a hub id, each with its commit: the cached ones where the hub does not answer.
+
+    Raises UserError for an unknown model, and for one that is not in the cache.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import repo_folder_name
+
+    unheard = unreachable_hub(name)
+    if unheard is None:
+        try:
+            refs = HfApi().list_repo_refs(name)
+        except HfHubHTTPError as error:
+            raise UserError(f"{name}: {reason_of(error)[:MOST_REASON]}") from None
+        return {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs")
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not files:
+        raise UserError(f"{name}: {unheard}, and none of its revisions was downloaded before")
+    try:
+        commits = {path: read_whole(path, REVISION_BYTES).decode().strip() for path in files}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name}: {folder}: a revision of it cannot be read: {reason_of(error)}") from None
+    return {path.relative_to(folder).as_posix(): commit for path, commit in commits.items()}

@@ -1,0 +1,376 @@
+"""Texts whose pairs of positions are known: JSON Lines, CSV, aligned lines, CoNLL-U."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
+
+from attncli.errors import UserError
+from attncli.files import LINE_BYTES, MEBIBYTE
+from attncli.models.text_files import LineFile, TextLine, TokenIds
+
+if TYPE_CHECKING:
+    from conllu import Token
+
+Unit = Literal["token", "word", "character"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+SEPARATOR = "|||"
+ALIGNED = re.compile(r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?))?")
+"""A pair as Pharaoh writes it, and its weight behind a colon."""
+MOST_POSITION, LEAST_WEIGHT = 2**31, 1e-6
+EXAMPLE = '{"text": "the cat sat", "pairs": [[1, 0]]}'
+CONLLU = (".conllu", ".conll")
+
+
+class KnownPair(NamedTuple):
+    """Two positions, the second of which is in the context where there is one, from 0.
+
+    `weight`, from 1e-6 to 1, is how much it counts. `name` is that of a relation.
+    """
+
+    first: int
+    second: int
+    weight: float = 1.0
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"[{self.first}, {self.second}]"
+
+
+@dataclass(frozen=True)
+class PairedText:
+    """A text with its pairs, whose positions are those of a `unit`.
+
+    `of_character` numbers the word of each character where that is not by blanks, as in CoNLL-U. `names` are
+    the tokens of the model's vocabulary that stand for the text, where it is given by these.
+    """
+
+    line: TextLine
+    pairs: tuple[KnownPair, ...]
+    unit: Unit
+    of_character: Sequence[int] | None = None
+    num_words: int = 0
+    names: tuple[str, ...] = ()
+
+    def words_of(self, text: str) -> list[int]:
+        """The number of the word of each character of the text, or of its context."""
+        return words_between_blanks(text) if self.of_character is None else [*self.of_character]
+
+
+def words_between_blanks(text: str) -> list[int]:
+    """The number of the word of each character, from 0; a blank belongs to the word after it."""
+    numbers, number, after_blank = list[int](), -1, True
+    for character in text:
+        is_blank = character.isspace()
+        number += after_blank and not is_blank
+        numbers.append(number + is_blank)
+        after_blank = is_blank
+    return numbers
+
+
+class KnownPairsFile(LineFile):
+    """Texts with the pairs that are known in each, one text per line.
+
+    JSON Lines or CSV with text, pairs and, optionally, context, unit, id and group; else lines of a source,
+    its translation and their alignment, "das haus ||| the house ||| 0-0 1-1", which is read as the text of
+    the decoder and its context. A pair is two positions, or two positions and a weight.
+    """
+
+    columns = ("text", "context", "pairs", "unit", "id", "group")
+    needed = ("text", "pairs")
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, f"pairs: {name}")
+        self.unit: Unit | None = None
+
+    def count(self) -> int:
+        """The number of texts. Raises UserError with the invalid lines, and without any text."""
+        count = 0
+
+        def check(number: int, data: bytes) -> None:
+            nonlocal count
+            self._paired(number, data)
+            count += 1
+
+        self.check_lines(check)
+        if not count:
+            raise UserError(f"pairs: {self.label}: holds no text")
+        return count
+
+    def numbered(self) -> Iterator[tuple[int, PairedText]]:
+        """Every text with the number of its line. Raises UserError at the first invalid line."""
+        return ((number, self._paired(number, data)) for number, data in self.lines())
+
+    def _paired(self, number: int, data: bytes) -> PairedText:
+        where = f"{self.label}:{number}"
+        if not self.is_json:
+            return self._aligned(number, data)
+        record = _record(data)
+        if record is None:
+            self.fields(number, data, ("text",), ())  # says what is wrong with its JSON
+            raise UserError(f"{where}: must be one object per line, as {EXAMPLE}")
+        missing = object()
+        # An empty cell of a CSV file is not there.
+        pairs, unit = record.pop("pairs", "" if self.is_csv else missing), record.pop("unit", None)
+        names = _names(record, where)
+        line = self._line(number, json.dumps(record).encode())
+        if pairs is missing:
+            raise UserError(f'{where}: pairs: must be given, as "pairs": [[0, 3], [1, 2]]')
+        if unit not in (None, "", *UNITS):
+            raise UserError(f"{where}: unit: must be {', '.join(UNITS)} (got {unit!r:.60})")
+        has_tokens = bool(names) or isinstance(line.text, TokenIds)
+        usual: Unit = "token" if has_tokens else "word"
+        if has_tokens and unit in UNITS and unit != usual:
+            raise UserError(f"{where}: unit: tokens have no {unit}s: leave it out")
+        return replace(paired(line, pairs, unit or usual, where, self), names=names)
+
+    def _line(self, number: int, data: bytes) -> TextLine:
+        # What was taken out is named where a key is not known.
+        fields = self.fields(number, data, ("text", "context"), ("id", "group", "pairs", "unit"))
+        text = fields["text"]
+        assert text is not None
+        return TextLine(number, text, fields.get("id"), fields.get("group"), fields.get("context"))
+
+    def _aligned(self, number: int, data: bytes) -> PairedText:
+        """A source, its translation and their alignment: the translation is what looks at the source."""
+        where = f"{self.label}:{number}"
+        text = self.fields(number, data, ("text",), ())["text"]
+        parts = [part.strip() for part in str(text).split(SEPARATOR)]
+        if len(parts) != 3 or not all(parts[:2]):
+            raise UserError(
+                f"{where}: must be SOURCE {SEPARATOR} TRANSLATION {SEPARATOR} 0-0 1-2; "
+                "JSON Lines or CSV (.jsonl, .csv) with text and pairs will do as well"
+            )
+        pairs = [(second, first, *rest) for first, second, *rest in _written_pairs(parts[2], where)]
+        return paired(TextLine(number, parts[1], context=parts[0]), pairs, "word", where, self)
+
+
+class KnownPairsList(KnownPairsFile):
+    """The same from a program: mappings with text and pairs, numbered from 1."""
+
+    def __init__(self, texts: Sequence[Mapping[str, object]]) -> None:
+        self.label, self.is_json, self.is_csv, self.unit = "texts", True, False, None
+        self._spool, self._texts = None, texts
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Each mapping as a line of JSON. Raises UserError for one that holds something else."""
+        for number, given in enumerate(self._texts, start=1):
+            try:
+                yield number, json.dumps(given, default=_plain).encode()
+            except (TypeError, ValueError) as error:
+                raise UserError(f"{self.label}:{number}: {error}") from None
+
+
+def open_pairs(
+    texts: str | PathLike[str] | Iterable[Mapping[str, object]],
+) -> "KnownPairsFile | SentenceFile":
+    """What reads the texts of a file, by its suffix, or those of a program."""
+    if not isinstance(texts, str | PathLike):
+        return KnownPairsList([*texts])
+    name = fspath(texts)
+    return SentenceFile(name, "pairs") if name.lower().endswith(CONLLU) else KnownPairsFile(name)
+
+
+def _plain(value: object) -> object:
+    """Arrays and their numbers as lists and numbers; a mapping as a dict."""
+    if isinstance(value, Mapping):
+        return {**value}
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"must be text, numbers and lists of them (got {type(value).__name__})")
+
+
+def paired(line: TextLine, pairs: object, unit: Unit, where: str, file: KnownPairsFile) -> PairedText:
+    """A text with its pairs. Raises UserError for what is no pair.
+
+    All texts of a file have one unit.
+    """
+    file.unit = file.unit or unit
+    if unit != file.unit:
+        raise UserError(f"{where}: unit: must be the same in every text: {file.unit} (got {unit})")
+    if isinstance(pairs, str) and pairs.lstrip().startswith("["):  # in a cell of CSV
+        pairs = _of_json(pairs, where)
+    listed = _written_pairs(pairs, where) if isinstance(pairs, str) else pairs
+    if not isinstance(listed, Sequence):
+        raise UserError(f"{where}: pairs: must be a list as [[0, 3], [1, 2]] (got {pairs!r:.60})")
+    return PairedText(line, tuple(_pair(each, where) for each in listed), unit)
+
+
+def _of_json(text: str, where: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise UserError(f"{where}: pairs: is not valid JSON (got {text:.60})") from None
+
+
+def _names(record: dict[str, Any], where: str) -> tuple[str, ...]:
+    """The tokens that stand for a text, where a record has these and neither ids nor a text.
+
+    Their text is put into the record.
+    """
+    if "tokens" not in record or "ids" in record or "text" in record:
+        return ()
+    names = record.pop("tokens")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"{where}: tokens: must be a list of tokens of the vocabulary (got {names!r:.60})")
+    record["text"] = " ".join(names)
+    return tuple(names)
+
+
+def _record(data: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _written_pairs(text: str, where: str) -> list[tuple[int | float, ...]]:
+    """The pairs of an alignment as Pharaoh writes it, 0-0 1-2, each perhaps with a weight, 0-0:0.5."""
+    pairs: list[tuple[int | float, ...]] = []
+    for word in text.split():
+        match = ALIGNED.fullmatch(word)
+        if match is None:
+            raise UserError(f"{where}: pairs: must be as 0-0 1-2, or 0-0:0.5 with a weight (got {word:.40})")
+        first, second, weight = match.groups()
+        pairs.append((int(first), int(second), *(() if weight is None else (float(weight),))))
+    return pairs
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _pair(value: object, where: str) -> KnownPair:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) not in (2, 3):
+        raise UserError(f"{where}: pairs: a pair is [0, 3], or [0, 3, 0.5] with a weight (got {value!r:.60})")
+    for position in value[:2]:
+        # An array of pairs with weights has positions as 3.0.
+        if not _is_number(position) or position % 1 or not 0 <= position < MOST_POSITION:
+            raise UserError(f"{where}: pairs: a position is a whole number from 0 (got {position!r:.60})")
+    weight = value[2] if len(value) == 3 else 1.0
+    if not _is_number(weight) or not LEAST_WEIGHT <= weight <= 1:
+        raise UserError(
+            f"{where}: pairs: a weight is at least {LEAST_WEIGHT:g} and at most 1 (got {weight!r:.60})"
+        )
+    return KnownPair(int(value[0]), int(value[1]), float(weight))
+
+
+class SentenceFile(LineFile):
+    """A CoNLL-U file, a sentence at a time. https://universaldependencies.org/format.html"""
+
+    def __init__(self, name: str, key: str = "relations") -> None:
+        if find_spec("conllu") is None:
+            raise UserError(f'{key}: needs: pip install "attncli[models]"')
+        super().__init__(name, f"{key}: {name}")
+        self._key = key
+
+    def count(self) -> int:
+        """How many sentences there are; UserError at the first invalid one, and where there is none."""
+        count = sum(1 for _ in self.numbered())
+        if not count:
+            raise UserError(f"{self._key}: {self.label}: holds no sentence")
+        return count
+
+    def numbered(self) -> Iterator[tuple[int, PairedText]]:
+        """Every sentence with the number of its first line; UserError there for an invalid one."""
+        for line, block in self._blocks():
+            where = f"{self._key}: {self.label}:{line}"
+            try:
+                yield line, _parsed(block.decode(), line)
+            except UnicodeDecodeError:
+                raise UserError(f"{where}: is not UTF-8 text") from None
+            except ValueError as error:
+                raise UserError(f"{where}: {error}") from None
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """The lines of each sentence, without comments, and the number of the first one."""
+        lines: list[bytes] = []
+        start = size = 0
+        with self._opened() as file:
+            for number, line in self._numbered_lines(file):
+                if b"\t" in line:  # conllu would split at two blanks, too
+                    line = re.sub(rb" {2,}", b" ", line)
+                if line.startswith(b"#"):
+                    continue
+                if line.strip():
+                    start = number if not lines else start
+                    lines.append(line)
+                    size += len(line)
+                    if size > LINE_BYTES:
+                        most = f"{LINE_BYTES // MEBIBYTE} MiB"
+                        raise UserError(
+                            f"{self._key}: {self.label}:{start}: a sentence holds more than {most}"
+                        )
+                elif lines:
+                    yield start, b"".join(lines)
+                    lines, size = [], 0
+        if lines:
+            yield start, b"".join(lines)
+
+
+def _parsed(block: str, line: int) -> PairedText:
+    """ValueError for a block that is not a sentence in CoNLL-U."""
+    from conllu import parse
+    from conllu.exceptions import ParseException
+
+    try:
+        (rows,) = parse(block)
+    except ParseException as error:
+        raise ValueError(f"is not CoNLL-U: {error}") from None
+    number_of, written = _written_words(list(rows))
+    text, of_character = _joined(written)
+    pairs = tuple(_relations(list(rows), number_of))
+    return PairedText(TextLine(line, text), pairs, "word", of_character, len(written))
+
+
+def _written_words(rows: "list[Token]") -> "tuple[dict[int, int], list[Token]]":
+    """The number of the written word of each syntactic word, by its id, and the written words."""
+    number_of: dict[int, int] = {}
+    written: list[Token] = []
+    last = 0
+    for row in rows:
+        if not row["form"].strip():
+            raise ValueError(f"word {row['id']} has no form (column 2)")
+        match row["id"]:
+            case int(word):
+                if word != len(number_of) + 1:
+                    raise ValueError(f"word {len(number_of) + 1} is missing (found {word})")
+                if word > last:
+                    written.append(row)
+                number_of[word] = len(written) - 1
+            case (_, "-", int(end)):
+                written.append(row)
+                last = end
+    return number_of, written
+
+
+def _joined(written: "list[Token]") -> tuple[str, list[int]]:
+    """The text of words, and the number of the word of each character; a blank belongs to the next word."""
+    text, of_character = "", list[int]()
+    blank = ""
+    for number, row in enumerate(written):
+        text += blank + row["form"]
+        of_character += [number] * len(blank + row["form"])
+        blank = "" if (row.get("misc") or {}).get("SpaceAfter") == "No" else " "
+    return text, of_character
+
+
+def _relations(rows: "list[Token]", number_of: dict[int, int]) -> Iterator[KnownPair]:
+    """Those between written words: neither of the root nor inside one word."""
+    for row in rows:
+        word, head, name = row["id"], row.get("head"), row.get("deprel")
+        if not isinstance(word, int):
+            continue
+        if not isinstance(head, int) or not name or name == "_":
+            raise ValueError(f"word {word} has no syntactic head, or no relation to it (columns 7 and 8)")
+        if not name.isprintable() or any(map(str.isspace, name)):
+            raise ValueError(f"word {word}: a relation is a word without blanks (got {name!r})")
+        if head and head not in number_of:
+            raise ValueError(f"word {word}: the head must be at most {len(number_of)} (got {head})")
+        if head and number_of[word] != number_of[head]:
+            yield KnownPair(number_of[word], number_of[head], name=name)

@@ -1,0 +1,112 @@
+"""The words of a text, and which tokens of a model make each of them."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from unicodedata import category
+
+from attncli.arguments import checked
+
+JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
+"""Marks inside words, between two letters: don't, well-known."""
+JOINING_DIGITS = frozenset(".,")
+
+
+@dataclass(frozen=True)
+class Words:
+    """The number of the word of each token, from 0 without gaps, and each word as the text has it.
+
+    The tokenizer's special tokens are words by themselves, as the vocabulary writes them. `of_text` has the
+    words of the text in each: one, several where they share a token, none for a special token.
+    """
+
+    of_token: tuple[int, ...]
+    texts: tuple[str, ...]
+    of_text: tuple[range, ...]
+
+    def shifted_right(self, start: str) -> "Words":
+        """The words with a start token before them and the last token left out."""
+        of_token = (0, *(number + 1 for number in self.of_token[:-1]))
+        count = of_token[-1] + 1
+        return Words(of_token, (start, *self.texts)[:count], (range(0), *self.of_text)[:count])
+
+
+WordsOfCharacters = Callable[[str], list[int]]
+"""Takes a text and numbers the word of each character, from 0; a blank belongs to the word after it."""
+
+
+def _is_letter(text: str, place: int) -> bool:
+    """Whether a character belongs inside a word: neither a blank nor punctuation nor an operator."""
+    char = text[place]
+    if char.isspace():
+        return False
+    around = text[place - 1 : place] + text[place + 1 : place + 2]
+    if char in JOINING:
+        return len(around) == 2 and around.isalnum()
+    if char in JOINING_DIGITS:
+        return len(around) == 2 and around.isdecimal()
+    kind = category(char)
+    return not (kind[0] == "P" or kind in ("Sm", "Sc") or char in "^`")
+
+
+@checked
+def words_of_characters(text: str) -> list[int]:
+    """The number of the word of each character; a blank belongs to the word after it.
+
+    A word is a run of letters, or one punctuation mark, operator or line break.
+    """
+    numbers: list[int] = []
+    number, after_letter = -1, False
+    for place, char in enumerate(text):
+        is_letter = _is_letter(text, place)
+        is_blank = char.isspace() and char not in "\r\n"
+        if not is_blank and not (is_letter and after_letter):
+            number += 1
+        numbers.append(number + is_blank)
+        after_letter = is_letter
+    return numbers
+
+
+def words_of(
+    text: str,
+    of_characters: Sequence[int],
+    tokens: Sequence[str],
+    ids: Sequence[int],
+    offsets: Sequence[tuple[int, int]],
+    special: Collection[int],
+) -> Words:
+    """The words that a text's tokens form: tokens of one word are merged, and words that share a token.
+
+    `offsets` are the characters of each token: a token belongs to the word of its first one, and a special
+    token that is only part of a word (a byte, say) is like any other.
+    """
+    of_character = [*of_characters, len(text)]
+    of_token: list[int] = []
+    spans: list[tuple[int, int, str]] = []
+    of_text: list[range] = []
+    last = -1
+    for token, token_id, (start, end) in zip(tokens, ids, offsets, strict=True):
+        length = len(text[start:end].rstrip())
+        is_part = length and _has_more(of_character, start, start + length)
+        if token_id in special and not is_part:
+            spans.append((0, 0, token))
+            of_text.append(range(0))
+            last = -1
+        else:
+            first, is_new = of_character[start], last < of_character[start]
+            last = of_character[start + max(0, length - 1)]
+            if is_new:
+                spans.append((start, end, token))
+                of_text.append(range(first, last + 1))
+            else:
+                spans[-1] = (spans[-1][0], end, token)
+                of_text[-1] = range(of_text[-1].start, last + 1)
+        of_token.append(len(spans) - 1)
+    # Without blanks around it; a line break as it is, a special token by its name.
+    texts = tuple(text[start:end].strip() or text[start:end] or token for start, end, token in spans)
+    return Words(tuple(of_token), texts, tuple(of_text))
+
+
+def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
+    """Whether the first or the last word of these characters has others."""
+    first, last = of_character[start], of_character[stop - 1]
+    return (start > 0 and of_character[start - 1] == first) or of_character[stop] == last

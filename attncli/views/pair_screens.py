@@ -1,0 +1,202 @@
+"""The first screen of `heads --pairs`: the best head of each measure, held out, and one example."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from attncli.plain_text import counted, plain_text
+from attncli.records.columns import Records
+from attncli.records.known_pairs import (
+    BestOnPairs,
+    CombinedHeads,
+    ExampleOfPair,
+    HeadOnMeasure,
+    HeadsOnPairs,
+    PairScore,
+)
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    Notes,
+    Ranked,
+    Sentences,
+    SpecialCells,
+)
+from attncli.views.matrices import head_name
+from attncli.views.report_sections import model_name
+from attncli.views.sections import Column
+from attncli.views.texts import NO_NUMBER, fixed, shortened
+
+DECIMALS = 2
+MEASURES = {
+    "hit": "hit",
+    "precision": "precision, L",
+    "precision_half": "precision, L/2",
+    "precision_fifth": "precision, L/5",
+    "mass": "mass",
+}
+EXAMPLE_ROWS, MOST_STRONGEST = 6, 5
+MEDIUM = 30
+"""Lines of a terminal in which the two measures that heads are ranked by must do."""
+
+
+def _read(report: Report, display: Display) -> Iterator[str]:
+    result = report.result_of(HeadsOnPairs)
+    heads = counted(len(result.heads), "head")
+    title = f"heads: {model_name(report)}, {heads} on {counted(result.num_pairs, 'known pair')}"
+    yield shortened(plain_text(title), display.width)
+
+
+def _texts(report: Report, display: Display) -> Iterator[str]:
+    result, file = report.result_of(HeadsOnPairs), str(report.spec.get("pairs"))
+    name = "standard input" if file == "-" else Path(file).name
+    groups = f" in {counted(result.num_groups, 'group')}" if result.num_groups < result.num_texts else ""
+    yield shortened(plain_text(f"{counted(result.num_texts, 'text')}{groups}: {name}"), display.width)
+
+
+def _measures(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
+    return [
+        Column(
+            ("", "measure"), [MEASURES.get(row.measure, plain_text(row.measure)) for row in rows], left=True
+        )
+    ]
+
+
+def _directions(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
+    """In which direction heads look, where that distinguishes them."""
+    directions = [plain_text(str(row.get("direction", ""))) for row in rows]
+    if report.result_of(HeadsOnPairs).is_symmetric or report.context_tokens:
+        return []
+    return [Column(("", "looks"), directions, left=True)]
+
+
+def _folds(report: Report, rows: Records[BestOnPairs], display: Display) -> list[Column]:
+    """How many folds chose a head, where there are several."""
+    if all(row.folds == 1 for row in rows):
+        return []
+    return [Column(("", "folds"), [f"{row.agreeing}/{row.folds}" for row in rows])]
+
+
+def _sizes(report: Report, rows: Records[CombinedHeads], display: Display) -> list[Column]:
+    return [Column(("heads", "used"), [f"{row.num_heads:,}" for row in rows])]
+
+
+def _scores(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
+    """The number on both parts of the texts, and what an offset and chance reach."""
+    intervals = [
+        NO_NUMBER if row.lower is None else f"{fixed(row.lower, DECIMALS)}-{fixed(row.upper, DECIMALS)}"
+        for row in rows
+    ]
+    sign = "" if report.result_of(HeadsOnPairs).is_symmetric else "+"
+    offsets = [
+        NO_NUMBER if row.offset is None else f"{row.offset:{sign}d}: {fixed(row.offset_share, DECIMALS)}"
+        for row in rows
+    ]
+    return [
+        Column(("chosen", "on"), [fixed(row.choosing, DECIMALS) for row in rows]),
+        Column(("held", "out"), [fixed(row.held_out, DECIMALS) for row in rows]),
+        Column(("", "95 %"), intervals, left=True),
+        Column(("best", "offset"), offsets),
+        Column(("", "chance"), [fixed(row.chance, DECIMALS) for row in rows]),
+    ]
+
+
+def _most_measures(report: Report, display: Display) -> int:
+    """All, but without the shorter lists of the largest weights where pairs have a direction."""
+    return len(MEASURES) if display.height is None or display.height > MEDIUM else 2
+
+
+def _strongest_title(report: Report, rows: Records[HeadOnMeasure], total: int) -> str:
+    by = MEASURES[report.result_of(HeadsOnPairs).best_head.measure]
+    return f"The first {len(rows)} heads by {by}"
+
+
+def _parts(report: Report, rows: Records[HeadOnMeasure], display: Display) -> list[Column]:
+    """A head on the texts chosen on, on those held out, and on all with its interval."""
+    intervals = [
+        NO_NUMBER if row.lower is None else f"{fixed(row.lower, DECIMALS)}-{fixed(row.upper, DECIMALS)}"
+        for row in rows
+    ]
+    parts = [
+        Column((head, tail), [fixed(row[name], DECIMALS) for row in rows])
+        for name, head, tail in (("choosing", "chosen", "on"), ("held_out", "held", "out"))
+        if any(row[name] is not None for row in rows)
+    ]
+    every = [Column(("all", "texts"), [fixed(row.mean, DECIMALS) for row in rows])]
+    return [*parts, *every, Column(("", "95 %"), intervals, left=True)]
+
+
+def _example_title(report: Report, rows: Records[ExampleOfPair], total: int) -> str:
+    result = report.result_of(HeadsOnPairs)
+    hits, positions = sum(row.is_hit for row in result.example), counted(len(result.example), "position")
+    return f"An example: {head_name(result.best_head)} finds {hits} of {positions}"
+
+
+def _position(report: Report, rows: Records[ExampleOfPair], display: Display) -> list[Column]:
+    return [Column(("", "position"), [plain_text(f"{row.position} {row.token}") for row in rows])]
+
+
+def _finds(report: Report, rows: Records[ExampleOfPair], display: Display) -> list[Column]:
+    most = max(8, ((display.width or 80) - 50) // 2)
+    looked_at = [
+        NO_NUMBER if row.looked_at is None else plain_text(f"{row.looked_at} {row.looked_at_token}")
+        for row in rows
+    ]
+    return [
+        Column(("", "finds"), [shortened(each, most) for each in looked_at], left=True),
+        Column(("", "weight"), [fixed(row.weight, DECIMALS) for row in rows]),
+        Column(("", ""), ["hit" if row.is_hit else "missed" for row in rows], left=True),
+        Column(("", "partner"), [shortened(plain_text(row.partners), most) for row in rows], left=True),
+    ]
+
+
+def _combined_title(report: Report, rows: Records[CombinedHeads], total: int) -> str:
+    if report.spec.get("method") == "logistic":
+        return "A logistic regression over all heads"
+    return "The mean of the best heads"
+
+
+PAIRS_SCREEN = FirstScreen(
+    HeadsOnPairs,
+    (
+        Sentences(_read, "title"),
+        Sentences(_texts),
+        Ranked(
+            "measures",
+            (HeadLabel(), SpecialCells(_directions), SpecialCells(_folds), SpecialCells(_scores)),
+            label=SpecialCells(_measures),
+            title=lambda *_: "",
+            usual=_most_measures,
+            least=_most_measures,
+        ),
+        Ranked(
+            "combined",
+            (SpecialCells(_sizes), SpecialCells(_scores)),
+            label=SpecialCells(_measures),
+            title=_combined_title,
+            usual=2,
+            least=2,
+            shows=lambda report: bool(report.result_of(HeadsOnPairs).combined),
+        ),
+        Ranked(
+            "strongest",
+            (SpecialCells(_directions), SpecialCells(_parts)),
+            title=_strongest_title,
+            usual=MOST_STRONGEST,
+            least=0,
+            rank=1,
+        ),
+        Ranked(
+            "example",
+            (SpecialCells(_finds),),
+            label=SpecialCells(_position),
+            title=_example_title,
+            usual=EXAMPLE_ROWS,
+            least=0,
+            rank=2,
+        ),
+        Notes(apart=True, rank=0),
+    ),
+)
+"""What was read; of each measure the best head beside the best fixed offset; what it finds in one text."""

@@ -1,0 +1,378 @@
+"""Weights that torch.save wrote: the same as from safetensors, and no code in them runs."""
+
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from attncli.errors import UserError
+from attncli.models import loading, number_sources, stored
+from attncli.models.folder import check_model_folder, num_parameters, weight_files
+from attncli.models.loading import load_pretrained
+from attncli.models.number_sources import WeightFile, in_file
+from attncli.models.pickled_weights import pickled_tensors
+from attncli.models.stored import Stored
+from tests.checkpoints import package_folder, rxnmapper
+from tests.conftest import Attn
+from tests.measure.test_rxnmapper import CLEAVAGE, CONFIDENCES, COUPLING, PUBLISHED, map_atoms, tokens_of
+from tests.model_folders import save_model, save_writer
+
+TEXT = "the cat sat because it was tired"
+BOTH_FORMATS = pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
+"""Of torch.save: since torch 1.6, and before."""
+
+
+def save(state: object, path: Path, *, is_zip: bool = True) -> Path:
+    torch.save(state, path, _use_new_zipfile_serialization=is_zip)
+    return path
+
+
+def numbers_in(path: Path) -> dict[str, Tensor]:
+    file = WeightFile(path)
+    return {name: in_file(file, about).whole() for name, about in pickled_tensors(path).items()}
+
+
+def pickled(folder: Path, *, is_zip: bool = True, name: str = "pytorch_model.bin") -> Path:
+    """The same folder with pickled weights alone."""
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    save(state, folder / name, is_zip=is_zip)
+    return folder
+
+
+def of_many_kinds() -> dict[str, Any]:
+    numbers = torch.randn(7, 5, generator=torch.Generator().manual_seed(3))
+    dtypes = (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16)
+    state: dict[str, Any] = {str(dtype): (numbers * 50).to(dtype) for dtype in dtypes}
+    state |= {"int8": numbers.to(torch.int8), "bool": numbers > 0, "uint8": numbers.abs().to(torch.uint8)}
+    state |= {"transposed": numbers.t(), "column": numbers[:, 3], "rows": numbers[2:5], "tied": numbers}
+    state |= {"permuted": torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1), "again": numbers}
+    state |= {
+        "scalar": torch.tensor(3.5),
+        "none of it": torch.empty(0, 3),
+        "parameter": nn.Parameter(numbers),
+    }
+    return state | {"é/ ": torch.ones(2), "one": torch.arange(6.0).view(1, 6).expand(1, 6), "epoch": 3}
+
+
+@BOTH_FORMATS
+def test_every_tensor_is_the_one_that_torch_loads(tmp_path: Path, is_zip: bool) -> None:
+    path = save(of_many_kinds(), tmp_path / "a.pt", is_zip=is_zip)
+    expected = torch.load(path, weights_only=True)
+    numbers = numbers_in(path)
+    assert [*numbers] == [name for name in expected if name not in ("epoch", "none")]
+    for name, tensor in numbers.items():
+        assert tensor.dtype == expected[name].dtype
+        torch.testing.assert_close(tensor, expected[name].detach(), rtol=0, atol=0)
+    file = WeightFile(path)
+    for name, about in pickled_tensors(path).items():
+        if about.shape and about.shape[0] > 2:
+            torch.testing.assert_close(in_file(file, about).rows(1, 3), expected[name].detach()[1:3])
+        mapped = in_file(file, about).mapped() if 0 not in about.shape else None
+        if mapped is not None:
+            torch.testing.assert_close(mapped, expected[name].detach(), rtol=0, atol=0)
+
+
+@BOTH_FORMATS
+def test_a_module_s_state_dict_is_read_with_its_versions(tmp_path: Path, is_zip: bool) -> None:
+    module = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
+    state = module.state_dict()
+    assert isinstance(state, OrderedDict) and vars(state)["_metadata"]
+    numbers = numbers_in(save(state, tmp_path / "a.pt", is_zip=is_zip))
+    assert numbers.keys() == state.keys()
+    assert all(torch.equal(numbers[name], tensor) for name, tensor in state.items())
+
+
+class Runs:
+    """An object whose pickle makes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@BOTH_FORMATS
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda code: code,
+        lambda code: {"weight": torch.ones(2), "more": code},
+        lambda code: {"weight": torch.ones(2), code: torch.ones(2)},
+        lambda code: OrderedDict(weight=torch.ones(2), more=[{"deep": (code,)}]),
+    ],
+)
+def test_code_is_refused_and_does_not_run(
+    tmp_path: Path, hide: Callable[[object], object], is_zip: bool, attn: Attn
+) -> None:
+    made = tmp_path / "made"
+    folder = save_model(tmp_path / "a", "BERT")
+    (folder / "model.safetensors").unlink()
+    path = save(hide(Runs(made)), folder / "pytorch_model.bin", is_zip=is_zip)
+    result = attn(["heads", "--model", str(folder), TEXT])
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"--model: {path}: holds posix.mkdir, which is no tensor and may be code\n"
+    assert not made.exists()
+    with pytest.raises(FileExistsError):  # the file does hold code
+        made.mkdir()
+        torch.load(path, weights_only=False)
+
+
+def compressed(path: Path) -> None:
+    whole = path.with_suffix(".whole")
+    path.rename(whole)
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for part in old.infolist():
+            new.writestr(part.filename, old.read(part))
+    whole.unlink()
+
+
+def scripted(path: Path) -> None:
+    torch.jit.save(torch.jit.trace(nn.Linear(2, 3), torch.ones(1, 2)), path)
+
+
+UNREAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nested": (
+        lambda path: save({"epoch": 1, "state_dict": {"a": torch.ones(2)}}, path),
+        "has its weights under 'state_dict': torch.save(torch.load(FILE, weights_only=True)['state_dict'], ",
+    ),
+    "one tensor": (lambda path: save(torch.ones(2), path), "holds one tensor, not a dict of tensors: "),
+    "a list": (lambda path: save([torch.ones(2)], path), "holds a list, not a dict of tensors"),
+    "no tensor": (lambda path: save({"a": 1}, path), "holds no tensor: torch.save(model.state_dict()"),
+    "a module": (lambda path: save(nn.Linear(2, 3), path), "holds torch.nn.modules.linear.Linear"),
+    "complex": (lambda path: save({"a": torch.ones(2) + 1j}, path), "numbers of type ComplexFloatStorage"),
+    "sparse": (lambda path: save({"a": torch.eye(3).to_sparse()}, path), "holds torch.serialization."),
+    "expanded": (
+        lambda path: save({"mask": torch.ones(1).expand(10**6)}, path),
+        "has mask, which repeats fewer numbers (expand): save it .contiguous()",
+    ),
+    "a plain pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "or is damaged"),
+    "a number of names": (lambda path: save({1: torch.ones(2)}, path), "names a tensor 1, which is no text"),
+    "empty": (lambda path: path.write_bytes(b""), "or is damaged"),
+    "text": (lambda path: path.write_text("weights"), "or is damaged"),
+    "compressed": (lambda path: (save({"a": torch.ones(2)}, path), compressed(path)), "has compressed parts"),
+    "TorchScript": (scripted, "is a TorchScript archive, which holds code"),
+    "NumPy": (lambda path: path.write_bytes(npz()), "or is damaged"),
+}  # fmt: skip
+
+
+def npz() -> bytes:
+    import numpy as np
+
+    stream = io.BytesIO()
+    np.savez(stream, a=np.ones(3))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_what_is_no_state_dict_is_one_line(tmp_path: Path, name: str) -> None:
+    write, said = UNREAD[name]
+    path = tmp_path / "pytorch_model.bin"
+    write(path)
+    with pytest.raises(UserError) as caught:
+        pickled_tensors(path)
+    (line,) = caught.value.lines
+    assert line.startswith(f"model: {path}: ") and said in line
+
+
+@BOTH_FORMATS
+def test_damaged_files_are_one_line_or_what_torch_reads(tmp_path: Path, is_zip: bool) -> None:
+    content = save(of_many_kinds(), tmp_path / "a.pt", is_zip=is_zip).read_bytes()
+    drawn, refused = random.Random(7), 0
+    path = tmp_path / "b.pt"
+    for number in range(600):
+        damaged = bytearray(content)
+        if number % 3:
+            for _ in range(drawn.randrange(1, 4)):
+                damaged[drawn.randrange(len(damaged))] = drawn.randrange(256)
+        else:
+            del damaged[drawn.randrange(len(damaged)) :]
+        path.unlink(missing_ok=True)
+        path.write_bytes(damaged)
+        try:
+            for about in pickled_tensors(path).values():
+                assert about.begin <= len(damaged)
+            numbers_in(path)
+        except UserError as error:
+            assert len(error.lines) == 1
+            refused += 1
+    assert refused > 200
+
+
+KINDS = ("BERT", "GPT-2", "Llama", "ALBERT")
+
+
+def tiny(folder: Path, kind: str) -> Path:
+    if kind != "ALBERT":
+        return save_writer(folder, kind) if kind in ("GPT-2", "Llama") else save_model(folder, kind)
+    from transformers import AlbertConfig, AlbertModel
+
+    save_model(folder, "BERT")
+    sizes = {"vocab_size": 61, "embedding_size": 12, "hidden_size": 20, "intermediate_size": 28}
+    torch.manual_seed(5)
+    config = AlbertConfig(**sizes, num_hidden_layers=3, num_attention_heads=5)
+    AlbertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every matrix stays in its file, and is read a few rows at a time."""
+    monkeypatch.setattr(stored, "SMALL_NUMBERS", 200)
+    monkeypatch.setattr(number_sources, "CHUNK_NUMBERS", 100)
+    monkeypatch.setattr(loading, "READ_FIRST_BYTES", 0)
+
+
+@BOTH_FORMATS
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("small")
+def test_the_report_is_that_of_safetensors(tmp_path: Path, kind: str, is_zip: bool, attn: Attn) -> None:
+    folder = tiny(tmp_path / "model", kind)
+    asked = ["heads", "--model", str(folder), TEXT, "--format", "json", "--load"]
+    expected = {load: attn([*asked, load]) for load in ("memory", "disk")}
+    count = num_parameters(folder)
+    pickled(folder, is_zip=is_zip)
+    assert num_parameters(folder) == count and [path.name for path in weight_files(folder)] == [
+        "pytorch_model.bin"
+    ]
+    for load, result in expected.items():
+        again = attn([*asked, load])
+        assert again.code == result.code == 0 and again.out == result.out
+        note = "model: pytorch_model.bin is pickled (nothing in it runs); safetensors are safer, as "
+        assert again.err.startswith(note) and "save_pretrained(FOLDER) writes" in again.err
+    model = load_pretrained(str(folder), allow_download=False, device="cpu", load="disk").whole
+    assert any(isinstance(weight, Stored) for weight in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.usefixtures("small")
+def test_half_precision_and_tied_weights(tmp_path: Path, dtype: torch.dtype, attn: Attn) -> None:
+    folder = save_writer(tmp_path / "model", "GPT-2")
+    state = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    asked = ["why", "--model", str(folder), TEXT, "--format", "json", "--load"]
+    expected = {load: attn([*asked, load]).out for load in ("memory", "disk")}
+    count = num_parameters(folder)
+    (folder / "model.safetensors").unlink()
+    tied = {
+        **state,
+        "lm_head.weight": state["transformer.wte.weight"],
+        "transformer.unknown": torch.ones(3),
+    }
+    save(tied, folder / "pytorch_model.bin")
+    assert num_parameters(folder) == count + 3
+    for load, out in expected.items():
+        assert attn([*asked, load]).out == out
+
+
+def test_shards_and_other_names(tmp_path: Path, attn: Attn) -> None:
+    folder = save_model(tmp_path / "model", "BERT")
+    asked = ["heads", "--model", str(folder), TEXT, "--format", "json"]
+    expected = attn(asked).out
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = [*state]
+    parts = {f"part-{i}.bin": {name: state[name] for name in names[i::3]} for i in range(3)}
+    for file, part in parts.items():
+        save(part, folder / file)
+    (folder / "training_args.bin").write_bytes(b"what a trainer writes")
+    with pytest.raises(
+        UserError, match=r"several files that may be its weights \(part-0.bin, part-1.bin, part-2.bin\)"
+    ):
+        check_model_folder(folder)
+    weight_map = {name: file for file, part in parts.items() for name in part}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert attn(asked).out == expected
+    (folder / "part-1.bin").unlink()
+    with pytest.raises(UserError, match=r"pytorch_model.bin.index.json: names part-1.bin, which is no file"):
+        check_model_folder(folder)
+    (folder / "pytorch_model.bin.index.json").unlink()
+    for file in ("part-0.bin", "part-2.bin"):
+        (folder / file).unlink()
+    for name in ("weights.pt", "model.pth"):
+        path = save(state, folder / name)
+        assert attn(asked).out == expected
+        path.unlink()
+    os.mkfifo(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"pytorch_model.bin: is a pipe, not a file"):
+        check_model_folder(folder)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_adapter_counts_beside_pickled_weights(tmp_path: Path, attn: Attn) -> None:
+    peft = pytest.importorskip("peft")
+    folder = save_model(tmp_path / "model", "Llama")
+    asked = ["heads", "--model", str(folder), TEXT, "--format", "json"]
+    without = attn(asked).out
+    settings = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False, r=2)
+    peft.get_peft_model(AutoModel.from_pretrained(folder), settings).save_pretrained(folder)
+    expected = attn(asked).out
+    assert expected != without
+    pickled(folder)
+    assert attn(asked).out == expected
+
+
+def test_a_batch_shares_pickled_weights(tmp_path: Path, attn: Attn) -> None:
+    folder = save_model(tmp_path / "model", "BERT")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the cat sat\nit was tired\nthe street\n")
+    asked = ["heads", "--texts", str(texts), "--workers", "2", "--model"]
+    assert attn([*asked, str(folder), "-o", str(tmp_path / "a.db")]).code == 0
+    other = pickled(Path(shutil.copytree(folder, tmp_path / "other")))
+    assert attn([*asked, str(other), "-o", str(tmp_path / "b.db")]).code == 0
+    rows = [
+        json.loads(attn(["heads", "--store", str(tmp_path / name), "--format", "json"]).out)["statistics"]
+        for name in ("a.db", "b.db")
+    ]
+    assert rows[0] == rows[1]
+    again = attn([*asked, str(other), "-o", str(tmp_path / "b.db")])
+    assert "0 done now" in again.err or "nothing" in again.err
+    state = torch.load(other / "pytorch_model.bin", weights_only=True)
+    save({name: tensor * 2 for name, tensor in state.items()}, other / "pytorch_model.bin")
+    assert "3 done now" in attn([*asked, str(other), "-o", str(tmp_path / "b.db")]).err
+
+
+def rxnmapper_itself() -> Path:
+    (weights,) = package_folder("rxnmapper").rglob("pytorch_model.bin")
+    return weights.parent
+
+
+def ids_of(reaction: str) -> dict[str, list[Any]]:
+    """As the package's own tokenizer has it."""
+    names = (rxnmapper_itself() / "vocab.txt").read_text().splitlines()
+    tokens = tokens_of(reaction)
+    return {"ids": [names.index(token) for token in tokens], "tokens": tokens}
+
+
+@pytest.mark.parametrize("reaction", [COUPLING, CLEAVAGE])
+def test_rxnmapper_is_read_as_its_package_has_it(attn: Attn, tmp_path: Path, reaction: str) -> None:
+    """Neither its weights nor its tokenizer are converted: the README's confidences come of its own files."""
+    file = tmp_path / "reaction.json"
+    file.write_text(json.dumps(ids_of(reaction)))
+    asked = ["heads", "--file", str(file), "--maps", "self", "--format", "json", "--model"]
+    report = json.loads(attn([*asked, "rxnmapper"]).out)
+    assert report["tokens"] == tokens_of(reaction)
+    tensor = report["tensors"]["weights"]
+    layer, head = PUBLISHED
+    _, confidence = map_atoms(torch.tensor(tensor["values"])[layer, head], report["tokens"])
+    assert abs(confidence - CONFIDENCES[reaction]) < 1e-6
+    of_text = ["heads", "--model", str(rxnmapper()), reaction, "--maps", "self", "--format", "json"]
+    converted = json.loads(attn(of_text).out)
+    assert converted["tensors"]["weights"]["values"] == tensor["values"]
+    text = attn(["heads", "--model", "rxnmapper", reaction])
+    assert text.code == 2 and "rxnmapper has no tokenizer" in text.err and '{"ids": [12, 7, 13]}' in text.err
