@@ -203,14 +203,15 @@ def survey(
             looks=reading.seen is not None,
             queries=tuple(token_names(queries)),
             keys=tuple(token_names(keys)),
+            linear=not (skip_sink or weighted or rollout or reading.seen or reading.text.words),
         )
         check_reading(reading, pretrained, options, ("queries", "keys"))
         run = surveyed(pretrained, [reading], options, ablate=head_names(ablate))
-        (of_text,) = run.texts
+        found = run.survey_of(0)
     looks = run.looks[0] if run.looks else None
     look_rollout = None if looks is None else looks.rolled()
     return replace(
-        of_text.survey(),
+        found,
         tokens_of_text=len(reading.text.ids),
         rollout=run.rollout[0].numpy(force=True) if rollout else None,
         looks=None if looks is None else looks.by_layer(),
@@ -273,7 +274,11 @@ def survey_texts(
 
     _check_weighted(weighted, head_names(ablate), words=words)
     options = HeadOptions(
-        skip_sink=skip_sink, words=words, weighted=weighted, rest=not (skip_sink or weighted)
+        skip_sink=skip_sink,
+        words=words,
+        weighted=weighted,
+        rest=not (skip_sink or weighted),
+        linear=not (skip_sink or words or weighted),
     )
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
         totals, notes = head_totals(pretrained, many, options, ablate=head_names(ablate))

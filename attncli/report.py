@@ -182,6 +182,10 @@ class PictureMaps:
         return {"names": self.names, "about": self.about, "num_pictures": self.num_pictures, "rows": rows}
 
 
+WORDS = ("missing", "about", "how_to_read")
+"""The sentences of a report that have a place of their own, the first that are read first."""
+
+
 @dataclass(frozen=True)
 class Report:
     """What one experiment found. `steps` are there where asked to explain.
@@ -193,8 +197,9 @@ class Report:
     prompt. `is_unfinished` tells that Ctrl-C ended it: it holds what there was until then.
     `pictures` are those that a model read, and where its tokens lie on them; `picture_maps` are maps over
     several that were read one by one.
-    `about` says in a sentence what was measured of what, `how_to_read` what the numbers mean; `written` is
-    the text that a model wrote. `notes` are whatever else one has to know.
+    `missing` says which layers of a model are not in it, None where that is not known. `about` says in a
+    sentence what was measured of what, `how_to_read` what the numbers mean; `written` is the text that a
+    model wrote. `notes` are whatever else one has to know.
     `id` is that of its sentence in a batch, which is no part of what was found: the JSON form is without it.
     """
 
@@ -212,6 +217,7 @@ class Report:
     is_unfinished: bool = False
     pictures: tuple[Picture, ...] = ()
     picture_maps: PictureMaps | None = None
+    missing: str | None = None
     about: str = ""
     how_to_read: str = ""
     written: str | None = None
@@ -257,7 +263,7 @@ class Report:
     def sentences(self) -> tuple[str, ...]:
         """All that the report says in words, in order; what was written on one line."""
         written = [] if self.written is None else [f"{WRITTEN}{' '.join(self.written.split())}"]
-        return (*filter(None, (self.about, self.how_to_read)), *written, *self.notes)
+        return (*filter(None, (self.missing, self.about, self.how_to_read)), *written, *self.notes)
 
     def fields(self) -> dict[str, Any]:
         """The report as its JSON form names it, with arrays still in it."""
@@ -266,7 +272,7 @@ class Report:
         more = {name: getattr(self, name) for name in ("first_query", "is_unfinished") if getattr(self, name)}
         pictures = {"pictures": [picture.fields() for picture in self.pictures]} if self.pictures else {}
         maps = {} if self.picture_maps is None else {"picture_maps": self.picture_maps.fields()}
-        said = {name: getattr(self, name) for name in ("about", "how_to_read") if getattr(self, name)}
+        said = {name: getattr(self, name) for name in WORDS if getattr(self, name)}
         said |= {} if self.written is None else {"written": self.written}
         kind = self.kind
         return {

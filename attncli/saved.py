@@ -418,6 +418,7 @@ class SavedReport:
     environment: Mapping[str, str]
     steps: tuple[Step, ...] = ()
     first_query: WholeNumber = 0
+    missing: str | None = None
     about: str = ""
     how_to_read: str = ""
     written: str | None = None
@@ -456,6 +457,7 @@ class SavedReport:
             is_unfinished=self.is_unfinished,
             pictures=self.pictures,
             picture_maps=self.picture_maps,
+            missing=self.missing,
             about=said.about,
             how_to_read=said.how_to_read,
             written=said.written,

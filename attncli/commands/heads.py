@@ -35,6 +35,7 @@ from attncli.plain_text import counted
 from attncli.records.columns import Records
 from attncli.records.surveys import NAMING, HeadSurvey, PatchNorm, PatchNorms, SurveyedHead, TokenNamed
 from attncli.report import (
+    Mask,
     NamedTensor,
     Picture,
     PictureMaps,
@@ -53,6 +54,11 @@ from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
+
+NOT_DRAWN = (
+    "Maps are of attention alone: those of heads without a softmax are kept up to 128 tokens, where no layer "
+    "has both kinds of heads."
+)
 
 
 def options_of(spec: HeadsSpec) -> HeadOptions:
@@ -96,6 +102,7 @@ def report_each(
     first, options = specs[0], options_of(specs[0])
     if whole_tokens is not None:
         options = replace(options, whole_tokens=whole_tokens)
+    options = replace(options, linear=first.shows_linear_heads())
     pretrained = reader_of(pretrained, readings[0])
     run = surveyed(pretrained, readings, options, ablate=first.ablate, progress=progress)
     return [
@@ -164,9 +171,11 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         if spec.head is not None:
             return report_examples(spec, many, pretrained)
-        totals, way_notes = head_totals(pretrained, many, options_of(spec), ablate=spec.ablate)
-    notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
-    return report_of_totals(spec, totals, pretrained.name, notes)
+        options = replace(options_of(spec), linear=spec.shows_linear_heads())
+        totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)
+    of_way = [note for note in way_notes if note != totals.unshown]
+    notes = [*many.notes(), *of_way, *ablated_notes(spec.ablate)]
+    return replace(report_of_totals(spec, totals, pretrained.name, notes), missing=totals.unshown)
 
 
 def _report_pictures(
@@ -255,7 +264,7 @@ def report_of_text(
     """The report of one of the texts that were surveyed together."""
     reading, of_text = whole.in_words(), run.texts[text]
     named_tokens = _named_tokens(spec, reading, pretrained)
-    survey = replace(of_text.survey(), named_tokens=named_tokens)
+    survey = replace(run.survey_of(text), named_tokens=named_tokens)
     numbers = {name: survey.heads.numbers(name) for name in NAMING if name in survey.heads.cells}
     survey, none = of_pattern(spec, survey, numbers, {stack.name: stack for stack in of_text.stacks})
     survey, tensors = ranked(spec, survey)
@@ -274,10 +283,17 @@ def report_of_text(
         names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
         spec = spec.model_copy(update={"from": names})
         survey = _with_norms(survey, run, reading, text)
-    pictures = pictures_of(reading)
+    pictures, not_drawn = pictures_of(reading), list[str]()
     if run.maps:
         maps = run.maps[text]
         tensors |= _map_tensors(maps)
+        if run.linear is not None:
+            signed = run.signed_maps(text)
+            if signed is None:
+                not_drawn = [NOT_DRAWN]
+            else:
+                axes = ("layer", "head", "query", "key")
+                tensors |= {"linear_weights": NamedTensor(axes, signed, Mask(causal=True))}
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
         if pictures and reading.context is not None and spec.maps != "cross":
             of_encoder = tuple(replace(picture, axis="tokens") for picture in pictures)
@@ -289,16 +305,18 @@ def report_of_text(
     notes = [
         *notes_of(spec),
         *none,
-        *run.way.notes(),
+        *replace(run.way, unshown="").notes(),
+        *not_drawn,
         *whole.left_out_notes(),
         *ablated_notes(spec.ablate),
     ]
     read = Texts(tokens, context, token_spelling=spelling)
     about = about_heads(pretrained.name, len(of_text.heads), count)
     unseen = _unseen(spec, named_tokens, of_text.heads)
-    return build_report(
+    report = build_report(
         spec, read, tensors, survey, notes, about=about, how_to_read=unseen, pictures=pictures
     )
+    return replace(report, missing=run.way.unshown)
 
 
 def pictures_of(reading: Reading) -> tuple[Picture, ...]:

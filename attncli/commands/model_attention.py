@@ -104,12 +104,15 @@ class ChosenLayer:
             where = f" in its {self.stack}" if self.stack else ""
             raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
         numbers = sorted(self.num_heads)
+        mixer = None if self.number is None else self.pretrained.mixer_of(self.number)
+        of_layer = "" if mixer is None else f"; layer {self.number} is {mixer}, without a softmax"
         if self.head is not None:
-            raise UserError(f"head: {head_range(self.num_heads)} in {name} (got {self.number}:{self.head})")
+            got = f"(got {self.number}:{self.head}){of_layer}"
+            raise UserError(f"head: {head_range(self.num_heads)} in {name} {got}")
         layers = f"{len(numbers)} layer{'s' * (len(numbers) > 1)} of {self.kind}-attention"
         is_whole = numbers == list(range(len(numbers)))
         known = f"below {len(numbers)}" if is_whole else f"one of {', '.join(map(str, numbers))}"
-        raise UserError(f"layer: must be {known} (got {self.number}): {name} has {layers}")
+        raise UserError(f"layer: must be {known} (got {self.number}): {name} has {layers}{of_layer}")
 
 
 def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:

@@ -1,11 +1,13 @@
 """What is measured of a model's heads while it runs, a layer at a time, and what was found about each."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -43,7 +45,12 @@ from attncli.measure.patterns import (
     without_first_key,
 )
 from attncli.measure.removal import AblatedHeads
-from attncli.models.architectures import matrix_and_bias, output_projection, projection_of_heads
+from attncli.models.architectures import (
+    matrix_and_bias,
+    output_projection,
+    projection_of_heads,
+    unshown_layers,
+)
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (
@@ -60,10 +67,14 @@ from attncli.records.columns import Records
 from attncli.records.surveys import (
     MIN_ROWS,
     NAMING,
+    HeadSurvey,
     LookedAtKey,
     RestOfHead,
 )
 from attncli.records.values import Mask
+
+if TYPE_CHECKING:  # few models have such layers
+    from attncli.measure.linear_heads import LinearHeads
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
@@ -80,7 +91,8 @@ class HeadOptions:
     are kept beyond `whole_tokens` tokens. The weight from the tokens `queries` to the tokens `keys`, named by
     text or position, is measured where there are keys. With `first_keys` the key with the most weight of
     every query is kept: see `looked_at`. With `looks` what each head looks at from the `queries` is kept,
-    else from [CLS], else from all: see `HeadLooks`.
+    else from [CLS], else from all: see `HeadLooks`. `linear` also measures the heads of layers without a
+    softmax, whose weights are those of tokens, whole.
     """
 
     skip_sink: int = 0
@@ -95,6 +107,7 @@ class HeadOptions:
     keys: tuple[str, ...] = ()
     first_keys: bool = False
     looks: bool = False
+    linear: bool = False
 
 
 NOTHING_MORE = HeadOptions()
@@ -496,6 +509,8 @@ class Surveyed:
 
     survey: Survey
     way: Way
+    linear: "LinearHeads | None" = None
+    """The heads of layers without a softmax, where that was asked for and the model has such layers."""
 
     @cached_property
     def texts(self) -> list[SurveyedText]:
@@ -511,6 +526,21 @@ class Surveyed:
             totals.rest = HeadTotals() if totals.rest is None else totals.rest
             totals.rest.num_texts += survey.num_texts
             _add_layers(totals.rest, survey.rest, survey.num_texts)
+
+    def survey_of(self, text: int) -> HeadSurvey:
+        """What was found about the heads of one of the texts, in tokens."""
+        found = self.texts[text].survey()
+        return found if self.linear is None else replace(found, linear=self.linear.of_text(text))
+
+    def signed_maps(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
+        """The matrices of heads of layers without a softmax; None where they were not kept.
+
+        Nor where a layer has attention, too: views find the statistics of a map by its layer and head.
+        """
+        attending = {layer.place.layer for layer in self.survey.found.layers}
+        if self.linear is None or attending & self.linear.maps.keys():
+            return None
+        return self.linear.maps_of(text)
 
     @property
     def rollout(self) -> list[Float[Tensor, "query key"]]:
@@ -537,6 +567,19 @@ class Surveyed:
         return self.survey.maps
 
 
+def _linear_heads(
+    options: HeadOptions, pretrained: Pretrained, readings: Sequence[Reading]
+) -> "LinearHeads | None":
+    """What takes the layers without a softmax, where they are asked for and there are some."""
+    if not options.linear or not pretrained.unshown_layers:
+        return None
+    from attncli.measure.linear_heads import LinearHeads
+
+    num_tokens = len(readings[0].text.ids)
+    keeps_maps = options.maps == "self" and num_tokens <= options.whole_tokens
+    return LinearHeads(pretrained, num_tokens, keeps_maps=keeps_maps)
+
+
 def surveyed(
     pretrained: Pretrained,
     readings: Sequence[Reading],
@@ -554,11 +597,16 @@ def surveyed(
     with ExitStack() as hooks:
         survey = Survey(options, readings, pretrained, progress, hooks)
         ablated = AblatedHeads(ablate, pretrained, survey.take, hooks) if ablate else None
-        way = capture(pretrained.model, pretrained.inputs(readings), (ablated or survey).take)
+        linear = _linear_heads(options, pretrained, readings)
+        meanwhile = nullcontext if linear is None else linear.heard
+        inputs = pretrained.inputs(readings)
+        way = capture(pretrained.model, inputs, (ablated or survey).take, meanwhile)
+    if linear is not None:
+        way = replace(way, unshown=unshown_layers(pretrained.model, linear.modules))
     if ablated is not None:
         ablated.check_all_found()
     compare_distances(survey, ablate)
-    return Surveyed(survey, way)
+    return Surveyed(survey, way, linear)
 
 
 def head_totals(
@@ -575,7 +623,7 @@ def head_totals(
     many pictures; of the others that is not computed. UserError for what the model cannot do, and
     where no text could be read; MemoryError.
     """
-    totals = HeadTotals()
+    totals, linear = HeadTotals(), None
     notes: dict[str, None] = {}
     for batches in together(pretrained.model, many.batches()):
         runs = []
@@ -587,8 +635,12 @@ def head_totals(
         for batch, run in zip(batches, in_step(pretrained.model, runs), strict=True):
             notes |= dict.fromkeys(run.way.notes())
             run.add_to(totals)
+            totals.unshown = run.way.unshown
+            if run.linear is not None:
+                linear = run.linear.added_to(linear)
             for (text, reading), of_text in zip(batch, run.looks, strict=False):
                 assert looks is not None, "nothing else asks for them"
                 looks.take(text, reading, of_text)
     totals.num_tokens = many.num_tokens
+    totals.linear = None if linear is None else linear.table()
     return totals, list(notes)

@@ -30,6 +30,7 @@ from attncli.records.surveys import (
     NOT_FIRST,
     HeadsOfPattern,
     HeadSurvey,
+    LinearHead,
     RestOfHead,
     RowsOfStack,
     Stack,
@@ -511,6 +512,10 @@ class HeadTotals:
     stacks: dict[str, Stack] = field(default_factory=dict)
     rest: "HeadTotals | None" = None
     """The same without the first keys, where that is known."""
+    linear: Records[LinearHead] | None = None
+    """The heads of layers without a softmax, where they were measured: means over the texts."""
+    unshown: str = ""
+    """Which layers are not among these."""
 
     def add_rows(self, stack: str, num_rows: Mapping[str, int], *, starts_special: bool = True) -> None:
         """Rows of a stack by statistic, and whether its texts begin with a special token."""
@@ -569,7 +574,7 @@ class HeadTotals:
             intervals=self._intervals(summed),
             texts=TextCount.single(num_texts=self.num_texts, num_tokens=self.num_tokens),
         )
-        return survey, lower
+        return (survey if self.linear is None else replace(survey, linear=self.linear)), lower
 
     def _intervals(self, summed: SummedHeads) -> Records[StatisticInterval]:
         """One row per head and statistic."""

@@ -5,7 +5,7 @@ to transformers' AttentionInterface and calls its parts as another does.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from inspect import signature
 from typing import Any, Literal, NamedTuple
@@ -250,3 +250,88 @@ def has_attention(model: PreTrainedModel) -> bool:
         return True
     classes = {type(module).__name__ for module in model.modules()}
     return any(ATTENTION_CLASS.search(name) and not RECURRENT.match(name) for name in classes)
+
+
+MIXERS = {
+    r"(Mamba2?|Bamba|FalconH1)(Mixer|Layer)$": "Mamba",
+    r"GatedDeltaNet$": "gated delta net",
+    r"(Delta|TextLinear)Attention$": "Kimi delta attention",
+    r"LightningAttention$": "lightning attention",
+    r"ShortConv(olution)?$|SeparableConv1D$": "short convolution",
+    r"RecurrentBlock$": "gated recurrence",
+}
+"""What mixes tokens without a softmax, by the name of its class."""
+MixedLayers = Mapping[tuple[str, bool], Sequence[int]]
+"""Layers by what mixes their tokens without a softmax, and whether they have attention beside it."""
+
+
+@cache
+def mixer_named(kind: str) -> str | None:
+    """What a module of this class mixes tokens by without a softmax; None for any other."""
+    return next((name for pattern, name in MIXERS.items() if re.search(pattern, kind)), None)
+
+
+def layers_without_softmax(
+    model: nn.Module, shown: Collection[str] = ()
+) -> tuple[MixedLayers, Sequence[int]]:
+    """The layers whose tokens are mixed without a softmax, and those beside them whose tokens are not mixed.
+
+    By the classes of the modules in each block, so that no weight is read; both empty in a model whose
+    layers are attention. Mixers that are `shown`, by the names of their modules, are left out.
+    """
+    if not any(mixer_named(kind.__name__) for kind in {*map(type, model.modules())}):
+        return {}, []
+    mixers: dict[str, dict[str, None]] = {}  # of each block
+    attending: set[str] = set()
+    mixing = ""
+    for name, module in model.named_modules(remove_duplicate=False):
+        kind, block = type(module).__name__, BLOCK.match(name)
+        if block is None or (mixing and name.startswith(mixing)):
+            continue
+        if mixer := mixer_named(kind):
+            names = mixers.setdefault(block[0], {})
+            if name not in shown:
+                names[mixer] = None
+            mixing = f"{name}."
+        elif ATTENTION_CLASS.search(kind) and "." in name[len(block[0]) :]:
+            attending.add(block[0])
+    mixed: dict[tuple[str, bool], list[int]] = {}
+    for block_name, names in mixers.items():
+        for mixer in names:
+            mixed.setdefault((mixer, block_name in attending), []).append(layer_number(block_name))
+    lists = {list_of_block(block_name) for block_name in mixers}
+    blocks = [
+        name
+        for name, _ in model.named_modules(remove_duplicate=False)
+        if list_of_block(name) in lists and BLOCK.fullmatch(name)
+    ]
+    idle = [layer_number(name) for name in blocks if name not in mixers and name not in attending]
+    return mixed, idle
+
+
+def unshown_layers(model: nn.Module, shown: Collection[str] = ()) -> str:
+    """A sentence that names the layers whose tokens are mixed without a softmax; empty without any.
+
+    Without those whose modules are `shown`.
+    """
+    mixed, idle = layers_without_softmax(model, shown)
+    if not mixed:
+        return f"No tokens are mixed in {named_layers(idle)}." if idle else ""
+    parts = [
+        f"{mixer}{' beside attention' if beside else ''} in {named_layers(layers)}"
+        for (mixer, beside), layers in mixed.items()
+    ]
+    rest = f" No tokens are mixed in {named_layers(idle)}." if idle else ""
+    return f"Not shown, as it has no softmax: {'; '.join(parts)}.{rest}"
+
+
+def named_layers(layers: Sequence[int]) -> str:
+    """`layer 3`, or `layers 0-2, 4-6`."""
+    runs: list[list[int]] = []
+    for layer in sorted({*layers}):
+        if runs and runs[-1][-1] == layer - 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    names = (f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"layer{'s' if len({*layers}) > 1 else ''} {', '.join(names)}"

@@ -7,8 +7,8 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf, isqrt
 from operator import ge
@@ -26,7 +26,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError, raise_if_memory, reason_of
-from attncli.models.architectures import WEIGHTS, WINDOW
+from attncli.models.architectures import WEIGHTS, WINDOW, unshown_layers
 from attncli.models.layers import (
     CannotShow,
     CapturedLayer,
@@ -214,15 +214,18 @@ NOT_COMPARED = "Not compared with the model's own eager attention"
 class Way:
     """How a model's attention is captured: by the interface, or as the weights of its eager attention.
 
-    `not_compared` says where the interface could not be compared with eager attention.
+    `not_compared` says where the interface could not be compared with eager attention, `unshown` which layers
+    mix tokens without a softmax.
     """
 
     kind: Literal["interface", "eager"]
     not_compared: str = ""
+    unshown: str = ""
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers must know of it."""
-        return [note for note in (EAGER_NOTE * (self.kind == "eager"), self.not_compared) if note]
+        """What a reader of the numbers must know of it, first what is missing."""
+        notes = (self.unshown, EAGER_NOTE * (self.kind == "eager"), self.not_compared)
+        return [*filter(None, notes)]
 
 
 OWN = __name__.partition(".")[0]
@@ -312,15 +315,22 @@ def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> I
 
 # Not in inference mode: nothing could be trained on what a hook or the model itself keeps of it.
 @torch.no_grad()
-def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Way:
+def capture(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    consume: Consumer,
+    meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Way:
     """Run the model on texts of one length; each layer's attention goes to `consume`. Returns how it came.
+
+    `meanwhile` is open while the model runs.
 
     Raises UserError where the model gives no weights of its tokens; MemoryError.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)):
         way = way_of(model, inputs)
-        with suppress(StopCapture):
+        with meanwhile(), suppress(StopCapture):
             if way.kind == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
@@ -386,9 +396,10 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
         way = next((ways[tried] for tried in ways if _covers(tried, shapes)), None)
     if way is None:
         with by_itself():
-            way = ways[shapes] = _way_on(model, few, more if needed > TRIAL_TOKENS else None)
-    if way == Way("interface") and most < min(needed, num_tokens):
-        return Way("interface", f"{NOT_COMPARED} beyond the first {most:,} tokens.")
+            way = _way_on(model, few, more if needed > TRIAL_TOKENS else None)
+            way = ways[shapes] = replace(way, unshown=unshown_layers(model))
+    if way == Way("interface", unshown=way.unshown) and most < min(needed, num_tokens):
+        return replace(way, not_compared=f"{NOT_COMPARED} beyond the first {most:,} tokens.")
     return way
 
 
@@ -662,20 +673,6 @@ def in_step(
                 go_on(waiting)
             between()
     return [run.given[0] for run in runs]
-
-
-@contextmanager
-def showing_blocks(model: nn.Module, show: Callable[[int, int], None]) -> Iterator[None]:
-    """While it is open, `show` gets the number of each block before it runs, from 1, and how many there are.
-
-    Only of a model whose weights stay in their files: its blocks take time.
-    """
-    blocks = [block for stack in blocks_of(model) for block in stack]
-    with ExitStack() as hooks:
-        for number, block in enumerate(blocks, start=1):
-            hook = block.register_forward_pre_hook(lambda _b, _inputs, n=number: show(n, len(blocks)))
-            hooks.enter_context(hook)
-        yield
 
 
 def together(model: nn.Module, batches: Iterable[AnyBatch]) -> Iterator[list[AnyBatch]]:

@@ -23,8 +23,10 @@ from attncli.models.architectures import (
     TOWERS,
     Predicts,
     arguments_of,
+    layers_without_softmax,
     predicted_tokens,
     sees_alone,
+    unshown_layers,
 )
 from attncli.models.folder import IDS_INSTEAD, panics_in_one_line, read_config
 from attncli.models.layers import CapturedLayer, PictureInputs
@@ -223,6 +225,19 @@ class Pretrained:
     def predicts(self) -> Predicts | None:
         """Which tokens the model predicts; None without a head."""
         return None if self.with_head is None else predicted_tokens(self.with_head)
+
+    @cached_property
+    def unshown_layers(self) -> str:
+        """A sentence on the layers that have no weights; empty where all have some."""
+        return unshown_layers(self.model)
+
+    def mixer_of(self, layer: int) -> str | None:
+        """What mixes the tokens of a layer without a softmax, where that has no attention; else None."""
+        mixed, _ = layers_without_softmax(self.model)
+        of_layer = (
+            mixer for (mixer, is_beside), layers in mixed.items() if layer in layers and not is_beside
+        )
+        return next(of_layer, None)
 
     @property
     def has_decoder(self) -> bool:

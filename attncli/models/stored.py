@@ -7,7 +7,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -608,6 +608,20 @@ def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleLis
         if in_memory or any(isinstance(weight, Stored) for weight in stack.parameters()):
             stacks[name] = stack
     return [*stacks.values()]
+
+
+@contextmanager
+def showing_blocks(model: nn.Module, show: Callable[[int, int], None]) -> Iterator[None]:
+    """While it is open, `show` gets the number of each block before it runs, from 1, and how many there are.
+
+    Only of a model whose weights stay in their files: its blocks take time.
+    """
+    blocks = [block for stack in blocks_of(model) for block in stack]
+    with ExitStack() as hooks:
+        for number, block in enumerate(blocks, start=1):
+            hook = block.register_forward_pre_hook(lambda _b, _inputs, n=number: show(n, len(blocks)))
+            hooks.enter_context(hook)
+        yield
 
 
 @contextmanager

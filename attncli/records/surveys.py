@@ -70,6 +70,36 @@ class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):
     rest_pattern: str | None = column(is_needed=False)
 
 
+TOKENS = "tokens"
+
+
+class LinearHead(Record):
+    """A head of a layer without a softmax, by what its signed weights w are like.
+
+    Shares are of the sum of |w| of a row, `row_size`, means over the rows: on the first token, the one
+    before, the token itself, on those less than 8 tokens away, on the key with most of it, `one_key`, and of
+    negative weights. `distance` is the mean distance of |w|; `row_sum` is sum w. `half_life`: in how many
+    tokens the decay alone halves the state. `mixer` says what the layer is; a head of Mamba-1 is the mean
+    of its channels. Over texts these are means, without `one_key`.
+    """
+
+    layer: int = column(is_kept=False)
+    head: int = column(is_kept=False)
+    module: str
+    mixer: str
+    first_share: float | None
+    previous_share: float | None
+    current_share: float | None
+    local_share: float | None
+    distance: float | None = column(unit=TOKENS)
+    one_key_share: float | None
+    one_key: int | None = column(is_kept=False)
+    negative_share: float | None
+    row_sum: float | None
+    row_size: float | None
+    half_life: float | None = column(unit=TOKENS)
+
+
 class HeadsOfPattern(Record):
     """A pattern of a stack: how many heads are above its threshold, None where too few rows have it.
 
@@ -181,9 +211,10 @@ class HeadSurvey(Result):
     Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
     means, and `intervals` has one row per head and statistic, with the ends of its 95 % interval (Student's
     t) and the number of texts. `patterns` has one row per pattern with the number of heads that show it,
-    `strongest` the heads that show each most. `rollout` (query, key) is how attention adds up over the
-    layers. Of a picture `looks` (layer, head, key) are the weights of each head from the `queries`, else from
-    [CLS], else the mean over all, and `look_rollout` (key) is their row of the rollout.
+    `strongest` the heads that show each most. `linear` has one row per head of a layer without a softmax.
+    `rollout` (query, key) is how attention adds up over the layers. Of a picture `looks` (layer, head, key)
+    are the weights of each head from the `queries`, else from [CLS], else the mean over all, and
+    `look_rollout` (key) is their row of the rollout.
     """
 
     heads: Records[SurveyedHead] = group(may_be_empty=True)
@@ -197,6 +228,7 @@ class HeadSurvey(Result):
     intervals: Records[StatisticInterval] = group(is_kept=False, may_be_empty=True)
     model: SinkRate | None = group(is_needed=False)
     texts: TextCount | None = group(is_needed=False)
+    linear: Records[LinearHead] = group(is_kept=False, may_be_empty=True)
     norms: PatchNorms | None = group(is_needed=False)
     high_norm_patches: Records[PatchNorm] = group(may_be_empty=True)
     tokens_of_text: int | None = None

@@ -170,14 +170,14 @@ def _run_on_model(
     progress: "Progress | None" = None,
 ) -> Report:
     """The report of one experiment on a model."""
-    from attncli.models.capture import showing_blocks
+    from attncli.models.stored import showing_blocks
 
     page = model_page_of(spec)
     if not spec.reads_many_texts():
         reading = page.read(spec, texts, pretrained, generator)
         with nullcontext() if progress is None else showing_blocks(pretrained.model, progress.of_layers):
             (report,) = page.reports([spec], [reading], pretrained, progress)
-        return report
+        return with_missing(report, pretrained, reading)
     with _threads_for(pretrained) as adapt:
 
         def on_progress(done: float) -> None:
@@ -186,7 +186,18 @@ def _run_on_model(
                 progress(done)
 
         assert page.report_many is not None, f"{spec.experiment} reads one text"
-        return page.report_many(spec, pretrained, on_progress)
+        return with_missing(page.report_many(spec, pretrained, on_progress), pretrained)
+
+
+def with_missing(report: Report, pretrained: "Pretrained", reading: "Reading | None" = None) -> Report:
+    """The report with a line, which is read first, on the layers of its model that are not in it."""
+    if report.missing is not None:
+        return report
+    from attncli.models.pretrained import Reading, reader_of
+
+    reader = reader_of(pretrained, reading) if isinstance(reading, Reading) else pretrained
+    missing = reader.unshown_layers
+    return replace(report, missing=missing, notes=tuple(note for note in report.notes if note != missing))
 
 
 @contextmanager
@@ -401,7 +412,8 @@ class _TextsOnModel:
             table, environment = self.page.values_each(specs, read, loaded)
             if table is not None:
                 return [Values(table.columns, numbers, environment) for numbers in table.values]
-        return self.page.reports(specs, read, loaded, None)
+        reports = self.page.reports(specs, read, loaded, None)
+        return [with_missing(report, loaded, reading) for report, reading in zip(reports, read, strict=True)]
 
     def outcomes(self, batch: Batch, loaded: "Pretrained") -> Sequence[Outcome | Values]:
         """The same, or errors: running each alone shows which of the texts is to blame."""

@@ -292,6 +292,11 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
         """Whether heads that look at the first key are named by the rest of their weight, too."""
         return not (self.skip_sink or self.weighted or self.image)
 
+    def shows_linear_heads(self) -> bool:
+        """Whether heads of layers without a softmax are shown, too: nothing is asked that these lack."""
+        lacking = (self.skip_sink, self.weighted, self.words, self.image, self.pattern, self.sort)
+        return not any((*lacking, self.statistic, self.top, *self.sought().values()))
+
     def reads_many_texts(self) -> bool:
         return (
             super().reads_many_texts()

@@ -98,6 +98,13 @@ class MapGrid:
         """All maps."""
         return prod(self.shape)
 
+    @property
+    def first_number(self) -> int:
+        """The first map with a number in it: hybrid models have layers without attention."""
+        places = map(self.place, range(self.num_places))
+        has_numbers = (np.isfinite(self.maps[place].values).any() for place in places)
+        return next((number for number, has_some in enumerate(has_numbers) if has_some), 0)
+
     def place(self, number: int) -> MapPlace:
         """The place of that number, counted along the rows."""
         return tuple(map(int, np.unravel_index(number, self.shape))) if self.shape else ()
@@ -242,7 +249,7 @@ class Choice:
         smallest_first: bool = False,
     ) -> None:
         self.grids = grids
-        self.grid_number = self.number = 0
+        self.grid_number, self.number = 0, grids[0].first_number
         self.statistic, self.smallest_first = sort, smallest_first
         self.is_ranked = sort is not None
         self.scale = scale

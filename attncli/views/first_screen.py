@@ -363,7 +363,11 @@ class FirstScreen:
         return isinstance(report.result, self.kind) and all(part.suits(report) for part in self.parts)
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        """The parts, which are still to be fitted to the height of the display."""
-        for part in self.parts:
+        """The parts, which are still to be fitted to the height of the display; below the title what a report
+        lacks.
+        """
+        for number, part in enumerate(self.parts):
             if part.shows(report):
                 yield from part.sections(report, display)
+            if number == 0 and report.missing:
+                yield Paragraph(plain_text(report.missing), "line")

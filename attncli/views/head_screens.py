@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse
+from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
@@ -10,7 +11,7 @@ from rich.cells import cell_len
 from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, stack_label
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import R, Records
-from attncli.records.surveys import HeadsOfPattern, HeadSurvey, SurveyedHead
+from attncli.records.surveys import HeadsOfPattern, HeadSurvey, LinearHead, SurveyedHead
 from attncli.report import Report, Row
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
@@ -19,6 +20,7 @@ from attncli.views.first_screen import (
     HeadGrids,
     HeadLabel,
     Notes,
+    NumberCells,
     PlaceCells,
     Ranked,
     ReadLine,
@@ -57,7 +59,12 @@ SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
 
 NO_PATTERN = NO_NUMBER
-LETTERS_TITLE = "Each head's pattern. Where several fit: U, then the largest statistic, F last."
+LINEAR, LINEAR_LETTER = "linear", "L"
+LETTERS_TITLE = (
+    "Each head's pattern. Where several fit: U, then the largest statistic, F last.",
+    "Each head's pattern (L: no softmax). Where several fit: U, the largest, F last.",
+)
+"""Without heads of layers that have no softmax, and with them."""
 
 
 def pattern_letter(pattern: object) -> str:
@@ -275,14 +282,16 @@ def _too_few(row: HeadsOfPattern, report: Report) -> str:
     return f"{count}: {'without a text many do' if is_repeated and is_of_tokens else 'use a longer text'}"
 
 
-def head_letters(heads: Mapping[str, Sequence[Row]], display: Display) -> Elastic:
+def head_letters(heads: Mapping[str, Sequence[Row]], display: Display, linear: Sequence[Row] = ()) -> Elastic:
     """A letter for each head of each stack, one stack below the other, or beside it where lines are few.
 
     Where most heads look at the first token alone, these have the letter of the rest of their weight, dim
-    or in lower case.
+    or in lower case. Heads of `linear` layers have an L, unless layers have both kinds of heads.
     """
     is_carpet = any(map(is_mostly_first, heads.values()))
-    title = REST_TITLE if is_carpet else LETTERS_TITLE
+    of_both = _with_linear(heads, linear)
+    title = (REST_TITLE if is_carpet else LETTERS_TITLE)[of_both is not heads]
+    heads = of_both
 
     def grid(rows: Sequence[Row], display: Display, most_lines: int | None) -> list[ScreenLine]:
         letters = {place_of(row): head_letter(row, is_carpet) for row in rows}
@@ -316,16 +325,27 @@ class HeadLetters(Element):
 
     heads: str
     is_above: Callable[[Report], bool] = lambda _: False
+    has_linear: bool = False
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         stacks = _by_stack(rows_of(report, self.heads))
-        letters = head_letters({plain_text(stack): rows for stack, rows in stacks.items()}, display)
+        plain = {plain_text(stack): rows for stack, rows in stacks.items()}
+        letters = head_letters(plain, display, rows_of(report, "linear") if self.has_linear else ())
         yield _where_there_is_room(letters) if self.is_above(report) else letters
 
 
 def _where_there_is_room(grid: Elastic) -> Elastic:
     """A grid of heads that leaves its lines to what the user asked for."""
     return replace(grid, of=lambda lines: grid.of(lines) if lines >= LEAST_LINES else [], least=0, rank=1)
+
+
+def _with_linear(heads: Mapping[str, Sequence[Row]], linear: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+    """The heads of layers without a softmax among those of the only stack, where no layer has both."""
+    if linear and len(heads) == 1:
+        ((stack, rows),) = heads.items()
+        if not {place_of(row)[0] for row in rows} & {place_of(row)[0] for row in linear}:
+            return {stack: [*rows, *linear]}
+    return heads
 
 
 def place_of(row: Row) -> tuple[int, int]:
@@ -335,13 +355,18 @@ def place_of(row: Row) -> tuple[int, int]:
 
 def head_letter(row: Row, is_carpet: bool) -> str:
     """The letter of a head; a small one, of the rest of its weight, where many look at the first token."""
+    if "mixer" in row:
+        return LINEAR_LETTER
     if not is_carpet or row.get("pattern") != FIRST_TOKEN:
         return pattern_letter(row.get("pattern"))
     rest = row.get("rest_pattern")
     return pattern_letter(FIRST_TOKEN if rest in (None, UNNAMED) else rest).lower()
 
 
-REST_TITLE = "Lower case: F heads, by the rest of their weight (f: that has no pattern)."
+REST_TITLE = (
+    "Lower case: F heads, by the rest of their weight (f: that has no pattern).",
+    "Lower case: F heads, by the rest of their weight (f: no pattern). L: no softmax.",
+)
 
 
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
@@ -423,10 +448,11 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 
 def sizes_of(survey: HeadSurvey) -> list[str]:
     """`6 layers × 12 heads`, of each stack."""
-    return [_size(stack, heads) for stack, heads in _by_stack(survey.heads).items()]
+    sizes = [_size(stack, heads) for stack, heads in _by_stack(survey.heads).items()]
+    return [*sizes, _size(LINEAR, survey.linear)] if survey.linear else sizes
 
 
-def _size(stack: str, of_stack: Records[SurveyedHead]) -> str:
+def _size(stack: str, of_stack: Records[Any]) -> str:
     """How many layers, and heads in each; a stack's name where there are several."""
     layers, num_heads = np.unique(of_stack.column("layer"), return_counts=True)
     least, most = int(num_heads.min()), int(num_heads.max())
@@ -525,9 +551,38 @@ HEADS_OR_PATTERNS: tuple[Element, ...] = (
         shows=_lists_heads,
     ),
     Special(_patterns, "those that do not fit are named in a sentence", shows=_shows_patterns),
-    HeadLetters("heads", is_above=lambda report: "rollout" in report.tensors, shows=_shows_patterns),
+    HeadLetters(
+        "heads",
+        is_above=lambda report: "rollout" in report.tensors,
+        has_linear=True,
+        shows=_shows_patterns,
+    ),
 )
 """The patterns and a letter for each head; the heads themselves where they are sorted, or asked for."""
+LINEAR_COLUMNS = (
+    *("first_share", "previous_share", "current_share", "local_share", "distance", "half_life"),
+    *("negative_share", "row_sum", "row_size", "one_key_share"),
+)
+
+
+def _linear_title(report: Report, heads: Records[LinearHead], total: int) -> str:
+    """What mixes the tokens of these heads, and of what the shares are."""
+    mixers = ", ".join(dict.fromkeys(head.mixer for head in report.result_of(HeadSurvey).linear))
+    return f"{some_of(len(heads), total, 'head')} of {plain_text(mixers)}: shares of |w|, which has a sign"
+
+
+LINEAR_HEADS = Ranked(
+    "linear",
+    tuple(map(NumberCells, LINEAR_COLUMNS)),
+    title=_linear_title,
+    label=HeadLabel(has_stacks=False),
+    usual=lambda report, _: len(report.result_of(HeadSurvey).linear) if _is_whole(report) else MOST_HEADS,
+    least=LEAST_ROWS,
+    rank=1,
+    is_cut=lambda report: not report.spec.get("table"),
+    shows=lambda report: bool(report.result_of(HeadSurvey).linear),
+)
+"""What the signed weights are like of the heads of layers without a softmax."""
 MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))
 """Where heads look in a picture, or in several; the rollout of a text."""
 SURVEY_SCREEN = FirstScreen(
@@ -538,6 +593,7 @@ SURVEY_SCREEN = FirstScreen(
         Sentences(_context),
         Sentences(_explanation, "note"),
         *HEADS_OR_PATTERNS,
+        LINEAR_HEADS,
         *MAPS,
         HeadGrids(has_numbers=True),
         Notes(apart=True),

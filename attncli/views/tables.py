@@ -201,6 +201,8 @@ def _explanation(report: Report, display: Display) -> Iterator[Section]:
 def _parts(report: Report, display: Display) -> Iterator[Section]:
     """Heading, steps, tensors with the statistics of their rows, the other statistics, notes."""
     yield Paragraph(heading(report), "title")
+    if report.missing:
+        yield Paragraph(plain_text(report.missing), "line")
     labels = TableLabels(report, display)
     drawn, maps = pictured(report), report.picture_maps
     others = {name: tensor for name, tensor in report.tensors.items() if name not in drawn}
@@ -222,7 +224,8 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
     for line in ("", *text_columns(sentences(mentioned), display.width or TEXT_WIDTH), *long):
         yield Paragraph(line, "dim")
     for note in report.sentences:
-        yield Paragraph(plain_text(note), "note")
+        if note != report.missing:
+            yield Paragraph(plain_text(note), "note")
 
 
 def _long_tokens(

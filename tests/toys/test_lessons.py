@@ -175,3 +175,14 @@ def test_the_heads_of_the_lessons_are_those_of_the_model_that_ships(sentence: st
     (saved,) = read_reports(str(LESSON_FILES / f"copy-{sentence[:4]}.json")).reports
     assert saved.tokens == computed.tokens
     np.testing.assert_allclose(saved.tensors["weights"].values, computed.tensors["weights"].values, atol=1e-5)
+
+
+def test_the_decayed_matrix_halves_the_other_with_each_token() -> None:
+    """tools/lesson_decay.py wrote it, by the kernel of lightning attention."""
+    (saved,) = read_reports(str(LESSON_FILES / "decay.json")).reports
+    plain = run("self", sentence="the cat sees the dog", causal=True, softmax=False)
+    assert saved.tokens == plain.tokens
+    places = np.arange(len(plain.tokens))
+    decay = 0.5 ** (places[:, None] - places).clip(min=0)
+    expected = np.tril(np.nan_to_num(values(plain, "weights")) * decay)
+    np.testing.assert_allclose(np.nan_to_num(values(saved, "weights")), expected, atol=1e-6)

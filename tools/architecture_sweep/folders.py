@@ -154,3 +154,19 @@ def save_model(model_type: str, folder: Path, auto_class: Any = AutoModel) -> No
     if built:
         _save(built[-1], folder)
     raise NotTestable(one_line(errors[0]))
+
+
+def tiny_model(model_type: str, auto_class: Any = AutoModel) -> PreTrainedModel:
+    """The model of `save_model`, in memory. NotTestable where no sizes make it run."""
+    errors = []
+    for sizes in ATTEMPTS:
+        try:
+            model = _built(model_type, sizes, auto_class)
+            _run(model)
+        except NotTestable:
+            raise
+        except Exception as error:  # whatever transformers says to sizes that are not its own
+            errors.append(error)
+            continue
+        return model
+    raise NotTestable(one_line(errors[0]))

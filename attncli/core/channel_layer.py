@@ -1,0 +1,137 @@
+"""Mamba-1: each channel of a layer has a matrix; a head's is their mean, a few rows at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.core.linear_layer import CHUNK
+
+LEAF = 16
+"""Tokens of a block on the diagonal whose weights are computed one by one."""
+MOST_ENTRIES = 2**22
+"""Entries of the factors of a block of rows, or of keys, at a time."""
+
+
+@dataclass(frozen=True)
+class ChannelLayer:
+    """A state space with a decay for each channel and state (Mamba, Gu & Dao 2023, 2312.00752).
+
+    w_ij of channel d is sum_n C_in exp(A_dn (s_d(j+1) + ... + s_di)) B_jn s_dj, with `step` s, `read` C and
+    `write` B; `skip` is added for j = i. The heads' matrices are the means over their channels (Ali et al.
+    2024, 2403.01590, section 3.2).
+    """
+
+    step: Float[Tensor, "text head token channel"]
+    decay: Float[Tensor, "head channel state"]
+    write: Float[Tensor, "text head token state"]
+    read: Float[Tensor, "text head token state"]
+    skip: Float[Tensor, "head channel"]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Texts, heads, queries, keys."""
+        num_texts, num_heads, num_tokens, _ = self.step.shape
+        return num_texts, num_heads, num_tokens, num_tokens
+
+    @property
+    def log_decay(self) -> Float[Tensor, "text token head"]:
+        """ln of what is left of the state after each token, mean over channels and states."""
+        mean = self.step * self.decay.mean(dim=-1).unsqueeze(1)
+        return mean.mean(dim=-1).transpose(1, 2)
+
+    def row_blocks(self, text: int) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
+        """A head, some queries, and their weights on the tokens up to the last of these queries."""
+        num_heads, num_tokens = self.shape[1], self.shape[2]
+        for head in range(num_heads):
+            of_head = _OfHead(
+                self.step[text, head],
+                self.step[text, head].cumsum(dim=0),
+                self.decay[head],
+                self.write[text, head],
+                self.read[text, head],
+            )
+            for start in range(0, num_tokens, CHUNK):
+                queries = slice(start, min(start + CHUNK, num_tokens))
+                weights = self.step.new_zeros(queries.stop - start, queries.stop)
+                of_head.fill(weights, queries)
+                weights[:, start:].diagonal().add_(self.skip[head].mean())
+                yield slice(head, head + 1), queries, weights.unsqueeze(0)
+
+    def weights(self) -> Float[Tensor, "text head query key"]:
+        """The whole matrix, 0 after each query."""
+        weights = self.step.new_zeros(self.shape)
+        for text in range(self.shape[0]):
+            for heads, queries, block in self.row_blocks(text):
+                weights[text, heads, queries, : block.shape[-1]] = block
+        return weights
+
+
+@dataclass(frozen=True)
+class _OfHead:
+    """One head of one text: its steps, also summed up to each token."""
+
+    step: Float[Tensor, "token channel"]
+    time: Float[Tensor, "token channel"]
+    decay: Float[Tensor, "channel state"]
+    write: Float[Tensor, "token state"]
+    read: Float[Tensor, "token state"]
+
+    def fill(self, weights: Float[Tensor, "query key"], queries: slice) -> None:
+        """The mean over channels of the weights of these queries, into the rows of `weights`."""
+        rows = slice(0, queries.stop - queries.start)
+        for keys in _parts(0, queries.start, self._most()):
+            weights[rows, keys] = self._between(queries, keys)
+        self._fill_triangle(weights, queries, queries.start)
+
+    def _most(self) -> int:
+        return max(1, MOST_ENTRIES // self.decay.numel())
+
+    def _fill_triangle(self, weights: Tensor, part: slice, first: int) -> None:
+        """The weights of queries on each other; between halves they are a product of matrices."""
+        size = part.stop - part.start
+        rows = slice(part.start - first, part.stop - first)
+        if size <= LEAF:
+            weights[rows, part] = self._within(part)
+            return
+        middle = part.start + size // 2
+        before, after = slice(part.start, middle), slice(middle, part.stop)
+        weights[middle - first : part.stop - first, before] = self._between(after, before)
+        self._fill_triangle(weights, before, first)
+        self._fill_triangle(weights, after, first)
+
+    def _between(self, queries: slice, keys: slice) -> Float[Tensor, "query key"]:
+        """Weights on keys that all stand before the queries: exponents from the first query are never > 0."""
+        num_channels = self.decay.shape[0]
+        origin = self.time[queries.start - 1]
+        total = self.step.new_zeros(queries.stop - queries.start, keys.stop - keys.start)
+        count = max(queries.stop - queries.start, keys.stop - keys.start)
+        of_channel = count * self.decay.shape[1]
+        for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // of_channel)):
+            decay, start = self.decay[channels], origin[channels, None]
+            left = (decay * (self.time[queries, channels, None] - start)).exp_()
+            right = (decay * (start - self.time[keys, channels, None])).exp_()
+            left *= self.read[queries].unsqueeze(1)
+            right *= self.write[keys].unsqueeze(1) * self.step[keys, channels, None]
+            total += left.flatten(1) @ right.flatten(1).mT
+        return total / num_channels
+
+    def _within(self, part: slice) -> Float[Tensor, "query key"]:
+        """Weights of a few tokens on each other and themselves."""
+        num_channels, count = self.decay.shape[0], part.stop - part.start
+        total = self.step.new_zeros(count, count)
+        of_channel = count * count * self.decay.shape[1]
+        for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // of_channel)):
+            time = self.time[part, channels]
+            passed = (time.unsqueeze(1) - time).clamp(min=0).unsqueeze(-1)
+            left = (self.decay[channels] * passed).exp_() * self.read[part, None, None]
+            right = self.write[part].unsqueeze(1) * self.step[part, channels, None]
+            total += torch.einsum("ijdn,jdn->ij", left, right)
+        return total.tril() / num_channels
+
+
+def _parts(start: int, stop: int, size: int) -> Iterator[slice]:
+    for begin in range(start, stop, size):
+        yield slice(begin, min(begin + size, stop))

@@ -1,0 +1,149 @@
+"""What rows of signed weights are like, a few rows at a time: shares of |w|, since w sums to anything."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import log
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@runtime_checkable
+class SignedLayer(Protocol):
+    """Heads whose weights are signed and 0 after each query, a few rows at a time: a LinearLayer, say."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Texts, heads, queries, keys."""
+        ...
+
+    @property
+    def log_decay(self) -> Float[Tensor, "text token head"] | None:
+        """ln of what is left of the state after each token; None without a decay."""
+        ...
+
+    def row_blocks(self, text: int) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
+        """Some heads, some queries, and their weights on the tokens up to the last of these queries."""
+        ...
+
+
+NEARBY = 8
+"""Keys less than so many tokens away are local."""
+
+
+@dataclass(frozen=True)
+class SignedStatistics:
+    """Of each head of each text, means over the queries with a weight; NaN without any.
+
+    Shares are of the sum of |w| of a row, `row_size`: on the first token, the token before (of queries that
+    have one), the query itself, keys less than 8 tokens away, and negative weights. `distance` is the mean
+    distance of |w|, in tokens. `one_key` is the key with the largest mean share, `one_key_share`. `row_sum`
+    is sum w. `half_life` is in how many tokens the decay alone halves the state, ln 2 over the mean of
+    -ln(decay); NaN for a layer without one.
+    """
+
+    first_share: Float[Tensor, "text head"]
+    previous_share: Float[Tensor, "text head"]
+    current_share: Float[Tensor, "text head"]
+    local_share: Float[Tensor, "text head"]
+    distance: Float[Tensor, "text head"]
+    one_key_share: Float[Tensor, "text head"]
+    one_key: Int[Tensor, "text head"]
+    negative_share: Float[Tensor, "text head"]
+    row_sum: Float[Tensor, "text head"]
+    row_size: Float[Tensor, "text head"]
+    half_life: Float[Tensor, "text head"]
+
+
+OF_ROWS = (
+    *("first_share", "previous_share", "current_share", "local_share", "distance"),
+    *("negative_share", "row_sum", "row_size"),
+)
+"""Means over queries."""
+
+
+def signed_statistics(layer: SignedLayer, between: Callable[[], object] = lambda: None) -> SignedStatistics:
+    """The statistics of all heads, without their whole matrix; `between` is called after some rows each."""
+    num_texts, num_heads, _, num_keys = layer.shape
+    device = layer.log_decay.device if layer.log_decay is not None else None
+    sums = {name: torch.zeros(num_texts, num_heads, dtype=torch.float64, device=device) for name in OF_ROWS}
+    counts = torch.zeros(num_texts, num_heads, 2, dtype=torch.float64, device=device)
+    received = torch.zeros(num_texts, num_heads, num_keys, dtype=torch.float64, device=device)
+    for text in range(num_texts):
+        for heads, queries, weights in layer.row_blocks(text):
+            rows = _Rows(weights, queries.start)
+            for name in OF_ROWS:
+                sums[name][text, heads] += getattr(rows, name)().double().sum(dim=-1)
+            counts[text, heads] += rows.counts()
+            received[text, heads, : queries.stop] += rows.received().double()
+            between()
+    means = {name: total / counts[..., int(name == "previous_share")] for name, total in sums.items()}
+    share, key = (received / counts[..., :1]).max(dim=-1)
+    return SignedStatistics(
+        **means, one_key_share=share, one_key=key, half_life=_half_life(layer, num_texts, num_heads)
+    )
+
+
+def _half_life(layer: SignedLayer, num_texts: int, num_heads: int) -> Tensor:
+    if layer.log_decay is None:
+        return torch.full((num_texts, num_heads), torch.nan, dtype=torch.float64)
+    return -log(2) / layer.log_decay.double().mean(dim=1)
+
+
+class _Rows:
+    """Some rows of some heads, from the query `first`, on the keys up to the last of these queries."""
+
+    def __init__(self, weights: Float[Tensor, "head query key"], first: int) -> None:
+        self.weights, self.first = weights, first
+        self.sizes = weights.abs()
+        self.totals = self.sizes.sum(dim=-1)
+        self.parts = (1 / self.totals).nan_to_num(posinf=0.0)
+        """What makes shares of sizes; 0 for rows without a weight."""
+
+    def counts(self) -> Float[Tensor, "head 2"]:
+        """The rows with a weight, and those of them with a token before."""
+        seeing = self.totals > 0
+        before = seeing[:, 1:] if self.first == 0 else seeing
+        return torch.stack([seeing.sum(dim=-1), before.sum(dim=-1)], dim=-1).double()
+
+    def received(self) -> Float[Tensor, "head key"]:
+        """The sum over these rows of the shares of each key."""
+        return (self.parts.unsqueeze(1) @ self.sizes).squeeze(1)
+
+    def _behind(self, distance: int) -> Float[Tensor, "head query"]:
+        """The share of the key so many tokens before each query; 0 before the first token."""
+        shares = torch.zeros_like(self.totals)
+        missing = max(0, distance - self.first)
+        of_rows = self.sizes.diagonal(offset=self.first - distance, dim1=-2, dim2=-1)
+        shares[:, missing:] = of_rows[:, : shares.shape[1] - missing]
+        return shares * self.parts
+
+    def first_share(self) -> Float[Tensor, "head query"]:
+        return self.sizes[..., 0] * self.parts
+
+    def previous_share(self) -> Float[Tensor, "head query"]:
+        return self._behind(1)
+
+    def current_share(self) -> Float[Tensor, "head query"]:
+        return self._behind(0)
+
+    def local_share(self) -> Float[Tensor, "head query"]:
+        return torch.stack([self._behind(distance) for distance in range(NEARBY)]).sum(dim=0)
+
+    def distance(self) -> Float[Tensor, "head query"]:
+        """Keys counted from the first of these queries, so that float32 keeps small distances apart."""
+        num_queries, num_keys = self.sizes.shape[1:]
+        places = torch.arange(num_keys, dtype=self.sizes.dtype, device=self.sizes.device) - self.first
+        behind = places[self.first :] if self.first else places[:num_queries]
+        return behind * (self.totals > 0) - (self.sizes @ places) * self.parts
+
+    def negative_share(self) -> Float[Tensor, "head query"]:
+        return (self.totals - self.row_sum()) / 2 * self.parts
+
+    def row_sum(self) -> Float[Tensor, "head query"]:
+        return self.weights.sum(dim=-1)
+
+    def row_size(self) -> Float[Tensor, "head query"]:
+        return self.totals

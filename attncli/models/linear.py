@@ -1,0 +1,301 @@
+"""Layers that mix tokens without a softmax, as a running model computes them: what their kernels are given.
+
+transformers calls these kernels by their names in the module of each architecture. While a model is heard
+they are replaced there by functions that call them and note what they were given; lightning attention calls
+none, so that its heads come from its parameters.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attncli.core.channel_layer import ChannelLayer
+from attncli.core.linear_layer import Inputs, LinearLayer, State, Values
+from attncli.core.process import SharedChange
+from attncli.models.architectures import layer_number, mixer_named
+
+AnyLinearLayer = LinearLayer | ChannelLayer
+
+
+@dataclass(frozen=True)
+class CapturedLinear:
+    """One call of a module that mixes tokens without a softmax: what it mixes them by, and its heads."""
+
+    module: str
+    mixer: str
+    layer: int
+    heads: AnyLinearLayer
+
+
+LinearConsumer = Callable[[CapturedLinear], None]
+Arguments = Mapping[str, Any]
+
+
+def _floats(**tensors: Tensor) -> dict[str, Tensor]:
+    """In the precision of the kernels, which give what they make of the identity in that of their inputs."""
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _delta_rule(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
+    """Gated delta nets (Yang et al. 2024, 2412.06464), and Kimi delta attention (2510.26692), whose decay has
+    channels.
+    """
+    is_normed = given["use_qk_l2norm_in_kernel"]
+    inputs = _floats(query=given["query"], key=given["key"], g=given["g"], beta=given["beta"])
+    dim, decay = inputs["key"].shape[-1], inputs["g"]
+
+    def run(inputs: Inputs, fixed: Inputs, values: Values, state: State | None) -> tuple[Values, State]:
+        if state is None:
+            heads = values.shape[2]
+            state = values.new_zeros(len(values), heads, dim, values.shape[-1])
+        output, after = kernel(
+            inputs["query"],
+            inputs["key"],
+            values,
+            g=inputs["g"],
+            beta=inputs["beta"],
+            initial_state=state,
+            output_final_state=True,
+            use_qk_l2norm_in_kernel=is_normed,
+        )
+        return output, after
+
+    has_channels = decay.ndim == 4
+    return LinearLayer(
+        given["value"].float(),
+        inputs,
+        {},
+        run,
+        dim,
+        decay.mean(dim=-1) if has_channels else decay,
+        work_dim=KIMI_CHUNK * dim if has_channels else 0,
+    )
+
+
+KIMI_CHUNK = 64
+"""Its decay between each two tokens of so many, for each channel, is one tensor."""
+
+
+def _mamba2(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
+    """Mamba-2 (Dao & Gu 2024, 2405.21060); its skip connection D x is on the diagonal."""
+    values = given["hidden_states"].float()
+    num_heads = values.shape[2]
+    inputs = _floats(dt=given["dt"], B=given["B"], C=given["C"])
+    fixed = _floats(A=given["A"])
+    for name in ("D", "dt_bias"):
+        if given[name] is not None:
+            fixed[name] = given[name].float().reshape(num_heads, -1)[:, 0]
+    options = {name: given[name] for name in ("dt_softplus", "dt_limit")}
+    dim = inputs["B"].shape[-1]
+
+    def run(inputs: Inputs, fixed: Inputs, values: Values, state: State | None) -> tuple[Values, State]:
+        output, after = kernel(
+            values,
+            inputs["dt"],
+            fixed["A"],
+            inputs["B"],
+            inputs["C"],
+            chunk_size=min(KIMI_CHUNK, values.shape[1]),
+            D=fixed.get("D"),
+            dt_bias=fixed.get("dt_bias"),
+            initial_states=None if state is None else state.transpose(-1, -2),
+            return_final_states=True,
+            **options,
+        )
+        return output, after.transpose(-1, -2)
+
+    step = inputs["dt"] + fixed["dt_bias"] if "dt_bias" in fixed else inputs["dt"]
+    step = nn.functional.softplus(step) if options["dt_softplus"] else step
+    step = step.clamp(*options["dt_limit"])
+    return LinearLayer(values, inputs, fixed, run, dim, step * fixed["A"], work_dim=2 * dim)
+
+
+def _mamba(given: Arguments) -> ChannelLayer:
+    """Mamba (Gu & Dao 2023, 2312.00752): one head of all channels."""
+    step = given["dt"].float()
+    if given["delta_bias"] is not None:
+        step = step + given["delta_bias"].float().unsqueeze(-1)
+    if given["delta_softplus"]:
+        step = nn.functional.softplus(step)
+    num_channels = step.shape[1]
+    skip = step.new_zeros(num_channels) if given["D"] is None else given["D"].float()
+    return ChannelLayer(
+        step.transpose(1, 2).unsqueeze(1),
+        given["A"].float().unsqueeze(0),
+        given["B"].float().transpose(1, 2).unsqueeze(1),
+        given["C"].float().transpose(1, 2).unsqueeze(1),
+        skip.unsqueeze(0),
+    )
+
+
+def _side_by_side(layers: list[ChannelLayer]) -> ChannelLayer:
+    """Heads that a module computes one after the other (Zamba)."""
+    per_text = (
+        torch.cat([getattr(layer, name) for layer in layers], dim=1) for name in ("step", "write", "read")
+    )
+    step, write, read = per_text
+    decay, skip = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("decay", "skip"))
+    return ChannelLayer(step, decay, write, read, skip)
+
+
+def lightning_kernel(
+    inputs: Inputs, fixed: Inputs, values: Values, state: State | None
+) -> tuple[Values, State]:
+    """o_i = sum_j q_i k_j exp(-s (i - j)) v_j (Qin et al. 2024, 2401.04658; MiniMax, 2501.08313)."""
+    query, key, values = (part.transpose(1, 2) for part in (inputs["query"], inputs["key"], values))
+    places = torch.arange(query.shape[2], device=query.device, dtype=query.dtype)
+    slope = fixed["slope"].view(-1, 1, 1)
+    behind = places.unsqueeze(-1) - places
+    weights = (query @ key.mT) * (-slope * behind.clamp(min=0)).exp().tril()
+    output = weights @ values
+    left = (-slope * (len(places) - 1 - places).unsqueeze(-1)).exp()
+    after = (key * left).mT @ values
+    if state is not None:
+        output = output + (query * (-slope * (places + 1).unsqueeze(-1)).exp()) @ state
+        after = after + (-slope * len(places)).exp() * state
+    return output.transpose(1, 2), after
+
+
+def _lightning(module: Any, hidden_states: Tensor, attention_mask: Tensor | None) -> LinearLayer:
+    """Lightning attention from the parameters of its module."""
+    mixed = module.act_fn(module.qkv_proj(hidden_states))
+    if attention_mask is not None:
+        mixed = mixed * attention_mask[:, :, None]
+    mixed = mixed.reshape(*mixed.shape[:2], module.num_attention_heads, -1).float()
+    query, key, value = mixed.split(module.head_dim, dim=-1)
+    slope = module.slope_rate.float().flatten()
+    log_decay = (-slope).expand(*mixed.shape[:3])
+    inputs = {"query": query, "key": key}
+    return LinearLayer(value, inputs, {"slope": slope}, lightning_kernel, module.head_dim, log_decay)
+
+
+KERNELS: Mapping[str, Callable[..., LinearLayer] | None] = {
+    "torch_chunk_gated_delta_rule": _delta_rule,
+    "chunk_kimi_delta_attention": _delta_rule,
+    "mamba2_chunk_scan": _mamba2,
+    "mamba_selective_scan": None,
+}
+"""The kernels by their names in transformers, and what makes a layer of a call; Mamba-1 has channels."""
+LIGHTNING, MAMBA_1 = "lightning attention", "Mamba-1, mean of channels"
+KINDS = {"mamba2_chunk_scan": "Mamba-2"}
+"""What a mixer is called of which there are several kinds."""
+
+
+@dataclass
+class _Hearer:
+    """What the kernels are given that a module calls, until it has run."""
+
+    consume: LinearConsumer
+    calls: list[tuple[str, Callable[..., Any], Arguments]] = field(default_factory=list)
+
+    def before(self, module: nn.Module, inputs: Any) -> None:
+        """A module begins; of several runs of a model in turns each notes its own calls."""
+        if _hearer.get() is self:
+            self.calls.clear()
+
+    def after(
+        self, name: str, mixer: str, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """A module has run: its heads, where something was heard of them."""
+        heads: AnyLinearLayer | None = None
+        calls, self.calls = self.calls, []
+        if mixer == LIGHTNING:
+            of_module = signature(module.forward).bind(*inputs, **named).arguments
+            heads = _lightning(module, of_module["hidden_states"], of_module.get("attention_mask"))
+        elif calls:
+            kernel_name, kernel, given = calls[0]
+            make = KERNELS[kernel_name]
+            if make is None:
+                heads, mixer = _side_by_side([_mamba(call[2]) for call in calls]), MAMBA_1
+            else:
+                heads, mixer = make(kernel, given), KINDS.get(kernel_name, mixer)
+        if heads is not None:
+            self.consume(CapturedLinear(name, mixer, layer_number(name), heads))
+
+
+_hearer: ContextVar[_Hearer | None] = ContextVar("hearer", default=None)
+
+
+def _heard(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The kernel, which notes what it was given where the running thread listens."""
+    known = signature(kernel)
+
+    @wraps(kernel)
+    def call(*arguments: Any, **named: Any) -> Any:
+        result = kernel(*arguments, **named)
+        hearer = _hearer.get()
+        if hearer is not None:
+            bound = known.bind(*arguments, **named)
+            bound.apply_defaults()
+            hearer.calls.append((name, kernel, bound.arguments))
+        return result
+
+    return call
+
+
+_changes: dict[str, SharedChange] = {}
+"""How the kernels in a module of transformers are replaced, by its name."""
+
+
+def _replaced_in(module: str) -> SharedChange:
+    """The change of all kernels that a module of transformers holds by name."""
+    if module not in _changes:
+        names = vars(sys.modules[module])
+
+        def remember() -> Callable[[], None]:
+            before = {name: names[name] for name in KERNELS if name in names}
+            return partial(names.update, before)
+
+        def make() -> None:
+            names.update({name: _heard(names[name], name) for name in KERNELS if name in names})
+
+        _changes.setdefault(module, SharedChange(remember, make))
+    return _changes[module]
+
+
+@contextmanager
+def hearing_linear_layers(model: nn.Module, consume: LinearConsumer) -> Iterator[None]:
+    """While it is open, `consume` gets each layer without a softmax, after its module has run in this thread.
+
+    Layers whose kernel is none of these, as short convolutions, are not heard.
+    """
+    mixers = {
+        name: (module, mixer)
+        for name, module in model.named_modules(remove_duplicate=False)
+        if (mixer := mixer_named(type(module).__name__)) is not None
+    }
+    hearer = _Hearer(consume)
+    with ExitStack() as hooks:
+        for module_name in {type(module).__module__ for module, _ in mixers.values()}:
+            hooks.enter_context(_replaced_in(module_name).made())
+        for name, (module, mixer) in mixers.items():
+            hooks.enter_context(module.register_forward_pre_hook(hearer.before))
+            after = partial(_after, hearer, name, mixer)
+            hooks.enter_context(module.register_forward_hook(after, with_kwargs=True))
+        token = _hearer.set(hearer)
+        try:
+            yield
+        finally:
+            _hearer.reset(token)
+
+
+def _after(
+    hearer: _Hearer,
+    name: str,
+    mixer: str,
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    named: dict[str, Any],
+    output: Any,
+) -> None:
+    """The hook of a module, for the thread that listens alone."""
+    if _hearer.get() is hearer:
+        hearer.after(name, mixer, module, inputs, named)

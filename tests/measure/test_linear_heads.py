@@ -1,0 +1,232 @@
+"""Heads of layers without a softmax in a survey: their statistics, against loops over whole matrices."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from attncli import library
+from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.models.loading import in_use, open_model
+from attncli.models.pretrained import read_text
+from attncli.records.surveys import HeadSurvey, LinearHead
+from attncli.records.values import Mask
+from attncli.report import Report
+from attncli.saved import SAVED
+from tests.core.test_signed_rows import naive
+from tests.running import run
+from tools.architecture_sweep.decaying import with_decay
+from tools.architecture_sweep.folders import save_model, save_tokenizer, text_of, tiny_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
+
+SHOWN = (
+    "qwen3_next",
+    "kimi_linear",
+    "bamba",
+    "falcon_h1",
+    "minimax",
+    "jamba",
+    "zamba",
+    "zamba2",
+    "nemotron_h",
+)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The folder of a tiny model whose states decay as those of trained ones do."""
+    folders: dict[str, str] = {}
+
+    def save(name: str) -> str:
+        if name not in folders:
+            folder = tmp_path_factory.mktemp(name)
+            with_decay(tiny_model(name)).save_pretrained(folder)
+            save_tokenizer(folder)
+            folders[name] = str(folder)
+        return folders[name]
+
+    return save
+
+
+def layers_on(folder: str, text: str) -> list[CapturedLinear]:
+    layers: list[CapturedLinear] = []
+    with in_use(open_model(folder)) as pretrained, torch.no_grad():
+        pretrained.model.config.use_cache = False
+        with hearing_linear_layers(pretrained.model, layers.append):
+            pretrained.model(**pretrained.inputs([read_text(pretrained, text)]))
+    return layers
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_heads_of_a_survey_are_those_of_loops(saved: Callable[[str], str], name: str) -> None:
+    folder, text = saved(name), text_of(37)
+    found = library.survey(folder, text)
+    layers = layers_on(folder, text)
+    rows = {(row.module, row.head): row for row in found.linear}
+    assert len(rows) == len(found.linear) == sum(layer.heads.shape[1] for layer in layers) > 0
+    for layer in layers:
+        decay = layer.heads.log_decay
+        assert decay is not None
+        for head, weights in enumerate(layer.heads.weights()[0]):
+            row = rows[layer.module, head]
+            assert (row.layer, row.mixer) == (layer.layer, layer.mixer)
+            expected = naive(weights) | {"half_life": log(2) / -float(decay[0, :, head].double().mean())}
+            for statistic, number in expected.items():
+                assert row[statistic] == pytest.approx(number, rel=1e-4, abs=1e-5), statistic
+    mixed = [note for note in found.notes if note.startswith("Not shown")]
+    assert not mixed, "every layer is there"
+
+
+def test_what_is_no_matrix_of_heads_is_named_as_before(saved: Callable[[str], str]) -> None:
+    found = library.survey(saved("lfm2"), text_of(19))
+    assert not found.linear and found.notes[0].startswith(
+        "Not shown, as it has no softmax: short convolution"
+    )
+
+
+def of_heads(folder: str, **settings: Any) -> Report:
+    return run("heads", model=folder, sentence=text_of(29), **settings)
+
+
+def test_the_report_lists_them_and_says_nothing_is_missing(saved: Callable[[str], str]) -> None:
+    report = of_heads(saved("qwen3_next"))
+    data = report.to_data()
+    assert len(data["statistics"]["linear"]) == 8 and report.missing == ""
+    assert set(data["statistics"]["linear"][0]) == set(LinearHead.columns)
+    again = SAVED.validate_python(data).restored()
+    assert again.to_data() == data
+
+
+def test_their_maps_are_the_matrices(saved: Callable[[str], str]) -> None:
+    """Signed, so that every view draws them with zero in the middle of its colours."""
+    folder = saved("qwen3_next")
+    tensors = of_heads(folder, maps="self").tensors
+    drawn = tensors["linear_weights"]
+    assert drawn.axes == ("layer", "head", "query", "key") and drawn.mask == Mask(causal=True)
+    layers = {layer.layer: layer.heads.weights()[0] for layer in layers_on(folder, text_of(29))}
+    for number, (signed, softmax) in enumerate(zip(drawn.values, tensors["weights"].values, strict=False)):
+        assert np.isnan(signed).all() == (number not in layers) == np.isfinite(softmax).any()
+        if number in layers:
+            assert np.abs(signed - layers[number].numpy()).max() <= 1e-6
+    assert np.nanmin(drawn.values) < 0 < np.nanmax(drawn.values)
+
+
+@pytest.mark.parametrize(("name", "num_tokens"), [("qwen3_next", 131), ("falcon_h1", 29)])
+def test_of_long_texts_and_of_mixed_layers_the_maps_are_of_attention_alone(
+    saved: Callable[[str], str], name: str, num_tokens: int
+) -> None:
+    report = run("heads", model=saved(name), sentence=text_of(num_tokens), maps="self")
+    assert "linear_weights" not in report.tensors and report.table("linear")
+    assert any(note.startswith("Maps are of attention alone") for note in report.notes)
+
+
+def test_layers_with_both_kinds_have_both(saved: Callable[[str], str]) -> None:
+    report = of_heads(saved("falcon_h1"))
+    both = {name: {row["layer"] for row in report.table(name)} for name in ("heads", "linear")}
+    assert both["heads"] == both["linear"] == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "asked", [{"sort": "entropy"}, {"skip_sink": 1}, {"words": "true"}, {"statistic": "previous_token"}]
+)
+def test_where_they_have_no_part_the_report_says_so(
+    saved: Callable[[str], str], asked: dict[str, Any]
+) -> None:
+    report = of_heads(saved("qwen3_next"), **asked)
+    assert report.missing == "Not shown, as it has no softmax: gated delta net in layers 0, 2."
+    assert not report.table("linear")
+
+
+def test_a_model_of_attention_alone_has_none(tmp_path: Path) -> None:
+    save_model("qwen2", tmp_path)
+    report = of_heads(str(tmp_path))
+    assert not report.table("linear") and "linear" not in report.to_data()["statistics"]
+
+
+def test_texts_that_run_together_have_each_their_own(saved: Callable[[str], str]) -> None:
+    from attncli.measure.heads import HeadOptions, surveyed
+
+    texts = [text_of(23), text_of(23, seed=1)]
+    with in_use(open_model(saved("qwen3_next"))) as pretrained:
+        readings = [read_text(pretrained, text) for text in texts]
+        together = surveyed(pretrained, readings, HeadOptions(linear=True))
+        for number, reading in enumerate(readings):
+            alone = surveyed(pretrained, [reading], HeadOptions(linear=True))
+            for ours, theirs in zip(
+                together.survey_of(number).linear, alone.survey_of(0).linear, strict=True
+            ):
+                assert ours.local_share == pytest.approx(theirs.local_share, rel=1e-4)
+                assert ours.row_sum == pytest.approx(theirs.row_sum, rel=1e-3, abs=1e-6)
+
+
+def rows_of(found: HeadSurvey) -> list[tuple[float | None, ...]]:
+    return [(row.local_share, row.distance, row.row_sum, row.half_life) for row in found.linear]
+
+
+def test_two_threads_hear_each_their_own_model(saved: Callable[[str], str]) -> None:
+    """Kernels are replaced for both; what is heard goes to the thread that listens."""
+    folders = {name: saved(name) for name in ("qwen3_next", "qwen3_5_text", "bamba")}
+    alone = {name: rows_of(library.survey(folder, text_of(31))) for name, folder in folders.items()}
+    models = {name: AutoModel.from_pretrained(folder) for name, folder in folders.items()}
+    tokenizers = {name: AutoTokenizer.from_pretrained(folder) for name, folder in folders.items()}
+
+    def survey(name: str) -> list[tuple[float | None, ...]]:
+        return rows_of(library.survey(open_model(models[name], tokenizers[name]), text_of(31)))
+
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(3):
+            together = dict(zip(alone, threads.map(survey, alone), strict=True))
+            for name, rows in together.items():
+                for ours, theirs in zip(rows, alone[name], strict=True):
+                    assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6), name
+
+
+def test_a_model_whose_weights_stay_in_their_files_has_the_same(saved: Callable[[str], str]) -> None:
+    for name in ("qwen3_next", "minimax"):
+        whole = rows_of(library.survey(saved(name), text_of(31)))
+        stored = rows_of(library.survey(open_model(saved(name), load="disk"), text_of(31)))
+        for ours, theirs in zip(stored, whole, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+
+
+def test_a_callers_model_is_measured_as_it_is_and_left_so(saved: Callable[[str], str]) -> None:
+    """In training mode, under autocast, with a hook that changes what a mixer is given."""
+    folder = saved("bamba")
+    model = AutoModel.from_pretrained(folder)
+    pretrained = open_model(model, AutoTokenizer.from_pretrained(folder))
+    plain = rows_of(library.survey(pretrained, text_of(31)))
+    model.train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = rows_of(library.survey(pretrained, text_of(31)))
+    assert cast == plain and model.training
+    hook = model.layers[0].register_forward_pre_hook(lambda _block, inputs: (3 - inputs[0], *inputs[1:]))
+    hooks = [dict(module._forward_hooks) for module in model.modules()]
+    hooked = rows_of(library.survey(pretrained, text_of(31)))
+    assert hooked != plain
+    assert [dict(module._forward_hooks) for module in model.modules()] == hooks
+    hook.remove()
+    assert rows_of(library.survey(pretrained, text_of(31))) == plain
+
+
+def test_over_texts_they_have_means(saved: Callable[[str], str], tmp_path: Path) -> None:
+    """Of texts of one length, which run together, and of another one."""
+    folder, lines = saved("bamba"), [text_of(19), text_of(23), text_of(19, seed=1)]
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{line}\n" for line in lines))
+    each = [library.survey(folder, line).linear for line in lines]
+    report = run("heads", model=folder, texts=str(texts))
+    assert report.missing == "" and not [note for note in report.notes if "Not shown" in note]
+    for found in (library.survey_texts(folder, lines).linear, report.result_of(HeadSurvey).linear):
+        assert len(found) == len(each[0])
+        for row, *alone in zip(found, *each, strict=True):
+            assert row.one_key is None and row.mixer == alone[0].mixer
+            for name in ("local_share", "distance", "negative_share", "row_sum", "half_life"):
+                mean = sum(text[name] for text in alone) / len(lines)
+                assert row[name] == pytest.approx(mean, rel=1e-4, abs=1e-6), name
