@@ -22,9 +22,9 @@ NOTHING = 1e-20
 """What is taken for 0: products of numbers below float32's smallest normal one take ten times as long."""
 
 Inputs = Mapping[str, Tensor]
-Values = Float[Tensor, "batch token head channel"]
+ValueChannels = Float[Tensor, "batch token head channel"]
 State = Float[Tensor, "batch head dim channel"]
-Kernel = Callable[[Inputs, Inputs, Values, State | None], tuple[Values, State]]
+Kernel = Callable[[Inputs, Inputs, ValueChannels, State | None], tuple[ValueChannels, State]]
 """The output and the state after the last token, from what differs by token, what does not, values and the
 state before the first token; linear in values and state together."""
 
@@ -71,7 +71,7 @@ class LinearLayer:
                 weights[text, heads, queries, : block.shape[-1]] = block
         return weights
 
-    def output(self) -> Values:
+    def output(self) -> ValueChannels:
         """What the heads give, by one run of the kernel."""
         with _by_hand(self.values):
             return self.kernel(self.inputs, self.fixed, self.values, None)[0]

@@ -19,7 +19,7 @@ TIE = 1e-9
 """By how much sums may differ by rounding."""
 
 
-class HeadPlace(NamedTuple):
+class StackedHead(NamedTuple):
     """A head of a layer."""
 
     stack: str
@@ -32,7 +32,7 @@ class PairTotals:
     """What was counted of each text, in the order in which the texts ran."""
 
     directions: tuple[str, ...] = ()
-    heads: list[HeadPlace] = field(default_factory=list)
+    heads: list[StackedHead] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     counts: list[TextCounts] = field(default_factory=list)
@@ -42,7 +42,7 @@ class PairTotals:
         self,
         batch: BatchOfPairs,
         texts: Sequence[PairedText],
-        heads: list[HeadPlace],
+        heads: list[StackedHead],
         numbers: Float[Tensor, "text direction head number"],
     ) -> None:
         """Add texts that ran together."""
@@ -57,7 +57,7 @@ class PairTotals:
 
 
 @dataclass(frozen=True)
-class Split:
+class TextSplit:
     """The texts on which heads are chosen, and those on which they are tested."""
 
     choosing: Bool[Tensor, " text"]
@@ -93,9 +93,9 @@ class PairTable:
         return torch.ones(len(self.lines), dtype=torch.bool)
 
     @property
-    def tried(self) -> list[Split]:
+    def tried(self) -> list[TextSplit]:
         """The splits; without any all texts are chosen on, and none is held out."""
-        return self.splits or [Split(self.every, ~self.every)]
+        return self.splits or [TextSplit(self.every, ~self.every)]
 
     @cached_property
     def tested(self) -> Bool[Tensor, " text"]:
@@ -105,7 +105,7 @@ class PairTable:
             tested |= split.held_out
         return tested
 
-    def _splits(self, folds: int | None, seed: int) -> list[Split]:
+    def _splits(self, folds: int | None, seed: int) -> list[TextSplit]:
         """One of two halves, or each of several parts held out in turn; groups stay together."""
         if folds is not None and folds > self.num_groups:
             kind = "groups" if self.num_groups < len(self.lines) else "texts"
@@ -119,7 +119,7 @@ class PairTable:
         part_of[order] = torch.arange(self.num_groups) * (folds or 2) // self.num_groups
         parts = part_of[self.groups]
         held_out = range(folds) if folds is not None else [1]
-        return [Split(parts != part, parts == part) for part in held_out]
+        return [TextSplit(parts != part, parts == part) for part in held_out]
 
     def shares(
         self, sums: Float[Tensor, "text *place measure"], texts: Bool[Tensor, " text"]
@@ -161,7 +161,7 @@ class PairTable:
         return torch.stack([each.at(offset)[measure] for each in self._counts])
 
 
-class Choice(NamedTuple):
+class TestedChoice(NamedTuple):
     """What was chosen on each split, and how it does: on the texts chosen on, and on those held out."""
 
     of_splits: tuple[int, ...]
@@ -188,9 +188,9 @@ def _number(value: Tensor) -> float | None:
 def chosen(
     table: PairTable,
     measure: int,
-    choose: Callable[[Split], int],
+    choose: Callable[[TextSplit], int],
     sums_of: Callable[[int], tuple[Float[Tensor, " text"], Float[Tensor, " text"]]],
-) -> Choice:
+) -> TestedChoice:
     """Choose something on each split, and see how it does on the texts that were held out.
 
     `sums_of` gives the sums S of a choice and their divisors N, text by text. Without a split all texts are
@@ -213,4 +213,4 @@ def chosen(
         table.trials[tested, 0, measure].sum()[None],
     )
     held_out = held_sums.sum() / held_divisors.sum()
-    return Choice(picks, _number(torch.stack(shares).mean()), *map(_number, (held_out, lower, upper)))
+    return TestedChoice(picks, _number(torch.stack(shares).mean()), *map(_number, (held_out, lower, upper)))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attncli.core.names import PairMethod
 from attncli.core.summaries import clustered_interval
-from attncli.measure.held_out import Choice, HeadPlace, PairTable, PairTotals, Split, chosen
+from attncli.measure.held_out import PairTable, PairTotals, StackedHead, TestedChoice, TextSplit, chosen
 from attncli.measure.pair_counts import MASS, MEASURES, NOBODY, BatchOfPairs, PairOptions
 from attncli.measure.pair_runs import BatchTaker, PairReader, PairRun
 from attncli.measure.pair_scores import CountingTaker, PairFeatures, PairRegression
@@ -39,7 +39,7 @@ class MeanTaker(BatchTaker):
         self,
         texts: Sequence[PairedText],
         pairs: BatchOfPairs,
-        orders: Sequence[Sequence[tuple[int, HeadPlace]]],
+        orders: Sequence[Sequence[tuple[int, StackedHead]]],
         sizes: Sequence[int],
         totals: "dict[int, Float[Tensor, 'order size measure']]",
     ) -> None:
@@ -47,7 +47,7 @@ class MeanTaker(BatchTaker):
         num_texts, num_queries, num_keys = pairs.known.shape
         self._sums = torch.zeros(num_texts, len(orders) * len(sizes), num_queries, num_keys)
 
-    def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
+    def take(self, places: Sequence[StackedHead], weights: Float[Tensor, "text head query key"]) -> None:
         scores, numbers = self.pairs.scores(weights), {place: number for number, place in enumerate(places)}
         for start, order in zip(range(0, self._sums.shape[1], len(self.sizes)), self.orders, strict=True):
             for rank, (direction, place) in enumerate(order):
@@ -67,11 +67,11 @@ class MeanTaker(BatchTaker):
 class ExampleTaker(BatchTaker):
     """Keeps the weights of one head in a text."""
 
-    def __init__(self, place: HeadPlace) -> None:
+    def __init__(self, place: StackedHead) -> None:
         self.place = place
         self.weights = torch.empty(0)
 
-    def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
+    def take(self, places: Sequence[StackedHead], weights: Float[Tensor, "text head query key"]) -> None:
         if self.place in places:
             number = places.index(self.place)
             self.weights = weights[:, number : number + 1].clone()
@@ -84,7 +84,6 @@ NO_HEAD_NOTE = "The regression gives every head the weight 0: it tells no more t
 MEAN_SIZES = (1, 2, 4, 8, 16)
 """How many of the best heads are averaged, as far as there are so many."""
 LONGEST_EXAMPLE, MOST_STRONGEST = 40, 10
-Row = dict[str, str | float | int | None]
 
 
 def known_pairs(
@@ -111,7 +110,7 @@ def known_pairs(
     table = PairTable(totals, folds, seed)
     left_out, notes = reader.left_out.table(), (*many.notes(), *run.notes)
     best = [best_head(table, measure) for measure in range(len(MEASURES))]
-    combined: list[Row] = []
+    combined = CombinedHeads.rows([])
     regression = probability = None
     strongest, line = best[reader.options.primary], _example_line(table)
     example = example_of_head(reader, many, line, strongest.place, strongest.direction, ablate=ablate)
@@ -128,9 +127,9 @@ def known_pairs(
         num_positions=int(table.divisors[:, 0, 0].sum()),
         num_pairs=table.num_pairs,
         num_groups=table.num_groups,
-        measures=BestOnPairs.rows(each.row() for each in best),
+        measures=BestOnPairs.joined(each.row() for each in best),
         strongest=_strongest(intervals, reader.options),
-        combined=CombinedHeads.rows(combined),
+        combined=combined,
         coefficients=_coefficients(table, regression),
         regression=None if regression is None else regression.record(),
         left_out=left_out,
@@ -148,33 +147,47 @@ def known_pairs(
     )
 
 
+class Baselines(NamedTuple):
+    """What the best fixed offset and chance reach."""
+
+    offset: int
+    offset_share: float | None
+    chance: float
+
+
 class BestHead(NamedTuple):
     """The head that most splits chose by a measure, and beside it the best offset and chance."""
 
     measure: str
-    place: HeadPlace
+    place: StackedHead
     direction: str
-    choice: Choice
-    baselines: Row
+    choice: TestedChoice
+    baselines: Baselines
 
-    def row(self) -> Row:
+    def row(self) -> Records[BestOnPairs]:
         """What the table has of it."""
-        return {
+        cells = {
             "measure": self.measure,
             **self.place._asdict(),
             "direction": self.direction,
             **self.choice.numbers(),
-            **self.baselines,
+            **self.baselines._asdict(),
             "agreeing": self.choice.of_splits.count(self.choice.most_often),
             "folds": len(self.choice.of_splits),
         }
+        return BestOnPairs.rows([cells])
+
+    def combined(self, num_heads: int, choice: TestedChoice) -> Records[CombinedHeads]:
+        """What the table has of several heads together by the same measure."""
+        cells = {"measure": self.measure, "num_heads": num_heads, **choice.numbers()}
+        return CombinedHeads.rows([{**cells, **self.baselines._asdict()}])
 
 
 def best_head(table: PairTable, measure: int) -> BestHead:
     """The best head by a measure, tested on the texts that were held out."""
     num_heads = len(table.heads)
 
-    def choose(split: Split) -> int:
+    def choose(split: TextSplit) -> int:
         shares = table.shares(table.sums, split.choosing)[..., measure]
         return int(shares.nan_to_num(-1.0).flatten().argmax())
 
@@ -188,7 +201,7 @@ def best_head(table: PairTable, measure: int) -> BestHead:
     return BestHead(MEASURES[measure], table.heads[head], table.directions[direction], choice, baselines)
 
 
-def _baselines(table: PairTable, measure: int, direction: int, head: int) -> Row:
+def _baselines(table: PairTable, measure: int, direction: int, head: int) -> Baselines:
     """What the best fixed offset and chance reach on the texts held out, or on all without a split."""
     divisors = table.divisors[:, direction, measure]
     offset = chosen(
@@ -200,7 +213,7 @@ def _baselines(table: PairTable, measure: int, direction: int, head: int) -> Row
     texts = table.tested if table.splits else table.every
     chance = float(table.chance[texts, direction, head, measure].sum() / divisors[texts].sum())
     share = offset.held_out if table.splits else offset.choosing
-    return {"offset": offset.most_often, "offset_share": share, "chance": chance}
+    return Baselines(offset.most_often, share, chance)
 
 
 def _means(
@@ -209,7 +222,7 @@ def _means(
     many: ManyTexts[PairedText],
     best: Sequence[BestHead],
     ablate: Sequence[str],
-) -> list[Row]:
+) -> Records[CombinedHeads]:
     """The mean of the best K heads for each measure, with K chosen as the heads are."""
     num_heads, num_maps = len(table.heads), len(table.heads) * len(table.directions)
     sizes = [size for size in MEAN_SIZES if size <= num_maps]
@@ -226,10 +239,10 @@ def _means(
     sums = torch.stack([totals[line] for line in table.lines])
     sums = sums.view(len(sums), len(splits), MASS, len(sizes), -1)
     rows = []
-    for measure, name in enumerate(MEASURES[:MASS]):
+    for measure in range(MASS):
         of_measure, divisors = sums[:, :, measure, :, measure], table.divisors[:, 0, measure]
 
-        def choose(split: Split, of_measure: Tensor = of_measure) -> int:
+        def choose(split: TextSplit, of_measure: Tensor = of_measure) -> int:
             number = _place_of(splits)(split)
             of_split = of_measure[split.choosing, number].sum(dim=0)
             return number * len(sizes) + int(of_split.argmax())
@@ -242,31 +255,31 @@ def _means(
         choice = chosen(table, measure, choose, sums_of)
         chosen_sizes = Counter(sizes[pick % len(sizes)] for pick in choice.of_splits)
         ((size, _),) = chosen_sizes.most_common(1)
-        rows.append({"measure": name, "num_heads": size, **choice.numbers(), **best[measure].baselines})
-    return rows
+        rows.append(best[measure].combined(size, choice))
+    return CombinedHeads.joined(rows)
 
 
 def _regression(
     table: PairTable, features: PairFeatures, best: Sequence[BestHead], seed: int
-) -> tuple[list[Row], PairRegression]:
+) -> tuple[Records[CombinedHeads], PairRegression]:
     """A regression for each split, tested on what was held out; of several splits that of all texts."""
     splits = table.tried
     fitted = [features.fit(split.choosing, seed) for split in splits]
     sums = torch.stack([features.shares(each) for each in fitted])
     final = fitted[0] if len(fitted) == 1 else features.fit(table.every, seed)
-    rows: list[Row] = []
     if any(not each.coefficients.any() for each in fitted):
-        return rows, final
-    for measure, name in enumerate(MEASURES[:MASS]):
+        return CombinedHeads.rows([]), final
+    rows = []
+    for measure in range(MASS):
         of_measure, divisors = sums[..., measure], table.divisors[:, 0, measure]
         parts = [(of_split, divisors) for of_split in of_measure]
         choice = chosen(table, measure, _place_of(splits), parts.__getitem__)
         num_heads = int((final.coefficients != 0).sum())
-        rows.append({"measure": name, "num_heads": num_heads, **choice.numbers(), **best[measure].baselines})
-    return rows, final
+        rows.append(best[measure].combined(num_heads, choice))
+    return CombinedHeads.joined(rows), final
 
 
-def _place_of(splits: Sequence[Split]) -> Callable[[Split], int]:
+def _place_of(splits: Sequence[TextSplit]) -> Callable[[TextSplit], int]:
     """The number of a split."""
     return lambda split: next(number for number, each in enumerate(splits) if each is split)
 
@@ -388,7 +401,7 @@ def example_of_head(
     reader: PairReader,
     many: ManyTexts[PairedText],
     line: int,
-    place: HeadPlace,
+    place: StackedHead,
     direction: str,
     ablate: Sequence[str] = (),
 ) -> ExampleOfHead:
@@ -412,7 +425,7 @@ def example_of_head(
         _row_of_example(pairs.known[0, query], query, key, scores[0, 0, query], queries, keys)
         for query, key in zip(pairs.queries.tolist(), looked_at, strict=True)
     ]
-    return ExampleOfHead(ExampleOfPair.rows(rows), tokens, context, scores[0, 0], pairs, direction)
+    return ExampleOfHead(ExampleOfPair.joined(rows), tokens, context, scores[0, 0], pairs, direction)
 
 
 def _row_of_example(
@@ -422,11 +435,11 @@ def _row_of_example(
     scores: Float[Tensor, " key"],
     queries: Sequence[tuple[int, str]],
     keys: Sequence[tuple[int, str]],
-) -> Row:
+) -> Records[ExampleOfPair]:
     partners = known.nonzero().flatten().tolist()
     position, token = queries[query]
     looked_at, looked_at_token = (None, "") if key == NOBODY else keys[key]
-    return {
+    cells = {
         "query": query,
         "position": position,
         "token": token,
@@ -437,3 +450,4 @@ def _row_of_example(
         "weight": None if key == NOBODY else float(scores[key]),
         "is_hit": int(key in partners),
     }
+    return ExampleOfPair.rows([cells])

@@ -11,7 +11,7 @@ from torch import Tensor
 from attncli.core.row_tiles import side_by_side
 from attncli.errors import UserError
 from attncli.measure.heads import refuse_merged
-from attncli.measure.held_out import HeadPlace
+from attncli.measure.held_out import StackedHead
 from attncli.measure.pair_counts import BatchOfPairs, CellsOfText, LeftOut, PairOptions, cells_of, merging_of
 from attncli.measure.removal import AblatedHeads
 from attncli.models.capture import Way, capture, in_step, together
@@ -141,7 +141,7 @@ def ids_of_names(pretrained: Pretrained, names: Sequence[str]) -> TokenIds:
 class BatchTaker:
     """Takes the weights of the layers of texts that run together, and then what follows from all of them."""
 
-    def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
+    def take(self, places: Sequence[StackedHead], weights: Float[Tensor, "text head query key"]) -> None:
         """Take the weights of some heads."""
         raise NotImplementedError
 
@@ -184,7 +184,7 @@ class PairRun:
         def measure(layers: Sequence[CapturedLayer]) -> None:
             if pairs.is_cross == (layers[0].kind == "cross"):
                 places = [
-                    HeadPlace(layer.stack_name, layer.layer, head)
+                    StackedHead(layer.stack_name, layer.layer, head)
                     for layer in layers
                     for head in range(layer.attention.shape[1])
                 ]

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.held_out import HeadPlace, PairTotals
+from attncli.measure.held_out import PairTotals, StackedHead
 from attncli.measure.pair_counts import BatchOfPairs
 from attncli.measure.pair_runs import BatchTaker, PairReader, PairRun
 from attncli.models.known_pairs import PairedText
@@ -29,11 +29,11 @@ class CountingTaker(BatchTaker):
         features: "PairFeatures | None",
     ) -> None:
         self.texts, self.pairs, self.totals, self.features = texts, pairs, totals, features
-        self._places: list[HeadPlace] = []
+        self._places: list[StackedHead] = []
         self._numbers: list[Tensor] = []
         self._scores: list[Tensor] = []
 
-    def take(self, places: Sequence[HeadPlace], weights: Float[Tensor, "text head query key"]) -> None:
+    def take(self, places: Sequence[StackedHead], weights: Float[Tensor, "text head query key"]) -> None:
         self._places += places
         self._numbers.append(self.pairs.numbers(weights))
         if self.features is not None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from attncli.core.channel_layer import ChannelLayer
-from attncli.core.linear_layer import Inputs, LinearLayer, State, Values
+from attncli.core.linear_layer import Inputs, LinearLayer, State, ValueChannels
 from attncli.core.process import SharedChange
 from attncli.models.architectures import layer_number, mixer_named
 
@@ -52,7 +52,9 @@ def _delta_rule(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
     inputs = _floats(query=given["query"], key=given["key"], g=given["g"], beta=given["beta"])
     dim, decay = inputs["key"].shape[-1], inputs["g"]
 
-    def run(inputs: Inputs, fixed: Inputs, values: Values, state: State | None) -> tuple[Values, State]:
+    def run(
+        inputs: Inputs, fixed: Inputs, values: ValueChannels, state: State | None
+    ) -> tuple[ValueChannels, State]:
         if state is None:
             heads = values.shape[2]
             state = values.new_zeros(len(values), heads, dim, values.shape[-1])
@@ -96,7 +98,9 @@ def _mamba2(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
     options = {name: given[name] for name in ("dt_softplus", "dt_limit")}
     dim = inputs["B"].shape[-1]
 
-    def run(inputs: Inputs, fixed: Inputs, values: Values, state: State | None) -> tuple[Values, State]:
+    def run(
+        inputs: Inputs, fixed: Inputs, values: ValueChannels, state: State | None
+    ) -> tuple[ValueChannels, State]:
         output, after = kernel(
             values,
             inputs["dt"],
@@ -147,8 +151,8 @@ def _side_by_side(layers: list[ChannelLayer]) -> ChannelLayer:
 
 
 def lightning_kernel(
-    inputs: Inputs, fixed: Inputs, values: Values, state: State | None
-) -> tuple[Values, State]:
+    inputs: Inputs, fixed: Inputs, values: ValueChannels, state: State | None
+) -> tuple[ValueChannels, State]:
     """o_i = sum_j q_i k_j exp(-s (i - j)) v_j (Qin et al. 2024, 2401.04658; MiniMax, 2501.08313)."""
     query, key, values = (part.transpose(1, 2) for part in (inputs["query"], inputs["key"], values))
     places = torch.arange(query.shape[2], device=query.device, dtype=query.dtype)

@@ -237,7 +237,7 @@ class _Bounded:
         return self._file.readline(MOST_NAME)
 
 
-Places = Mapping[str, tuple[int, int]]
+BytePlaces = Mapping[str, tuple[int, int]]
 """The first byte of each storage, and how many there are."""
 
 
@@ -275,7 +275,7 @@ def _pickled_tensors(path: Path, state: tuple[int, int]) -> Mapping[str, TensorI
         raise UserError(f"model: {path}: {wrong}: {SAVE_STATE_DICT}") from None
 
 
-def _read_zip(file: BinaryIO, size: int) -> tuple[Any, Places]:
+def _read_zip(file: BinaryIO, size: int) -> tuple[Any, BytePlaces]:
     """What the pickle of a zip file describes, and where its storages are."""
     with ZipFile(cast(BinaryIO, _Bounded(file, size))) as archive:
         parts = {part.filename: part for part in archive.infolist()}
@@ -309,7 +309,7 @@ def _place(file: BinaryIO, part: ZipInfo) -> tuple[int, int]:
     return part.header_offset + LOCAL_HEADER.size + length_of_name + length_of_more, part.file_size
 
 
-def _read_legacy(file: BinaryIO, size: int) -> tuple[Any, Places]:
+def _read_legacy(file: BinaryIO, size: int) -> tuple[Any, BytePlaces]:
     """What the pickles of a file from before torch 1.6 describe, and where its storages are."""
     header = _Bounded(file, min(size, MOST_HEADER))
     if _Program(header).read() != LEGACY_MAGIC:
@@ -346,7 +346,7 @@ def _views(described: Any) -> Iterator[tuple[str, _View]]:
             yield name, value
 
 
-def _tensors(described: Any, places: Places, size: int) -> dict[str, TensorInFile]:
+def _tensors(described: Any, places: BytePlaces, size: int) -> dict[str, TensorInFile]:
     tensors: dict[str, TensorInFile] = {}
     num_bytes = 0
     for name, (storage, offset, shape, strides) in _views(described):

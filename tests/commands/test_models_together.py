@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -118,9 +119,9 @@ def test_texts_of_equal_counts_run_at_once(
     specs = [spec_of(experiment, model=model, sentence=text) for text in ["a b", "c d e", "f g", "h i", "k"]]
     sizes: list[int] = []
 
-    def counted(model: object, inputs: Mapping[str, torch.Tensor], consume: Consumer) -> Way:
+    def counted(model: object, inputs: Mapping[str, torch.Tensor], consume: Consumer, *meanwhile: Any) -> Way:
         sizes.append(len(inputs["input_ids"]))
-        return capture(model, inputs, consume)
+        return capture(model, inputs, consume, *meanwhile)
 
     module = "measure.heads" if experiment == "heads" else "commands.model_attention"
     monkeypatch.setattr(f"attncli.{module}.capture", counted)

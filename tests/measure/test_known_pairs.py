@@ -25,7 +25,7 @@ import attncli
 from attncli.core.formulas import average_product_correction
 from attncli.core.summaries import clustered_interval
 from attncli.errors import UserError
-from attncli.measure.held_out import HeadPlace, PairTable, PairTotals
+from attncli.measure.held_out import PairTable, PairTotals, StackedHead
 from attncli.measure.known_pairs import best_head
 from attncli.measure.pair_counts import BatchOfPairs, CellsOfText, PairOptions
 from attncli.measure.pair_runs import PairReader, PairRun
@@ -190,7 +190,7 @@ def table_of_random_pairs(seed: int, *, symmetric: bool, num_texts: int = 24) ->
         batch = BatchOfPairs([cells_with(count, pairs, options)], options, is_cross=False)
         weights = torch.from_numpy(generator.random((1, 6, count, count), dtype=np.float32)).softmax(dim=-1)
         text = PairedText(TextLine(line, "a", group=str(line // 2)), (), "word")
-        totals.add(batch, [text], [HeadPlace("self", 0, head) for head in range(6)], batch.numbers(weights))
+        totals.add(batch, [text], [StackedHead("self", 0, head) for head in range(6)], batch.numbers(weights))
     return PairTable(totals, None, seed)
 
 
