@@ -43,7 +43,7 @@ ARROWS = {
 # How many of these there are at most: numbers that only fall.
 MOST_KEYS = 44
 MOST_NAMES_COMPARED = 4
-MOST_NAMES_TWICE = 6
+MOST_NAMES_TWICE = 1
 MOST_LONG_FILES, MOST_LONG_FUNCTIONS = 1, 0
 MOST_VAGUE_NAMES = 25
 

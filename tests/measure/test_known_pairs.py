@@ -203,7 +203,7 @@ def test_of_pairs_at_random_chance_lies_in_the_interval(symmetric: bool) -> None
             best = best_head(table, measure)
             lower, upper = best.choice.lower, best.choice.upper
             assert lower is not None and upper is not None
-            chance = float(str(best.baselines["chance"]))
+            chance = best.baselines.chance
             inside.setdefault(best.measure, []).append(lower <= chance <= upper)
     # A 95 % interval: fewer than 88 of 100 have a probability of 0.4 %.
     assert {name: sum(each) for name, each in inside.items() if sum(each) < 88} == {}
