@@ -3,8 +3,7 @@
 The doors of `measure`, as in `library`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from os import fspath
 from typing import TYPE_CHECKING
@@ -21,8 +20,6 @@ from attncli.records.relations import HeadRelations
 
 if TYPE_CHECKING:
     from attncli.measure.pair_counts import PairOptions
-    from attncli.measure.pair_runs import PairReader
-    from attncli.models.known_pairs import PairedText
 
 
 @checked
@@ -73,16 +70,18 @@ def pairs(
     otherwise one half, sampled by `seed`. See `HeadsOnPairs`. UserError for a text or a pair that is none.
     """
     from attncli.measure.known_pairs import known_pairs
+    from attncli.measure.pair_runs import PairReader
+    from attncli.models.known_pairs import open_pairs
 
-    with _with_pairs(model, texts, truncate, progress) as (reader, many):
+    with open_pairs(texts) as file, in_use(model) as pretrained:
         # Pairs of a text and its context have a direction.
-        is_usual = method == "logistic" and not reader.pretrained.has_decoder
+        is_usual = method == "logistic" and not pretrained.has_decoder
         is_symmetric = is_usual if symmetric is None else symmetric
         is_corrected = method == "logistic" and is_symmetric if apc is None else apc
-        reader.options = _pair_options(apart, symmetric=is_symmetric, apc=is_corrected)
-        return known_pairs(
-            reader.pretrained, many, reader, method=method, folds=folds, seed=seed, ablate=head_names(ablate)
-        )
+        options = _pair_options(apart, symmetric=is_symmetric, apc=is_corrected)
+        reader = PairReader(pretrained, options, truncate=truncate)
+        many = ManyTexts(file, reader.read, progress, key="pairs")
+        return known_pairs(reader, many, method=method, folds=folds, seed=seed, ablate=head_names(ablate))
 
 
 def _pair_options(apart: int, *, symmetric: bool, apc: bool) -> "PairOptions":
@@ -91,22 +90,6 @@ def _pair_options(apart: int, *, symmetric: bool, apc: bool) -> "PairOptions":
     if apc and not symmetric:
         raise UserError("apc: needs `symmetric`: the correction is of pairs without a direction")
     return PairOptions(apart=apart, symmetric=symmetric, corrected=apc)
-
-
-@contextmanager
-def _with_pairs(
-    model: Model,
-    texts: TextsWithPairs,
-    truncate: bool,
-    progress: Callable[[float], None] | None = None,
-) -> "Iterator[tuple[PairReader, ManyTexts[PairedText]]]":
-    """What reads texts with pairs, and these, while the model is in use."""
-    from attncli.measure.pair_runs import PairReader
-    from attncli.models.known_pairs import open_pairs
-
-    with open_pairs(texts) as file, in_use(model) as pretrained:
-        reader = PairReader(pretrained, truncate=truncate)
-        yield reader, ManyTexts(file, reader.read, progress, key="pairs")
 
 
 @checked
@@ -125,9 +108,12 @@ def pair_table(
     A row for each two positions that count, with the weight of their pair, 0 for none. The arguments are
     those of `pairs`, whose method logistic is fitted to such a table.
     """
+    from attncli.measure.pair_runs import PairReader
     from attncli.measure.pair_scores import scores_of_positions
+    from attncli.models.known_pairs import open_pairs
 
     options = _pair_options(apart, symmetric=symmetric, apc=apc)
-    with _with_pairs(model, texts, truncate) as (reader, many):
-        reader.options = options
+    with open_pairs(texts) as file, in_use(model) as pretrained:
+        reader = PairReader(pretrained, options, truncate=truncate)
+        many = ManyTexts(file, reader.read, key="pairs")
         return scores_of_positions(reader, many, ablate=head_names(ablate))

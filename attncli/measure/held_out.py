@@ -58,8 +58,9 @@ class PairTotals:
 
 @dataclass(frozen=True)
 class TextSplit:
-    """The texts on which heads are chosen, and those on which they are tested."""
+    """The texts on which heads are chosen, and those on which they are tested; of several splits which."""
 
+    number: int
     choosing: Bool[Tensor, " text"]
     held_out: Bool[Tensor, " text"]
 
@@ -95,7 +96,7 @@ class PairTable:
     @property
     def tried(self) -> list[TextSplit]:
         """The splits; without any all texts are chosen on, and none is held out."""
-        return self.splits or [TextSplit(self.every, ~self.every)]
+        return self.splits or [TextSplit(0, self.every, ~self.every)]
 
     @cached_property
     def tested(self) -> Bool[Tensor, " text"]:
@@ -119,7 +120,7 @@ class PairTable:
         part_of[order] = torch.arange(self.num_groups) * (folds or 2) // self.num_groups
         parts = part_of[self.groups]
         held_out = range(folds) if folds is not None else [1]
-        return [TextSplit(parts != part, parts == part) for part in held_out]
+        return [TextSplit(number, parts != part, parts == part) for number, part in enumerate(held_out)]
 
     def shares(
         self, sums: Float[Tensor, "text *place measure"], texts: Bool[Tensor, " text"]

@@ -1,7 +1,7 @@
 """Which heads look from one position of known pairs to the other, tested on texts that were held out."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from attncli.measure.pair_counts import MASS, MEASURES, NOBODY, BatchOfPairs, Pa
 from attncli.measure.pair_runs import BatchTaker, PairReader, PairRun
 from attncli.measure.pair_scores import CountingTaker, PairFeatures, PairRegression
 from attncli.models.known_pairs import PairedText
-from attncli.models.pretrained import Pretrained
 from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
 from attncli.records.known_pairs import (
@@ -87,9 +86,8 @@ LONGEST_EXAMPLE, MOST_STRONGEST = 40, 10
 
 
 def known_pairs(
-    pretrained: Pretrained,
-    many: ManyTexts[PairedText],
     reader: PairReader,
+    many: ManyTexts[PairedText],
     *,
     method: PairMethod = "heads",
     folds: int | None = None,
@@ -243,9 +241,8 @@ def _means(
         of_measure, divisors = sums[:, :, measure, :, measure], table.divisors[:, 0, measure]
 
         def choose(split: TextSplit, of_measure: Tensor = of_measure) -> int:
-            number = _place_of(splits)(split)
-            of_split = of_measure[split.choosing, number].sum(dim=0)
-            return number * len(sizes) + int(of_split.argmax())
+            of_split = of_measure[split.choosing, split.number].sum(dim=0)
+            return split.number * len(sizes) + int(of_split.argmax())
 
         def sums_of(
             pick: int, of_measure: Tensor = of_measure, divisors: Tensor = divisors
@@ -273,15 +270,10 @@ def _regression(
     for measure in range(MASS):
         of_measure, divisors = sums[..., measure], table.divisors[:, 0, measure]
         parts = [(of_split, divisors) for of_split in of_measure]
-        choice = chosen(table, measure, _place_of(splits), parts.__getitem__)
+        choice = chosen(table, measure, lambda split: split.number, parts.__getitem__)
         num_heads = int((final.coefficients != 0).sum())
         rows.append(best[measure].combined(num_heads, choice))
     return CombinedHeads.joined(rows), final
-
-
-def _place_of(splits: Sequence[TextSplit]) -> Callable[[TextSplit], int]:
-    """The number of a split."""
-    return lambda split: next(number for number, each in enumerate(splits) if each is split)
 
 
 def _coefficients(table: PairTable, regression: PairRegression | None) -> Records[HeadCoefficient]:
@@ -421,8 +413,9 @@ def example_of_head(
         [*zip(of_side, named, strict=True)]
         for of_side, named in zip(pairs.positions[0], (tokens, context or tokens), strict=True)
     )
+    written = reader.pretrained.written_tokens(words.context or words.text)
     rows = [
-        _row_of_example(pairs.known[0, query], query, key, scores[0, 0, query], queries, keys)
+        _row_of_example(pairs.known[0, query], query, key, scores[0, 0, query], queries, keys, written)
         for query, key in zip(pairs.queries.tolist(), looked_at, strict=True)
     ]
     return ExampleOfHead(ExampleOfPair.joined(rows), tokens, context, scores[0, 0], pairs, direction)
@@ -435,6 +428,7 @@ def _row_of_example(
     scores: Float[Tensor, " key"],
     queries: Sequence[tuple[int, str]],
     keys: Sequence[tuple[int, str]],
+    written: Sequence[str],
 ) -> Records[ExampleOfPair]:
     partners = known.nonzero().flatten().tolist()
     position, token = queries[query]
@@ -443,7 +437,7 @@ def _row_of_example(
         "query": query,
         "position": position,
         "token": token,
-        "partners": ", ".join("{} {}".format(*keys[partner]) for partner in partners),
+        "partners": ", ".join(f"{keys[partner][0]} {written[partner]}" for partner in partners),
         "key": None if key == NOBODY else key,
         "looked_at": looked_at,
         "looked_at_token": looked_at_token,

@@ -21,9 +21,8 @@ ROUNDING = 1e-5
 NOBODY = -1
 MEASURES = ("hit", "precision", "precision_half", "precision_fifth", "mass")
 """See `HeadsOnPairs`."""
-RANKED = slice(1, 4)
-"""The measures of the largest weights: L, L / 2 and L / 5 of them."""
 PARTS = (1, 2, 5)
+"""Of L, how many of the largest weights the measures of precision are of."""
 MASS = 4
 
 
