@@ -2,7 +2,6 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import fields
-from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.signed_rows import SignedStatistics, signed_statistics
+from attncli.core.summaries import RunningMoments
 from attncli.measure.looks import by_layer
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
 from attncli.models.pretrained import Pretrained
@@ -70,8 +70,10 @@ class LinearHeads:
     def added_to(self, totals: "LinearTotals | None") -> "LinearTotals":
         """Totals over texts with these among them."""
         totals = LinearTotals() if totals is None else totals
-        for text in range(self.layers[0][0].heads.shape[0] if self.layers else 0):
-            totals.add(self.of_text(text))
+        for layer, _, statistics in self.layers:
+            numbers = torch.stack([getattr(statistics, name) for name in OVER_TEXTS], dim=-1)
+            place = layer.layer, self.pretrained.module_name(layer.module), layer.mixer
+            totals.add(place, RunningMoments.of(numbers.cpu()))
         return totals
 
     def maps_of(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
@@ -83,26 +85,34 @@ class LinearHeads:
         return torch.cat(columns).numpy(force=True)
 
 
+LinearPlace = tuple[int, str, str]
+"""The number of a layer, its module, and what it is."""
+
+
 class LinearTotals:
     """The statistics of heads over texts; texts that lack one are left out of its mean."""
 
     def __init__(self) -> None:
-        self.heads: dict[tuple[int, int, str, str], dict[str, list[float]]] = {}
+        self.layers: dict[LinearPlace, RunningMoments] = {}
 
-    def add(self, heads: Records[LinearHead]) -> None:
-        """The heads of one text."""
-        for row in heads:
-            place = row.layer, row.head, row.module, row.mixer
-            numbers = self.heads.setdefault(place, {name: [] for name in OVER_TEXTS})
-            for name in OVER_TEXTS:
-                value = row[name]
-                if isinstance(value, float):
-                    numbers[name].append(value)
+    def add(self, place: LinearPlace, moments: RunningMoments) -> None:
+        """The moments (head, statistic) of a layer on some texts."""
+        before = self.layers.get(place)
+        self.layers[place] = moments if before is None else before + moments
 
     def table(self) -> Records[LinearHead]:
         """One row per head: means over the texts. One key has no place in several."""
-        return LinearHead.rows(
-            {"layer": layer, "head": head, "module": module, "mixer": mixer, "one_key": None}
-            | {name: fsum(values) / len(values) if values else None for name, values in numbers.items()}
-            for (layer, head, module, mixer), numbers in self.heads.items()
+        moments = self.layers.values()
+        means = [each.mean.masked_fill(each.count == 0, torch.nan) for each in moments]
+        columns = torch.cat(means).T.numpy() if means else np.empty((len(OVER_TEXTS), 0))
+        heads = [
+            (place, head) for place, each in zip(self.layers, means, strict=True) for head in range(len(each))
+        ]
+        return LinearHead.table(
+            layer=[layer for (layer, *_), _ in heads],
+            head=[head for _, head in heads],
+            module=[module for (_, module, _), _ in heads],
+            mixer=[mixer for (*_, mixer), _ in heads],
+            one_key=[None] * len(heads),
+            **dict(zip(OVER_TEXTS, columns, strict=True)),
         )
