@@ -1,7 +1,7 @@
 """Mamba-1: each channel of a layer has a matrix; a head's is their mean, a few rows at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -46,19 +46,29 @@ class ChannelLayer:
         """A head, some queries, and their weights on the tokens up to the last of these queries."""
         num_heads, num_tokens = self.shape[1], self.shape[2]
         for head in range(num_heads):
-            of_head = _OfHead(
-                self.step[text, head],
-                self.step[text, head].cumsum(dim=0),
-                self.decay[head],
-                self.write[text, head],
-                self.read[text, head],
-            )
+            of_head = self._head(text, head)
             for start in range(0, num_tokens, CHUNK):
                 queries = slice(start, min(start + CHUNK, num_tokens))
                 weights = self.step.new_zeros(queries.stop - start, queries.stop)
                 of_head.fill(weights, queries)
                 weights[:, start:].diagonal().add_(self.skip[head].mean())
                 yield slice(head, head + 1), queries, weights.unsqueeze(0)
+
+    def last_row(self) -> Float[Tensor, "head key"]:
+        """Of one text: the weights of its last token."""
+        num_heads, last = self.shape[1], self.shape[2] - 1
+        row = self.step.new_empty(num_heads, last + 1)
+        for head in range(num_heads):
+            of_head = self._head(0, head)
+            of_head.fill(row[head : head + 1], slice(last, last + 1))
+            row[head, last] += self.skip[head].mean()
+        return row
+
+    def _head(self, text: int, head: int) -> "_OfHead":
+        step = self.step[text, head]
+        return _OfHead(
+            step, step.cumsum(dim=0), self.decay[head], self.write[text, head], self.read[text, head]
+        )
 
     def weights(self) -> Float[Tensor, "text head query key"]:
         """The whole matrix, 0 after each query."""
@@ -67,6 +77,28 @@ class ChannelLayer:
             for heads, queries, block in self.row_blocks(text):
                 weights[text, heads, queries, : block.shape[-1]] = block
         return weights
+
+
+class ChannelCache:
+    """Of one text that grows: its steps and what is written and read at each token so far.
+
+    A row is computed from all of them, since its channels decay each in its own way.
+    """
+
+    def __init__(self) -> None:
+        self.layer: ChannelLayer | None = None
+
+    def add(self, layer: ChannelLayer) -> Float[Tensor, "head key"]:
+        """The weights of the last of some tokens that come after those so far, on all of them."""
+        before = self.layer
+        if before is not None:
+            step, write, read = (
+                torch.cat([getattr(part, name) for part in (before, layer)], dim=2)
+                for name in ("step", "write", "read")
+            )
+            layer = replace(layer, step=step, write=write, read=read)
+        self.layer = layer
+        return layer.last_row()
 
 
 @dataclass(frozen=True)

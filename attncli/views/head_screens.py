@@ -567,7 +567,7 @@ LINEAR_COLUMNS = (
 
 def _linear_title(report: Report, heads: Records[LinearHead], total: int) -> str:
     """What mixes the tokens of these heads, and of what the shares are."""
-    mixers = ", ".join(dict.fromkeys(head.mixer for head in report.result_of(HeadSurvey).linear))
+    mixers = ", ".join(dict.fromkeys(head.mixer for head in rows_of(report, "linear")))
     return f"{some_of(len(heads), total, 'head')} of {plain_text(mixers)}: shares of |w|, which has a sign"
 
 
@@ -576,11 +576,11 @@ LINEAR_HEADS = Ranked(
     tuple(map(NumberCells, LINEAR_COLUMNS)),
     title=_linear_title,
     label=HeadLabel(has_stacks=False),
-    usual=lambda report, _: len(report.result_of(HeadSurvey).linear) if _is_whole(report) else MOST_HEADS,
+    usual=lambda report, _: len(rows_of(report, "linear")) if _is_whole(report) else MOST_HEADS,
     least=LEAST_ROWS,
     rank=1,
     is_cut=lambda report: not report.spec.get("table"),
-    shows=lambda report: bool(report.result_of(HeadSurvey).linear),
+    shows=lambda report: bool(rows_of(report, "linear")),
 )
 """What the signed weights are like of the heads of layers without a softmax."""
 MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))

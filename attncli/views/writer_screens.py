@@ -17,7 +17,9 @@ from attncli.views.first_screen import (
     Sentences,
     Special,
     StatisticCells,
+    rows_of,
 )
+from attncli.views.head_screens import LINEAR_HEADS
 from attncli.views.matrices import pictured
 from attncli.views.model_screens import LEAST_ROWS, token_cell
 from attncli.views.report_sections import TableLabels, model_name
@@ -110,7 +112,8 @@ def _tokens_title(report: Report, tokens: Records[WrittenToken], most: int) -> s
     if report.spec.get("head") is None and "head" in tokens.cells:
         best = plain_text(str(tokens[0].head))
         return f"where the best head, {best}, looked{left}, without the first key"
-    return f"where it looked for each token{left}: {of}, without the first key"
+    by = of if rows_of(report, "heads") else f"{of}, shares of |w|"
+    return f"where it looked for each token{left}: {by}, without the first key"
 
 
 def _chosen(tokens: Records[WrittenToken], most: int) -> list[int]:
@@ -158,7 +161,9 @@ WRITER_SCREEN = FirstScreen(
             least=lambda report, _: 0 if pictured(report) else LEAST_ROWS,
             rank=1,
             is_cut=True,
+            shows=lambda report: bool(rows_of(report, "heads")),
         ),
+        LINEAR_HEADS,
         Notes(),
     ),
 )
