@@ -1,6 +1,6 @@
 """What the heads of layers without a softmax do on some texts: statistics of their signed weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 
@@ -15,16 +15,14 @@ from attncli.core.channel_layer import ChannelCache, ChannelLayer
 from attncli.core.linear_layer import LinearCache, LinearLayer
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.signed_rows import SignedStatistics, SignedSums, signed_statistics
-from attncli.core.summaries import RunningMoments
 from attncli.measure.looks import by_layer
+from attncli.measure.patterns import OVER_TEXTS, LinearPlace
 from attncli.models.linear import AnyLinearLayer, CapturedLinear, hearing_linear_layers
 from attncli.models.pretrained import Pretrained
 from attncli.records.columns import Records
 from attncli.records.surveys import LinearHead
 
 STATISTICS = tuple(each.name for each in fields(SignedStatistics))
-OVER_TEXTS = tuple(name for name in STATISTICS if name != "one_key")
-"""Those that have a mean over texts."""
 
 
 class LinearHeads:
@@ -63,14 +61,14 @@ class LinearHeads:
         layers = [(layer, range(count), statistics) for layer, count, statistics in self.layers]
         return _heads_of_text(self.pretrained, layers, text)
 
-    def added_to(self, totals: "LinearTotals | None") -> "LinearTotals":
-        """Totals over texts with these among them."""
-        totals = LinearTotals() if totals is None else totals
+    def numbers(self) -> Iterator[tuple[LinearPlace, Float[Tensor, "text head statistic"]]]:
+        """Of each layer the statistics that have a mean over texts."""
         for layer, _, statistics in self.layers:
             numbers = torch.stack([getattr(statistics, name) for name in OVER_TEXTS], dim=-1)
-            place = layer.layer, self.pretrained.module_name(layer.module), layer.mixer
-            totals.add(place, RunningMoments.of(numbers.cpu()))
-        return totals
+            yield (
+                LinearPlace(layer.layer, self.pretrained.module_name(layer.module), layer.mixer),
+                numbers.cpu(),
+            )
 
     def maps_of(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
         """The signed weights of every head, NaN where a layer has none; None where they were not kept."""
@@ -95,39 +93,6 @@ def _heads_of_text(
         mixer=[layer.mixer for layer, _ in places],
         **columns,
     )
-
-
-LinearPlace = tuple[int, str, str]
-"""The number of a layer, its module, and what it is."""
-
-
-class LinearTotals:
-    """The statistics of heads over texts; texts that lack one are left out of its mean."""
-
-    def __init__(self) -> None:
-        self.layers: dict[LinearPlace, RunningMoments] = {}
-
-    def add(self, place: LinearPlace, moments: RunningMoments) -> None:
-        """The moments (head, statistic) of a layer on some texts."""
-        before = self.layers.get(place)
-        self.layers[place] = moments if before is None else before + moments
-
-    def table(self) -> Records[LinearHead]:
-        """One row per head: means over the texts. One key has no place in several."""
-        moments = self.layers.values()
-        means = [each.mean.masked_fill(each.count == 0, torch.nan) for each in moments]
-        columns = torch.cat(means).T.numpy() if means else np.empty((len(OVER_TEXTS), 0))
-        heads = [
-            (place, head) for place, each in zip(self.layers, means, strict=True) for head in range(len(each))
-        ]
-        return LinearHead.table(
-            layer=[layer for (layer, *_), _ in heads],
-            head=[head for _, head in heads],
-            module=[module for (_, module, _), _ in heads],
-            mixer=[mixer for (*_, mixer), _ in heads],
-            one_key=[None] * len(heads),
-            **dict(zip(OVER_TEXTS, columns, strict=True)),
-        )
 
 
 MOST_STATES = 2**31

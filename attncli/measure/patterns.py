@@ -512,8 +512,8 @@ class HeadTotals:
     stacks: dict[str, Stack] = field(default_factory=dict)
     rest: "HeadTotals | None" = None
     """The same without the first keys, where that is known."""
-    linear: Records[LinearHead] | None = None
-    """The heads of layers without a softmax, where they were measured: means over the texts."""
+    linear: "LinearTotals" = field(default_factory=lambda: LinearTotals())
+    """The heads of layers without a softmax, where they were measured."""
     unshown: str = ""
     """Which layers are not among these."""
 
@@ -571,10 +571,11 @@ class HeadTotals:
             patterns=HeadsOfPattern.joined(patterns),
             strongest=StrongestHead.joined(strongest),
             pattern_rows=rows_by_stack([*self.stacks.values()]),
-            intervals=self._intervals(summed),
+            intervals=StatisticInterval.joined([self._intervals(summed), self.linear.intervals()]),
+            linear=self.linear.table(),
             texts=TextCount.single(num_texts=self.num_texts, num_tokens=self.num_tokens),
         )
-        return (survey if self.linear is None else replace(survey, linear=self.linear)), lower
+        return survey, lower
 
     def _intervals(self, summed: SummedHeads) -> Records[StatisticInterval]:
         """One row per head and statistic."""
@@ -596,6 +597,67 @@ class HeadTotals:
                     lower=lower[:, is_used].ravel(),
                     upper=upper[:, is_used].ravel(),
                     texts=texts[:, is_used].ravel(),
+                )
+            )
+        return StatisticInterval.joined(parts)
+
+
+class LinearPlace(NamedTuple):
+    """A layer without a softmax: its number, its module, and what it is; a store knows the number alone."""
+
+    layer: int
+    module: str = ""
+    mixer: str = ""
+
+
+OVER_TEXTS = tuple(name for name, column in LinearHead.columns.items() if column.is_in_stores)
+"""The statistics of heads without a softmax that have a mean over texts."""
+
+
+class LinearTotals:
+    """The statistics of heads without a softmax over texts; texts that lack one are left out of its mean."""
+
+    def __init__(self) -> None:
+        self.layers: dict[LinearPlace, RunningMoments] = {}
+
+    def add(self, place: LinearPlace, numbers: Float[Tensor, "text head statistic"]) -> None:
+        """The statistics of a layer on some texts."""
+        moments, before = RunningMoments.of(numbers), self.layers.get(place)
+        self.layers[place] = moments if before is None else before + moments
+
+    def table(self) -> Records[LinearHead]:
+        """One row per head: means over the texts. One key has no place in several."""
+        if not self.layers:
+            return LinearHead.rows([])
+        means = [each.mean.masked_fill(each.count == 0, torch.nan) for each in self.layers.values()]
+        heads = [
+            (place, head) for place, each in zip(self.layers, means, strict=True) for head in range(len(each))
+        ]
+        return LinearHead.table(
+            layer=[place.layer for place, _ in heads],
+            head=[head for _, head in heads],
+            module=[place.module for place, _ in heads],
+            mixer=[place.mixer for place, _ in heads],
+            one_key=[None] * len(heads),
+            **dict(zip(OVER_TEXTS, torch.cat(means).T.numpy(), strict=True)),
+        )
+
+    def intervals(self) -> Records[StatisticInterval]:
+        """One row per head and statistic, of the stack `linear`."""
+        parts: list[Records[StatisticInterval]] = []
+        for place, moments in self.layers.items():
+            lower, upper = mean_interval(moments.count, moments.mean, moments.squares)
+            num_heads, num_rows = len(moments.mean), moments.mean.numel()
+            parts.append(
+                StatisticInterval.table(
+                    stack=["linear"] * num_rows,
+                    layer=np.full(num_rows, place.layer),
+                    head=np.repeat(np.arange(num_heads), len(OVER_TEXTS)),
+                    statistic=list(OVER_TEXTS) * num_heads,
+                    mean=moments.mean.masked_fill(moments.count == 0, torch.nan).flatten().numpy(),
+                    lower=lower.flatten().numpy(),
+                    upper=upper.flatten().numpy(),
+                    texts=moments.count.flatten().numpy(),
                 )
             )
         return StatisticInterval.joined(parts)

@@ -228,7 +228,7 @@ class HeadSurvey(Result):
     intervals: Records[StatisticInterval] = group(is_kept=False, may_be_empty=True)
     model: SinkRate | None = group(is_needed=False)
     texts: TextCount | None = group(is_needed=False)
-    linear: Records[LinearHead] = group(is_kept=False, may_be_empty=True)
+    linear: Records[LinearHead] = group(may_be_empty=True)
     norms: PatchNorms | None = group(is_needed=False)
     high_norm_patches: Records[PatchNorm] = group(may_be_empty=True)
     tokens_of_text: int | None = None

@@ -567,7 +567,8 @@ LINEAR_COLUMNS = (
 
 def _linear_title(report: Report, heads: Records[LinearHead], total: int) -> str:
     """What mixes the tokens of these heads, and of what the shares are."""
-    mixers = ", ".join(dict.fromkeys(head.mixer for head in rows_of(report, "linear")))
+    mixers = ", ".join(dict.fromkeys(head.mixer for head in rows_of(report, "linear") if head.mixer))
+    mixers = mixers or "layers without a softmax"
     return f"{some_of(len(heads), total, 'head')} of {plain_text(mixers)}: shares of |w|, which has a sign"
 
 
