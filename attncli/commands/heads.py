@@ -26,7 +26,6 @@ from attncli.commands.surveys import (
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
-from attncli.measure.patterns import OVER_TEXTS
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import Pretrained, Reading, part_that_reads, part_that_sees, reader_of
@@ -34,7 +33,15 @@ from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
-from attncli.records.surveys import NAMING, HeadSurvey, PatchNorm, PatchNorms, SurveyedHead, TokenNamed
+from attncli.records.surveys import (
+    LINEAR_OVER_TEXTS,
+    NAMING,
+    HeadSurvey,
+    PatchNorm,
+    PatchNorms,
+    SurveyedHead,
+    TokenNamed,
+)
 from attncli.report import (
     Mask,
     NamedTensor,
@@ -141,7 +148,7 @@ def values_each(
     linear: list[LayerOfHeads] = []
     if run.linear is not None:
         for place, numbers in run.linear.numbers():
-            linear.append(LayerOfHeads("linear", place.layer, OVER_TEXTS, numbers.numpy()))
+            linear.append(LayerOfHeads("linear", place.layer, LINEAR_OVER_TEXTS, numbers.numpy()))
     return survey_values(heads, rest, texts, linear), versions() | with_unshown(run.way.unshown)
 
 

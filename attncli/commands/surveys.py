@@ -16,7 +16,7 @@ from attncli.core.formulas import sink_rate
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.errors import UserError
 from attncli.measure.patterns import (
-    OVER_TEXTS,
+    LINEAR_OVER_TEXTS,
     HeadTotals,
     LayerPlace,
     LinearPlace,
@@ -25,7 +25,7 @@ from attncli.measure.patterns import (
 )
 from attncli.plain_text import counted
 from attncli.records.columns import Records
-from attncli.records.surveys import HeadSurvey, SinkRate, Stack, SurveyedHead
+from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, SinkRate, Stack, SurveyedHead
 from attncli.records.values import NamedTensor
 from attncli.report import PictureMaps, Report
 from attncli.report_parts import WORDS_NOTE, build_report, shipped_notes
@@ -234,7 +234,7 @@ def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]],
             of_layer = places.setdefault(layer, {})
             of_layer.setdefault(head, {})[name.removeprefix(OF_LINEAR)] = place
     for layer, heads in places.items():
-        numbers = [[values[:, of_head[name]] for name in OVER_TEXTS] for of_head in heads.values()]
+        numbers = [[values[:, of_head[name]] for name in LINEAR_OVER_TEXTS] for of_head in heads.values()]
         totals.linear.add(LinearPlace(layer), torch.from_numpy(np.array(numbers)).permute(2, 0, 1))
 
 

@@ -16,11 +16,11 @@ from attncli.core.linear_layer import LinearCache, LinearLayer
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.signed_rows import SignedStatistics, SignedSums, signed_statistics
 from attncli.measure.looks import by_layer
-from attncli.measure.patterns import OVER_TEXTS, LinearPlace
+from attncli.measure.patterns import LinearPlace
 from attncli.models.linear import AnyLinearLayer, CapturedLinear, hearing_linear_layers
 from attncli.models.pretrained import Pretrained
 from attncli.records.columns import Records
-from attncli.records.surveys import LinearHead
+from attncli.records.surveys import LINEAR_OVER_TEXTS, LinearHead
 
 STATISTICS = tuple(each.name for each in fields(SignedStatistics))
 
@@ -64,7 +64,7 @@ class LinearHeads:
     def numbers(self) -> Iterator[tuple[LinearPlace, Float[Tensor, "text head statistic"]]]:
         """Of each layer the statistics that have a mean over texts."""
         for layer, _, statistics in self.layers:
-            numbers = torch.stack([getattr(statistics, name) for name in OVER_TEXTS], dim=-1)
+            numbers = torch.stack([getattr(statistics, name) for name in LINEAR_OVER_TEXTS], dim=-1)
             yield (
                 LinearPlace(layer.layer, self.pretrained.module_name(layer.module), layer.mixer),
                 numbers.cpu(),

@@ -26,6 +26,7 @@ from attncli.core.names import (
 from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.records.columns import Records
 from attncli.records.surveys import (
+    LINEAR_OVER_TEXTS,
     NAMING,
     NOT_FIRST,
     HeadsOfPattern,
@@ -571,15 +572,14 @@ class HeadTotals:
             patterns=HeadsOfPattern.joined(patterns),
             strongest=StrongestHead.joined(strongest),
             pattern_rows=rows_by_stack([*self.stacks.values()]),
-            intervals=StatisticInterval.joined([self._intervals(summed), self.linear.intervals()]),
+            intervals=StatisticInterval.joined([*self._intervals(summed), *self.linear.intervals()]),
             linear=self.linear.table(),
             texts=TextCount.single(num_texts=self.num_texts, num_tokens=self.num_tokens),
         )
         return survey, lower
 
-    def _intervals(self, summed: SummedHeads) -> Records[StatisticInterval]:
-        """One row per head and statistic."""
-        parts: list[Records[StatisticInterval]] = []
+    def _intervals(self, summed: SummedHeads) -> Iterator[Records[StatisticInterval]]:
+        """One row per head and statistic, layer by layer."""
         for layer, mean, lower, upper, texts in zip(
             summed.layers, summed.mean, summed.lower, summed.upper, summed.texts, strict=True
         ):
@@ -587,19 +587,16 @@ class HeadTotals:
             is_used = [name != NOT_FIRST or self.stacks[place.stack].starts_special for name in layer.names]
             names = [name for name, used in zip(layer.names, is_used, strict=True) if used]
             num_heads, num_rows = len(mean), len(mean) * len(names)
-            parts.append(
-                StatisticInterval.table(
-                    stack=[place.stack] * num_rows,
-                    layer=np.full(num_rows, place.layer),
-                    head=np.repeat(np.arange(num_heads), len(names)),
-                    statistic=names * num_heads,
-                    mean=mean[:, is_used].ravel(),
-                    lower=lower[:, is_used].ravel(),
-                    upper=upper[:, is_used].ravel(),
-                    texts=texts[:, is_used].ravel(),
-                )
+            yield StatisticInterval.table(
+                stack=[place.stack] * num_rows,
+                layer=np.full(num_rows, place.layer),
+                head=np.repeat(np.arange(num_heads), len(names)),
+                statistic=names * num_heads,
+                mean=mean[:, is_used].ravel(),
+                lower=lower[:, is_used].ravel(),
+                upper=upper[:, is_used].ravel(),
+                texts=texts[:, is_used].ravel(),
             )
-        return StatisticInterval.joined(parts)
 
 
 class LinearPlace(NamedTuple):
@@ -608,10 +605,6 @@ class LinearPlace(NamedTuple):
     layer: int
     module: str = ""
     mixer: str = ""
-
-
-OVER_TEXTS = tuple(name for name, column in LinearHead.columns.items() if column.is_in_stores)
-"""The statistics of heads without a softmax that have a mean over texts."""
 
 
 class LinearTotals:
@@ -639,25 +632,21 @@ class LinearTotals:
             module=[place.module for place, _ in heads],
             mixer=[place.mixer for place, _ in heads],
             one_key=[None] * len(heads),
-            **dict(zip(OVER_TEXTS, torch.cat(means).T.numpy(), strict=True)),
+            **dict(zip(LINEAR_OVER_TEXTS, torch.cat(means).T.numpy(), strict=True)),
         )
 
-    def intervals(self) -> Records[StatisticInterval]:
-        """One row per head and statistic, of the stack `linear`."""
-        parts: list[Records[StatisticInterval]] = []
+    def intervals(self) -> Iterator[Records[StatisticInterval]]:
+        """One row per head and statistic, of the stack `linear`, layer by layer."""
         for place, moments in self.layers.items():
             lower, upper = mean_interval(moments.count, moments.mean, moments.squares)
             num_heads, num_rows = len(moments.mean), moments.mean.numel()
-            parts.append(
-                StatisticInterval.table(
-                    stack=["linear"] * num_rows,
-                    layer=np.full(num_rows, place.layer),
-                    head=np.repeat(np.arange(num_heads), len(OVER_TEXTS)),
-                    statistic=list(OVER_TEXTS) * num_heads,
-                    mean=moments.mean.masked_fill(moments.count == 0, torch.nan).flatten().numpy(),
-                    lower=lower.flatten().numpy(),
-                    upper=upper.flatten().numpy(),
-                    texts=moments.count.flatten().numpy(),
-                )
+            yield StatisticInterval.table(
+                stack=["linear"] * num_rows,
+                layer=np.full(num_rows, place.layer),
+                head=np.repeat(np.arange(num_heads), len(LINEAR_OVER_TEXTS)),
+                statistic=list(LINEAR_OVER_TEXTS) * num_heads,
+                mean=moments.mean.masked_fill(moments.count == 0, torch.nan).flatten().numpy(),
+                lower=lower.flatten().numpy(),
+                upper=upper.flatten().numpy(),
+                texts=moments.count.flatten().numpy(),
             )
-        return StatisticInterval.joined(parts)

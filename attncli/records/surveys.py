@@ -100,6 +100,10 @@ class LinearHead(Record):
     half_life: float | None = column(unit=TOKENS)
 
 
+LINEAR_OVER_TEXTS = tuple(name for name, kind in LinearHead.columns.items() if kind.is_in_stores)
+"""The statistics of such heads that have a mean over texts, and that a store keeps."""
+
+
 class HeadsOfPattern(Record):
     """A pattern of a stack: how many heads are above its threshold, None where too few rows have it.
 
