@@ -366,7 +366,7 @@ def _notes(
         notes.append(f"The answer was read, not written: its log-probability is {total:.2f}.")
     else:
         notes += settings_notes(pretrained.whole.generation_config)
-    return [*notes, *result.notes]
+    return [*notes, *(note for note in result.notes if note != result.unshown)]
 
 
 PAGE = ModelPage(read=read, report=report)

@@ -16,7 +16,6 @@ from attncli.core.formulas import sink_rate
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.errors import UserError
 from attncli.measure.patterns import (
-    LINEAR_OVER_TEXTS,
     HeadTotals,
     LayerPlace,
     LinearPlace,

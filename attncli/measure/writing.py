@@ -493,14 +493,15 @@ def written(
         way, is_unfinished = _write(pretrained, prompt, decoding, rows, on_text)
     result = _text_of(pretrained, prompt, rows, log_probability)
     has_rows = whole_rows != "none" and bool(rows.tokens)
+    unshown = unshown_layers(pretrained.whole, () if linear is None else linear.modules)
     return replace(
         result,
         weights=rows.whole_rows() if has_rows else None,
         weights_are_mean=has_rows and rows.tokens[-1].weights is None,
         linear_weights=None if linear is None else rows.signed_rows(),
-        unshown=unshown_layers(pretrained.whole, () if linear is None else linear.modules),
+        unshown=unshown,
         is_unfinished=is_unfinished,
-        notes=(*replace(way, unshown="").notes(),),
+        notes=tuple(replace(way, unshown=unshown).notes()),
     )
 
 

@@ -130,7 +130,8 @@ def test_what_takes_too_much_memory_is_named(
     monkeypatch.setattr(linear_heads, "MOST_STATES", 1)
     folder, text = saved("qwen3_next"), text_of(11)
     result = library.generate(folder, text, max_new_tokens=2)
-    assert not result.linear and result.unshown.startswith("Not shown, as it has no softmax: gated delta net")
+    assert not result.linear and result.unshown == result.notes[0]
+    assert result.unshown.startswith("Not shown, as it has no softmax: gated delta net")
     assert len(library.generate(folder, text, max_new_tokens=2, layer=2).linear) == 4
 
 
