@@ -163,7 +163,14 @@ WRITER_SCREEN = FirstScreen(
             is_cut=True,
             shows=lambda report: bool(rows_of(report, "heads")),
         ),
-        LINEAR_HEADS,
+        # Below heads of attention where there is room for both.
+        replace(
+            LINEAR_HEADS,
+            usual=lambda report, _: MOST_WRITERS,
+            least=lambda report, _: 0 if rows_of(report, "heads") else LEAST_ROWS,
+            rank=2,
+            is_cut=True,
+        ),
         Notes(),
     ),
 )
