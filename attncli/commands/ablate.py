@@ -373,9 +373,9 @@ def _report(
     about = _about(readings, num_heads, pretrained)
     pictures = () if spec.image is None else pictures_of(readings[0])
     ranked_result = replace(result, heads=ranked[: spec.top], back=back)
-    notes = [note for note in notes if note != result.missing]
+    notes = [note for note in notes if note != result.unshown]
     report = build_report(spec, read, tensors, ranked_result, notes, about=about, pictures=pictures)
-    return replace(report, missing=result.missing)
+    return replace(report, missing=result.unshown)
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -> str:

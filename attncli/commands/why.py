@@ -190,7 +190,7 @@ def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Rep
         f"on {counted(len(reading.text.ids), 'token')}.",
         how_to_read=_how_to_read(result, pretrained),
     )
-    return replace(report, missing=result.missing)
+    return replace(report, missing=result.unshown)
 
 
 def _how_to_read(result: "LogitAttribution", pretrained: "Pretrained") -> str:
@@ -206,7 +206,7 @@ def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> lis
     is_linear = any(row.name == spec.head and row.get("kind") == LINEAR for row in result.heads)
     through = "gate and norm, W_O and W_U" if is_linear else "W_O and W_U"
     by_token = f"Head {spec.head} token by token: weight times value, through {through}."
-    notes = [note for note in result.notes if note != result.missing]
+    notes = [note for note in result.notes if note != result.unshown]
     return [by_token, *shipped_notes(spec), *notes, *reading.left_out_notes()]
 
 
@@ -228,15 +228,17 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
         over=spec.over,
     )
     query, key_place = result.query, result.key
-    return build_report(
+    notes = [note for note in result.notes if note != result.unshown]
+    report = build_report(
         spec.model_copy(update={"from": str(query), "to": str(key_place)}),
         Texts(text.tokens, token_spelling=pretrained.spelling_of(text)),
         {},
         result,
-        [*shipped_notes(spec), *result.notes, *reading.left_out_notes()],
+        [*shipped_notes(spec), *notes, *reading.left_out_notes()],
         about=f"{pretrained.name}: why head {spec.head} looks from {query} to {key_place}.",
         how_to_read=SCORE_NOTE,
     )
+    return replace(report, missing=result.unshown)
 
 
 SCORE_NOTE = (

@@ -498,16 +498,19 @@ class _Paths:
     def __init__(self, run: RemovalRuns, stream: Stream, other: Stream, into: HeadPlace | None) -> None:
         assert into is not None
         self.run, self.into = run, into
-        self.read = stream.read_by(into.call)
-        self.layers = [captured.layer for captured in stream.attention]
-        self.wrote, self.wrote_there = (dict(text.parts_before(into.call)) for text in (stream, other))
+        block, layers = [*stream.attention][into.call], [*stream.attention.values()]
+        self.read = stream.read_by(block)
+        self.parts = [StreamPart("head", captured.layer) for captured in layers]
+        self.parts += [StreamPart(LINEAR, heads.captured.layer) for heads in run.linear]
+        """Of each call, without a head."""
+        self.wrote, self.wrote_there = (dict(text.parts_before(block)) for text in (stream, other))
 
     def outputs(self, changed: Sequence[Removed]) -> Tensor:
         """What the model gives with what each of these wrote there, at one token or all."""
         streams = self.read.repeat(len(changed), 1, 1)
         for text, each in enumerate(changed):
             for place in each:
-                part = StreamPart("head", self.layers[place.call], place.head)
+                part = self.parts[place.call]._replace(head=place.head)
                 difference = self.wrote_there[part]() - self.wrote[part]()
                 tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
                 streams[text, tokens] += difference[tokens]
@@ -576,7 +579,7 @@ def ablated(
         joint=Effects.single(**joint) if joint else None,
         approximation=approximation,
         notes=(*dict.fromkeys(note for reading in readings for note in reading.notes), *ablation.notes),
-        missing=ablation.unshown,
+        unshown=ablation.unshown,
     )
 
 

@@ -7,16 +7,22 @@ Mamba-2) has been computed with all of them; a head of Mamba-1 is all channels o
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from attncli.core.channel_layer import ChannelLayer
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer, Wanted, merge_heads
+from attncli.measure.frozen_norms import is_close
 from attncli.models.architectures import mixer_named, output_projection
+from attncli.models.layers import CapturedLayer
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
 from attncli.models.side_by_side import of_this_run
 
-LINEAR = "linear"
+LINEAR: Final = "linear"
 """The kind of these heads; also their stack in a model whose layers have heads of both kinds."""
 
 ALL_CHANNELS = "Mamba-1, all channels"
@@ -124,6 +130,83 @@ def gated_heads(
 ) -> Float[Tensor, "text head token value_dim"]:
     """Each head times its gate."""
     return heads * gates.view(1, -1, 1, 1)
+
+
+class GatedHeads:
+    """Heads of attention that gates or a norm change before W_O reads them (Qwen3-Next).
+
+    What W_O reads of each is then what the head gives, which is seen by a run without every second head:
+    nothing is read of these, and the others are as they were, but for a factor that a norm gives all of them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.reads: dict[nn.Module, Tensor] = {}
+        self.modules: dict[nn.Module, tuple[str, int]] = {}
+
+    def note(self, module: str, output: Float[Tensor, "1 head token value_dim"], hooks: ExitStack) -> None:
+        """Keep what W_O is about to read, where it is something else than these heads."""
+        merged = merge_heads(output)
+        projection = output_projection(self.model, module, merged.shape[-1])
+        if projection is None:
+            return
+
+        def compare(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            hook.remove()  # the module may serve other layers, too
+            read = inputs[0].reshape(merged.shape)
+            if not is_close(read, merged):
+                self.reads[projection] = inputs[0].clone()
+                self.modules[projection] = module, output.shape[1]
+
+        hook = hooks.enter_context(projection.register_forward_pre_hook(of_this_run(compare)))
+
+    def last_read(
+        self, projection: nn.Module, heads: Float[Tensor, "head value_dim"]
+    ) -> Float[Tensor, "head value_dim"]:
+        """What W_O reads of heads at the last token: these, or something else."""
+        if projection not in self.reads:
+            return heads
+        return self.reads[projection].reshape(-1, heads.numel())[-1].view_as(heads).to(heads)
+
+    def mixed(self, run: Callable[[Callable[[CapturedLayer], Tensor]], object]) -> str:
+        """The module, if there is one, whose W_O does not read heads side by side; empty for none.
+
+        `run` runs the model again, with what it is given in place of attention.
+        """
+        if not self.reads:
+            return ""
+        again: dict[nn.Module, Tensor] = {}
+        modules = {module for module, _ in self.modules.values()}
+
+        def put_back(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            again[module] = given[0]
+            return self.reads[module], *given[1:]
+
+        def without_every_second(layer: CapturedLayer) -> Tensor:
+            assert isinstance(layer.attention, AttentionLayer)
+            output = attend(layer.attention, Wanted(output=True)).output
+            assert output is not None
+            if layer.module in modules:
+                output = output.clone()
+                output[:, 1::2] = 0
+            return output
+
+        with ExitStack() as hooks:
+            for projection in self.reads:
+                hooks.enter_context(projection.register_forward_pre_hook(of_this_run(put_back)))
+            run(without_every_second)
+        for projection, read in self.reads.items():
+            module, num_heads = self.modules[projection]
+            whole, without = (
+                each.double().reshape(-1, num_heads, each.shape[-1] // num_heads)
+                for each in (read, again[projection])
+            )
+            kept, now = whole[:, ::2].flatten(1), without[:, ::2].flatten(1)
+            length = kept.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+            factor = (kept * now).sum(dim=-1, keepdim=True) / length
+            if not is_close(now, factor * kept, whole.flatten(1)) or without[:, 1::2].any():
+                return module
+        return ""
 
 
 def projected_heads(model: nn.Module, run: Callable[[], object]) -> list[ProjectedHeads]:

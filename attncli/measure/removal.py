@@ -216,7 +216,7 @@ class PlacedHead(Protocol):
 def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: Pretrained) -> int:
     """The place of a named head among these; UserError, at `key`, for one that the model does not have.
 
-    Where layers have heads of both kinds, those without a softmax are named linear:5:11.
+    linear:5:11 is a head without a softmax; where layers have heads of both kinds, 5:11 is that with one.
     """
     stack, layer, head = named_head(name)
     stacks = list(dict.fromkeys(place.stack for place in heads))
@@ -224,7 +224,8 @@ def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: 
         raise UserError(f"{key}: must say which stack of {pretrained.name}, as {stacks[0]}:{name}")
     in_stack = stack or stacks[0]
     for index, place in enumerate(heads):
-        if (place.stack, place.layer, place.head) == (in_stack, layer, head):
+        is_named_linear = stack == LINEAR and getattr(place, "kind", None) == LINEAR
+        if (place.layer, place.head) == (layer, head) and (place.stack == in_stack or is_named_linear):
             return index
     num_heads = Counter(place.layer for place in heads if place.stack == in_stack)
     if not num_heads:

@@ -22,12 +22,13 @@ from attncli.errors import UserError
 from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
-from attncli.measure.projected_heads import LINEAR, ProjectedHeads, hearing_projected_heads
-from attncli.measure.removal import ModelHead, index_of_head, output_of
+from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
+from attncli.measure.removal import ModelHead, index_of_head
 from attncli.models.answers import AnswerTokens, one_token_each
 from attncli.models.architectures import (
     BLOCK,
     layer_number,
+    layers_without_softmax,
     list_of_block,
     output_projection,
     projection_of_heads,
@@ -36,7 +37,6 @@ from attncli.models.architectures import (
 from attncli.models.capture import Way, check_computed_here, run_model
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.side_by_side import of_this_run
 from attncli.records.columns import Records
 from attncli.records.logits import HeadLogit, KeyLogit, LayerLogit, LogitAttribution, LogitParts
 from attncli.records.surveys import LookedAtKey
@@ -374,7 +374,7 @@ def attribution(
             *replace(run.way, unshown=run.unshown).notes(),
             *_indirect(pretrained, residual),
         ),
-        missing=run.unshown,
+        unshown=run.unshown,
     )
 
 
@@ -418,7 +418,7 @@ def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) ->
     outputs: dict[str, Tensor] = {}
     last_rows: dict[str, _LastRow] = {}
     linear: dict[str, ProjectedHeads] = {}
-    gated = _GatedHeads(pretrained)
+    gated = GatedHeads(model)
     with ExitStack() as hooks:
         survey = Survey(WHERE_IT_LOOKS, [reading], pretrained, None, hooks)
 
@@ -427,7 +427,11 @@ def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) ->
             assert output is not None
             name = pretrained.module_name(layer.module)
             outputs[name] = output[0, :, -1].double()
-            mixers.append(gated.noted(layer, output, hooks))
+            gated.note(layer.module, output, hooks)
+            projection = output_projection(model, layer.module, outputs[name].numel())
+            if projection is None:
+                refuse(pretrained, f"no output projection was found for {name}")
+            mixers.append(LastHeads(layer.module, outputs[name], projection))
             attention = layer.attention
             if wanted in (None, layer.layer) and isinstance(attention, AttentionLayer):
                 weights = rows_at(attention, [num_tokens - 1], 0)[:, 0]
@@ -442,75 +446,14 @@ def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) ->
         hooks.enter_context(hearing_projected_heads(model, take_linear))
         with recorded_calls(model, num_tokens) as calls:
             logits = run_model(model, inputs, keep)["logits"][0, -1]
-    mixers = gated.checked(inputs, mixers)
-    unshown = unshown_layers(pretrained.model, {*linear}) if linear else pretrained.unshown_layers
+    if mixed := gated.mixed(lambda given: run_model(model, inputs, given)):
+        name = pretrained.module_name(mixed)
+        refuse(pretrained, f"{name} changes the outputs of its heads before W_O")
+    mixers = [replace(mixer, heads=gated.last_read(mixer.projection, mixer.heads)) for mixer in mixers]
+    for mixer, _ in layers_without_softmax(pretrained.model, {*linear})[0]:
+        refuse(pretrained, f"what the heads of its layers of {mixer} add is not known")
+    unshown = unshown_layers(pretrained.model, {*linear})
     return _RecordedRun(calls, survey, mixers, outputs, last_rows, linear, logits, way, unshown)
-
-
-class _GatedHeads:
-    """Heads of attention that gates or a norm change before W_O reads them (Qwen3-Next).
-
-    What W_O reads of each is then what the head gives, which is seen by a run without every second head:
-    nothing is read of these, and the others are as they were, but for a factor that a norm gives all of them.
-    """
-
-    def __init__(self, pretrained: Pretrained) -> None:
-        self.pretrained = pretrained
-        self.reads: dict[nn.Module, Tensor] = {}
-
-    def noted(self, layer: CapturedLayer, output: Tensor, hooks: ExitStack) -> LastHeads:
-        """The heads of a layer at the last token; what W_O reads is kept where it is something else."""
-        last = output[0, :, -1].double()
-        projection = output_projection(self.pretrained.whole, layer.module, last.numel())
-        if projection is None:
-            name = self.pretrained.module_name(layer.module)
-            refuse(self.pretrained, f"no output projection was found for {name}")
-
-        def compare(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            hook.remove()  # the module may serve other layers, too
-            read = inputs[0].reshape(-1, last.numel())[-1].double()
-            if not close(read, last.flatten()):
-                self.reads[projection] = inputs[0].clone()
-
-        hook = hooks.enter_context(projection.register_forward_pre_hook(of_this_run(compare)))
-        return LastHeads(layer.module, last, projection)
-
-    def checked(self, inputs: Mapping[str, Tensor], mixers: list[LastHeads]) -> list[LastHeads]:
-        """With what W_O reads of gated heads; UserError where it does not read heads side by side."""
-        if not self.reads:
-            return mixers
-        again: dict[nn.Module, Tensor] = {}
-
-        def put_back(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            again[module] = given[0]
-            return self.reads[module], *given[1:]
-
-        def without_every_second(layer: CapturedLayer) -> Tensor:
-            output = output_of(layer)
-            if output_projection(self.pretrained.whole, layer.module, output[0, :, -1].numel()) in self.reads:
-                output = output.clone()
-                output[:, 1::2] = 0
-            return output
-
-        with ExitStack() as hooks:
-            for projection in self.reads:
-                hooks.enter_context(projection.register_forward_pre_hook(of_this_run(put_back)))
-            run_model(self.pretrained.whole, inputs, without_every_second)
-        return [self._gated(mixer, again) for mixer in mixers]
-
-    def _gated(self, mixer: LastHeads, again: Mapping[nn.Module, Tensor]) -> LastHeads:
-        if mixer.projection not in self.reads:
-            return mixer
-        read, without = (
-            reads[mixer.projection].reshape(-1, mixer.heads.numel())[-1].double().view_as(mixer.heads)
-            for reads in (self.reads, again)
-        )
-        kept, now = read[::2], without[::2]
-        factor = (kept * now).sum() / kept.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
-        if not close(now, factor * kept, read.abs().max()) or without[1::2].any():
-            name = self.pretrained.module_name(mixer.module)
-            refuse(self.pretrained, f"{name} changes the outputs of its heads before W_O")
-        return LastHeads(mixer.module, read, mixer.projection)
 
 
 def _head_logits(

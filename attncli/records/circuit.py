@@ -78,6 +78,7 @@ class HeadEdges(Result):
     num_texts: int = number("texts")
     rows: Records[PartShare] = field(default_factory=partial(PartShare.rows, ()))
     notes: tuple[str, ...] = ()
+    unshown: str = ""
 
     @property
     def weight(self) -> dict[tuple[int, int], float | None]:

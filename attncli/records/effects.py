@@ -66,7 +66,7 @@ class HeadEffects(Result):
     `heads` has one row per head that was measured, `baseline` the numbers with all heads. `joint` is what is
     lost without all named heads at once. Where heads give what they gave on another prompt, a row may be for
     one token, and `back` and `back_baseline` are those of the other prompt, whose heads give what they gave
-    on this one. `missing` names layers whose heads are not among them, in a sentence; it is a note as well.
+    on this one. `unshown` names layers whose heads are not among them, in a sentence; it is a note as well.
     """
 
     heads: Records[HeadEffect] = group()
@@ -76,4 +76,4 @@ class HeadEffects(Result):
     joint: Effects | None = group(is_needed=False)
     approximation: Approximation | None = group(is_needed=False)
     notes: tuple[str, ...] = ()
-    missing: str = ""
+    unshown: str = ""

@@ -74,7 +74,7 @@ class LogitAttribution(Result):
 
     `heads` and `layers` are in the order of the model, `parts` add up to the logit. `ids` are the token of
     the logit and, where asked for, the one that it is compared with. `keys` are those of `head`, LAYER:HEAD.
-    `missing` names layers whose heads are not there, in a sentence; it is a note as well.
+    `unshown` names layers whose heads are not there, in a sentence; it is a note as well.
     """
 
     heads: Records[HeadLogit] = group()
@@ -84,7 +84,7 @@ class LogitAttribution(Result):
     ids: Sequence[int] = ()
     head: str = ""
     notes: tuple[str, ...] = ()
-    missing: str = ""
+    unshown: str = ""
 
     def ranked(self) -> Records[HeadLogit]:
         """The heads, the one that adds most first, up or down."""
@@ -188,6 +188,7 @@ class ScoreParts(Result):
     layer: int | None = None
     head: int | None = None
     notes: tuple[str, ...] = ()
+    unshown: str = ""
 
     def side(self, name: str) -> Records[ScoreOfPart]:
         """The parts on one side, `key` or `query`."""

@@ -123,7 +123,7 @@ def test_the_parts_are_those_of_hooks_and_add_up(saved: Callable[[str], str], na
         whole = whole if bias is None else whole - bias.double()
         total = sum(row.contribution or 0.0 for row in rows)
         assert total == pytest.approx(float(whole @ by_hand.direction) * factor, abs=1e-5)
-    assert result.missing == "" or name == "nemotron_h"
+    assert result.unshown == "" or name == "nemotron_h"
     assert result.parts.heads == pytest.approx(sum(row.contribution or 0.0 for row in result.heads), abs=1e-9)
 
 

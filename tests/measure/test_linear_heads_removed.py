@@ -208,7 +208,7 @@ def test_gradients_of_gates_are_those_of_autograd(qwen: tuple[str, PreTrainedMod
 def test_named_heads_are_of_either_kind_and_together(qwen: tuple[str, PreTrainedModel, Tensor]) -> None:
     folder, model, ids = qwen
     whole = {name_of(row): row for row in attncli.ablate(folder, text_of(NUM_TOKENS)).heads}
-    result = attncli.ablate(folder, text_of(NUM_TOKENS), heads=["1:1", "0:2"], jointly=True)
+    result = attncli.ablate(folder, text_of(NUM_TOKENS), heads=["1:1", "linear:0:2"], jointly=True)
     assert [(name_of(row), row.kind) for row in result.heads] == [("1:1", "self"), ("0:2", "linear")]
     assert [row.loss for row in result.heads] == pytest.approx(
         [whole["1:1"].loss, whole["0:2"].loss], abs=1e-5
@@ -237,7 +237,7 @@ def test_where_layers_have_both_kinds_the_linear_ones_have_a_prefix(saved: Calla
             "method: sink is for heads with a softmax, and 0:2 is gated delta",
         ),
         ({"heads": "0:9"}, "heads: must be from 0:0 to 3:3 in "),
-        ({"heads": "linear:0:1"}, "heads: .* has no stack linear"),
+        ({"heads": "linear:1:1"}, "heads: .* has no stack linear"),
         (
             {"method": "swap", "other": text_of(NUM_TOKENS, 1), "into": "2:1"},
             "into: must be a head with a soft",
@@ -268,3 +268,37 @@ def test_the_report_ranks_both_kinds_and_nothing_is_missing(
     assert len(heads) == 16 and losses == sorted(losses, reverse=True) and report.missing == ""
     assert {row["pattern"] for row in heads if row["kind"] == "linear"} == {"gated delta net"}
     assert report.tensors["loss"].values.shape == (4, 4)
+
+
+@torch.no_grad()
+def test_a_path_into_a_later_head_is_that_of_hooks(saved: Callable[[str], str]) -> None:
+    """OLMo hybrid, whose attention has no gate: 0:2 as on the other prompt, in what 3:1 reads alone."""
+    folder, other = saved("olmo_hybrid"), text_of(NUM_TOKENS, seed=5)
+    settings: Any = {"method": "swap", "other": other, "heads": "0:2", "into": "3:1"}
+    (row,) = attncli.ablate(folder, text_of(NUM_TOKENS), **settings).heads
+    model, ids = loaded(folder)
+    there = AutoTokenizer.from_pretrained(folder)(other, return_tensors="pt").input_ids
+    first = model.model.layers[0].linear_attn.o_proj
+    here_read, there_read = (read_on(model, each, "layers.0.linear_attn") for each in (ids, there))
+    difference = torch.zeros_like(here_read)
+    head_of(difference, row, 4)[:] = head_of(there_read, row, 4) - head_of(here_read, row, 4)
+    last = model.model.layers[3]
+
+    def changed(_block: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (inputs[0] + difference @ first.weight.mT, *inputs[1:])
+
+    reads: list[Tensor] = []
+    before = last.register_forward_pre_hook(changed)
+    with reading(last.self_attn.o_proj, lambda read: reads.append(read.clone()) or read):
+        model(ids, use_cache=False)
+    before.remove()
+    size = reads[0].shape[-1] // 4
+    given = reads[0][..., size : 2 * size]
+
+    def with_head(read: Tensor) -> Tensor:
+        return torch.cat([read[..., :size], given, read[..., 2 * size :]], dim=-1)
+
+    plain = loss_of(model, ids)
+    with reading(last.self_attn.o_proj, with_head):
+        assert row.loss == pytest.approx(loss_of(model, ids) - plain, abs=2e-5)
+    assert abs(row.loss or 0) > 1e-4
