@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.core.linear_layer import CHUNK
 
 LEAF = 16
 """Tokens of a block on the diagonal whose weights are computed one by one."""
+FORGOTTEN = -28.0
+"""Of a state less than exp of it is left: 1e-12, which no sum over channels in float32 shows."""
+FEW = 0.7
+"""The share of states up to which those that are forgotten are left out one by one."""
 MOST_ENTRIES = 2**22
 """Entries of the factors of a block of rows, or of keys, at a time."""
 
@@ -57,7 +61,7 @@ class ChannelLayer:
     def last_row(self) -> Float[Tensor, "head key"]:
         """Of one text: the weights of its last token."""
         num_heads, last = self.shape[1], self.shape[2] - 1
-        row = self.step.new_empty(num_heads, last + 1)
+        row = self.step.new_zeros(num_heads, last + 1)
         for head in range(num_heads):
             of_head = self._head(0, head)
             of_head.fill(row[head : head + 1], slice(last, last + 1))
@@ -67,7 +71,11 @@ class ChannelLayer:
     def _head(self, text: int, head: int) -> "_OfHead":
         step = self.step[text, head]
         return _OfHead(
-            step, step.cumsum(dim=0), self.decay[head], self.write[text, head], self.read[text, head]
+            step,
+            step.cumsum(dim=0, dtype=torch.float64),
+            self.decay[head],
+            self.write[text, head],
+            self.read[text, head],
         )
 
     def weights(self) -> Float[Tensor, "text head query key"]:
@@ -103,7 +111,10 @@ class ChannelCache:
 
 @dataclass(frozen=True)
 class _OfHead:
-    """One head of one text: its steps, also summed up to each token."""
+    """One head of one text: its steps, also summed up to each token.
+
+    In float64, since a fast decay multiplies small differences of a long text's times.
+    """
 
     step: Float[Tensor, "token channel"]
     time: Float[Tensor, "token channel"]
@@ -114,9 +125,20 @@ class _OfHead:
     def fill(self, weights: Float[Tensor, "query key"], queries: slice) -> None:
         """The mean over channels of the weights of these queries, into the rows of `weights`."""
         rows = slice(0, queries.stop - queries.start)
-        for keys in _parts(0, queries.start, self._most()):
-            weights[rows, keys] = self._between(queries, keys)
+        for keys in reversed([*_parts(0, queries.start, self._most())]):
+            left = self.decay * self._passed(queries.start - 1, keys.stop - 1).unsqueeze(-1)
+            alive = left > FORGOTTEN
+            if not alive.any():
+                break
+            if alive.float().mean() < FEW:
+                weights[rows, keys] = self._between_some(queries, keys, alive)
+            else:
+                weights[rows, keys] = self._between(queries, keys)
         self._fill_triangle(weights, queries, queries.start)
+
+    def _passed(self, tokens: slice | int, origin: int) -> Float[Tensor, "*token channel"]:
+        """The time of some tokens since another one."""
+        return (self.time[tokens] - self.time[origin]).to(self.step.dtype)
 
     def _most(self) -> int:
         return max(1, MOST_ENTRIES // self.decay.numel())
@@ -137,18 +159,36 @@ class _OfHead:
     def _between(self, queries: slice, keys: slice) -> Float[Tensor, "query key"]:
         """Weights on keys that all stand before the queries: exponents from the first query are never > 0."""
         num_channels = self.decay.shape[0]
-        origin = self.time[queries.start - 1]
+        origin = queries.start - 1
         total = self.step.new_zeros(queries.stop - queries.start, keys.stop - keys.start)
         count = max(queries.stop - queries.start, keys.stop - keys.start)
         of_channel = count * self.decay.shape[1]
         for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // of_channel)):
-            decay, start = self.decay[channels], origin[channels, None]
-            left = (decay * (self.time[queries, channels, None] - start)).exp_()
-            right = (decay * (start - self.time[keys, channels, None])).exp_()
+            decay = self.decay[channels]
+            left = (decay * self._passed(queries, origin)[:, channels, None]).exp_()
+            right = (decay * -self._passed(keys, origin)[:, channels, None]).exp_()
             left *= self.read[queries].unsqueeze(1)
             right *= self.write[keys].unsqueeze(1) * self.step[keys, channels, None]
             total += left.flatten(1) @ right.flatten(1).mT
         return total / num_channels
+
+    def _between_some(
+        self, queries: slice, keys: slice, alive: Bool[Tensor, "channel state"]
+    ) -> Float[Tensor, "query key"]:
+        """The same of the states alone that still hold something of these keys."""
+        channels, states = alive.nonzero(as_tuple=True)
+        origin = queries.start - 1
+        since, until = self._passed(queries, origin), -self._passed(keys, origin)
+        total = self.step.new_zeros(queries.stop - queries.start, keys.stop - keys.start)
+        count = max(total.shape)
+        for some in _parts(0, len(channels), max(1, MOST_ENTRIES // count)):
+            of, states_of = channels[some], states[some]
+            decay = self.decay[of, states_of]
+            left = (since[:, of] * decay).exp_() * self.read[queries][:, states_of]
+            right = (until[:, of] * decay).exp_()
+            right *= self.write[keys][:, states_of] * self.step[keys][:, of]
+            total += left @ right.mT
+        return total / self.decay.shape[0]
 
     def _within(self, part: slice) -> Float[Tensor, "query key"]:
         """Weights of a few tokens on each other and themselves."""
@@ -157,7 +197,7 @@ class _OfHead:
         of_channel = count * count * self.decay.shape[1]
         for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // of_channel)):
             time = self.time[part, channels]
-            passed = (time.unsqueeze(1) - time).clamp(min=0).unsqueeze(-1)
+            passed = (time.unsqueeze(1) - time).clamp(min=0).to(self.step.dtype).unsqueeze(-1)
             left = (self.decay[channels] * passed).exp_() * self.read[part, None, None]
             right = self.write[part].unsqueeze(1) * self.step[part, channels, None]
             total += torch.einsum("ijdn,jdn->ij", left, right)
