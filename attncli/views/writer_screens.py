@@ -19,7 +19,7 @@ from attncli.views.first_screen import (
     StatisticCells,
     rows_of,
 )
-from attncli.views.head_screens import LINEAR_HEADS
+from attncli.views.head_screens import LINEAR, LINEAR_HEADS, size_of
 from attncli.views.matrices import pictured
 from attncli.views.model_screens import LEAST_ROWS, token_cell
 from attncli.views.report_sections import TableLabels, model_name
@@ -43,7 +43,9 @@ def _written_title(report: Report, display: Display) -> Iterator[str]:
     counts = report.result_of(WrittenText).counts
     new = "in the answer" if report.spec.get("answer") else "new"
     sizes = [counted(counts.prompt_tokens, "token"), f"{counts.new_tokens} {new}"]
-    parts = [model_name(report), place_text(report.spec), *sizes]
+    linear = rows_of(report, "linear")
+    of_linear = size_of(LINEAR, linear) if linear and rows_of(report, "heads") else ""
+    parts = [model_name(report), place_text(report.spec), *sizes, of_linear]
     yield plain_text(f"generate: {', '.join(filter(None, parts))}")
 
 
