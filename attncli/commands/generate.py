@@ -352,6 +352,8 @@ def _notes(
         notes.append(f"Interrupted: it was to write {counted(spec.max_new_tokens, 'token')} at most.")
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
+    if not result.heads and spec.given("sort", "top", "ascending"):
+        notes.append("--sort, --ascending and --top are for heads of attention.")
     if prompt.context is not None:
         where = "prompt" if prompt.seen is None else "picture"
         notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")

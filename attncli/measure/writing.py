@@ -196,7 +196,9 @@ class WrittenRows:
             most = max(layer.num_heads for layer in self.layers)
             if self.head is not None and self.head >= most:
                 known = head_range({layer.layer: layer.num_heads for layer in self.layers})
-                raise UserError(f"head: {known} (got {self.layer}:{self.head})")
+                has_both = self.linear is not None and self.layer in self.linear.num_heads
+                beside = f": those without a softmax come with --layer {self.layer}" * has_both
+                raise UserError(f"head: {known} (got {self.layer}:{self.head}){beside}")
         self.tokens.append(self._rows(token, kept))
 
     @property
