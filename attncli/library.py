@@ -334,8 +334,7 @@ def ablate(
 ) -> HeadEffects:
     """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
 
-    Heads of layers without a softmax are among them (linear:5:11 where layers have both kinds).
-
+    linear:5:11 is one without a softmax, where layers have both kinds.
     What is predicted: every token from those before it; for an encoder tokens masked at random, from the
     `seed`; or the `answer` alone, and with `against` by how much its logit is above that of another token.
     `method`: zero, mean, sink or swap, what replaces a head's output (see `Removal`). `jointly` also takes

@@ -458,18 +458,13 @@ def written(
     head that it lacks; MemoryError.
     """
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
-    num_new = len(prompt.answer) or decoding.max_new_tokens
-    num_keys = len(prompt.prompt.ids) + num_new - 1
     linear = None
     if prompt.context is None and unshown_layers(pretrained.whole):
+        num_keys = len(prompt.prompt.ids) + (len(prompt.answer) or decoding.max_new_tokens) - 1
         keeps_rows = whole_rows == "heads" and num_keys <= MOST_KEYS_OF_HEADS
+        num_answer = len(prompt.answer)
         linear = WritingLinear(
-            pretrained,
-            num_keys,
-            num_answer=len(prompt.answer),
-            layer=layer,
-            head=head,
-            keeps_rows=keeps_rows,
+            pretrained, num_keys, num_answer=num_answer, layer=layer, head=head, keeps_rows=keeps_rows
         )
     rows = WrittenRows(
         prompt.prompt.ids,
@@ -485,12 +480,7 @@ def written(
     )
     log_probability, is_unfinished = None, False
     if prompt.answer:
-        replay = Replay(pretrained.whole, prompt.prompt.ids, torch.tensor(prompt.answer))
-        with nullcontext() if linear is None else linear.heard():
-            layers, log_probabilities = replay.layers()
-        for token, of_token in zip(prompt.answer, rows_of_tokens(layers, len(prompt.answer)), strict=True):
-            rows.take(token, of_token)
-        way, log_probability = replay.way, float(log_probabilities.sum())
+        way, log_probability = _read_answer(pretrained, prompt, rows)
     else:
         way, is_unfinished = _write(pretrained, prompt, decoding, rows, on_text)
     result = _text_of(pretrained, prompt, rows, log_probability)
@@ -505,6 +495,16 @@ def written(
         is_unfinished=is_unfinished,
         notes=tuple(replace(way, unshown=unshown).notes()),
     )
+
+
+def _read_answer(pretrained: Pretrained, prompt: Prompt, rows: WrittenRows) -> tuple[Way, float]:
+    """How the attention of the answer came, and its log-probability."""
+    replay = Replay(pretrained.whole, prompt.prompt.ids, torch.tensor(prompt.answer))
+    with nullcontext() if rows.linear is None else rows.linear.heard():
+        layers, log_probabilities = replay.layers()
+    for token, of_token in zip(prompt.answer, rows_of_tokens(layers, len(prompt.answer)), strict=True):
+        rows.take(token, of_token)
+    return replay.way, float(log_probabilities.sum())
 
 
 def _text_of(
