@@ -117,6 +117,6 @@ def _names(groups: list[str | None], is_positive: Bool[Tensor, " text"]) -> tupl
         is_elsewhere = any(
             name is None and value == label for name, value in zip(groups, is_positive.tolist(), strict=True)
         )
-        if len(names) > 1 and len(with_label) == 1 and labels[with_label[0]] == {label} and not is_elsewhere:
+        if len(names) > 2 and len(with_label) == 1 and labels[with_label[0]] == {label} and not is_elsewhere:
             return [name for name in names if name != with_label[0]], with_label[0]
     return names, None

@@ -104,7 +104,7 @@ class LabelledFile(LineFile):
         return ((number, json.dumps(dict(row)).encode()) for number, row in enumerate(self._rows, start=1))
 
     def count(self) -> int:
-        """The number of texts. Raises UserError with the invalid lines, and for labels of other than two values."""
+        """The number of texts. Raises UserError with the invalid lines, and unless labels have two values."""
         count, values = 0, Counter[str]()
         kinds: list[list[str]] = []
         self.groups.clear()
@@ -220,14 +220,14 @@ class PartedReading(Reading):
 
 
 class LabelledReader:
-    """Reads texts with their parts, as a model does; the first in a chat template gives the frame of the others."""
+    """Reads texts with their parts, as a model does; a chat template is rendered for the first alone."""
 
     def __init__(self, pretrained: Pretrained, *, truncate: bool = False) -> None:
         self.pretrained, self.truncate = pretrained, truncate
         self._frames: dict[tuple[str, ...], list[str]] = {}
 
     def read(self, text: LabelledText) -> Reading:
-        """A text alone as a survey reads it, else its parts in their order. UserError for what does not fit."""
+        """A text alone as a survey reads it, else its parts. UserError for what does not fit."""
         plain, marked = without_marks(text.line.text)
         if isinstance(text.line.text, TokenIds) or (len(text.parts) == 1 and not marked):
             return read_text(self.pretrained, text.line.text, key="texts", truncate=self.truncate)

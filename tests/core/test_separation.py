@@ -28,7 +28,7 @@ PATIENTS = """
 3.5 6.2  5 1   2.9 5.7  9 0   2.1 4.8  7 1   2.8 6.2  8 0   4.0 7.0  7 1   3.3 5.7  6 1   3.7 6.9  5 1
 3.6 6.6  5 1
 """
-"""Albumin, total protein, K-G score and outcome of DeLong et al. 1988, as SAS/STAT's example of LOGISTIC has them."""
+"""Albumin, total protein, K-G score, outcome: DeLong et al. 1988, as SAS/STAT's example of LOGISTIC has them."""
 
 
 def ties(seed: int, num_texts: int = 53, num_features: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,7 +139,7 @@ def test_effect_size_threshold_and_curve() -> None:
     assert hedges_g(torch.ones(5, 1), torch.tensor([True, True, False, False, False])).isnan().all()
 
     curve = roc_curve(numbers[:, 0], labels)
-    false, true, thresholds = sklearn_roc_curve(labels, numbers[:, 0], drop_intermediate=False)
+    false, true, _ = sklearn_roc_curve(labels, numbers[:, 0], drop_intermediate=False)
     assert np.allclose(curve.false_positive_rate, false) and np.allclose(curve.true_positive_rate, true)
     threshold = best_threshold(numbers[:, 0], labels)
     chosen = numbers[:, 0] > threshold
