@@ -6,11 +6,11 @@ CC BY-NC 4.0: nothing of it is here), in an environment of its own:
     pip install torch==2.13.0 "transformers<5" accelerate datasets tqdm
     python tools/attention_tracker_heads.py ATTENTION_TRACKER SMOLLM2_FOLDER
 
-Only what opens the model and the prompts is adapted. SmolLM2's chats have the form of Qwen's (ChatML), so that
-it goes by that name; as `assistant` is two tokens here, the data's span that it counts from the end lies one token
-too late, and `spans` (instruction, data) says which it read. The weights are float64 instead of bfloat16, so that
-rounding stays behind the digits that are written. Its program keeps attention in half precision: what ends in
-`_in_half` is what it says then, all else what it says where attention stays as it is.
+Only what opens the model and the prompts is adapted. SmolLM2's chats have the form of Qwen's (ChatML), so
+that it goes by that name; as `assistant` is two tokens here, the span of the data, which it counts from the
+end, lies one token too late, and `spans` (instruction, data) says which it read. The weights are float64
+instead of bfloat16, so that rounding stays behind the digits that are written. Its program keeps attention in
+half precision: what ends in `_in_half` is what it says then, all else where attention stays as it is.
 """
 
 import json
@@ -47,6 +47,20 @@ INJECTED = (
 )
 
 
+def write_older_model(smollm2: Path, folder: Path) -> None:
+    """The same weights and tokenizer as transformers 4 reads them."""
+    changed = {"config.json", "tokenizer_config.json"}
+    for file in smollm2.iterdir():
+        if file.name not in changed:
+            (folder / file.name).symlink_to(file)
+    config = json.loads((smollm2 / "config.json").read_text())
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    special = json.loads((smollm2 / "tokenizer_config.json").read_text())
+    special["tokenizer_class"] = "PreTrainedTokenizerFast"
+    for name, settings in zip(sorted(changed), (config, special), strict=True):
+        (folder / name).write_text(json.dumps(settings))
+
+
 def opened(smollm2: Path) -> Any:
     """Its AttentionModel with SmolLM2 in float64."""
     attn_model = import_module("models.attn_model")
@@ -63,12 +77,7 @@ def opened(smollm2: Path) -> Any:
         tempfile.TemporaryDirectory() as name,
         patch.object(attn_model.AutoModelForCausalLM, "from_pretrained", load_in_float64),
     ):
-        for file in smollm2.iterdir():
-            (Path(name) / file.name).symlink_to(file)
-        special = json.loads((smollm2 / "tokenizer_config.json").read_text())
-        special["tokenizer_class"] = "PreTrainedTokenizerFast"  # which transformers 4 knows
-        (Path(name) / "tokenizer_config.json").unlink()
-        (Path(name) / "tokenizer_config.json").write_text(json.dumps(special))
+        write_older_model(smollm2, Path(name))
         config["model_info"]["model_id"] = name
         return attn_model.AttentionModel(config)
 
