@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import isnan, nan, sqrt
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,7 +37,7 @@ class LinearDetector:
     means: Float[Tensor, " chosen"]
     scales: Float[Tensor, " chosen"]
     intercept: float = 0.0
-    threshold: float = 0.0
+    threshold: float = nan
     penalty: float = 0.0
 
     def scores(self, numbers: Float[Tensor, "text feature"]) -> Float[Tensor, " text"]:
@@ -48,7 +48,9 @@ class LinearDetector:
     def with_threshold(
         self, numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
     ) -> "LinearDetector":
-        """The detector with the threshold that tells the texts best which it was fitted to."""
+        """The detector with a threshold, if it has none: the best on the texts that it was fitted to."""
+        if not isnan(self.threshold):
+            return self
         return replace(self, threshold=best_threshold(self.scores(numbers), is_positive))
 
     def in_places(self, places: Sequence[int]) -> "LinearDetector":
@@ -139,20 +141,28 @@ def sparse_regression(texts: TextsToFit) -> LinearDetector:
     """A logistic regression with an L1 penalty on all features, standardised; nested folds choose its C.
 
     Of the strengths that part the texts held out within these equally well the one with the fewest features.
+    So is the threshold chosen there: what a regression fits it parts too well.
     """
-    strengths = torch.zeros(len(STRENGTHS), dtype=torch.float64)
+    aurocs = torch.zeros(len(STRENGTHS), dtype=torch.float64)
     some = _some(texts)
     parts = _inner_parts(some)
-    num_used = 0
+    held_out_scores, labels = list[Tensor](), list[Tensor]()
     for split in splits_of(parts, range(int(parts.max()) + 1)):
         choosing, held_out = some.of(split.choosing), some.of(split.held_out)
         if not (_has_both(choosing.is_positive) and _has_both(held_out.is_positive)):
             continue
-        num_used += 1
-        scores = [_sparse(choosing, strength).scores(held_out.numbers) for strength in STRENGTHS]
-        strengths += separation(torch.stack(scores, dim=1), held_out.is_positive).auroc
-    best = int(strengths.argmax()) if num_used else 0
-    return _sparse(texts, STRENGTHS[best])
+        scores = torch.stack(
+            [_sparse(choosing, strength).scores(held_out.numbers) for strength in STRENGTHS], dim=1
+        )
+        aurocs += separation(scores, held_out.is_positive).auroc
+        held_out_scores.append(scores)
+        labels.append(held_out.is_positive)
+    best = int(aurocs.argmax()) if labels else 0
+    detector = _sparse(texts, STRENGTHS[best])
+    if not labels:
+        return detector
+    threshold = best_threshold(torch.cat(held_out_scores)[:, best], torch.cat(labels))
+    return replace(detector, threshold=threshold)
 
 
 def _has_both(is_positive: Bool[Tensor, " text"]) -> bool:

@@ -55,7 +55,7 @@ from attncli.records.detectors import (
     TextScore,
 )
 
-ALL_HEADS = "regression"
+ALL_HEADS = "all heads"
 """The detector that was named before anything was measured: its AUROC is `held_out.auroc`."""
 BEST_HEAD, DISTRACTED, LOOKBACK_LENS = "best head", "Attention Tracker", "Lookback Lens"
 LENGTH, LOSS, WORDS = "length", "loss", "bag of words"

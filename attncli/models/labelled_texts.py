@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -73,7 +74,7 @@ class LabelledFile(LineFile):
 
     def __init__(
         self,
-        texts: str | Iterable[Mapping[str, object]],
+        texts: str | PathLike[str] | Iterable[Mapping[str, object]],
         label: LabelNames | None = None,
         hold_out: str | None = None,
     ) -> None:
@@ -84,8 +85,8 @@ class LabelledFile(LineFile):
         self.values: tuple[str, str] | None = None
         """The negative and the positive value, once the texts have been counted."""
         self.groups: Counter[str] = Counter()
-        if isinstance(texts, str):
-            super().__init__(texts, f"texts: {texts}")
+        if isinstance(texts, str | PathLike):
+            super().__init__(fspath(texts), f"texts: {fspath(texts)}")
             if not self.is_json:
                 raise UserError(f"texts: {self.label}: must be JSON Lines or CSV (.jsonl, .csv) with a label")
         else:

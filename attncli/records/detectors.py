@@ -195,7 +195,7 @@ ATTENTION, BASELINE = "attention", "baseline"
 
 
 class AppliedScore(Record):
-    """What a detector says of a text: `told` is a value of the label, `margin` the score less the threshold."""
+    """What a detector says of a text: `told` is a value of the label, `margin` is beyond the threshold."""
 
     text: int
     id: str | None
