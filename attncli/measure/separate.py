@@ -346,17 +346,15 @@ def _measures(
 
 
 def _heads(every: Sequence[HeadFeature], measures: Records[SeparatingFeature]) -> Records[SeparatingHead]:
-    """One row for each head: the best of its statistics, and the AUROC of each."""
+    """One row for each head: the best of its statistics."""
     by_head: dict[tuple[str, int, int], list[SeparatingFeature]] = {
         (feature.stack, feature.layer, feature.head): [] for feature in every
     }
     for row in measures:
         by_head[row.stack, row.layer, row.head].append(row)
-    statistics = dict.fromkeys(row.statistic for row in measures)
     rows = []
     for (stack, layer, head), of_head in by_head.items():
         best = max(of_head, key=lambda row: abs(row.auroc - 0.5), default=None)
-        aurocs = {row.statistic: row.auroc for row in of_head}
         names = ("auroc", "lower", "upper", "p_value", "effect_size")
         rows.append(
             {
@@ -365,7 +363,6 @@ def _heads(every: Sequence[HeadFeature], measures: Records[SeparatingFeature]) -
                 "head": head,
                 "statistic": "" if best is None else best.statistic,
                 **{name: None if best is None else best[name] for name in names},
-                **{f"auroc.{name}": aurocs.get(name, float("nan")) for name in statistics},
             }
         )
     return SeparatingHead.rows(rows)

@@ -70,8 +70,6 @@ class LabelledFile(LineFile):
     `rows` are mappings in place of a file. Without `label` no text has one.
     """
 
-    needed = ("text",)
-
     def __init__(
         self,
         texts: str | PathLike[str] | Iterable[Mapping[str, object]],
@@ -80,6 +78,7 @@ class LabelledFile(LineFile):
     ) -> None:
         self.names = [name for name in (label and label.column, hold_out) if name]
         self.columns = [*dict.fromkeys((*PARTS[2:3], *PARTS, "id", *self.names))]
+        self.needed = ["text", *self.names]
         self._label, self._hold_out = label, hold_out
         self._rows: list[Mapping[str, object]] | None = None
         self.values: tuple[str, str] | None = None

@@ -72,11 +72,8 @@ class SeparatingFeature(Record):
     effect_size: float | None
 
 
-class SeparatingHead(Record, others=float):
-    """A head with that of its statistics whose AUROC is the farthest from a half; see `SeparatingFeature`.
-
-    Behind these stands the AUROC of each statistic, as auroc.entropy.
-    """
+class SeparatingHead(Record):
+    """A head with that of its statistics whose AUROC is the farthest from a half; see `SeparatingFeature`."""
 
     stack: str
     layer: int = column(is_kept=False)

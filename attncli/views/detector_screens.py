@@ -46,18 +46,16 @@ def _verdict(report: Report, display: Display) -> Iterator[str]:
     interval = _between(held.difference_lower, held.difference_upper, "{}")
     groups = "groups left out" if report.spec.get("hold_out") else "texts left out"
     if result.attention_adds:
-        yield plain_text(f"The heads add to {best.detector}. AUROC on {groups}: {heads}, {baseline}.")
+        yield plain_text(
+            f"separate: the heads add to {best.detector}. AUROC on {groups}: {heads}, {baseline}."
+        )
     elif (held.difference or 0.0) > 0:
         sure = f"their difference may be none ({interval})"
         yield plain_text(
-            f"{_capital(best.detector)} may do as well. AUROC on {groups}: {heads}, {baseline}; {sure}."
+            f"separate: {best.detector} may do as well. AUROC on {groups}: {heads}, {baseline}; {sure}."
         )
     else:
-        yield plain_text(f"{_capital(best.detector)} does as well. AUROC on {groups}: {baseline}, {heads}.")
-
-
-def _capital(name: str) -> str:
-    return name[:1].upper() + name[1:]
+        yield plain_text(f"separate: {best.detector} does as well. AUROC on {groups}: {baseline}, {heads}.")
 
 
 def _between(lower: float | None, upper: float | None, form: str) -> str:

@@ -28,7 +28,7 @@ PATIENTS = """
 3.5 6.2  5 1   2.9 5.7  9 0   2.1 4.8  7 1   2.8 6.2  8 0   4.0 7.0  7 1   3.3 5.7  6 1   3.7 6.9  5 1
 3.6 6.6  5 1
 """
-"""Albumin, total protein, K-G score, outcome: DeLong et al. 1988, as SAS/STAT's example of LOGISTIC has them."""
+"""Albumin, total protein, K-G score, outcome: DeLong et al. 1988, from SAS/STAT's example of LOGISTIC."""
 
 
 def ties(seed: int, num_texts: int = 53, num_features: int = 7) -> tuple[torch.Tensor, torch.Tensor]:

@@ -65,7 +65,7 @@ def test_a_head_that_tells_them_apart_is_named_and_holds_on_groups_left_out() ->
     assert result.attention_adds
     assert {row.group for row in result.by_group} == {"group 0", "group 1", "group 2"}
     best = max(result.heads, key=lambda row: abs((row.auroc or 0.5) - 0.5))
-    assert (best.layer, best.head) == (0, 0) and best["auroc.entropy"] == best.auroc
+    assert (best.layer, best.head) == (0, 0) and best.statistic == "entropy"
     assert all(row.is_right == (row.label == row.told) for row in result.told)
 
 
