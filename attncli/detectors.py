@@ -12,7 +12,7 @@ import torch
 
 from attncli.arguments import Count, FilePath, NonBlankText, Seed, by, checked, file_name, listed, shown
 from attncli.errors import UserError
-from attncli.measure.applied import MODEL, Detector
+from attncli.measure.applied import MODEL, Detector, map_of_head
 from attncli.models.digests import content_digest
 from attncli.models.folder import weight_files
 from attncli.models.labelled_texts import LabelledFile, LabelledReader, LabelNames
@@ -78,7 +78,7 @@ def separate(
             f"{names.column}={positive}",
             source,
         )
-        return separated(
+        result = separated(
             table,
             is_positive,
             key=hold_out or "",
@@ -87,6 +87,12 @@ def separate(
             measured=measured,
             progress=_part_of(progress, OF_RUNS, 1.0),
         )
+        if not result.wrong:
+            return result
+        farthest = next(text for text in table.texts if text.line.line == result.wrong[0].text)
+        reading = reader.read(farthest)
+        drawn = map_of_head(pretrained, reading, result.strongest[0])
+        return result if drawn is None else replace(result, weights=drawn, tokens=reading.text.tokens)
 
 
 def _part_of(

@@ -133,9 +133,13 @@ def report_many(
         progress=progress,
     )
     tensors = {} if result.weights is None else {"weights": result.weights}
+    tensors |= {f"auroc {stack}".strip(): grid for stack, grid in result.heads.grids("auroc").items()}
     about = f"{pretrained.name}: {counted(len(result.heads), 'head')} on {counted(result.num_texts, 'text')}"
     texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
     notes = [*_notes(spec, result), *result.notes]
+    if result.weights is not None:
+        head, text = result.strongest[0], result.wrong[0]
+        notes.append(MAP_NOTE.format(head=f"{head.layer}:{head.head}", text=text.id or text.text))
     return build_report(spec, texts, tensors, result, notes, about=about)
 
 
@@ -145,6 +149,7 @@ HELD_OUT_NOTE = (
 )
 DIFFERENCE_NOTE = "over baseline: AUROC above that of the best baseline, on the same texts."
 P_NOTE = "p is corrected for all {count:,} statistics of heads by {permutations:,} permutations of labels."
+MAP_NOTE = "weights: what head {head} looks at in text {text}, which is told most wrongly."
 SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all groups."
 
 

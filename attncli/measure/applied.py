@@ -10,14 +10,24 @@ from torch import Tensor
 
 from attncli.errors import UserError
 from attncli.measure.detectors import LinearDetector
+from attncli.measure.masks import mask_of
 from attncli.measure.separate import START
 from attncli.measure.text_features import FeatureRun, HeadFeature
+from attncli.models.capture import capture
 from attncli.models.labelled_texts import LabelledReader, LabelledText
+from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.text_files import ManyTexts, TextLine, text_or_ids
 from attncli.records.columns import Records
-from attncli.records.detectors import AppliedDetector, AppliedScore, DetectorWeight, FittedDetector
+from attncli.records.detectors import (
+    AppliedDetector,
+    AppliedScore,
+    DetectorWeight,
+    FittedDetector,
+    SeparatingFeature,
+)
+from attncli.records.values import NamedTensor
 
 MODEL = "model: {name} is not the model that the detector was fitted to, {fitted}: their weights differ"
 
@@ -112,6 +122,25 @@ class Detector:
             num_positive=sum(row.margin > 0 for row in scored),
             notes=tuple(many.notes()),
         )
+
+
+MOST_TOKENS_DRAWN = 512
+
+
+def map_of_head(pretrained: Pretrained, reading: Reading, feature: SeparatingFeature) -> NamedTensor | None:
+    """What a head looks at in a text; None for a long one, and for a stack with other tokens."""
+    if feature.stack != "self" or len(reading.text.ids) > MOST_TOKENS_DRAWN:
+        return None
+    maps: list[NamedTensor] = []
+
+    def take(layer: CapturedLayer) -> None:
+        if (layer.stack_name, layer.layer) == (feature.stack, feature.layer):
+            weights = layer.weights()[0, feature.head].float().numpy(force=True)
+            maps.append(NamedTensor(("query", "key"), weights, mask_of(layer.attention)))
+            raise StopCapture
+
+    capture(pretrained.model, pretrained.inputs([reading]), take)
+    return maps[0] if maps else None
 
 
 def _as_texts(parts: Mapping[str, object]) -> dict[str, str]:

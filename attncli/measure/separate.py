@@ -48,7 +48,7 @@ from attncli.records.detectors import (
     FittedDetector,
     GroupAuroc,
     HeldOutAuroc,
-    RocCorner,
+    RocOfGroup,
     SeparatedTexts,
     SeparatingFeature,
     SeparatingHead,
@@ -61,7 +61,8 @@ BEST_HEAD, DISTRACTED, LOOKBACK_LENS = "best head", "Attention Tracker", "Lookba
 LENGTH, LOSS, WORDS = "length", "loss", "bag of words"
 PERMUTATIONS = 1000
 NUM_STRONGEST, NUM_WRONG = 20, 20
-MOST_CORNERS = 200
+RATES = torch.linspace(0, 1, 51, dtype=torch.float64)
+"""The false positive rates at which curves are drawn."""
 START = 60
 """Characters of a text that are shown."""
 
@@ -138,7 +139,9 @@ def separated(
         coefficients=DetectorWeight.rows(
             row for trial in trials for row in _coefficients(trial, table.features, usable)
         ),
-        curves=RocCorner.rows(row for trial in trials for row in _corners(trial, is_positive, parts)),
+        curves=RocOfGroup.rows(
+            row for trial in (trials[0], best) for row in _curves(trial, is_positive, parts)
+        ),
         shared=parts.shared,
         notes=tuple(table.notes),
     )
@@ -302,17 +305,21 @@ def _group_rows(
     return rows
 
 
-def _corners(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> list[dict[str, object]]:
+def _curves(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> list[dict[str, object]]:
+    """The share of positive texts above the threshold that calls so many others positive at most."""
     rows: list[dict[str, object]] = []
     for number, name in enumerate(parts.names):
         in_group = parts.of_text == number
         curve = roc_curve(trial.scores[number][in_group], is_positive[in_group])
-        count = len(curve.true_positive_rate)
-        kept = np.unique(np.linspace(0, count - 1, min(count, MOST_CORNERS)).round().astype(int))
-        corners = zip(*(rates[kept].tolist() for rates in curve), strict=True)
-        rows += (
-            {"detector": trial.name, "group": name, "false_positive_rate": x, "true_positive_rate": y}
-            for x, y in corners
+        last = torch.searchsorted(curve.false_positive_rate, RATES, right=True) - 1
+        rows.append(
+            {
+                "curve": name if trial.kind == ATTENTION else f"{name}, {trial.name}",
+                "detector": trial.name,
+                "group": name,
+                "false_positive_rate": RATES.tolist(),
+                "true_positive_rate": curve.true_positive_rate[last].tolist(),
+            }
         )
     return rows
 

@@ -78,7 +78,7 @@ class LabelledFile(LineFile):
     ) -> None:
         self.names = [name for name in (label and label.column, hold_out) if name]
         self.columns = [*dict.fromkeys((*PARTS[2:3], *PARTS, "id", *self.names))]
-        self.needed = ["text", *self.names]
+        self.needed = self.names or ["text"]
         self._label, self._hold_out = label, hold_out
         self._rows: list[Mapping[str, object]] | None = None
         self.values: tuple[str, str] | None = None
@@ -179,7 +179,10 @@ class LabelledFile(LineFile):
 
 
 def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
-    """A line of JSON with the columns that are read; truth values as text. None where it is no object."""
+    """A line of JSON with the columns that are read; truth values as text. None where it is no object.
+
+    A document without a text is the text.
+    """
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):
@@ -191,6 +194,8 @@ def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
         for name, value in record.items()
         if name in columns
     }
+    if not kept.get("text") and not kept.get(IDS) and kept.get("document"):
+        kept["text"] = kept.pop("document")
     return json.dumps(kept).encode()
 
 

@@ -135,13 +135,17 @@ class DetectorWeight(Record):
     scale: float
 
 
-class RocCorner(Record):
-    """A corner of the ROC curve of a detector on a group that it was not fitted to."""
+class RocOfGroup(Record):
+    """The ROC curve of a detector on a group that it was not fitted to: both rates, at the same places.
 
+    `curve` is the group, and behind a comma the detector where that is a baseline.
+    """
+
+    curve: str
     detector: str
     group: str
-    false_positive_rate: float
-    true_positive_rate: float
+    false_positive_rate: list[float]
+    true_positive_rate: list[float]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -149,10 +153,10 @@ class SeparatedTexts(Result):
     """Which heads tell two groups of texts apart, and what holds on groups that were left out.
 
     `held_out` is the regression over all heads, `detectors` and `by_group` every detector, `told` what the
-    regression says of each text. `heads` has one row per head, `strongest` the first features, `features`
-    one row per head and statistic. `fitted` and `coefficients` are the detectors fitted to all texts, which
-    `attncli.read_detector` opens. `weights` is the map of the strongest head on the text that is told most
-    wrongly.
+    regression says of each text, `curves` its ROC curves and those of the best baseline. `heads` has one row
+    per head, `strongest` the first features, `features` one row per head and statistic. `fitted` and
+    `coefficients` are the detectors fitted to all texts, which `attncli.read_detector` opens. `weights` is
+    what the strongest head looks at in the text that is told most wrongly, whose `tokens` these are.
     """
 
     held_out: HeldOutAuroc = group()
@@ -170,7 +174,7 @@ class SeparatedTexts(Result):
     told: Records[TextScore] = group(is_kept=False)
     fitted: Records[FittedDetector] = group(is_kept=False)
     coefficients: Records[DetectorWeight] = group(may_be_empty=True, is_kept=False)
-    curves: Records[RocCorner] = group(is_kept=False)
+    curves: Records[RocOfGroup] = group(is_kept=False)
     weights: NamedTensor | None = tensor(num_axes=2)
     tokens: tuple[str, ...] = ()
     shared: str | None = None
