@@ -103,7 +103,7 @@ class SeparateSpec(ModelSpec):
         yield from super().contradictions()
         if self.apply is None and self.label is None:
             yield contradiction("texts", "needs `label`: the column that says which texts are which", "label")
-        if self.apply is not None and self.texts == str(EXAMPLE):
+        if self.apply is not None and "texts" not in self.model_fields_set:
             yield contradiction("apply", "needs texts: the detector is applied to them", "texts")
 
 

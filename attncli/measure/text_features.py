@@ -28,6 +28,8 @@ LOGIT_BYTES = 2**28
 """Of the logits of texts that run together, of which the loss is taken."""
 BYTES_PER_NUMBER = 24
 """In float32, and in the float64 of ranks and regressions."""
+EPSILON = 1e-8
+"""What Attention Tracker adds to the weight that it divides by: heads may have none on either."""
 LOOKBACK, SHARE = "lookback_ratio", "instruction_share"
 
 
@@ -114,7 +116,7 @@ class PartMasses:
         numbers = [by_name[name] for name in self.names if name != "text" or self.has_answer]
         if "instruction" in by_name:
             read = sum(by_name[name] for name in by_name if name != MARKED)
-            numbers.append(by_name["instruction"] / read)
+            numbers.append(by_name["instruction"] / (read + EPSILON))
         if self.has_answer:
             numbers.append(self._lookback(weights, rows) / counts.unsqueeze(1))
         return torch.stack(numbers, dim=-1)
