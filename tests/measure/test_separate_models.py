@@ -73,7 +73,7 @@ def test_weights_on_instructions_are_attention_tracker_s(smollm: Pretrained) -> 
     assert read.text.ids.tolist() == ids
 
     focus = torch.tensor(np.array([np.ravel(each["focus"]) for each in golden["prompts"]]))
-    is_attack = torch.tensor([each["injected"] for each in golden["prompts"]])
+    is_attack = torch.arange(len(focus)) >= len(focus) / 2
     texts = TextsToFit(focus, is_attack, torch.zeros(len(focus), dtype=torch.int64), torch.Generator())
     most = max(number for number, heads in golden["heads"].items() if heads)
     assert [[place // 9, place % 9] for place in distracted_heads(texts).places] == golden["heads"][most]
