@@ -1,7 +1,7 @@
 """What `attn separate` adds to the survey of its texts: statistics, permutations and folds.
 
-    python benchmarks/separate.py FOLDER                     10,000 sentences, of which every other is labelled
-    python benchmarks/separate.py FOLDER --texts 1000        fewer
+    python benchmarks/separate.py FOLDER                   10,000 sentences, every other one labelled
+    python benchmarks/separate.py FOLDER --texts 1000      fewer
 
 The runs of the model (the features of every text) and what is computed of them are timed one after the
 other, once each; FOLDER holds a model such as all-MiniLM-L6-v2. At most 0.3 of the runs is the aim.

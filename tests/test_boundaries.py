@@ -19,8 +19,8 @@ ARROWS = {
     "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
     "detectors": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("library", "known_pairs", "detectors", "runs", "views", "settings", "toys", "measure", "models", "core"),
-        *("saved", "arrays", "report_parts", *LEAVES),
+        *("library", "known_pairs", "detectors", "runs", "views", "settings", "toys", "measure", "models"),
+        *("core", "saved", "arrays", "report_parts", *LEAVES),
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", "core", *LEAVES},
