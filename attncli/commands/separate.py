@@ -145,17 +145,15 @@ def report_many(
 
 HELD_OUT_NOTE = (
     "AUROC: the chance that a text with {positive} scores above one without. Each group is tested by what "
-    "was fitted without it; 95 % intervals are over the texts of these groups, not over groups to come."
+    "was fitted without it; intervals are over its texts, not over groups to come."
 )
-DIFFERENCE_NOTE = "over baseline: AUROC above that of the best baseline, on the same texts."
-P_NOTE = "p is corrected for all {count:,} statistics of heads by {permutations:,} permutations of labels."
+P_NOTE = "p is corrected for all {count:,} statistics by {permutations:,} permutations of labels."
 MAP_NOTE = "weights: what head {head} looks at in text {text}, which is told most wrongly."
 SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all groups."
 
 
 def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
     yield HELD_OUT_NOTE.format(positive=result.fitted[0].positive)
-    yield DIFFERENCE_NOTE
     yield P_NOTE.format(count=result.num_features, permutations=result.num_permutations)
     if result.shared is not None:
         yield SHARED_NOTE.format(group=result.shared)

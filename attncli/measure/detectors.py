@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.separation import best_threshold, separation
+from attncli.core.separation import aurocs_of, best_threshold
 from attncli.errors import UserError
 from attncli.measure.folds import dealt, splits_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STRENGTHS = (0.5, 2.0, 8.0)
 """Of the L1 penalty: C = strength / sqrt(number of texts), of which nested folds choose one."""
 NUM_INNER = 3
-MOST_CHOOSING = 2000
+MOST_CHOOSING = 1000
 """Texts, at random, on which the strength of a penalty is chosen."""
 MOST_DEVIATIONS = 5
 """Heads are chosen by a difference above so many standard deviations, or fewer where none has that many."""
@@ -85,7 +85,7 @@ def signed_feature(place: int, sign: float) -> LinearDetector:
 
 def best_feature(texts: TextsToFit) -> LinearDetector:
     """The feature whose AUROC is the farthest from a half, in its direction."""
-    deviations = separation(texts.numbers, texts.is_positive).auroc - 0.5
+    deviations = aurocs_of(texts.numbers, texts.is_positive) - 0.5
     place = int(deviations.abs().argmax())
     return signed_feature(place, 1.0 if deviations[place] >= 0 else -1.0)
 
@@ -154,7 +154,7 @@ def sparse_regression(texts: TextsToFit) -> LinearDetector:
         scores = torch.stack(
             [_sparse(choosing, strength).scores(held_out.numbers) for strength in STRENGTHS], dim=1
         )
-        aurocs += separation(scores, held_out.is_positive).auroc
+        aurocs += aurocs_of(scores, held_out.is_positive)
         held_out_scores.append(scores)
         labels.append(held_out.is_positive)
     best = int(aurocs.argmax()) if labels else 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
 from attncli.records.detectors import (
+    BASELINE,
     AppliedDetector,
     AppliedScore,
     DetectorAuroc,
@@ -21,7 +22,7 @@ from attncli.views.sections import Column
 from attncli.views.texts import NO_NUMBER, fixed, shortened
 
 DECIMALS = 2
-MOST_HEADS, MOST_WRONG = 6, 3
+MOST_HEADS, MOST_NOTE_LINES = 4, 4
 LABEL_WIDTH, MEAN_WIDTH, CELL_WIDTH, INTERVAL_WIDTH = 17, 40, 9, 17
 SHORTEST = 24
 """Lines of a terminal that has little room."""
@@ -30,7 +31,7 @@ SHORTEST = 24
 def _title(report: Report, display: Display) -> Iterator[str]:
     result, file = report.result_of(SeparatedTexts), str(report.spec.get("texts"))
     name = "standard input" if file == "-" else Path(file).name
-    positive = result.fitted[0].positive
+    positive = "positive" if not result.fitted else result.fitted[0].positive
     texts = f"{counted(result.num_texts, 'text')} of {name}: {result.num_positive:,} {positive}"
     by = report.spec.get("hold_out")
     groups = f"{result.num_groups} groups by {by}" if by else f"{result.num_groups} parts"
@@ -40,6 +41,8 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 def _verdict(report: Report, display: Display) -> Iterator[str]:
     """Whether the heads add to what needs no attention, on groups left out."""
     result = report.result_of(SeparatedTexts)
+    if not any(row.kind == BASELINE for row in result.detectors):  # edited
+        return
     held, best = result.held_out, result.of_baseline()
     heads = f"all heads {fixed(held.auroc, DECIMALS)}{_between(held.lower, held.upper, ' ({})')}"
     baseline = f"{best.detector} {fixed(best.auroc, DECIMALS)}"
@@ -85,7 +88,7 @@ def _means(report: Report, rows: Records[DetectorAuroc], display: Display) -> li
 def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
     """Each group, with its interval where there is room; the lowest alone where there is none for all."""
     result = report.result_of(SeparatedTexts)
-    names = [row.group for row in result.by_group if row.detector == rows[0].detector]
+    names = [row.group for row in result.by_group if rows and row.detector == rows[0].detector]
     cells = {(row.detector, row.group): row for row in result.by_group}
     room = (display.width or 80) - LABEL_WIDTH - MEAN_WIDTH
     widths = [max(len(part) for part in plain_text(name).split()) for name in names]
@@ -94,6 +97,8 @@ def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) ->
     has_intervals = room >= sum(max(width, INTERVAL_WIDTH) + 2 for width in widths)
     columns = []
     for name in names:
+        if any((row.detector, name) not in cells for row in rows):  # edited
+            continue
         of_group = [cells[row.detector, name] for row in rows]
         numbers = [fixed(each.auroc, DECIMALS) for each in of_group]
         if has_intervals:
@@ -170,12 +175,12 @@ SEPARATE_SCREEN = FirstScreen(
             (SpecialCells(_texts),),
             label=SpecialCells(_text_label),
             title=_wrong_title,
-            usual=MOST_WRONG,
+            usual=0,
             least=0,
             rank=2,
             shows=lambda report: bool(report.result_of(SeparatedTexts).wrong),
         ),
-        Notes(apart=True, rank=0),
+        Notes(apart=True, usual=MOST_NOTE_LINES, rank=0),
     ),
 )
 """Whether the heads add to what needs no attention; each detector by group; the heads; texts told wrongly."""

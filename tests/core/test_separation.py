@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from attncli.core.separation import (
+    aurocs_of,
     best_threshold,
     corrected_p,
     hedges_g,
@@ -42,6 +43,7 @@ def ties(seed: int, num_texts: int = 53, num_features: int = 7) -> tuple[torch.T
 def test_auroc_and_its_error_are_those_of_the_definition(seed: int) -> None:
     numbers, labels = ties(seed)
     result = separation(numbers, labels)
+    assert torch.allclose(aurocs_of(numbers, labels), result.auroc, atol=1e-12)
     for feature in range(numbers.shape[1]):
         column = numbers[:, feature].double()
         assert float(result.auroc[feature]) == pytest.approx(roc_auc_score(labels, column), abs=1e-12)
