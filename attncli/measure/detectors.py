@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STRENGTHS = (0.5, 2.0, 8.0)
 """Of the L1 penalty: C = strength / sqrt(number of texts), of which nested folds choose one."""
 NUM_INNER = 3
-MOST_CHOOSING = 1000
+MOST_CHOOSING = 600
 """Texts, at random, on which the strength of a penalty is chosen."""
 MOST_DEVIATIONS = 5
 """Heads are chosen by a difference above so many standard deviations, or fewer where none has that many."""
