@@ -12,6 +12,7 @@ from attncli.core.runtime import limit_spinning, load_place
 if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, run
     from attncli.core.attention_statistics import AttentionStatistics
+    from attncli.detectors import apply_detector, read_detector, separate
     from attncli.errors import UserError
     from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import (
@@ -52,6 +53,7 @@ __all__ = [
     "Watch",
     "ablate",
     "answer_sources",
+    "apply_detector",
     "attention_statistics",
     "cache",
     "cache_policies",
@@ -67,6 +69,7 @@ __all__ = [
     "open_model",
     "pair_table",
     "pairs",
+    "read_detector",
     "read_picture",
     "read_probe",
     "read_text",
@@ -75,6 +78,7 @@ __all__ = [
     "retrieving_heads",
     "run",
     "score_parts",
+    "separate",
     "survey",
     "survey_texts",
     "text_differences",
@@ -91,6 +95,7 @@ _OF_MODELS = {
         ),
         "library",
     ),
+    **dict.fromkeys(("apply_detector", "read_detector", "separate"), "detectors"),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     "Watch": "runs.watching",
     "open_model": "models.loading",

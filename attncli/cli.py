@@ -63,6 +63,7 @@ COMMANDS = {
     "lesson": CommandRow("Short lessons, which run in the terminal", "lesson", "Learn"),
     **{name: CommandRow(row.summary, "experiment", row.group) for name, row in EXPERIMENTS.items()},
     "heads": CommandRow(EXPERIMENTS["heads"].summary, "experiment:heads_command", "Models"),
+    "separate": CommandRow(EXPERIMENTS["separate"].summary, "experiment:separate_command", "Models"),
     "watch": CommandRow("Heads over the steps of a training run", "watch", "Models"),
     "record": CommandRow("Heads of any PyTorch program, while it runs", "record", "Models"),
     "show": CommandRow("A saved report, or weights from another tool, in any view", "show", "See"),

@@ -159,6 +159,8 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},
     "heads of pairs": {"pairs": str(ROOT / "configs" / "alice.conllu")},
     "record": [],  # its report stands on standard error, and its flags before a program
+    "separate": {"label": "answered"},
+    "separate of texts": [],  # its detector is in a file
     "source": {"split": "sentence"},
     "source of heads": [],  # its contexts are longer than the shipped model reads
     "watch": ["watch", "lessons/learning-to-copy.db"],

@@ -40,6 +40,7 @@ MORE = {
     "ablate": ("ablate", {"num_tokens": 4, "approximate": True}),
     "why": ("why", {"sentence": "a b a"}),
     "source": ("source", {"sentence": "<source A>a b</source> a", "answer": "b", "head": "1:0"}),
+    "separate": ("separate", {"permutations": 9}),
     "cache": ("cache", {"num_tokens": 4, "budget": 0.9, "window": 2}),
     "cache of policies": ("cache", {"num_tokens": 9, "policy": "sinks,knorm", "bits": 8}),
     "model": ("self", {"model": str(ROOT / "attncli" / "data" / "tiny-induction"), "sentence": "a b a"}),

@@ -413,6 +413,17 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
             return store_report(path, reader, display, choice)
 
 
+separate_command = partial(
+    command,
+    more=(
+        replace(
+            EXPECT,
+            help='A condition that must hold, or exit 1: "held_out.auroc > 0.8"; repeatable.',
+        ),
+    ),
+)
+
+
 heads_command = partial(
     command,
     more=(STORE, *OF_WATCH, EXPECT, FRESH, replace(WORKERS, everyday=""), SCHEDULER),

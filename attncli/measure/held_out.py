@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attncli.core.summaries import clustered_interval
 from attncli.errors import UserError
+from attncli.measure.folds import TextSplit, parts_of_groups, splits_of
 from attncli.measure.pair_counts import MASS, MEASURES, BatchOfPairs, TextCounts
 from attncli.models.known_pairs import PairedText
 
@@ -54,15 +55,6 @@ class PairTotals:
         ]
         self.counts += batch.counts()
         self.sums.append(numbers)
-
-
-@dataclass(frozen=True)
-class TextSplit:
-    """The texts on which heads are chosen, and those on which they are tested; of several splits which."""
-
-    number: int
-    choosing: Bool[Tensor, " text"]
-    held_out: Bool[Tensor, " text"]
 
 
 class PairTable:
@@ -115,12 +107,9 @@ class PairTable:
             raise UserError(f"folds: must be at most {self.num_groups}, the number of {kind} (got {folds})")
         if self.num_groups < 2:
             return []
-        order = torch.randperm(self.num_groups, generator=torch.Generator().manual_seed(seed))
-        part_of = torch.empty_like(order)
-        part_of[order] = torch.arange(self.num_groups) * (folds or 2) // self.num_groups
-        parts = part_of[self.groups]
-        held_out = range(folds) if folds is not None else [1]
-        return [TextSplit(number, parts != part, parts == part) for number, part in enumerate(held_out)]
+        generator = torch.Generator().manual_seed(seed)
+        parts = parts_of_groups(self.groups, self.num_groups, folds or 2, generator)
+        return splits_of(parts, range(folds) if folds is not None else [1])
 
     def shares(
         self, sums: Float[Tensor, "text *place measure"], texts: Bool[Tensor, " text"]

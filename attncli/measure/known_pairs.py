@@ -11,7 +11,8 @@ from torch import Tensor
 
 from attncli.core.names import PairMethod
 from attncli.core.summaries import clustered_interval
-from attncli.measure.held_out import PairTable, PairTotals, StackedHead, TestedChoice, TextSplit, chosen
+from attncli.measure.folds import TextSplit
+from attncli.measure.held_out import PairTable, PairTotals, StackedHead, TestedChoice, chosen
 from attncli.measure.pair_counts import MASS, MEASURES, NOBODY, BatchOfPairs, PairOptions
 from attncli.measure.pair_runs import BatchTaker, PairReader, PairRun
 from attncli.measure.pair_scores import CountingTaker, PairFeatures, PairRegression

@@ -9,6 +9,7 @@ from attncli.records.changes import ReportDifferences, TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result, UntypedResult
 from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffects, ScaleEffects
+from attncli.records.detectors import AppliedDetector, SeparatedTexts
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
 from attncli.records.known_pairs import HeadsOnPairs
@@ -52,6 +53,8 @@ KINDS: dict[str, type[Result]] = {
     "why of a score": ScoreParts,
     "circuit": HeadEdges,
     "circuit of weights": Compositions,
+    "separate": SeparatedTexts,
+    "separate of texts": AppliedDetector,
 }
 """An experiment with one kind has its name; more begin with it.
 

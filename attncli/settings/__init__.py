@@ -67,6 +67,9 @@ EXPERIMENTS = {
         "What each head adds to a logit: direct logit attribution", "commands.why:WhySpec", "Models"
     ),
     "source": Experiment("Which sources an answer came from", "commands.source:SourceSpec", "Models"),
+    "separate": Experiment(
+        "Which heads tell two groups of texts apart", "commands.separate:SeparateSpec", "Models"
+    ),
     "circuit": Experiment(
         "Which heads feed which: QK and OV circuits", "commands.circuit:CircuitSpec", "Models"
     ),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # help and usage errors do without it
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
-PATH_KEYS = ("file", "texts", "relations", "pairs", "context_file", "embedding", "document", "image")
+PATH_KEYS = ("file", "texts", "relations", "pairs", "context_file", "embedding", "document", "image", "apply")
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 MAX_NAME = 1000
 SAMPLED_LINES = 20

@@ -16,6 +16,7 @@ from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.cache_screens import LIMITED_SCREEN, POLICIES_SCREEN
 from attncli.views.comparisons import COMPARISON_SCREEN, TWO_TEXTS_SCREEN
+from attncli.views.detector_screens import APPLIED_SCREEN, SEPARATE_SCREEN
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import EXAMPLES_SCREEN
 from attncli.views.first_screen import FirstScreen
@@ -155,6 +156,7 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
         *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN, PAIRS_SCREEN, RECORDED_SCREEN),
         *(ATTENTION_SCREEN, OUTSIDE_SCREEN, AVERAGE_SCREEN, SCALE_SCREEN, NORM_SCREEN),
         *(MISTAKES_SCREEN, MISTAKE_SCREEN, SUMMARY_SCREEN),
+        *(SEPARATE_SCREEN, APPLIED_SCREEN),
         *(COMPARISON_SCREEN, TWO_TEXTS_SCREEN, WATCH_SCREEN, WATCH_HEAD_SCREEN),
     )
 }

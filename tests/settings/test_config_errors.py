@@ -129,8 +129,8 @@ steps:
         "x.yaml:9:5: causal: must be true or false (got maybe)",
         "x.yaml:11:5: num_tokens: cannot be combined with sentence: give one of them",
         "x.yaml:12:5: experiment: got 'slef' (did you mean 'self'?): "
-        "must be one of average, self, multihead, cross, scale-demo, norm, heads, generate, ablate, cache, why, source, circuit, pitfalls",
-        "x.yaml:13:5: experiment: must be given: one of average, self, multihead, cross, scale-demo, norm, heads, generate, ablate, cache, why, source, circuit, pitfalls",
+        "must be one of average, self, multihead, cross, scale-demo, norm, heads, generate, ablate, cache, why, source, separate, circuit, pitfalls",
+        "x.yaml:13:5: experiment: must be given: one of average, self, multihead, cross, scale-demo, norm, heads, generate, ablate, cache, why, source, separate, circuit, pitfalls",
         "x.yaml:14:5: steps: each step must be a mapping with `experiment: NAME`",
         "x.yaml:16:5: embed_dim (10) must be divisible by num_heads (3), or head_dim given",
         "x.yaml:20:5: embed_dim (64) must be divisible by num_heads (3)",

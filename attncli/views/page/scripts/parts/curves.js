@@ -66,7 +66,7 @@ function chartsOfRows(title, rows) {
   const [first, ...others] = Object.keys(rows[0] ?? {});
   const isList = (name) => rows.every((row) => Array.isArray(row[name]) && row[name].length > 1);
   // The list over which the others stand, where there is one.
-  const over = rows.length ? ["budget", "step"].find(isList) : undefined;
+  const over = rows.length ? ["budget", "step", "false_positive_rate"].find(isList) : undefined;
   const across = over ? rows[0][over] : null;
   const lists = others.filter((name) => isList(name) && name !== over);
   return lists.map((name) => {
@@ -75,7 +75,7 @@ function chartsOfRows(title, rows) {
       numbers: row[name].map((value) => value ?? NaN),
     }));
     const places = across ?? rows[0][name].map((_, i) => i);
-    const axis = { name: over ?? "place", places, labels: places.map(String) };
-    return chartOf(words(`${title}: ${name}`), lines, { ...axis, isCounted: over !== "budget" });
+    const axis = { name: words(over ?? "place"), places, labels: places.map(String) };
+    return chartOf(words(`${title}: ${name}`), lines, { ...axis, isCounted: !["budget", "false_positive_rate"].includes(over) });
   });
 }

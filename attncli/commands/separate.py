@@ -1,0 +1,177 @@
+"""`attn separate`: which heads tell two groups of texts apart, on groups that were left out."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from attncli.models.folder import SHIPPED_MODEL
+from attncli.plain_text import counted
+from attncli.report import Report
+from attncli.settings.fields import Contradictions, Everyday, Form, NotFor, Size, TextSource, contradiction
+from attncli.settings.models import ModelSpec
+from attncli.settings.pages import ModelPage
+from attncli.settings.text import TextPath, Texts, check_file
+
+if TYPE_CHECKING:
+    from attncli.models.pretrained import Pretrained
+    from attncli.records.detectors import SeparatedTexts
+
+EXAMPLE = Path(__file__).parents[1] / "data" / "answered.csv"
+"""Questions to the model that ships, which are answered in their texts or not."""
+EXAMPLE_LABEL, EXAMPLE_GROUP = "answered", "lines"
+APPLYING = Form("apply", "cannot be combined with `apply`, which has a detector already")
+
+
+def _default_texts(data: dict[str, Any]) -> str:
+    return str(EXAMPLE)
+
+
+def _is_example(data: dict[str, Any]) -> bool:
+    return data.get("texts") == str(EXAMPLE)
+
+
+def _column(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must name a column (got an empty text)")
+    return value
+
+
+Column = Annotated[str, AfterValidator(_column)]
+
+
+class SeparateSpec(ModelSpec):
+    experiment = "separate"
+    title = "What tells two groups of texts apart"
+    main_table = "heads"
+    default_model = SHIPPED_MODEL
+    needs_head = True
+    group = "Input"
+    argument = "texts"
+    examples = (
+        "attn separate",
+        "attn separate prompts.csv --label injected --hold-out family --model M",
+        "attn separate prompts.csv --label kind=attack --model M -o detector.json",
+        "attn separate more.csv --apply detector.json --model M",
+        'attn separate prompts.csv --label injected --model M --expect "held_out.auroc > 0.8"',
+    )
+    heading_keys = ("texts", "model", "label", "hold_out", "seed")
+    next_steps = ("-o detector.json", "--show by_group", "-o page.html")
+    off_keys = frozenset({"apply"})
+
+    texts: Annotated[TextPath, Everyday("CSV or JSON Lines with text and a label; - reads stdin")] = Field(
+        default_factory=_default_texts,
+        description="CSV or JSON Lines with text, a column of labels and, optionally, instruction, document, "
+        "answer and id; parts of a text between << and >> are measured by themselves; - reads stdin",
+    )
+    label: Annotated[Column | None, Everyday("the column of labels, of two values"), NotFor(APPLYING)] = (
+        Field(
+            default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None,
+            description="the column of labels, which has two values; `kind=attack` says which is positive",
+        )
+    )
+    hold_out: Annotated[
+        Column | None, Everyday("the column of groups that are left out in turn"), NotFor(APPLYING)
+    ] = Field(
+        default_factory=lambda data: EXAMPLE_GROUP if _is_example(data) else None,
+        description="the column of groups that are left out in turn, as families of attacks; texts without "
+        "one are dealt to all (default: five random parts of the texts)",
+    )
+    permutations: Annotated[Size, NotFor(APPLYING)] = Field(
+        1000, description="permutations of the labels, which correct p for all heads and statistics"
+    )
+    apply: Annotated[
+        Annotated[str, AfterValidator(check_file)] | None,
+        Everyday("a report with a detector: what it says of the texts"),
+    ] = Field(
+        None,
+        description="a report that `attn separate -o FILE.json` wrote: what its detector says of the texts; "
+        "for the same model alone",
+    )
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("texts", None),)
+
+    def reads_many_texts(self) -> bool:
+        return True
+
+    def result_kind(self) -> str:
+        return "separate of texts" if self.apply else "separate"
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.apply is None and self.label is None:
+            yield contradiction("texts", "needs `label`: the column that says which texts are which", "label")
+        if self.apply is not None and "texts" not in self.model_fields_set:
+            yield contradiction("apply", "needs texts: the detector is applied to them", "texts")
+
+
+def read(spec: SeparateSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
+    """Nothing: texts are read as they are measured."""
+    raise AssertionError("it reads many texts")
+
+
+def report_many(
+    spec: SeparateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+) -> Report:
+    """What separates the texts of a file, or what a detector says of them."""
+    from attncli.detectors import separate
+    from attncli.report_parts import build_report
+
+    if spec.apply is not None:
+        return _report_of_scores(spec, pretrained, progress)
+    assert spec.label is not None
+    result = separate(
+        pretrained,
+        spec.texts,
+        label=spec.label,
+        hold_out=spec.hold_out,
+        permutations=spec.permutations,
+        seed=spec.seed,
+        truncate=spec.truncate,
+        progress=progress,
+    )
+    tensors = {} if result.weights is None else {"weights": result.weights}
+    tensors |= {f"auroc {stack}".strip(): grid for stack, grid in result.heads.grids("auroc").items()}
+    about = f"{pretrained.name}: {counted(len(result.heads), 'head')} on {counted(result.num_texts, 'text')}"
+    texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
+    notes = [*_notes(spec, result), *result.notes]
+    if result.weights is not None:
+        head, text = result.strongest[0], result.wrong[0]
+        notes.append(MAP_NOTE.format(head=f"{head.layer}:{head.head}", text=text.id or text.text))
+    return build_report(spec, texts, tensors, result, notes, about=about)
+
+
+HELD_OUT_NOTE = (
+    "AUROC: the chance that a text with {positive} scores above one without. Each group is tested by what "
+    "was fitted without it; intervals are over its texts, not over groups to come."
+)
+P_NOTE = "p is corrected for all {count:,} statistics by {permutations:,} permutations of labels."
+MAP_NOTE = "weights: what head {head} looks at in text {text}, which is told most wrongly."
+SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all groups."
+
+
+def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
+    yield HELD_OUT_NOTE.format(positive=result.fitted[0].positive)
+    yield P_NOTE.format(count=result.num_features, permutations=result.num_permutations)
+    if result.shared is not None:
+        yield SHARED_NOTE.format(group=result.shared)
+    if spec.model is None:
+        yield "This model ships with attn. --model FOLDER takes another."
+
+
+def _report_of_scores(
+    spec: SeparateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+) -> Report:
+    from attncli.detectors import apply_detector
+    from attncli.report_parts import build_report
+
+    assert spec.apply is not None
+    result = apply_detector(pretrained, spec.texts, spec.apply, truncate=spec.truncate, progress=progress)
+    about = f"{pretrained.name}: {counted(result.num_texts, 'text')}"
+    notes = ["margin: the score less the threshold; above 0 is positive.", *result.notes]
+    return build_report(spec, Texts(), {}, result, notes, about=about)
+
+
+PAGE = ModelPage(read=read, report_many=report_many)

@@ -1,0 +1,226 @@
+"""How well numbers tell two groups apart: AUROC with its interval, what chance makes of it, effect sizes."""
+
+from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attncli.core.summaries import LEVEL
+
+QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
+TIE = 1e-6
+"""By how much float32 may round an AUROC: permutations this near the observed one count against it."""
+BYTES_AT_ONCE = 2**28
+"""Of placements, in float64."""
+
+
+class Placements(NamedTuple):
+    """For each text the share of the other group's texts that it is on the right side of; ties count half.
+
+    V10 and V01 of DeLong et al. 1988; their means are the AUROC.
+    """
+
+    positive: Float[Tensor, "positive feature"]
+    negative: Float[Tensor, "negative feature"]
+
+
+@dataclass(frozen=True)
+class Separation:
+    """The AUROC of each of many features, P(positive > negative) + P(equal) / 2, and its standard error.
+
+    The error is that of DeLong, DeLong & Clarke-Pearson 1988 (10.2307/2531595); NaN with one text of a group,
+    where nothing is known of its variance, and where the groups do not overlap, whose placements are all 1.
+    """
+
+    auroc: Float[Tensor, " feature"]
+    error: Float[Tensor, " feature"]
+
+    def interval(self) -> tuple[Float[Tensor, " feature"], Float[Tensor, " feature"]]:
+        """The 95 % interval, AUROC -+ 1.96 errors, within 0 and 1."""
+        half = QUANTILE * self.error
+        return (self.auroc - half).clamp(min=0.0), (self.auroc + half).clamp(max=1.0)
+
+
+def placements(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]) -> Placements:
+    """The placements of all texts, by one sort of each feature.
+
+    The difference of a text's midrank among all texts and among its own group, as in Sun & Xu 2014
+    (10.1109/LSP.2014.2337313): both follow from where runs of equal numbers begin and end.
+    """
+    ordered, order = numbers.double().sort(dim=0)
+    labels = is_positive[order]
+    num_positive, num_negative = int(is_positive.sum()), int((~is_positive).sum())
+    begins, ends = _runs(ordered)
+    counts = torch.cat([labels.new_zeros(1, labels.shape[1], dtype=torch.int64), labels.cumsum(dim=0)])
+    positives = [counts.gather(0, place).double() for place in (begins, ends)]
+    places = [begins.double(), ends.double()]
+    # Before a run, plus half of the run itself.
+    below_positive = (positives[0] + positives[1]) / 2
+    below_negative = (places[0] + places[1]) / 2 - below_positive
+    share = torch.where(labels, below_negative / num_negative, 1 - below_positive / num_positive)
+    placed = torch.empty_like(share).scatter_(0, order, share)
+    return Placements(placed[is_positive], placed[~is_positive])
+
+
+def _runs(ordered: Float[Tensor, "text feature"]) -> tuple[Tensor, Tensor]:
+    """Where the run of equal numbers of each place begins, and where the next one does."""
+    count = len(ordered)
+    places = torch.arange(count).unsqueeze(1).expand_as(ordered)
+    starts = torch.ones_like(ordered, dtype=torch.bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    begins = places.masked_fill(~starts, 0).cummax(dim=0).values
+    last = torch.ones_like(starts)
+    last[:-1] = starts[1:]
+    ends = (places + 1).masked_fill(~last, count).flip(0).cummin(dim=0).values.flip(0)
+    return begins, ends
+
+
+def _error(placed: Placements) -> Float[Tensor, " feature"]:
+    variance = torch.zeros(placed.positive.shape[1], dtype=torch.float64)
+    for part in placed:
+        variance += part.var(dim=0) / len(part) if len(part) > 1 else torch.nan
+    return variance.sqrt().masked_fill(variance == 0, torch.nan)
+
+
+def separation(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]) -> Separation:
+    """How well each feature separates the texts; both groups must have one. Numbers without NaN."""
+    step = max(1, BYTES_AT_ONCE // (64 * len(numbers)))
+    parts = [placements(part, is_positive) for part in torch.split(numbers, step, dim=1)]
+    aurocs = torch.cat([part.positive.mean(dim=0) for part in parts])
+    return Separation(aurocs, torch.cat([_error(part) for part in parts]))
+
+
+def aurocs_of(
+    numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
+) -> Float[Tensor, " feature"]:
+    """The AUROC of each feature alone, without what its error takes: both groups are sorted, and merged."""
+    positive, negative = (
+        part.T.contiguous().sort(dim=1).values for part in (numbers[is_positive], numbers[~is_positive])
+    )
+    below = torch.searchsorted(negative, positive).sum(dim=1)
+    upto = torch.searchsorted(negative, positive, right=True).sum(dim=1)
+    return (below + upto).double() / (2 * positive.shape[1] * negative.shape[1])
+
+
+class PairedDifference(NamedTuple):
+    """AUROC of one feature minus that of another on the same texts, and its standard error (DeLong 1988)."""
+
+    difference: float
+    error: float
+
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval."""
+        half = QUANTILE * self.error
+        return self.difference - half, self.difference + half
+
+
+def paired_difference(
+    first: Float[Tensor, " text"], second: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]
+) -> PairedDifference:
+    """The difference of two AUROCs on the same texts, whose placements vary together."""
+    placed = placements(torch.stack([first, second], dim=1), is_positive)
+    differences = Placements(*(part[:, :1] - part[:, 1:] for part in placed))
+    variance = sum(float(part.var(dim=0)) / len(part) if len(part) > 1 else torch.nan for part in differences)
+    return PairedDifference(
+        float(differences.positive.mean()), sqrt(variance) if variance >= 0 else torch.nan
+    )
+
+
+def midranks(numbers: Float[Tensor, "text feature"]) -> Float[Tensor, "text feature"]:
+    """The rank of each number in its column, from 1, the mean of their ranks for equal ones."""
+    ordered, order = numbers.sort(dim=0)
+    begins, ends = _runs(ordered)
+    return torch.empty_like(ordered, dtype=torch.float64).scatter_(0, order, (begins + ends + 1).double() / 2)
+
+
+PERMUTATIONS_AT_ONCE = 256
+
+
+def largest_by_chance(
+    numbers: Float[Tensor, "text feature"],
+    is_positive: Bool[Tensor, " text"],
+    groups: Int[Tensor, " text"],
+    *,
+    count: int,
+    generator: torch.Generator,
+) -> Float[Tensor, " permutation"]:
+    """The largest |AUROC - 1/2| of all features where labels are permuted within groups, `count` times.
+
+    Only labels move: ranks are computed once, and a product with the labels gives the sums of ranks
+    (Westfall & Young 1993, the largest statistic).
+    """
+    num_positive, num_negative = int(is_positive.sum()), int((~is_positive).sum())
+    # Centred, so that float32 keeps what differs.
+    ranks = (midranks(numbers) - (len(numbers) + 1) / 2).float()
+    by_group = groups.argsort(stable=True)
+    largest = []
+    for start in range(0, count, PERMUTATIONS_AT_ONCE):
+        num_labels = min(PERMUTATIONS_AT_ONCE, count - start)
+        keys = torch.rand(num_labels, len(numbers), generator=generator, dtype=torch.float64)
+        # Sorted by group, then by a random number: a permutation within each group.
+        order = (keys[:, by_group] + groups[by_group]).argsort(dim=1)
+        labels = torch.empty(num_labels, len(numbers))
+        labels[:, by_group] = is_positive[by_group].float()[order]
+        deviations = (labels @ ranks) / (num_positive * num_negative)
+        largest.append(deviations.abs().amax(dim=1))
+    return torch.cat(largest).double()
+
+
+def corrected_p(
+    aurocs: Float[Tensor, " feature"], largest: Float[Tensor, " permutation"]
+) -> Float[Tensor, " feature"]:
+    """(1 + permutations whose largest |AUROC - 1/2| is as far) / (1 + permutations): Phipson & Smyth 2010."""
+    ordered = largest.sort().values
+    below = torch.searchsorted(ordered, (aurocs - 0.5).abs().double() - TIE)
+    return (1 + len(ordered) - below).double() / (1 + len(ordered))
+
+
+def hedges_g(
+    numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
+) -> Float[Tensor, " feature"]:
+    """(mean of the positive - mean of the negative) / pooled deviation, times 1 - 3 / (4 n - 9).
+
+    Cohen's d without its bias in small samples: Hedges 1981 (10.3102/10769986006002107). NaN where nothing
+    varies within the groups.
+    """
+    parts = numbers[is_positive].double(), numbers[~is_positive].double()
+    degrees = len(numbers) - 2
+    squares = sum((part - part.mean(dim=0)).square().sum(dim=0) for part in parts)
+    assert isinstance(squares, Tensor)
+    pooled = (squares / degrees).sqrt() if degrees > 0 else torch.full_like(squares, torch.nan)
+    difference = parts[0].mean(dim=0) - parts[1].mean(dim=0)
+    return (difference / pooled * (1 - 3 / (4 * len(numbers) - 9))).masked_fill(pooled == 0, torch.nan)
+
+
+class RocCurve(NamedTuple):
+    """The corners of a curve: what share of each group a threshold calls positive, from (0, 0) to (1, 1)."""
+
+    false_positive_rate: Float[Tensor, " corner"]
+    true_positive_rate: Float[Tensor, " corner"]
+
+
+def roc_curve(scores: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> RocCurve:
+    """What each threshold on the scores gives, the highest first; equal scores are one step."""
+    ordered, order = scores.double().sort(descending=True)
+    labels = is_positive[order].double()
+    is_last = torch.ones_like(ordered, dtype=torch.bool)
+    is_last[:-1] = ordered[1:] != ordered[:-1]
+    true, false = labels.cumsum(dim=0)[is_last], (1 - labels).cumsum(dim=0)[is_last]
+    zero = torch.zeros(1, dtype=torch.float64)
+    return RocCurve(torch.cat([zero, false / false[-1]]), torch.cat([zero, true / true[-1]]))
+
+
+def best_threshold(scores: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> float:
+    """The threshold with the largest sensitivity + specificity (Youden 1950), midway between two scores."""
+    ordered = torch.unique(scores.double())
+    if len(ordered) < 2:
+        return float(ordered[0])
+    middles = (ordered[1:] + ordered[:-1]) / 2
+    negatives = scores[~is_positive].double().sort().values
+    positives = scores[is_positive].double().sort().values
+    below = [torch.searchsorted(part, middles).double() / len(part) for part in (negatives, positives)]
+    return float(middles[int((below[0] - below[1]).argmax())])

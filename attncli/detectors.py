@@ -1,0 +1,165 @@
+"""What separates two groups of texts, and detectors of them: the doors of `measure`, as in `library`."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+from attncli.arguments import Count, FilePath, NonBlankText, Seed, by, checked, file_name, listed, shown
+from attncli.errors import UserError
+from attncli.measure.applied import MODEL, Detector, map_of_head
+from attncli.models.digests import content_digest
+from attncli.models.folder import weight_files
+from attncli.models.labelled_texts import LabelledFile, LabelledReader, LabelNames
+from attncli.models.loading import in_use, open_model
+from attncli.models.model_arguments import Model
+from attncli.models.pretrained import Pretrained
+from attncli.models.text_files import ManyTexts
+from attncli.records.detectors import AppliedDetector, DetectorWeight, FittedDetector, SeparatedTexts
+
+OF_RUNS = 0.8
+"""The share of the time that runs of the model take, in what is told of progress."""
+
+
+def _labelled(value: Any) -> Any:
+    if isinstance(value, str | PathLike):
+        return file_name(value)
+    rows = listed(value)
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise ValueError(f'must be mappings as {{"text": "...", "injected": 1}} (got {shown(row)})')
+    return rows
+
+
+LabelledTexts = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_labelled)]
+
+
+@checked
+def separate(
+    model: Model,
+    texts: LabelledTexts,
+    *,
+    label: NonBlankText,
+    hold_out: NonBlankText | None = None,
+    permutations: Count = 1000,
+    seed: Seed = 0,
+    truncate: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> SeparatedTexts:
+    """Which heads tell texts with a label from those without, and what holds on groups that were left out.
+
+    `texts` is a file (CSV, JSON Lines) or mappings, with text, the column `label` of two values
+    (`kind=attack` names the positive one) and, optionally, instruction, document and answer: then also how
+    much weight the answer's rows, or the last one, have on each, and on parts that are marked in the text as
+    <<...>>. Each group of the column `hold_out` is left out in turn, its texts together. See
+    `SeparatedTexts`. UserError for labels and groups that do not fit, and without scikit-learn.
+    """
+    from attncli.measure.separate import Measured, separated
+    from attncli.measure.text_features import feature_table
+
+    names = LabelNames.of(label)
+    source = fspath(texts) if isinstance(texts, str | PathLike) else "texts"
+    with LabelledFile(texts, names, hold_out) as file, in_use(model) as pretrained:
+        reader = LabelledReader(pretrained, truncate=truncate)
+        many = ManyTexts(file, reader.read, _part_of(progress, 0.0, OF_RUNS))
+        table = feature_table(pretrained, many, with_loss=True)
+        assert file.values is not None
+        is_positive = torch.tensor([file.is_positive(text) for text in table.texts])
+        negative, positive = file.values
+        measured = Measured(
+            pretrained.name,
+            weights_digest(pretrained),
+            f"{names.column}={negative}",
+            f"{names.column}={positive}",
+            source,
+        )
+        result = separated(
+            table,
+            is_positive,
+            key=hold_out or "",
+            seed=seed,
+            permutations=permutations,
+            measured=measured,
+            progress=_part_of(progress, OF_RUNS, 1.0),
+        )
+        if not result.wrong:
+            return result
+        farthest = next(text for text in table.texts if text.line.line == result.wrong[0].text)
+        reading = reader.read(farthest)
+        drawn = map_of_head(pretrained, reading, result.strongest[0])
+        return result if drawn is None else replace(result, weights=drawn, tokens=reading.text.tokens)
+
+
+def _part_of(
+    progress: Callable[[float], None] | None, start: float, end: float
+) -> Callable[[float], None] | None:
+    return None if progress is None else lambda done: progress(start + (end - start) * done)
+
+
+def weights_digest(pretrained: Pretrained) -> str:
+    """The SHA-256 of a model's weights: of its files, else of its parameters."""
+    if isinstance(pretrained.source, str) and Path(pretrained.source).exists():
+        digests = [content_digest(file) for file in sorted(weight_files(Path(pretrained.source)))]
+        if digests:
+            return sha256("".join(digests).encode()).hexdigest()
+    digest = sha256()
+    for name, parameter in sorted(pretrained.model.named_parameters()):
+        digest.update(f"{name} {tuple(parameter.shape)}".encode())
+        if not parameter.is_meta:
+            digest.update(parameter.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@checked
+def read_detector(file: FilePath, model: Model) -> Detector:
+    """The detector in a report that `attn separate -o detector.json` wrote, for the model it was fitted to.
+
+    `detector.score("a text")` is its score, positive above `detector.threshold`. UserError for a file without
+    a detector, and for another model.
+    """
+    fitted, weights = _read(Path(fspath(file)))
+    pretrained = model if isinstance(model, Pretrained) else open_model(model)
+    if weights_digest(pretrained) != fitted.digest:
+        raise UserError(MODEL.format(name=pretrained.name, fitted=fitted.model))
+    return Detector(pretrained, fitted, weights.where(lambda row: row.detector == fitted.detector))
+
+
+def _read(file: Path) -> "tuple[FittedDetector, Any]":
+    try:
+        statistics = json.loads(file.read_bytes())["statistics"]
+        fitted = FittedDetector.rows(statistics["fitted"])
+        weights = DetectorWeight.rows(statistics.get("coefficients", []))
+    except OSError as error:
+        raise UserError(f"apply: {file}: cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"apply: {file}: holds no detector: attn separate -o FILE.json writes one") from None
+    return fitted[0], weights
+
+
+@checked
+def apply_detector(
+    model: Model,
+    texts: LabelledTexts,
+    detector: FilePath,
+    *,
+    truncate: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> AppliedDetector:
+    """What the detector in a report says of texts: a file (CSV, JSON Lines) or mappings with text.
+
+    UserError for another model, and for texts without the parts that the detector was fitted to.
+    """
+    with in_use(model) as pretrained, LabelledFile(texts) as file:
+        opened = replace(read_detector(detector, pretrained), pretrained=pretrained)
+        reader = LabelledReader(pretrained, truncate=truncate)
+
+        def read(text: Any) -> Any:
+            opened.check_parts(text)
+            return reader.read(text)
+
+        return opened.apply(ManyTexts(file, read, progress))

@@ -1,0 +1,147 @@
+"""A fitted detector, applied to texts: only the layers that it needs are looked at."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.measure.detectors import LinearDetector
+from attncli.measure.masks import mask_of
+from attncli.measure.separate import START
+from attncli.measure.text_features import FeatureRun, HeadFeature
+from attncli.models.capture import capture
+from attncli.models.labelled_texts import LabelledReader, LabelledText
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.loading import in_use
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.text_files import ManyTexts, TextLine, text_or_ids
+from attncli.records.columns import Records
+from attncli.records.detectors import (
+    AppliedDetector,
+    AppliedScore,
+    DetectorWeight,
+    FittedDetector,
+    SeparatingFeature,
+)
+from attncli.records.values import NamedTensor
+
+MODEL = "model: {name} is not the model that the detector was fitted to, {fitted}: their weights differ"
+
+
+@dataclass(frozen=True)
+class Detector:
+    """A detector and its model: `detector.score("a text")` runs it up to the last layer that is needed.
+
+    A text is `positive` where its score is above `threshold`.
+    """
+
+    pretrained: Pretrained
+    fitted: FittedDetector
+    weights: Records[DetectorWeight]
+
+    @property
+    def threshold(self) -> float:
+        """Texts with a score above it are positive."""
+        return self.fitted.threshold
+
+    @cached_property
+    def _features(self) -> list[HeadFeature]:
+        return [HeadFeature(row.stack, row.layer, row.head, row.statistic) for row in self.weights]
+
+    @cached_property
+    def _linear(self) -> LinearDetector:
+        weights, means, scales = (
+            torch.from_numpy(self.weights.numbers(name)) for name in ("coefficient", "mean", "scale")
+        )
+        places = range(len(self.weights))
+        return LinearDetector(places, weights, means, scales, self.fitted.intercept, self.threshold)
+
+    @cached_property
+    def _reader(self) -> LabelledReader:
+        return LabelledReader(self.pretrained)
+
+    def score(self, text: str | Mapping[str, object]) -> float:
+        """The score of a text, or of a mapping with the parts that the detector was fitted to.
+
+        UserError for other parts, and for a text that the model cannot read.
+        """
+        parts = {"text": text} if isinstance(text, str) else text
+        with in_use(self.pretrained) as pretrained:
+            labelled = LabelledText(TextLine(1, text_or_ids(parts.get("text"))), _as_texts(parts))
+            self.check_parts(labelled)
+            return float(self.scores(pretrained, [self._reader.read(labelled)])[0])
+
+    def check_parts(self, text: LabelledText) -> None:
+        """UserError for a text with other parts than those that the detector was fitted to."""
+        needed = self.fitted.parts.split(",")
+        if text.kinds != needed:
+            got = " and ".join(text.kinds)
+            raise UserError(f"texts: must have the parts of the detector, {' and '.join(needed)} (got {got})")
+
+    def scores(self, pretrained: Pretrained, readings: Sequence[Reading]) -> Float[Tensor, " text"]:
+        """The scores of texts of equal counts."""
+        layers = {(feature.stack, feature.layer) for feature in self._features}
+        if not layers:
+            return torch.full((len(readings),), self.fitted.intercept, dtype=torch.float64)
+        run = FeatureRun(pretrained, layers=layers).go(readings)
+        places = {feature: place for place, feature in enumerate(run.features)}
+        missing = next((feature for feature in self._features if feature not in places), None)
+        if missing is not None:
+            raise UserError(
+                f"texts: {pretrained.name} gives no {missing.name} here, which the detector needs"
+            )
+        numbers = run.numbers[:, [places[feature] for feature in self._features]].double()
+        lacking = numbers.isnan() | numbers.isinf()
+        # As if it were what it is on average, where a text lacks it.
+        return self._linear.scores(torch.where(lacking, self._linear.means, numbers))
+
+    def apply(self, many: ManyTexts[LabelledText]) -> AppliedDetector:
+        """What the detector says of many texts, in their order. UserError where none can be read."""
+        rows = []
+        for batch in many.batches():
+            scores = self.scores(self.pretrained, [reading for _, reading in batch])
+            for (text, _), score in zip(batch, scores.tolist(), strict=True):
+                rows.append(
+                    {
+                        "text": text.line.line,
+                        "id": text.line.id,
+                        "told": self.fitted.positive if score > self.threshold else self.fitted.negative,
+                        "score": score,
+                        "margin": score - self.threshold,
+                        "start": text.words[:START],
+                    }
+                )
+        scored = AppliedScore.rows(rows).sorted("text")
+        return AppliedDetector(
+            scores=scored,
+            num_texts=len(scored),
+            num_positive=sum(row.margin > 0 for row in scored),
+            notes=tuple(many.notes()),
+        )
+
+
+MOST_TOKENS_DRAWN = 512
+
+
+def map_of_head(pretrained: Pretrained, reading: Reading, feature: SeparatingFeature) -> NamedTensor | None:
+    """What a head looks at in a text; None for a long one, and for a stack with other tokens."""
+    if feature.stack != "self" or len(reading.text.ids) > MOST_TOKENS_DRAWN:
+        return None
+    maps: list[NamedTensor] = []
+
+    def take(layer: CapturedLayer) -> None:
+        if (layer.stack_name, layer.layer) == (feature.stack, feature.layer):
+            weights = layer.weights()[0, feature.head].float().numpy(force=True)
+            maps.append(NamedTensor(("query", "key"), weights, mask_of(layer.attention)))
+            raise StopCapture
+
+    capture(pretrained.model, pretrained.inputs([reading]), take)
+    return maps[0] if maps else None
+
+
+def _as_texts(parts: Mapping[str, object]) -> dict[str, str]:
+    return {part: text_or_ids(text) for part, text in parts.items()}

@@ -1,0 +1,228 @@
+"""Detectors of a label: chosen heads and regressions on their statistics, beside what needs no attention."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isnan, nan, sqrt
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attncli.core.separation import aurocs_of, best_threshold
+from attncli.errors import UserError
+from attncli.measure.folds import dealt, splits_of
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]  # an extra
+
+STRENGTHS = (0.5, 2.0, 8.0)
+"""Of the L1 penalty: C = strength / sqrt(number of texts), of which nested folds choose one."""
+NUM_INNER = 3
+MOST_CHOOSING = 600
+"""Texts, at random, on which the strength of a penalty is chosen."""
+MOST_DEVIATIONS = 5
+"""Heads are chosen by a difference above so many standard deviations, or fewer where none has that many."""
+
+
+@dataclass(frozen=True)
+class LinearDetector:
+    """score = sum_f w_f (x_f - m_f) / s_f + b over some features; a text above the threshold is positive.
+
+    `places` are those of the features in their table. `penalty` is the C of a regression, 0 for none.
+    """
+
+    places: Sequence[int]
+    weights: Float[Tensor, " chosen"]
+    means: Float[Tensor, " chosen"]
+    scales: Float[Tensor, " chosen"]
+    intercept: float = 0.0
+    threshold: float = nan
+    penalty: float = 0.0
+
+    def scores(self, numbers: Float[Tensor, "text feature"]) -> Float[Tensor, " text"]:
+        """The score of each text."""
+        chosen = numbers[:, [*self.places]].double()
+        return (chosen - self.means) / self.scales @ self.weights + self.intercept
+
+    def with_threshold(
+        self, numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
+    ) -> "LinearDetector":
+        """The detector with a threshold, if it has none: the best on the texts that it was fitted to."""
+        if not isnan(self.threshold):
+            return self
+        return replace(self, threshold=best_threshold(self.scores(numbers), is_positive))
+
+    def in_places(self, places: Sequence[int]) -> "LinearDetector":
+        """The same of a wider table, in which its features are at these places."""
+        return replace(self, places=[places[place] for place in self.places])
+
+
+@dataclass(frozen=True)
+class TextsToFit:
+    """Features and labels of the texts that a detector is fitted to, and the part of each, to nest folds."""
+
+    numbers: Float[Tensor, "text feature"]
+    is_positive: Bool[Tensor, " text"]
+    parts: Int[Tensor, " text"]
+    generator: torch.Generator
+
+    def of(self, texts: Bool[Tensor, " text"]) -> "TextsToFit":
+        """Some of the texts."""
+        return replace(
+            self, numbers=self.numbers[texts], is_positive=self.is_positive[texts], parts=self.parts[texts]
+        )
+
+
+Fit = Callable[[TextsToFit], LinearDetector]
+
+
+def signed_feature(place: int, sign: float) -> LinearDetector:
+    """One feature, or its negative."""
+    ones = torch.ones(1, dtype=torch.float64)
+    return LinearDetector([place], sign * ones, 0 * ones, ones)
+
+
+def best_feature(texts: TextsToFit) -> LinearDetector:
+    """The feature whose AUROC is the farthest from a half, in its direction."""
+    deviations = aurocs_of(texts.numbers, texts.is_positive) - 0.5
+    place = int(deviations.abs().argmax())
+    return signed_feature(place, 1.0 if deviations[place] >= 0 else -1.0)
+
+
+def distracted_heads(texts: TextsToFit) -> LinearDetector:
+    """Less weight on the instruction, mean over the heads that an attack distracts.
+
+    A head is chosen where mean(plain) - mean(attack) > k (std(plain) + std(attack)), for the largest k of 5,
+    4, ... 0 that any head reaches; without one the head with the largest difference. Hung et al. 2024
+    (2411.00348), equation 3; deviations are those of a population, as in their program.
+    """
+    plain, attack = (
+        part.double() for part in (texts.numbers[~texts.is_positive], texts.numbers[texts.is_positive])
+    )
+    difference = plain.mean(dim=0) - attack.mean(dim=0)
+    deviation = plain.std(dim=0, correction=0) + attack.std(dim=0, correction=0)
+    chosen = [int(difference.argmax())]
+    for count in range(MOST_DEVIATIONS, -1, -1):
+        if places := (difference - count * deviation > 0).nonzero().flatten().tolist():
+            chosen = places
+            break
+    ones = torch.ones(len(chosen), dtype=torch.float64)
+    return LinearDetector(chosen, -ones / len(chosen), 0 * ones, ones)
+
+
+def _regression(**settings: object) -> "LogisticRegression":
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise UserError('separate: needs: pip install "attncli[probe]"') from None
+    return LogisticRegression(max_iter=1000, **settings)
+
+
+def logistic_regression(texts: TextsToFit) -> LinearDetector:
+    """A logistic regression on the features as they are, with scikit-learn's L2 penalty of C = 1.
+
+    On lookback ratios it is that of Lookback Lens (Chuang et al. 2024, 2407.07071).
+    """
+    model = _regression()
+    model.fit(texts.numbers.double().numpy(), texts.is_positive.numpy())
+    weights = torch.from_numpy(model.coef_[0])
+    return LinearDetector(
+        range(len(weights)),
+        weights,
+        torch.zeros_like(weights),
+        torch.ones_like(weights),
+        float(model.intercept_[0]),
+        penalty=1.0,
+    )
+
+
+def sparse_regression(texts: TextsToFit) -> LinearDetector:
+    """A logistic regression with an L1 penalty on all features, standardised; nested folds choose its C.
+
+    Of the strengths that part the texts held out within these equally well the one with the fewest features.
+    So is the threshold chosen there: what a regression fits it parts too well.
+    """
+    aurocs = torch.zeros(len(STRENGTHS), dtype=torch.float64)
+    some = _some(texts)
+    parts = _inner_parts(some)
+    held_out_scores, labels = list[Tensor](), list[Tensor]()
+    for split in splits_of(parts, range(int(parts.max()) + 1)):
+        choosing, held_out = some.of(split.choosing), some.of(split.held_out)
+        if not (_has_both(choosing.is_positive) and _has_both(held_out.is_positive)):
+            continue
+        scores = torch.stack(
+            [_sparse(choosing, strength).scores(held_out.numbers) for strength in STRENGTHS], dim=1
+        )
+        aurocs += aurocs_of(scores, held_out.is_positive)
+        held_out_scores.append(scores)
+        labels.append(held_out.is_positive)
+    best = int(aurocs.argmax()) if labels else 0
+    detector = _sparse(texts, STRENGTHS[best])
+    if not labels:
+        return detector
+    threshold = best_threshold(torch.cat(held_out_scores)[:, best], torch.cat(labels))
+    return replace(detector, threshold=threshold)
+
+
+def _has_both(is_positive: Bool[Tensor, " text"]) -> bool:
+    return bool(is_positive.any()) and not bool(is_positive.all())
+
+
+def _some(texts: TextsToFit) -> TextsToFit:
+    """At most so many of the texts, at random."""
+    count = len(texts.is_positive)
+    if count <= MOST_CHOOSING:
+        return texts
+    kept = torch.zeros(count, dtype=torch.bool)
+    kept[torch.randperm(count, generator=texts.generator)[:MOST_CHOOSING]] = True
+    return texts.of(kept)
+
+
+def _inner_parts(texts: TextsToFit) -> Int[Tensor, " text"]:
+    """Three parts of the texts, of whole parts where there are as many."""
+    numbers: Tensor = torch.unique(texts.parts, return_inverse=True)[1]
+    if int(numbers.max()) + 1 < NUM_INNER:
+        return dealt(texts.is_positive, NUM_INNER, texts.generator)
+    return numbers % NUM_INNER
+
+
+def _sparse(texts: TextsToFit, strength: float) -> LinearDetector:
+    numbers = texts.numbers.double()
+    means, scales = numbers.mean(dim=0), numbers.std(dim=0, correction=0)
+    scales = torch.where(scales > 0, scales, 1.0)
+    penalty = strength / sqrt(len(numbers))
+    seed = int(torch.randint(2**31, (), generator=texts.generator))
+    model = _regression(l1_ratio=1, C=penalty, solver="liblinear", random_state=seed)
+    model.fit(((numbers - means) / scales).numpy(), texts.is_positive.numpy())
+    weights = torch.from_numpy(model.coef_[0])
+    places = weights.nonzero().flatten()
+    return LinearDetector(
+        places.tolist(),
+        weights[places],
+        means[places],
+        scales[places],
+        float(model.intercept_[0]),
+        penalty=penalty,
+    )
+
+
+def bag_of_words_scores(
+    words: Sequence[str], is_positive: Bool[Tensor, " text"], choosing: Bool[Tensor, " text"]
+) -> Float[Tensor, " text"]:
+    """The scores of all texts by a logistic regression on the words of those that it is fitted to.
+
+    scikit-learn's CountVectorizer, words of two letters and more in lower case, and C = 1.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer  # type: ignore[import-untyped]
+
+    model = _regression()
+    vectorizer = CountVectorizer()
+    chosen = [text for text, is_chosen in zip(words, choosing.tolist(), strict=True) if is_chosen]
+    try:
+        counts = vectorizer.fit_transform(chosen)
+    except ValueError:  # no text has a word
+        return torch.zeros(len(words), dtype=torch.float64)
+    model.fit(counts, is_positive[choosing].numpy())
+    scores: Tensor = torch.from_numpy(model.decision_function(vectorizer.transform(words)))
+    return scores

@@ -1,0 +1,444 @@
+"""Which heads tell two groups of texts apart, and what holds on groups that were left out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isnan, sqrt
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attncli.core.separation import (
+    QUANTILE,
+    Separation,
+    corrected_p,
+    hedges_g,
+    largest_by_chance,
+    paired_difference,
+    roc_curve,
+    separation,
+)
+from attncli.measure.detectors import (
+    Fit,
+    LinearDetector,
+    TextsToFit,
+    bag_of_words_scores,
+    best_feature,
+    distracted_heads,
+    logistic_regression,
+    sparse_regression,
+)
+from attncli.measure.folds import NamedParts, named_parts
+from attncli.measure.text_features import (
+    LOOKBACK,
+    SHARE,
+    FeatureTable,
+    HeadFeature,
+    UsableFeatures,
+    usable_features,
+)
+from attncli.records.columns import Records
+from attncli.records.detectors import (
+    ATTENTION,
+    BASELINE,
+    DetectorAuroc,
+    DetectorWeight,
+    FittedDetector,
+    GroupAuroc,
+    HeldOutAuroc,
+    RocOfGroup,
+    SeparatedTexts,
+    SeparatingFeature,
+    SeparatingHead,
+    TextScore,
+)
+
+ALL_HEADS = "all heads"
+"""The detector that was named before anything was measured: its AUROC is `held_out.auroc`."""
+BEST_HEAD, DISTRACTED, LOOKBACK_LENS = "best head", "Attention Tracker", "Lookback Lens"
+LENGTH, LOSS, WORDS = "length", "loss", "bag of words"
+PERMUTATIONS = 1000
+NUM_STRONGEST, NUM_WRONG = 20, 20
+RATES = torch.linspace(0, 1, 51, dtype=torch.float64)
+"""The false positive rates at which curves are drawn."""
+START = 60
+"""Characters of a text that are shown."""
+
+
+class Measured(NamedTuple):
+    """What a detector is fitted to: a model, the SHA-256 of its weights, the values of the label, a file."""
+
+    model: str = ""
+    digest: str = ""
+    negative: str = "negative"
+    positive: str = "positive"
+    texts: str = ""
+
+
+UNKNOWN = Measured()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A detector on trial: what it is fitted to, and the scores of all texts by the fit of each split."""
+
+    name: str
+    kind: str
+    places: Sequence[int]
+    scores: list[Float[Tensor, " text"]]
+    thresholds: list[float]
+    whole: LinearDetector | None
+
+
+def separated(
+    table: FeatureTable,
+    is_positive: Bool[Tensor, " text"],
+    *,
+    key: str = "",
+    seed: int = 0,
+    permutations: int = PERMUTATIONS,
+    measured: Measured = UNKNOWN,
+    progress: Callable[[float], None] | None = None,
+) -> SeparatedTexts:
+    """What the features of texts say of their labels; the groups of the texts are held out in turn.
+
+    UserError for groups that cannot be held out, and without scikit-learn.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    groups = [text.group for text in table.texts]
+    parts = named_parts(groups, is_positive, generator, key=key)
+    usable = usable_features(table.numbers)
+    features = [table.features[place] for place in usable.places]
+    trials = _trials(table, usable, is_positive, parts, generator, progress or _nothing)
+    baselines = [trial for trial in trials if trial.kind == BASELINE]
+    best = max(baselines, key=lambda trial: _mean_auroc(trial, is_positive, parts)[0])
+    detectors = DetectorAuroc.rows(
+        _detector_row(trial, None if trial is best else best, is_positive, parts) for trial in trials
+    )
+    by_name = {row.detector: row for row in detectors}
+    measures = _measures(usable.numbers, is_positive, parts, features, permutations, generator)
+    told = _told(trials[0], table, is_positive, parts, measured)
+    wrong = told.where(lambda row: not row.is_right).sorted(lambda row: -abs(row.margin))
+    return SeparatedTexts(
+        held_out=_held_out(by_name[ALL_HEADS], by_name[best.name]),
+        num_texts=len(table.texts),
+        num_positive=int(is_positive.sum()),
+        num_groups=len(parts.names),
+        num_features=len(features),
+        num_permutations=permutations,
+        detectors=detectors,
+        by_group=GroupAuroc.rows(row for trial in trials for row in _group_rows(trial, is_positive, parts)),
+        strongest=measures.sorted(lambda row: -abs(row.auroc - 0.5))[:NUM_STRONGEST],
+        wrong=wrong[:NUM_WRONG],
+        heads=_heads(table.features, measures),
+        features=measures,
+        told=told,
+        fitted=FittedDetector.rows(_fitted(trial, table, measured) for trial in trials if trial.whole),
+        coefficients=DetectorWeight.rows(
+            row for trial in trials for row in _coefficients(trial, table.features, usable)
+        ),
+        curves=RocOfGroup.rows(
+            row for trial in (trials[0], best) for row in _curves(trial, is_positive, parts)
+        ),
+        shared=parts.shared,
+        notes=tuple(table.notes),
+    )
+
+
+def _nothing(_: float) -> None:
+    """Nobody wants to know."""
+
+
+def _trials(
+    table: FeatureTable,
+    usable: UsableFeatures,
+    is_positive: Bool[Tensor, " text"],
+    parts: NamedParts,
+    generator: torch.Generator,
+    progress: Callable[[float], None],
+) -> list[Trial]:
+    """Every detector, fitted on each split to the texts that are not held out, and at last to all."""
+    statistics = [table.features[place].statistic for place in usable.places]
+    every = range(len(statistics))
+    kinds: list[tuple[str, str, Tensor, Sequence[int], Fit]] = [
+        (ALL_HEADS, ATTENTION, usable.numbers, every, sparse_regression),
+        (BEST_HEAD, ATTENTION, usable.numbers, every, best_feature),
+    ]
+    published: list[tuple[str, str, Fit]] = [
+        (DISTRACTED, SHARE, distracted_heads),
+        (LOOKBACK_LENS, LOOKBACK, logistic_regression),
+    ]
+    for name, statistic, fit_of_paper in published:
+        if of_statistic := [place for place, each in enumerate(statistics) if each == statistic]:
+            kinds.append((name, ATTENTION, usable.numbers, of_statistic, fit_of_paper))
+    kinds.append((LENGTH, BASELINE, table.lengths.double().unsqueeze(1), [0], best_feature))
+    if table.losses is not None:
+        kinds.append((LOSS, BASELINE, table.losses.double().unsqueeze(1), [0], best_feature))
+    trials = []
+    for number, (name, kind, numbers, places, fit) in enumerate(kinds):
+        texts = TextsToFit(numbers[:, [*places]], is_positive, parts.of_text, generator)
+        trials.append(_tried(name, kind, texts, places, fit, parts))
+        progress((number + 1) / (len(kinds) + 1))
+    trials.append(_tried_words([text.words for text in table.texts], is_positive, parts))
+    progress(1.0)
+    return trials
+
+
+def _tried(
+    name: str, kind: str, texts: TextsToFit, places: Sequence[int], fit: Fit, parts: NamedParts
+) -> Trial:
+    scores, thresholds = [], []
+    for split in parts.splits():
+        choosing = texts.of(split.choosing)
+        detector = fit(choosing).with_threshold(choosing.numbers, choosing.is_positive)
+        scores.append(detector.scores(texts.numbers))
+        thresholds.append(detector.threshold)
+    whole = None
+    if kind == ATTENTION:
+        whole = fit(texts).with_threshold(texts.numbers, texts.is_positive)
+    return Trial(name, kind, places, scores, thresholds, whole)
+
+
+def _tried_words(words: Sequence[str], is_positive: Bool[Tensor, " text"], parts: NamedParts) -> Trial:
+    scores = [bag_of_words_scores(words, is_positive, split.choosing) for split in parts.splits()]
+    return Trial(WORDS, BASELINE, [], scores, [0.0] * len(scores), None)
+
+
+class MeanAuroc(NamedTuple):
+    """The mean AUROC over the groups left out, its error, and the lowest."""
+
+    auroc: float
+    error: float
+    lowest: float
+
+
+def _mean_auroc(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> MeanAuroc:
+    groups = [_of_group(trial, number, is_positive, parts) for number in range(len(parts.names))]
+    aurocs = [float(each.auroc) for each in groups]
+    return MeanAuroc(_mean(aurocs), _error_of_mean([float(each.error) for each in groups]), min(aurocs))
+
+
+def _of_group(trial: Trial, number: int, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> Separation:
+    in_group = parts.of_text == number
+    return separation(trial.scores[number][in_group].unsqueeze(1), is_positive[in_group])
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def _error_of_mean(errors: Sequence[float]) -> float:
+    """Of a mean over independent groups; one that is told without a mistake adds nothing, unless all are."""
+    known = [error for error in errors if not isnan(error)]
+    return sqrt(sum(error**2 for error in known)) / len(errors) if known else float("nan")
+
+
+def _interval(mean: float, error: float, least: float) -> tuple[float | None, float | None]:
+    if isnan(error):
+        return None, None
+    return max(least, mean - QUANTILE * error), min(1.0, mean + QUANTILE * error)
+
+
+def _detector_row(
+    trial: Trial, baseline: Trial | None, is_positive: Bool[Tensor, " text"], parts: NamedParts
+) -> dict[str, object]:
+    mean = _mean_auroc(trial, is_positive, parts)
+    lower, upper = _interval(mean.auroc, mean.error, 0.0)
+    choosing = [
+        float(separation(scores[split.choosing].unsqueeze(1), is_positive[split.choosing]).auroc)
+        for scores, split in zip(trial.scores, parts.splits(), strict=True)
+    ]
+    difference = difference_lower = difference_upper = None
+    if baseline is not None:
+        differences = [
+            paired_difference(
+                trial.scores[number][parts.of_text == number],
+                baseline.scores[number][parts.of_text == number],
+                is_positive[parts.of_text == number],
+            )
+            for number in range(len(parts.names))
+        ]
+        difference = _mean([each.difference for each in differences])
+        error = _error_of_mean([each.error for each in differences])
+        difference_lower, difference_upper = _interval(difference, error, -1.0)
+    return {
+        "detector": trial.name,
+        "kind": trial.kind,
+        "auroc": mean.auroc,
+        "lower": lower,
+        "upper": upper,
+        "lowest": mean.lowest,
+        "choosing": _mean(choosing),
+        "num_features": 0 if trial.whole is None else len(trial.whole.places),
+        "difference": difference,
+        "difference_lower": difference_lower,
+        "difference_upper": difference_upper,
+    }
+
+
+def _held_out(row: DetectorAuroc, baseline: DetectorAuroc) -> HeldOutAuroc:
+    names = ("auroc", "lower", "upper", "lowest", "difference", "difference_lower", "difference_upper")
+    return HeldOutAuroc.single(**{name: row[name] for name in names}, baseline=baseline.auroc)
+
+
+def _group_rows(
+    trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts
+) -> list[dict[str, object]]:
+    rows = []
+    for number, name in enumerate(parts.names):
+        result = _of_group(trial, number, is_positive, parts)
+        lower, upper = _interval(float(result.auroc), float(result.error), 0.0)
+        in_group = parts.of_text == number
+        rows.append(
+            {
+                "detector": trial.name,
+                "group": name,
+                "texts": int(in_group.sum()),
+                "positive": int(is_positive[in_group].sum()),
+                "auroc": float(result.auroc),
+                "lower": lower,
+                "upper": upper,
+            }
+        )
+    return rows
+
+
+def _curves(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> list[dict[str, object]]:
+    """The share of positive texts above the threshold that calls so many others positive at most."""
+    rows: list[dict[str, object]] = []
+    for number, name in enumerate(parts.names):
+        in_group = parts.of_text == number
+        curve = roc_curve(trial.scores[number][in_group], is_positive[in_group])
+        last = torch.searchsorted(curve.false_positive_rate, RATES, right=True) - 1
+        rows.append(
+            {
+                "curve": name if trial.kind == ATTENTION else f"{name}, {trial.name}",
+                "detector": trial.name,
+                "group": name,
+                "false_positive_rate": RATES.tolist(),
+                "true_positive_rate": curve.true_positive_rate[last].tolist(),
+            }
+        )
+    return rows
+
+
+def _measures(
+    numbers: Float[Tensor, "text feature"],
+    is_positive: Bool[Tensor, " text"],
+    parts: NamedParts,
+    features: Sequence[HeadFeature],
+    permutations: int,
+    generator: torch.Generator,
+) -> Records[SeparatingFeature]:
+    """The AUROC of each feature over all texts, what chance makes of the largest, and effect sizes."""
+    result = separation(numbers, is_positive)
+    lower, upper = result.interval()
+    largest = largest_by_chance(numbers, is_positive, parts.of_text, count=permutations, generator=generator)
+    columns = {
+        "auroc": result.auroc,
+        "lower": lower,
+        "upper": upper,
+        "p_value": corrected_p(result.auroc, largest),
+        "effect_size": hedges_g(numbers, is_positive),
+    }
+    return SeparatingFeature.table(
+        stack=[feature.stack for feature in features],
+        layer=np.array([feature.layer for feature in features]),
+        head=np.array([feature.head for feature in features]),
+        statistic=[feature.statistic for feature in features],
+        **{name: column.numpy() for name, column in columns.items()},
+    )
+
+
+def _heads(every: Sequence[HeadFeature], measures: Records[SeparatingFeature]) -> Records[SeparatingHead]:
+    """One row for each head: the best of its statistics."""
+    by_head: dict[tuple[str, int, int], list[SeparatingFeature]] = {
+        (feature.stack, feature.layer, feature.head): [] for feature in every
+    }
+    for row in measures:
+        by_head[row.stack, row.layer, row.head].append(row)
+    rows = []
+    for (stack, layer, head), of_head in by_head.items():
+        best = max(of_head, key=lambda row: abs(row.auroc - 0.5), default=None)
+        names = ("auroc", "lower", "upper", "p_value", "effect_size")
+        rows.append(
+            {
+                "stack": stack,
+                "layer": layer,
+                "head": head,
+                "statistic": "" if best is None else best.statistic,
+                **{name: None if best is None else best[name] for name in names},
+            }
+        )
+    return SeparatingHead.rows(rows)
+
+
+def _told(
+    trial: Trial,
+    table: FeatureTable,
+    is_positive: Bool[Tensor, " text"],
+    parts: NamedParts,
+    measured: Measured,
+) -> Records[TextScore]:
+    """What a detector says of each text by the fit that did not see its group."""
+    names = measured.negative, measured.positive
+    rows = []
+    deviations = [float(scores.std()) or 1.0 for scores in trial.scores]
+    for place, text in enumerate(table.texts):
+        part = int(parts.of_text[place])
+        margin = (float(trial.scores[part][place]) - trial.thresholds[part]) / deviations[part]
+        is_told, is_so = margin > 0, bool(is_positive[place])
+        rows.append(
+            {
+                "text": text.line.line,
+                "id": text.line.id,
+                "group": text.group or parts.names[part],
+                "label": names[is_so],
+                "told": names[is_told],
+                "margin": margin,
+                "is_right": int(is_told == is_so),
+                "start": text.words[:START],
+            }
+        )
+    return TextScore.rows(rows)
+
+
+def _fitted(trial: Trial, table: FeatureTable, measured: Measured) -> dict[str, object]:
+    assert trial.whole is not None
+    return {
+        "detector": trial.name,
+        "model": measured.model,
+        "digest": measured.digest,
+        "positive": measured.positive,
+        "negative": measured.negative,
+        "threshold": trial.whole.threshold,
+        "intercept": trial.whole.intercept,
+        "penalty": trial.whole.penalty,
+        "parts": ",".join(table.texts[0].kinds),
+        "num_texts": len(table.texts),
+        "measured_on": measured.texts,
+    }
+
+
+def _coefficients(
+    trial: Trial, features: Sequence[HeadFeature], usable: UsableFeatures
+) -> list[dict[str, object]]:
+    """The weights of a detector by the places of its features in the whole table."""
+    if trial.whole is None:
+        return []
+    detector = trial.whole.in_places(trial.places).in_places(usable.places)
+    numbers = (detector.weights, detector.means, detector.scales)
+    return [
+        {
+            "detector": trial.name,
+            **features[place]._asdict(),
+            "coefficient": weight,
+            "mean": mean,
+            "scale": scale,
+        }
+        for place, weight, mean, scale in zip(
+            detector.places, *(each.tolist() for each in numbers), strict=True
+        )
+    ]

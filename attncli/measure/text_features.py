@@ -1,0 +1,340 @@
+"""Statistics of every head on each of many texts, as a table of features: text by (head, statistic)."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers.utils.generic import ModelOutput
+
+from attncli.core.engines import FusedAttention, attend
+from attncli.core.layer import AttentionLayer, Wanted
+from attncli.core.row_tiles import LayerOrWeights
+from attncli.errors import UserError, refuse_bytes
+from attncli.measure.head_numbers import head_numbers
+from attncli.measure.heads import HeadOptions, Survey
+from attncli.models.capture import Way, capture
+from attncli.models.labelled_texts import MARKED, LabelledText, PartedReading
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.replay import queries_of
+from attncli.models.side_by_side import of_this_run
+from attncli.models.text_files import ManyTexts
+
+LOGIT_BYTES = 2**28
+"""Of the logits of texts that run together, of which the loss is taken."""
+BYTES_PER_NUMBER = 24
+"""In float32, and in the float64 of ranks and regressions."""
+EPSILON = 1e-8
+"""What Attention Tracker adds to the weight that it divides by: heads may have none on either."""
+LOOKBACK, SHARE = "lookback_ratio", "instruction_share"
+
+
+class HeadFeature(NamedTuple):
+    """A statistic of a head."""
+
+    stack: str
+    layer: int
+    head: int
+    statistic: str
+
+    @property
+    def name(self) -> str:
+        """As 5:11 entropy."""
+        return f"{self.layer}:{self.head} {self.statistic}"
+
+
+@dataclass
+class FeatureTable:
+    """The statistics of every head on each text, in the order of the file, and what needs no attention.
+
+    `losses` are the mean negative log-likelihood of a text's tokens, or of its answer's, in nats; None where
+    the model predicts no next token.
+    """
+
+    features: list[HeadFeature]
+    numbers: Float[Tensor, "text feature"]
+    texts: list[LabelledText]
+    lengths: Int[Tensor, " text"]
+    losses: Float[Tensor, " text"] | None
+    notes: list[str] = field(default_factory=list)
+
+    def places(self, *statistics: str) -> list[int]:
+        """Where the features of these statistics are."""
+        return [place for place, feature in enumerate(self.features) if feature.statistic in statistics]
+
+
+class PartMasses:
+    """How much weight the rows of an answer, or the last one, have on the parts of texts that run together.
+
+    mean over the rows of sum_j p_ij over the keys j of a part. instruction_share is the instruction's of that
+    on the instruction, document and text together (Attention Tracker, Hung et al. 2024, 2411.00348).
+    lookback_ratio is m / (m + n), the mean over the rows of it, where m is the mean weight on the keys of the
+    context, n that on the keys behind it (Lookback Lens, Chuang et al. 2024, 2407.07071); 1 without any.
+    Rows of a model that sees what comes after are those of all tokens.
+    """
+
+    def __init__(self, readings: Sequence[PartedReading], *, is_causal: bool) -> None:
+        self.readings = readings
+        num_tokens = len(readings[0].text.ids)
+        self.start = min(reading.rows.start for reading in readings) if is_causal else 0
+        self.stop = max(reading.rows.stop for reading in readings) if is_causal else num_tokens
+        places = torch.arange(self.start, self.stop)
+        self.rows = torch.stack(
+            [
+                ((places >= reading.rows.start) & (places < reading.rows.stop)) | (not is_causal)
+                for reading in readings
+            ]
+        ).float()
+        self.names = list(readings[0].places)
+        self.has_answer = readings[0].num_answer > 0
+        self.masks = torch.stack(
+            [torch.stack([each.mask(name, num_tokens) for name in self.names]) for each in readings]
+        )
+
+    def statistics(self) -> list[str]:
+        """The names of what is measured."""
+        names = [f"{name}_mass" for name in self.names if name != "text" or self.has_answer]
+        return [
+            *names,
+            *([SHARE] if "instruction" in self.names else []),
+            *([LOOKBACK] if self.has_answer else []),
+        ]
+
+    def of_layer(self, layer: CapturedLayer) -> Float[Tensor, "text head statistic"]:
+        """The numbers of a layer."""
+        part = queries_of(layer, self.start, self.stop).attention
+        weights = _weights(part)
+        counts = self.rows.sum(dim=1).to(weights)
+        rows = self.rows.to(weights)
+        masks = self.masks[..., : weights.shape[-1]].to(weights)
+        on_parts = torch.einsum("thqk,tpk,tq->thp", weights, masks, rows) / counts.view(-1, 1, 1)
+        by_name = dict(zip(self.names, on_parts.unbind(dim=-1), strict=True))
+        numbers = [by_name[name] for name in self.names if name != "text" or self.has_answer]
+        if "instruction" in by_name:
+            read = sum(by_name[name] for name in by_name if name != MARKED)
+            numbers.append(by_name["instruction"] / (read + EPSILON))
+        if self.has_answer:
+            numbers.append(self._lookback(weights, rows) / counts.unsqueeze(1))
+        return torch.stack(numbers, dim=-1)
+
+    def _lookback(
+        self, weights: Float[Tensor, "text head query key"], rows: Float[Tensor, "text query"]
+    ) -> Float[Tensor, "text head"]:
+        """The sum of the ratios over the rows of each text."""
+        ends = [reading.context_end for reading in self.readings]
+        return torch.stack(
+            [
+                lookback_ratios(of_text, end, self.start) @ kept
+                for of_text, end, kept in zip(weights, ends, rows, strict=True)
+            ]
+        )
+
+
+def lookback_ratios(
+    weights: Float[Tensor, "head query key"], context_end: int, first_query: int
+) -> Float[Tensor, "head query"]:
+    """The lookback ratio of each row, m / (m + n): see `PartMasses`. Query i stands at first_query + i."""
+    num_new = torch.arange(weights.shape[1], device=weights.device) + first_query + 1 - context_end
+    on_context = weights[..., :context_end].sum(dim=-1) / context_end
+    on_new = weights[..., context_end:].sum(dim=-1) / num_new.clamp(min=1)
+    return on_context / (on_context + on_new)
+
+
+def _weights(attention: LayerOrWeights) -> Float[Tensor, "text head query key"]:
+    if not isinstance(attention, AttentionLayer):
+        return attention.weights.float()
+    weights = attend(attention, Wanted(weights=True)).weights
+    assert weights is not None
+    return weights.float()
+
+
+class FeatureRun:
+    """Runs a model over texts of equal counts and takes the features of its heads.
+
+    `layers` are those that are needed, by stack and number, all by default; the model stops behind the last.
+    """
+
+    def __init__(
+        self, pretrained: Pretrained, *, layers: Collection[tuple[str, int]] = (), with_loss: bool = False
+    ) -> None:
+        self.pretrained, self.layers = pretrained, frozenset(layers)
+        self.model = pretrained.whole if with_loss else pretrained.model
+        self.with_loss = with_loss
+        self.notes: dict[str, None] = {}
+
+    def go(self, readings: Sequence[Reading]) -> "TextNumbers":
+        """The features of some texts, and their losses where these are asked for."""
+        parted = [reading for reading in readings if isinstance(reading, PartedReading)]
+        has_survey = not parted or not parted[0].num_answer
+        losses: list[Tensor] = []
+        of_parts: list[tuple[CapturedLayer, Tensor]] = []
+        left, fused = {*self.layers}, FusedAttention()
+        with ExitStack() as hooks:
+            survey = Survey(HeadOptions(), readings, self.pretrained, None, hooks) if has_survey else None
+            masses: PartMasses | None = None
+
+            def take(layer: CapturedLayer) -> Tensor | None:
+                nonlocal masses
+                place = layer.stack_name, layer.layer
+                if self.layers and not left:
+                    raise StopCapture
+                if self.layers and place not in left:
+                    return _output(layer, fused)
+                left.discard(place)
+                if parted:
+                    masses = masses or PartMasses(parted, is_causal=self._is_causal(layer))
+                    of_parts.append((layer, masses.of_layer(layer)))
+                return _output(layer, fused) if survey is None else survey.take(layer)
+
+            way = self._captured(readings, take, losses)
+        self.notes |= dict.fromkeys(way.notes())
+        return self._numbers(survey, masses, of_parts, losses)
+
+    def _is_causal(self, layer: CapturedLayer) -> bool:
+        attention = layer.attention
+        if isinstance(attention, AttentionLayer):
+            return attention.visibility.causal
+        return self.pretrained.predicts == "next"
+
+    def _captured(
+        self,
+        readings: Sequence[Reading],
+        take: Callable[[CapturedLayer], Tensor | None],
+        losses: list[Tensor],
+    ) -> Way:
+        inputs = self.pretrained.inputs(readings)
+        if not self.with_loss:
+            return capture(self.model, inputs, take)
+        num_scored = [getattr(reading, "num_answer", 0) or len(reading.text.ids) - 1 for reading in readings]
+
+        @contextmanager
+        def with_losses() -> Iterator[None]:
+            def keep(_module: nn.Module, _inputs: object, output: ModelOutput) -> None:
+                losses.append(_losses(output["logits"], inputs["input_ids"], num_scored))
+
+            with self.model.register_forward_hook(of_this_run(keep)):
+                yield
+
+        return capture(self.model, inputs, take, with_losses)
+
+    def _numbers(
+        self,
+        survey: Survey | None,
+        masses: PartMasses | None,
+        of_parts: Sequence[tuple[CapturedLayer, Tensor]],
+        losses: Sequence[Tensor],
+    ) -> "TextNumbers":
+        features: list[HeadFeature] = []
+        numbers: list[Tensor] = []
+        if survey is not None:
+            layers = zip(survey.found.layers, head_numbers(survey.found), strict=True)
+            for layer, of_layer in layers:
+                features += _named(layer.place.stack, layer.place.layer, of_layer.values, of_layer.names)
+                numbers.append(of_layer.values.flatten(1).float().cpu())
+        if masses is not None:
+            for layer_taken, values in of_parts:
+                features += _named(layer_taken.stack_name, layer_taken.layer, values, masses.statistics())
+                numbers.append(values.flatten(1).float().cpu())
+        loss = losses[-1].double().cpu() if losses else None
+        return TextNumbers(features, torch.cat(numbers, dim=1), loss)
+
+
+def _losses(
+    logits: Float[Tensor, "text token word"], ids: Int[Tensor, "text token"], num_scored: Sequence[int]
+) -> Float[Tensor, " text"]:
+    """The mean negative log-likelihood of the last so many tokens of each text."""
+    return torch.stack(
+        [
+            nn.functional.cross_entropy(of_text[-1 - count : -1].float(), targets[-count:])
+            for of_text, targets, count in zip(logits, ids, num_scored, strict=True)
+        ]
+    )
+
+
+def _output(layer: CapturedLayer, fused: FusedAttention) -> Tensor | None:
+    attention = layer.attention
+    return fused.output(attention) if isinstance(attention, AttentionLayer) else None
+
+
+class TextNumbers(NamedTuple):
+    """The features of texts that ran together, and their mean losses."""
+
+    features: list[HeadFeature]
+    numbers: Float[Tensor, "text feature"]
+    losses: Float[Tensor, " text"] | None
+
+
+def _named(
+    stack: str, layer: int, values: Float[Tensor, "text head statistic"], names: Sequence[str]
+) -> Iterator[HeadFeature]:
+    for head in range(values.shape[1]):
+        yield from (HeadFeature(stack, layer, head, name) for name in names)
+
+
+def feature_table(
+    pretrained: Pretrained, many: ManyTexts[LabelledText], *, with_loss: bool = False
+) -> FeatureTable:
+    """The statistics of every head on each text; a survey's, and those of marked parts or of an answer.
+
+    UserError where texts cannot be read or do not fit; MemoryError.
+    """
+    run = FeatureRun(pretrained, with_loss=with_loss and pretrained.predicts == "next")
+    texts: list[LabelledText] = []
+    lengths: list[int] = []
+    numbers: list[Tensor] = []
+    losses: list[Tensor] = []
+    features: list[HeadFeature] = []
+    for batch in many.batches():
+        for part in _small_enough(batch, run):
+            of_part = run.go([reading for _, reading in part])
+            if features and of_part.features != features:
+                raise UserError("texts: must all have the same statistics")
+            features = of_part.features
+            texts += [text for text, _ in part]
+            lengths += [len(reading.text.ids) for _, reading in part]
+            numbers.append(of_part.numbers)
+            refuse_bytes("texts", len(texts) * len(features) * BYTES_PER_NUMBER, "fewer texts")
+            losses += [] if of_part.losses is None else [of_part.losses]
+    order = sorted(range(len(texts)), key=lambda place: texts[place].line.line)
+    return FeatureTable(
+        features,
+        torch.cat(numbers)[order],
+        [texts[place] for place in order],
+        torch.tensor(lengths)[order],
+        torch.cat(losses)[order] if losses else None,
+        [*many.notes(), *run.notes],
+    )
+
+
+def _small_enough(
+    batch: Sequence[tuple[LabelledText, Reading]], run: FeatureRun
+) -> Iterator[Sequence[tuple[LabelledText, Reading]]]:
+    """The texts in parts whose logits fit, where these are computed."""
+    if not run.with_loss:
+        yield batch
+        return
+    vocabulary = run.pretrained.model.config.get_text_config().vocab_size
+    step = max(1, LOGIT_BYTES // (4 * vocabulary * len(batch[0][1].text.ids)))
+    for start in range(0, len(batch), step):
+        yield batch[start : start + step]
+
+
+class UsableFeatures(NamedTuple):
+    """The places of features that say something, and their numbers without gaps."""
+
+    places: list[int]
+    numbers: Float[Tensor, "text feature"]
+
+
+def usable_features(numbers: Float[Tensor, "text feature"]) -> UsableFeatures:
+    """Those that differ between texts and that most texts have; a text that lacks one has its median."""
+    lacking = numbers.isnan() | numbers.isinf()
+    medians = numbers.masked_fill(lacking, torch.nan).nanmedian(dim=0).values
+    filled = torch.where(lacking, medians, numbers)
+    is_usable: Bool[Tensor, " feature"] = lacking.float().mean(dim=0) < 0.5
+    is_usable &= filled.amax(dim=0) > filled.amin(dim=0)
+    return UsableFeatures(is_usable.nonzero().flatten().tolist(), filled[:, is_usable])

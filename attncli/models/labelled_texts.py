@@ -1,0 +1,324 @@
+"""Texts with a label of two values: what a file says of each, and how a model reads its parts."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from typing import NamedTuple, NoReturn
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.models.pretrained import ModelText, Pretrained, Reading, read_text
+from attncli.models.source_texts import Passage, SourcedText, encoded_sources
+from attncli.models.text_files import IDS, LABELS, LineFile, TextLine, TokenIds
+from attncli.models.writing import in_chat_template
+
+PARTS = ("instruction", "document", "text", "answer")
+"""The columns of texts, in the order in which a model reads them."""
+MARKED = "marked"
+YES, NO = ("1", "true", "yes"), ("0", "false", "no")
+MARKED_SPAN = re.compile(r"<<([^<>]+)>>")
+
+
+class LabelNames(NamedTuple):
+    """The column of labels, and which of its two values is the positive one, where that is given."""
+
+    column: str
+    positive: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "LabelNames":
+        """`injected`, or `kind=injected` with the positive value."""
+        column, equals, positive = text.partition("=")
+        return cls(column, positive if equals else None)
+
+    @property
+    def positive_name(self) -> str:
+        """What the positive texts are called."""
+        return self.column if self.positive is None or self.positive in YES else self.positive
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """A text, the columns it consists of, its label and the group that is held out together."""
+
+    line: TextLine
+    parts: Mapping[str, str]
+    label: str | None = None
+    group: str | None = None
+
+    @property
+    def kinds(self) -> list[str]:
+        """Which parts it has, in the order in which a model reads them; `marked` where spans are marked."""
+        is_marked = not isinstance(self.line.text, TokenIds) and MARKED_SPAN.search(self.line.text)
+        return [*self.parts, *([MARKED] if is_marked else [])]
+
+    @property
+    def words(self) -> str:
+        """All that is written in it, without marks."""
+        return "\n".join(without_marks(text)[0] for text in self.parts.values())
+
+
+class LabelledFile(LineFile):
+    """CSV or JSON Lines with text and a column of labels; other columns are for somebody else.
+
+    `rows` are mappings in place of a file. Without `label` no text has one.
+    """
+
+    def __init__(
+        self,
+        texts: str | PathLike[str] | Iterable[Mapping[str, object]],
+        label: LabelNames | None = None,
+        hold_out: str | None = None,
+    ) -> None:
+        self.names = [name for name in (label and label.column, hold_out) if name]
+        self.columns = [*dict.fromkeys((*PARTS[2:3], *PARTS, "id", *self.names))]
+        self.needed = self.names or ["text"]
+        self._label, self._hold_out = label, hold_out
+        self._rows: list[Mapping[str, object]] | None = None
+        self.values: tuple[str, str] | None = None
+        """The negative and the positive value, once the texts have been counted."""
+        self.groups: Counter[str] = Counter()
+        if isinstance(texts, str | PathLike):
+            super().__init__(fspath(texts), f"texts: {fspath(texts)}")
+            if not self.is_json:
+                raise UserError(f"texts: {self.label}: must be JSON Lines or CSV (.jsonl, .csv) with a label")
+        else:
+            self._rows, self._spool, self.label, self.is_json, self.is_csv = (
+                [*texts],
+                None,
+                "texts",
+                True,
+                False,
+            )
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """See `LineFile.lines`; of mappings their numbers from 1."""
+        if self._rows is None:
+            return super().lines()
+        return ((number, json.dumps(dict(row)).encode()) for number, row in enumerate(self._rows, start=1))
+
+    def count(self) -> int:
+        """The number of texts. Raises UserError with the invalid lines, and unless labels have two values."""
+        count, values = 0, Counter[str]()
+        kinds: list[list[str]] = []
+        self.groups.clear()
+
+        def check(number: int, data: bytes) -> None:
+            nonlocal count
+            text = self._labelled(number, data)
+            kinds.append(text.kinds)
+            if kinds[-1] != kinds[0]:
+                got = " and ".join(kinds.pop())
+                same = f"must have the parts of the first text, {' and '.join(kinds[0])} (got {got})"
+                raise UserError(f"{self.label}:{number}: {same}")
+            del kinds[1:]
+            count += 1
+            if text.label is not None:
+                values[text.label] += 1
+            if text.group is not None:
+                self.groups[text.group] += 1
+
+        self.check_lines(check)
+        if not count:
+            raise UserError(f"texts: {self.label}: holds no text")
+        if self._label is not None:
+            self.values = self._two_values(self._label, values)
+        return count
+
+    def numbered(self) -> Iterator[tuple[int, LabelledText]]:
+        """Every text with the number of its line."""
+        return ((number, self._labelled(number, data)) for number, data in self.lines())
+
+    def is_positive(self, text: LabelledText) -> bool:
+        """Whether a text has the positive value; the texts have been counted."""
+        assert self.values is not None, "counted before"
+        return text.label == self.values[1]
+
+    def _two_values(self, label: LabelNames, values: Counter[str]) -> tuple[str, str]:
+        got = ", ".join(f"{value} ({number:,})" for value, number in values.most_common(4))
+        if len(values) != 2:
+            more = ", ..." if len(values) > 4 else ""
+            raise UserError(f"label: {label.column} must have exactly two values (got {got}{more})")
+        first, second = sorted(values)
+        if label.positive is not None:
+            if label.positive not in values:
+                raise UserError(f"label: {label.positive} must be a value of {label.column} (got {got})")
+            return (second, first) if label.positive == first else (first, second)
+        folded = {value.lower(): value for value in values}
+        for known in (YES, (label.column.lower(),)):
+            if len(positive := [folded[name] for name in known if name in folded]) == 1:
+                (other,) = {first, second} - {*positive}
+                return other, positive[0]
+        example = f"{label.column}={second}"
+        raise UserError(f"label: must say which value is the positive one, as {example} (got {got})")
+
+    def _labelled(self, number: int, data: bytes) -> LabelledText:
+        record = _known_columns(data, {*self.columns, IDS, LABELS})
+        names = ["id", *self.names]
+        texts = ["text", *(part for part in PARTS if part != "text")]
+        fields = self.fields(number, data if record is None else record, texts, names)
+        where = f"{self.label}:{number}"
+        label = None
+        if self._label is not None:
+            label = fields.get(self._label.column)
+            if label is None:
+                raise UserError(f"{where}: {self._label.column}: must be given: it is the label")
+        parts = {part: text for part in PARTS if (text := fields.get(part)) is not None}
+        if isinstance(parts["text"], TokenIds) and len(parts) > 1:
+            raise UserError(
+                f"{where}: text: token ids stand alone, without {next(iter({*parts} - {'text'}))}"
+            )
+        group = None if self._hold_out is None else fields.get(self._hold_out)
+        return LabelledText(TextLine(number, parts["text"], fields.get("id")), parts, label, group)
+
+
+def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
+    """A line of JSON with the columns that are read; truth values as text. None where it is no object.
+
+    A document without a text is the text.
+    """
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    kept = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in record.items()
+        if name in columns
+    }
+    if not kept.get("text") and not kept.get(IDS) and kept.get("document"):
+        kept["text"] = kept.pop("document")
+    return json.dumps(kept).encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartedReading(Reading):
+    """What a model reads; the tokens of each part, where the context ends and the answer begins.
+
+    The context ends behind the last part but the answer; what a chat template writes behind it is no context.
+    `num_answer` counts the tokens of the answer, the last ones.
+    """
+
+    places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    context_end: int = 0
+    num_answer: int = 0
+
+    @property
+    def rows(self) -> range:
+        """The queries that are looked at: those that wrote the answer, else the last one."""
+        stop = len(self.text.ids) - (self.num_answer > 0)
+        return range(stop - max(1, self.num_answer), stop)
+
+    def mask(self, part: str, num_keys: int) -> Bool[Tensor, " key"]:
+        """Which keys are those of a part."""
+        mask = torch.zeros(num_keys, dtype=torch.bool)
+        mask[[*self.places.get(part, ())]] = True
+        return mask
+
+
+class LabelledReader:
+    """Reads texts with their parts, as a model does; a chat template is rendered for the first alone."""
+
+    def __init__(self, pretrained: Pretrained, *, truncate: bool = False) -> None:
+        self.pretrained, self.truncate = pretrained, truncate
+        self._frames: dict[tuple[str, ...], list[str]] = {}
+
+    def read(self, text: LabelledText) -> Reading:
+        """A text alone as a survey reads it, else its parts. UserError for what does not fit."""
+        plain, marked = without_marks(text.line.text)
+        if isinstance(text.line.text, TokenIds) or (len(text.parts) == 1 and not marked):
+            return read_text(self.pretrained, text.line.text, key="texts", truncate=self.truncate)
+        if self.pretrained.has_decoder:
+            self._refuse("has an encoder and a decoder: give it texts alone, without other parts")
+        if not self.pretrained.tokenizer.is_fast:
+            self._refuse("does not say which characters a token covers, so that no part is known")
+        return self._parted({**text.parts, "text": plain}, marked)
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise UserError(f"texts: {self.pretrained.name} {why}")
+
+    def _parted(self, parts: Mapping[str, str], marked: Sequence[tuple[int, int]]) -> PartedReading:
+        prompt = {part: text.strip() for part, text in parts.items() if part not in ("answer", "text")}
+        blanks = len(parts["text"]) - len(parts["text"].lstrip())
+        prompt["text"] = parts["text"].strip()
+        prompt = {part: prompt[part] for part in PARTS if part in prompt}
+        is_chat = "instruction" in prompt and bool(self.pretrained.tokenizer.chat_template)
+        sourced = self._in_chat(prompt) if is_chat else _joined(prompt)
+        ids, spans = encoded_sources(self.pretrained, sourced)
+        start = next(source.start for source in sourced.sources if source.name == "text")
+        passages = [
+            *((source.name, source.start, source.end) for source in sourced.sources),
+            *((MARKED, start + begin - blanks, start + end - blanks) for begin, end in marked),
+        ]
+        places: dict[str, tuple[int, ...]] = {}
+        for name, begin, end in passages:
+            tokens = (i for i, span in enumerate(spans) if max(span[0], begin) < min(span[1], end))
+            places[name] = (*places.get(name, ()), *tokens)
+        last = max(place for tokens in places.values() for place in tokens)
+        answer: list[int] = []
+        if "answer" in parts:
+            if not is_chat:
+                while spans and spans[-1][0] == spans[-1][1]:  # [SEP], behind which nothing is written
+                    ids, spans = ids[:-1], spans[:-1]
+            answer = self.pretrained.encoded(parts["answer"], add_special_tokens=False)["input_ids"]
+        most = self.pretrained.most_tokens()
+        if most is not None and len(ids) + len(answer) > most:
+            got = len(ids) + len(answer)
+            raise UserError(f"texts: must be at most {most} tokens for {self.pretrained.name} (got {got})")
+        read = ModelText(self.pretrained.labels([*ids, *answer]), torch.tensor([*ids, *answer]))
+        return PartedReading(read, places=places, context_end=last + 1, num_answer=len(answer))
+
+    def _in_chat(self, parts: Mapping[str, str]) -> SourcedText:
+        """The instruction as the system's message, the rest as the user's, in the model's chat template.
+
+        A template is rendered for the first text with these parts, and once more to see that it says the same
+        whatever the parts hold.
+        """
+        key = (*parts,)
+        if key not in self._frames:
+            marks = {part: chr(0xF0000 + number) for number, part in enumerate(parts)}
+            frame = self._rendered(marks)
+            pieces = re.split("|".join(marks.values()), frame)
+            if len(pieces) != len(parts) + 1 or self._rendered(parts) != _filled(pieces, parts)[0]:
+                self._refuse("has a chat template that changes, repeats or leaves out what it is given")
+            self._frames[key] = pieces
+        text, sources = _filled(self._frames[key], parts)
+        return SourcedText(text, tuple(sources), is_whole=True)
+
+    def _rendered(self, parts: Mapping[str, str]) -> str:
+        content = _joined({part: text for part, text in parts.items() if part != "instruction"}).text
+        messages = [{"role": "system", "content": parts["instruction"]}, {"role": "user", "content": content}]
+        return in_chat_template(messages, self.pretrained)
+
+
+def _filled(pieces: Sequence[str], parts: Mapping[str, str]) -> tuple[str, list[Passage]]:
+    """Parts between the pieces of a frame, and where they stand."""
+    text, sources = pieces[0], list[Passage]()
+    for (part, content), piece in zip(parts.items(), pieces[1:], strict=True):
+        sources.append(Passage(part, len(text), len(text) + len(content)))
+        text += content + piece
+    return text, sources
+
+
+def _joined(parts: Mapping[str, str]) -> SourcedText:
+    """Parts one below the other, a blank line between them."""
+    text, sources = _filled(["", *["\n\n"] * (len(parts) - 1), ""], parts)
+    return SourcedText(text, tuple(sources))
+
+
+def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """A text without the marks of `<<...>>`, and the characters that stood between them; others stay."""
+    plain, spans, end = "", list[tuple[int, int]](), 0
+    for marked in MARKED_SPAN.finditer(text):
+        plain += text[end : marked.start()]
+        spans.append((len(plain), len(plain) + len(marked[1])))
+        plain, end = plain + marked[1], marked.end()
+    return plain + text[end:], spans

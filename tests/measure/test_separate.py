@@ -1,0 +1,167 @@
+"""Which heads tell two groups apart: on tables of features, without a model."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from attncli.errors import UserError
+from attncli.measure.detectors import (
+    TextsToFit,
+    distracted_heads,
+    logistic_regression,
+    sparse_regression,
+)
+from attncli.measure.folds import named_parts
+from attncli.measure.separate import ALL_HEADS, LENGTH, WORDS, separated
+from attncli.measure.text_features import FeatureTable, HeadFeature, usable_features
+from attncli.models.labelled_texts import LabelledText
+from attncli.models.text_files import TextLine
+from attncli.records.detectors import SeparatedTexts
+
+WORDS_OF_TEXTS = ("cat", "mat", "rain", "fell", "over", "seven", "quiet", "hills", "nobody", "came", "while")
+
+
+def drawn_table(
+    seed: int,
+    *,
+    num_texts: int = 60,
+    num_heads: int = 12,
+    shift: float = 0.0,
+    longer: int = 0,
+    num_groups: int = 3,
+) -> tuple[FeatureTable, torch.Tensor]:
+    """Noise; the first head is shifted in positive texts, which are some tokens longer."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randperm(num_texts, generator=generator) < num_texts * 0.4
+    numbers = torch.randn(num_texts, num_heads, generator=generator)
+    numbers[:, 0] += shift * labels
+    chosen = torch.randint(len(WORDS_OF_TEXTS), (num_texts, 9), generator=generator)
+    texts = []
+    for number, words in enumerate(chosen.tolist()):
+        text = " ".join(WORDS_OF_TEXTS[word] for word in words)
+        group = f"group {number % num_groups}" if num_groups else None
+        texts.append(
+            LabelledText(TextLine(number + 1, text), {"text": text}, str(int(labels[number])), group)
+        )
+    lengths = torch.randint(8, 19, (num_texts,), generator=generator) + longer * labels
+    features = [HeadFeature("self", head // 4, head % 4, "entropy") for head in range(num_heads)]
+    return FeatureTable(features, numbers, texts, lengths, None), labels
+
+
+def result_of(seed: int, permutations: int = 99, **settings: float) -> SeparatedTexts:
+    table, labels = drawn_table(seed, **settings)  # type: ignore[arg-type]
+    return separated(table, labels, permutations=permutations, seed=seed)
+
+
+def test_a_head_that_tells_them_apart_is_named_and_holds_on_groups_left_out() -> None:
+    result = result_of(1, shift=3.0)
+    first = result.strongest[0]
+    assert (first.layer, first.head, first.statistic) == (0, 0, "entropy")
+    assert first.p_value == pytest.approx(0.01)
+    assert first.effect_size is not None and first.effect_size > 2
+    assert result.held_out.auroc is not None and result.held_out.auroc > 0.9
+    assert result.attention_adds
+    assert {row.group for row in result.by_group} == {"group 0", "group 1", "group 2"}
+    best = max(result.heads, key=lambda row: abs((row.auroc or 0.5) - 0.5))
+    assert (best.layer, best.head) == (0, 0) and best.statistic == "entropy"
+    assert all(row.is_right == (row.label == row.told) for row in result.told)
+
+
+def test_aurocs_and_coefficients_are_scikit_learn_s_on_the_exported_table() -> None:
+    table, labels = drawn_table(2, shift=1.0)
+    result = separated(table, labels, permutations=19, seed=2)
+    for row, column in zip(result.features, table.numbers.T, strict=True):
+        assert row.auroc == pytest.approx(roc_auc_score(labels, column), abs=1e-12)
+    parts = torch.tensor([number % 3 for number in range(60)])
+    texts = TextsToFit(table.numbers, labels, parts, torch.Generator().manual_seed(0))
+    plain = logistic_regression(texts)
+    theirs = LogisticRegression(max_iter=1000).fit(table.numbers.double().numpy(), labels.numpy())
+    assert np.allclose(plain.weights, theirs.coef_[0], atol=1e-12)
+    sparse = sparse_regression(texts)
+    numbers = table.numbers.double()
+    standard = ((numbers - numbers.mean(0)) / numbers.std(0, correction=0)).numpy()
+    again = LogisticRegression(l1_ratio=1, C=sparse.penalty, solver="liblinear", max_iter=5000, tol=1e-8)
+    again.fit(standard, labels.numpy())
+    assert [*sparse.places] == again.coef_[0].nonzero()[0].tolist()
+    assert np.allclose(sparse.weights, again.coef_[0][[*sparse.places]], atol=1e-2)
+    assert np.allclose(
+        sparse.scores(table.numbers),
+        standard[:, [*sparse.places]] @ sparse.weights.numpy() + sparse.intercept,
+    )
+
+
+def test_shuffled_labels_come_to_a_half() -> None:
+    """100 seeds of noise: the mean is 0.5, the intervals hold it, the corrected p is small in 5 of 100."""
+    results = [result_of(seed, num_texts=45, num_heads=8, permutations=39) for seed in range(100)]
+    aurocs = np.array([result.held_out.auroc for result in results], dtype=float)
+    assert abs(aurocs.mean() - 0.5) < 4 * aurocs.std() / 10
+    covered = [(result.held_out.lower or 0) <= 0.5 <= (result.held_out.upper or 1) for result in results]
+    assert sum(covered) >= 85
+    small = sum(min(row.p_value for row in result.features) < 0.05 for result in results)
+    assert small <= 11
+    assert sum(result.attention_adds for result in results) <= 10
+
+
+def test_a_leak_by_length_is_named_as_such() -> None:
+    result = result_of(3, longer=12)
+    assert result.of_baseline().detector == LENGTH
+    assert (result.held_out.baseline or 0) > 0.95
+    assert not result.attention_adds
+    by_name = {row.detector: row for row in result.detectors}
+    assert by_name[ALL_HEADS].difference == pytest.approx(
+        (result.held_out.auroc or 0) - (result.held_out.baseline or 0)
+    )
+    assert by_name[WORDS].kind == "baseline"
+
+
+@pytest.mark.parametrize("num_groups", [3, 23])
+def test_groups_never_cross_folds(num_groups: int) -> None:
+    table, labels = drawn_table(4, num_texts=92, num_groups=num_groups)
+    groups = [text.group for text in table.texts]
+    parts = named_parts(groups, labels, torch.Generator().manual_seed(0))
+    assert len(parts.names) == min(num_groups, 10)
+    for split in parts.splits():
+        held = {group for group, is_held in zip(groups, split.held_out.tolist(), strict=True) if is_held}
+        fitted = {
+            group for group, is_fitted in zip(groups, split.choosing.tolist(), strict=True) if is_fitted
+        }
+        assert held and fitted and not held & fitted
+    assert sum(split.held_out for split in parts.splits()).eq(1).all()  # type: ignore[union-attr]
+
+
+def test_texts_without_a_group_are_dealt_and_so_is_a_group_with_a_label_of_its_own() -> None:
+    labels = torch.tensor([True, False] * 30)
+    empty = [f"family {number % 3}" if labels[number] else None for number in range(60)]
+    plain = [f"family {number % 3}" if labels[number] else "plain" for number in range(60)]
+    for groups, shared in ((empty, None), (plain, "plain")):
+        parts = named_parts(groups, labels, torch.Generator().manual_seed(0))
+        assert parts.shared == shared and parts.names == ("family 0", "family 2", "family 1")
+        for part in range(3):
+            assert int((~labels[parts.of_text == part]).sum()) == 10
+    with pytest.raises(UserError, match="has texts of one label alone"):
+        named_parts(["a", "b", "a", "b"], torch.tensor([True, False, True, False]), torch.Generator())
+    with pytest.raises(UserError, match="must have two groups or more"):
+        named_parts(["a"] * 60, labels, torch.Generator(), key="family")
+    with pytest.raises(UserError, match="needs 5 texts or more of either"):
+        named_parts([None] * 6, labels[:6], torch.Generator())
+
+
+def test_heads_that_an_attack_distracts_are_those_of_the_definition() -> None:
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.rand(40, 7, generator=generator)
+    labels = torch.arange(40) % 2 == 1
+    numbers[labels, 3] -= 3.0
+    numbers[labels, 5] -= 0.4
+    texts = TextsToFit(numbers, labels, torch.zeros(40, dtype=torch.int64), generator)
+    assert [*distracted_heads(texts).places] == [3]
+    weak = TextsToFit(numbers[:, 4:], labels, texts.parts, generator)
+    assert 1 in distracted_heads(weak).places
+
+
+def test_features_that_say_nothing_are_left_out_and_gaps_are_filled() -> None:
+    nothing = float("nan")
+    numbers = torch.tensor([[1.0, 2.0, nothing], [1.0, nothing, nothing], [1.0, 4.0, 1.0], [1.0, 3.0, 2.0]])
+    places, filled = usable_features(numbers)
+    assert places == [1] and filled[:, 0].tolist() == [2.0, 3.0, 4.0, 3.0]

@@ -1,0 +1,214 @@
+"""What separates texts, measured with models: against other programs' figures, and a detector applied."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from transformers import AutoModelForCausalLM
+
+import attncli
+from attncli.commands.separate import EXAMPLE, EXAMPLE_GROUP, EXAMPLE_LABEL
+from attncli.errors import UserError
+from attncli.measure.detectors import TextsToFit, distracted_heads
+from attncli.measure.separate import ALL_HEADS
+from attncli.measure.text_features import FeatureRun, PartMasses
+from attncli.models.folder import SHIPPED_MODEL
+from attncli.models.labelled_texts import (
+    LabelledFile,
+    LabelledReader,
+    LabelledText,
+    LabelNames,
+    PartedReading,
+    without_marks,
+)
+from attncli.models.pretrained import ModelText, Pretrained
+from attncli.models.text_files import TextLine
+from attncli.records.detectors import SeparatedTexts
+from tests.checkpoints import smollm2
+from tests.conftest import Attn
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def smollm() -> Pretrained:
+    return attncli.open_model(smollm2())
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Pretrained:
+    return attncli.open_model()
+
+
+@pytest.fixture(scope="module")
+def example(tiny: Pretrained) -> SeparatedTexts:
+    return attncli.separate(tiny, EXAMPLE, label=EXAMPLE_LABEL, hold_out=EXAMPLE_GROUP, permutations=19)
+
+
+def parted(ids: list[int], **parts: Any) -> PartedReading:
+    return PartedReading(ModelText(tuple(map(str, ids)), torch.tensor(ids)), **parts)
+
+
+def test_weights_on_instructions_are_attention_tracker_s(smollm: Pretrained) -> None:
+    golden = json.loads((HERE / "attention_tracker_heads.json").read_text())
+    prompt = golden["prompts"][0]
+    ids = smollm.tokenizer.convert_tokens_to_ids(prompt["tokens"])
+    spans = prompt["spans"]
+    places = {"instruction": tuple(range(*spans[0])), "text": tuple(range(*spans[1]))}
+    run = FeatureRun(smollm).go([parted(ids, places=places)])
+    # Of heads with a weight near 1e-7 on both parts, a share has the rounding of their scores.
+    for statistic, theirs, most in (
+        ("instruction_share", "focus", 2e-6),
+        ("instruction_mass", "instruction_mass", 1e-6),
+    ):
+        kept = [place for place, each in enumerate(run.features) if each.statistic == statistic]
+        assert np.abs(run.numbers[0, kept].numpy() - np.ravel(prompt[theirs])).max() < most
+    # Its prompt is the one that is made of an instruction and a text here.
+    text = {"instruction": prompt["instruction"], "text": f"Data: {prompt['document']}"}
+    read = LabelledReader(smollm).read(LabelledText(TextLine(1, text["text"]), text))
+    assert read.text.ids.tolist() == ids
+
+    focus = torch.tensor(np.array([np.ravel(each["focus"]) for each in golden["prompts"]]))
+    is_attack = torch.arange(len(focus)) >= len(focus) / 2
+    texts = TextsToFit(focus, is_attack, torch.zeros(len(focus), dtype=torch.int64), torch.Generator())
+    most = max(number for number, heads in golden["heads"].items() if heads)
+    assert [[place // 9, place % 9] for place in distracted_heads(texts).places] == golden["heads"][most]
+
+
+def test_ratios_are_lookback_lens_s(smollm: Pretrained) -> None:
+    golden = json.loads((HERE / "lookback_lens_ratios.json").read_text())
+    for answer in golden["answers"][:2]:
+        reading = parted(
+            answer["ids"] + answer["completion_ids"],
+            places={"text": tuple(range(answer["context_length"]))},
+            context_end=answer["context_length"],
+            num_answer=len(answer["completion_ids"]),
+        )
+        run = FeatureRun(smollm).go([reading])
+        kept = [place for place, each in enumerate(run.features) if each.statistic == "lookback_ratio"]
+        assert np.abs(run.numbers[0, kept].numpy() - np.ravel(answer["mean"])).max() < 1e-6
+
+
+def test_losses_and_features_are_those_of_single_runs(tiny: Pretrained) -> None:
+    texts = ["hat=wool\nhat=", "key=blue\nhat=", "coat=oak\nbel="]
+    reader = LabelledReader(tiny)
+    readings = [reader.read(LabelledText(TextLine(1, text), {"text": text})) for text in texts]
+    together = FeatureRun(tiny, with_loss=True).go(readings)
+    assert together.losses is not None
+    eager = AutoModelForCausalLM.from_pretrained(SHIPPED_MODEL).eval()
+    for number, reading in enumerate(readings):
+        alone = FeatureRun(tiny).go([reading])
+        assert torch.allclose(alone.numbers[0], together.numbers[number], atol=1e-5, equal_nan=True)
+        ids = reading.text.ids.unsqueeze(0)
+        with torch.no_grad():
+            loss = eager(input_ids=ids, labels=ids).loss
+        assert float(together.losses[number]) == pytest.approx(float(loss), abs=1e-5)
+    survey = attncli.survey(tiny, texts[0])
+    entropies = [place for place, each in enumerate(together.features) if each.statistic == "entropy"]
+    assert np.allclose(together.numbers[0, entropies], survey.heads.column("entropy"), atol=1e-5)
+
+
+def test_parts_have_their_tokens_and_masses_their_sums(tiny: Pretrained) -> None:
+    assert without_marks("a <<b c>> d << e") == ("a b c d << e", [(2, 5)])
+    reader = LabelledReader(tiny)
+    parts = {"document": "hat=wool", "text": " key=<<blue>>", "answer": "oak"}
+    read = reader.read(LabelledText(TextLine(1, parts["text"]), parts))
+    assert isinstance(read, PartedReading)
+    labels = {
+        name: "".join(read.text.tokens[place] for place in places) for name, places in read.places.items()
+    }
+    assert labels == {"document": "hat=wool", "text": "key=blue", "marked": "blue"}
+    assert read.num_answer == 3 and read.context_end == len(read.text.ids) - 3
+    assert list(read.rows) == [*range(len(read.text.ids) - 4, len(read.text.ids) - 1)]
+    run = FeatureRun(tiny).go([read, read])
+    weights = torch.cat([layer.weights()[0] for layer in attncli.layers(tiny, read)])
+    rows = weights[:, list(read.rows)]
+    names = [feature.statistic for feature in run.features[: len(run.features) // len(weights)]]
+    assert names == PartMasses([read], is_causal=True).statistics()
+    numbers = run.numbers[1].view(len(weights), -1)
+    for name in read.places:
+        expected = rows[..., list(read.places[name])].sum(-1).mean(-1)
+        assert torch.allclose(numbers[:, names.index(f"{name}_mass")], expected, atol=1e-6)
+    ratios = []
+    for row in read.rows:
+        on_context = weights[:, row, : read.context_end].mean(-1)
+        new = weights[:, row, read.context_end : row + 1]
+        ratios.append(on_context / (on_context + (new.mean(-1) if new.shape[-1] else 0)))
+    assert torch.allclose(numbers[:, names.index("lookback_ratio")], torch.stack(ratios).mean(0), atol=1e-6)
+
+
+def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts(
+    tiny: Pretrained, example: SeparatedTexts, attn: Attn, tmp_path: Path
+) -> None:
+    file, page = tmp_path / "detector.json", tmp_path / "page.html"
+    assert attn(["separate", "--permutations", "19", "-o", str(file)]).code == 0
+    detector = attncli.read_detector(file, tiny)
+    applied = attncli.apply_detector(tiny, EXAMPLE, file)
+    with LabelledFile(EXAMPLE, LabelNames(EXAMPLE_LABEL)) as texts:
+        texts.count()
+        for (_, text), row in zip(texts.numbered(), applied.scores, strict=True):
+            assert detector.score(text.line.text) == pytest.approx(row.score, abs=1e-4)
+    fitted = next(row for row in example.fitted if row.detector == ALL_HEADS)
+    assert detector.threshold == fitted.threshold and fitted.positive == "answered=yes"
+    # What it was fitted to it tells well.
+    is_positive = [row.label == fitted.positive for row in example.told]
+    assert roc_auc_score(is_positive, applied.scores.column("score")) > 0.9
+
+    report = json.loads(file.read_text())
+    report["statistics"]["fitted"][0]["digest"] = "another"
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(report))
+    ended = attn(["separate", str(EXAMPLE), "--apply", str(other)])
+    assert ended.code == 2 and "is not the model that the detector was fitted to" in ended.err
+    assert ended.err.count("\n") == 1
+    page.write_text("{}")
+    with pytest.raises(UserError, match="holds no detector"):
+        attncli.read_detector(page, tiny)
+    with pytest.raises(UserError, match="must have the parts of the detector, text"):
+        detector.score({"text": "hat=", "answer": "oak"})
+
+
+def test_the_example_says_what_holds_and_conditions_are_checked(example: SeparatedTexts, attn: Attn) -> None:
+    ended = attn(["separate", "--permutations", "19", "--expect", "held_out.auroc > 0.99"])
+    assert ended.code == 1 and "held_out.auroc" in ended.err
+    first = ended.out.splitlines()[0]
+    assert first.startswith("separate: ") and f"all heads {example.held_out.auroc:.2f}" in ended.out
+    assert ended.out.count("\n") <= 48
+    assert {row.detector for row in example.detectors} == {
+        *("all heads", "best head", "length", "loss", "bag of words")
+    }
+    assert all(len(row.true_positive_rate) == len(row.false_positive_rate) for row in example.curves)
+    assert all(row.true_positive_rate[-1] == 1 for row in example.curves)
+
+
+WRONG = {
+    "text,label\na,1\nb,2\nc,3\n": "label must have exactly two values (got 1 (1), 2 (1), 3 (1))",
+    "text,label\na,x\nb,y\n": "must say which value is the positive one, as label=y",
+    "text,label\na,1\nb,\n": "label: must be given: it is the label",
+    "text,kind\na,1\nb,0\n": "must have a column label",
+    "text,label,answer\na,1,b\nb,0,\n": "must have the parts of the first text, text and answer (got text)",
+    "text,label\n": "holds no text",
+}
+
+
+@pytest.mark.parametrize("content", WRONG)
+def test_what_cannot_be_separated_is_refused_in_a_line(content: str, attn: Attn, tmp_path: Path) -> None:
+    file = tmp_path / "texts.csv"
+    file.write_text(content)
+    ended = attn(["separate", str(file), "--label", "label"])
+    assert ended.code in (1, 2) and WRONG[content] in ended.err, ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_settings_that_do_not_fit_are_refused(attn: Attn, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.csv"
+    copy.write_bytes(EXAMPLE.read_bytes())
+    assert "needs --label" in attn(["separate", str(copy)]).err
+    file = tmp_path / "d.json"
+    file.write_text("{}")
+    ended = attn(["separate", str(copy), "--apply", str(file), "--label", "answered"])
+    assert "cannot be combined with --apply" in ended.err
