@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from attncli.models.loading import open_model
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_probe, read_text
+    from attncli.models.sound_reading import read_sound
     from attncli.models.words import words_of_characters
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
@@ -69,6 +70,7 @@ __all__ = [
     "pairs",
     "read_picture",
     "read_probe",
+    "read_sound",
     "read_text",
     "record",
     "relations",
@@ -95,6 +97,7 @@ _OF_MODELS = {
     "Watch": "runs.watching",
     "open_model": "models.loading",
     "read_picture": "models.picture_reading",
+    "read_sound": "models.sound_reading",
     "read_probe": "models.pretrained",
     "read_text": "models.pretrained",
     "words_of_characters": "models.words",

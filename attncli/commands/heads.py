@@ -29,6 +29,7 @@ from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import Pretrained, Reading, part_that_reads, part_that_sees, reader_of
+from attncli.models.sound_reading import read_sound
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
@@ -84,6 +85,12 @@ def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch
         reading = read_picture(pretrained, spec.image, texts.text)
         check_reading(reading, pretrained, options_of(spec))
         return reading
+    if spec.sound is not None:
+        # What the decoder says of it is the text where none is given.
+        text = "" if pretrained.has_decoder and texts.text is None else texts.text
+        reading = read_sound(pretrained, spec.sound, text)
+        check_reading(reading, pretrained, options_of(spec))
+        return reading
     reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
     check_reading(reading, pretrained, options_of(spec))
     return reading
@@ -123,7 +130,7 @@ def values_each(
     chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
     asks_for_more = spec.rollout or spec.full or spec.maps not in ("auto", "self", "none")
     asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
-    if chooses or asks_for_more or spec.probe or spec.image is not None or readings[0].seen is not None:
+    if chooses or asks_for_more or spec.probe or spec.image or spec.sound or readings[0].seen is not None:
         return None, {}
     options = replace(options_of(spec), maps="none")
     survey = surveyed(pretrained, readings, options, ablate=spec.ablate).survey
@@ -150,10 +157,11 @@ def _layers_of_heads(surveyed: SurveyedLayers, named: Collection[str] | None = N
 
 
 def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
-    """The settings, with the kind of attention that is drawn: where words look at a picture, that."""
+    """The settings, with the kind of attention that is drawn: that of words on a picture or a sound."""
     if spec.maps != "auto":
         return spec
-    sees = reading.context is not None and reading.context.seen is not None
+    context = reading.context
+    sees = context is not None and (context.seen is not None or context.heard is not None)
     return spec.model_copy(update={"maps": "cross" if sees else "self"})
 
 

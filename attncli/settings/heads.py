@@ -43,6 +43,7 @@ from attncli.settings.models import (
     LookedFrom,
     PairsOfTextsSpec,
     RelationsSpec,
+    SoundSpec,
     SurveyTextSpec,
     WordsSpec,
 )
@@ -135,10 +136,10 @@ else:
     )
 
 
-class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedSpec, ImageSpec):
+class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
     experiment = "heads"
     title = "What each head looks at"
-    surveys_pictures = True
+    surveys_pictures = surveys_sounds = True
     drawn_maps = "auto"
     examples = (
         "attn heads",
@@ -278,6 +279,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             has_words = settings.get("sentence") or settings.get("file")
             first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
             return *first, "--table", "-o page.html"
+        if settings.get("sound"):
+            return "--sort max_weight", "--table", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
         texts = Path(str(settings.get("texts")))
         is_stored = texts.suffix.lower() in STORE_SUFFIXES or texts.is_dir()
@@ -294,7 +297,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
 
     def shows_linear_heads(self) -> bool:
         """Whether heads of layers without a softmax are shown, too: nothing is asked that these lack."""
-        lacking = (self.skip_sink, self.weighted, self.words, self.image, self.pattern, self.sort)
+        lacking = (self.skip_sink, self.weighted, self.words, self.image, self.sound, self.pattern, self.sort)
         return not any((*lacking, self.statistic, self.top, *self.sought().values()))
 
     def reads_many_texts(self) -> bool:
@@ -303,6 +306,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             or self.relations is not None
             or self.pairs is not None
             or self.reads_pictures()
+            or self.hears_many()
         )
 
     def unmeasured(self) -> set[str]:
@@ -317,7 +321,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
 
     def single_statistics(self) -> tuple[str, ...]:
         of_model = in_group("model", "sink_rate", "sink_threshold")
-        if self.texts is not None or self.reads_pictures():
+        if self.reads_many_texts():
             of_model += in_group("texts", "num_texts", "num_tokens")
         if self.statistic is not None:
             return (self.statistic, *of_model)
@@ -354,6 +358,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs `maps` auto, self, cross or encoder", "maps")
+        if self.hears_many() and self.maps != "none":
+            yield contradiction("maps", "needs one sound: a map is of one", "sound")
+        for key in self.given("truncate") if self.sound else ():
+            yield contradiction(key, "cannot be combined with `sound`", "sound")
         if self.reads_pictures() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one picture: a map is of one", "image")
         if self.sought()["from"] and not self.sought()["to"] and self.image is None:
