@@ -107,7 +107,7 @@ def _read_by_first_block(
 
 def _centres(
     vectors: Float[Tensor, "token dim"], features: Tensor, tokens: Sequence[int], axis: int
-) -> Float[Tensor, " token"]:
+) -> Float[Tensor, " chosen"]:
     """The frame in the middle of what each token is made of; NaN for one that is not made of the sound."""
     direction = torch.randn(vectors.shape[1], generator=torch.Generator().manual_seed(0)).to(vectors)
     outputs, frames = vectors @ direction, torch.arange(features.shape[axis], dtype=torch.double)
@@ -177,7 +177,7 @@ def _measured_times(part: Pretrained, extractor: Any) -> TokenTimes:
 
 
 def _first_band(
-    centres: Callable[[Sequence[int]], Float[Tensor, " token"]], first: int, count: int
+    centres: Callable[[Sequence[int]], Float[Tensor, " chosen"]], first: int, count: int
 ) -> tuple[int, float]:
     """How many tokens run through time before the next band begins anew, and the frames between them."""
     begin, few = first + 1, 4
