@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
     from attncli.runs.watching import Watch
+    from attncli.sound import aligning_heads, spoken_words
 
 
 __version__ = "0.3.0"
@@ -52,6 +53,7 @@ __all__ = [
     "UserError",
     "Watch",
     "ablate",
+    "aligning_heads",
     "answer_sources",
     "attention_statistics",
     "cache",
@@ -77,6 +79,7 @@ __all__ = [
     "retrieving_heads",
     "run",
     "score_parts",
+    "spoken_words",
     "survey",
     "survey_texts",
     "text_differences",
@@ -94,6 +97,7 @@ _OF_MODELS = {
         "library",
     ),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
+    **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     "Watch": "runs.watching",
     "open_model": "models.loading",
     "read_picture": "models.picture_reading",

@@ -17,9 +17,10 @@ ARROWS = {
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
+    "sound": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("library", "known_pairs", "runs", "views", "settings", "toys", "measure", "models", "core"),
-        *("saved", "arrays", "report_parts", *LEAVES),
+        *("library", "known_pairs", "sound", "runs", "views", "settings", "toys", "measure", "models"),
+        *("core", "saved", "arrays", "report_parts", *LEAVES),
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", "core", *LEAVES},
@@ -47,7 +48,7 @@ MOST_NAMES_TWICE = 1
 MOST_LONG_FILES, MOST_LONG_FUNCTIONS = 1, 0
 MOST_VAGUE_NAMES = 25
 
-LIBRARY = ("core", "models", "measure", "library", "known_pairs")
+LIBRARY = ("core", "models", "measure", "library", "known_pairs", "sound")
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
 
@@ -273,6 +274,7 @@ SUBJECTS = {
     "relations",
     "results",
     "sources",
+    "spoken_words",
     "surveys",
     "why",
     "writing",

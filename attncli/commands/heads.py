@@ -14,6 +14,7 @@ import torch
 from attncli.commands.examples import report_examples
 from attncli.commands.known_pairs import report_pairs
 from attncli.commands.relations import report_relations
+from attncli.commands.spoken_words import report_aligning, report_words
 from attncli.commands.surveys import (
     ablated_notes,
     about_heads,
@@ -105,6 +106,8 @@ def report_each(
     whole_tokens: int | None = None,
 ) -> list[Report]:
     """The survey of each of some texts of equal counts; of up to `whole_tokens` with whole maps of heads."""
+    if specs[0].times_words():
+        return [report_words(spec, each, pretrained) for spec, each in zip(specs, readings, strict=True)]
     specs = [with_kind_of_maps(spec, readings[0]) for spec in specs]
     first, options = specs[0], options_of(specs[0])
     if whole_tokens is not None:
@@ -171,6 +174,8 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         return report_relations(spec, pretrained, progress)
     if spec.pairs is not None:
         return report_pairs(spec, pretrained, progress)
+    if spec.find_heads:
+        return report_aligning(spec, pretrained, progress)
     if spec.image is not None:
         return _report_pictures(spec, pretrained, progress)
     assert spec.texts is not None

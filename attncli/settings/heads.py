@@ -43,7 +43,7 @@ from attncli.settings.models import (
     LookedFrom,
     PairsOfTextsSpec,
     RelationsSpec,
-    SoundSpec,
+    SpokenWordsSpec,
     SurveyTextSpec,
     WordsSpec,
 )
@@ -95,6 +95,25 @@ MEASURED_WITH = {
 }
 """What statistics need that are not measured of every text."""
 
+OF_SURVEYS = (
+    *(
+        "from",
+        "to",
+        "skip_sink",
+        "weighted",
+        "rollout",
+        "maps",
+        "full",
+        "pattern",
+        "sort",
+        "ascending",
+        "top",
+    ),
+    *("table", "statistic", "head", "num_examples", "ablate"),
+)
+"""Settings of a survey of heads, which words in time and the heads that time them do not read."""
+OF_TEXTS = ("sentence", "file", "texts", "relations", "pairs", "words", "context")
+
 if TYPE_CHECKING:
 
     class PlacesSpec(SurveyTextSpec):
@@ -136,7 +155,9 @@ else:
     )
 
 
-class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
+class HeadsSpec(
+    PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec
+):
     experiment = "heads"
     title = "What each head looks at"
     surveys_pictures = surveys_sounds = True
@@ -148,6 +169,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
         "attn heads --model ./my-model --texts sentences.txt --head 5:11 --examples 3 --sort induction",
         "attn heads --model ./my-model --relations treebank.conllu",
         "attn heads --model ./my-model --pairs contacts.jsonl --symmetric --apart 6",
+        "attn heads --model ./whisper --sound talk.wav --words",
         "attn heads --model ./my-model --file book.txt --truncate --sort entropy --top 10",
         "attn heads --model ./my-model --statistic previous_token --precision 2",
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
@@ -262,6 +284,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
 
     @classmethod
     def title_of(cls, settings: Mapping[str, Any]) -> str:
+        if settings.get("find_heads"):
+            return "Which heads time words"
+        if settings.get("sound") and settings.get("words"):
+            return "When each word is spoken"
         return "What each head knows of pairs" if settings.get("pairs") else super().title_of(settings)
 
     @classmethod
@@ -279,8 +305,12 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             has_words = settings.get("sentence") or settings.get("file")
             first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
             return *first, "--table", "-o page.html"
+        if settings.get("find_heads"):
+            return "--show all", "-o heads.csv"
+        if settings.get("sound") and settings.get("words"):
+            return "-o words.srt", "--by found", "--show all"
         if settings.get("sound"):
-            return "--sort max_weight", "--table", "-o page.html"
+            return "--words", "--sort max_weight", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
         texts = Path(str(settings.get("texts")))
         is_stored = texts.suffix.lower() in STORE_SUFFIXES or texts.is_dir()
@@ -290,6 +320,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
     def sought(self) -> dict[str, list[str]]:
         """The tokens whose weights are asked for, of the queries and of the keys."""
         return {"from": getattr(self, "from"), "to": self.to}
+
+    def times_words(self) -> bool:
+        """Whether it is about when the words of a sound are spoken."""
+        return self.sound is not None and self.words
 
     def names_rest(self) -> bool:
         """Whether heads that look at the first key are named by the rest of their weight, too."""
@@ -307,6 +341,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             or self.pairs is not None
             or self.reads_pictures()
             or self.hears_many()
+            or self.find_heads
         )
 
     def unmeasured(self) -> set[str]:
@@ -317,6 +352,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             return "heads of relations"
         if self.pairs is not None:
             return "heads of pairs"
+        if self.find_heads:
+            return "heads of alignment"
+        if self.times_words():
+            return "heads of words"
         return "heads of examples" if self.num_examples is not None else ""
 
     def single_statistics(self) -> tuple[str, ...]:
@@ -358,6 +397,14 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs `maps` auto, self, cross or encoder", "maps")
+        if self.find_heads or self.times_words():
+            which = "find_heads" if self.find_heads else "words"
+            for key in self.given(*OF_SURVEYS, *(OF_TEXTS if self.find_heads else ())):
+                yield contradiction(key, f"cannot be combined with `{which}`", which)
+        if self.hears_many() and self.words:
+            yield contradiction("words", "needs one sound: its words have their times in it", "sound")
+        if self.by != "model" and self.sound is None:
+            yield contradiction("by", "needs `sound`: it chooses the heads that time its words", "sound")
         if self.hears_many() and self.maps != "none":
             yield contradiction("maps", "needs one sound: a map is of one", "sound")
         for key in self.given("truncate") if self.sound else ():

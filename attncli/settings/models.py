@@ -14,7 +14,14 @@ from pydantic import (
     create_model,
 )
 
-from attncli.arguments import Folds, file_name, head_name, head_names, is_pair
+from attncli.arguments import (
+    Folds,
+    file_name,
+    head_name,
+    head_names,
+    head_names_without_stack,
+    is_pair,
+)
 from attncli.core.names import PairMethod
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.settings.fields import (
@@ -219,6 +226,48 @@ class SoundSpec(ModelSpec):
         return self.sound is not None and Path(self.sound).is_dir()
 
 
+WAYS_OF_TIMING = ("model", "found", "filter")
+
+
+def _way_or_heads(value: Any) -> str:
+    """One of WAYS_OF_TIMING, or heads as `3:2,2:0`; ValueError for anything else."""
+    if value in WAYS_OF_TIMING:
+        return str(value)
+    try:
+        return ",".join(head_names_without_stack(value))
+    except ValueError as error:
+        raise ValueError(f"must be {', '.join(WAYS_OF_TIMING)}, or heads: {error}") from None
+
+
+class SpokenWordsSpec(SoundSpec):
+    """When the words of a sound are spoken, and which heads say so."""
+
+    group = "Input"
+    off_keys = frozenset({"by", "find_heads"})
+
+    find_heads: Annotated[
+        bool, Everyday("which heads time words, on speech that ships"), NotFor(PICTURE, SOUND)
+    ] = Field(
+        False,
+        description="measure how well every head of cross-attention times words, on synthetic speech whose "
+        "times are known, and keep the best",
+    )
+    by: Annotated[Annotated[str, BeforeValidator(_way_or_heads)], Requires("words")] = Field(
+        "model",
+        description="with `sound` and `words`: the heads that time words: model, those of its "
+        "generation_config.json, else found; found, by `find_heads`; filter, the most concentrated ones "
+        "(2509.09987); or LAYER:HEAD,...",
+    )
+
+    def wants_head(self) -> bool:
+        return super().wants_head() or self.find_heads
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.find_heads and self.model is None:
+            yield contradiction("find_heads", "needs `model`, one that hears and writes, as Whisper", "model")
+
+
 class WordsSpec(ModelSpec):
     """A model whose tokens may be merged into words."""
 
@@ -227,11 +276,12 @@ class WordsSpec(ModelSpec):
     words: Annotated[
         bool,
         Heading("Model"),
-        NotFor(PICTURE, SOUND, RELATIONS, PAIRS),
+        NotFor(PICTURE, RELATIONS, PAIRS),
         NotFor(PROBE, reason="needs `sentence`, `file` or `texts`: a probe has no words"),
     ] = Field(
         False,
-        description="merge tokens into words: weights summed over a word's keys, averaged over its queries",
+        description="merge tokens into words: weights summed over a word's keys, averaged over its queries; "
+        "of a sound: when each word is spoken",
     )
 
 
@@ -258,7 +308,10 @@ class AblatedSpec(ModelSpec):
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
-    read = (data.get(key) for key in ("sentence", "file", "texts", "relations", "pairs", "image", "sound"))
+    read = (
+        data.get(key)
+        for key in ("sentence", "file", "texts", "relations", "pairs", "image", "sound", "find_heads")
+    )
     return None if any(read) else "repeated"
 
 

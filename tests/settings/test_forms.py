@@ -72,6 +72,7 @@ VALUES: dict[str, Any] = {
     **{"table": True, "statistic": "entropy", "head": "0:1", "num_examples": 2, "relations": "trees.conllu"},
     "pairs": "trees.conllu",
     "sound": "talk.wav",
+    "find_heads": True,
 }
 OF_EXAMPLES = {"texts": "texts.txt", "head": "0:1", "num_examples": 2, "sort": "entropy"}
 ASKED: dict[Form, dict[str, Any]] = {
