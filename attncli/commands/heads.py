@@ -14,7 +14,7 @@ import torch
 from attncli.commands.examples import report_examples
 from attncli.commands.known_pairs import report_pairs
 from attncli.commands.relations import report_relations
-from attncli.commands.spoken_words import report_aligning, report_words
+from attncli.commands.spoken_words import picture_of_sound, report_aligning, report_words
 from attncli.commands.surveys import (
     ablated_notes,
     about_heads,
@@ -336,7 +336,10 @@ def pictures_of(reading: Reading) -> tuple[Picture, ...]:
     """The pictures of a reading, as a report has them."""
     axis: Literal["tokens", "context_tokens"] = "context_tokens" if reading.text.seen is None else "tokens"
     seen = () if reading.seen is None else reading.seen.pictures
-    return tuple(Picture(each.name, each.size, each.crop, each.png, each.boxes, axis) for each in seen)
+    pictures = [Picture(each.name, each.size, each.crop, each.png, each.boxes, axis) for each in seen]
+    if reading.heard is not None:
+        pictures.append(picture_of_sound(reading))
+    return tuple(pictures)
 
 
 def _with_norms(survey: HeadSurvey, run: Surveyed, reading: Reading, text: int) -> HeadSurvey:

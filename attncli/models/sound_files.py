@@ -1,11 +1,13 @@
 """Files of sound, as one channel at the rate that a model wants, and the feature extractor that reads it."""
 
+import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from math import gcd
 from pathlib import Path
 from typing import Any
+from zlib import compress, crc32
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, reason_of
-from attncli.files import PICTURE_BYTES, open_file
+from attncli.files import PICTURE_BYTES, open_file, read_whole
 from attncli.models.folder import PROCESSOR_FILES, id_and_revision
 from attncli.models.pretrained import Pretrained
 
@@ -147,3 +149,53 @@ def features_of(
         reason = f"{reason_of(error):.200}"
         raise UserError(f"sound: the feature extractor of {name} fails on it: {reason}") from None
     return {key: tensor for key, tensor in made.items() if isinstance(tensor, torch.Tensor)}
+
+
+PLAYED_BYTES = 5 * 2**20
+"""Of a file that goes into a page."""
+
+
+def sound_to_play(file: str) -> bytes:
+    """A file of sound, for a page; empty where it is larger than PLAYED_BYTES or gone."""
+    try:
+        return read_whole(file, PLAYED_BYTES)
+    except OSError:
+        return b""
+
+
+PICTURE_WIDTH, PICTURE_HEIGHT = 640, 80
+"""Of a spectrogram: columns, and bands on the mel scale."""
+DECIBELS = 80.0
+"""From the loudest point down: what is fainter is black."""
+
+
+def spectrogram(samples: Float[np.ndarray, " sample"], rate: int) -> tuple[bytes, tuple[int, int]]:
+    """The log-mel spectrogram of a sound as a grey PNG, low below, and its width and height."""
+    from transformers.audio_utils import mel_filter_bank
+
+    window = 512 * max(1, round(rate / 16_000))
+    padded = np.pad(samples.astype(np.float64), window // 2)
+    centres = np.linspace(0, max(len(samples) - 1, 0), PICTURE_WIDTH).astype(int)
+    pieces = np.stack([padded[centre : centre + window] for centre in centres]) * np.hanning(window)
+    power = np.abs(np.fft.rfft(pieces, axis=1)) ** 2
+    with quiet_warnings():  # of narrow bands without a frequency of their own
+        bands = mel_filter_bank(power.shape[1], PICTURE_HEIGHT, 0.0, rate / 2, rate)
+    decibels = 10 * np.log10(np.maximum(power @ bands, 1e-12))
+    shares = np.clip(1 + (decibels - decibels.max()) / DECIBELS, 0, 1)
+    grey = (255 * shares.T[::-1]).round().astype(np.uint8)
+    return _grey_png(grey), (PICTURE_WIDTH, PICTURE_HEIGHT)
+
+
+def _grey_png(grey: np.ndarray) -> bytes:
+    """Numbers from 0 to 255 as a PNG of eight bits, without Pillow, which is another extra."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", crc32(kind + content))
+
+    height, width = grey.shape
+    lines = np.concatenate(
+        [np.zeros((height, 1), np.uint8), grey], axis=1
+    )  # each begins with its filter: none
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", compress(lines.tobytes())), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

@@ -96,19 +96,7 @@ MEASURED_WITH = {
 """What statistics need that are not measured of every text."""
 
 OF_SURVEYS = (
-    *(
-        "from",
-        "to",
-        "skip_sink",
-        "weighted",
-        "rollout",
-        "maps",
-        "full",
-        "pattern",
-        "sort",
-        "ascending",
-        "top",
-    ),
+    *("from", "to", "skip_sink", "weighted", "rollout", "full", "pattern", "sort", "ascending", "top"),
     *("table", "statistic", "head", "num_examples", "ablate"),
 )
 """Settings of a survey of heads, which words in time and the heads that time them do not read."""
@@ -401,6 +389,8 @@ class HeadsSpec(
             which = "find_heads" if self.find_heads else "words"
             for key in self.given(*OF_SURVEYS, *(OF_TEXTS if self.find_heads else ())):
                 yield contradiction(key, f"cannot be combined with `{which}`", which)
+            if self.maps not in ("none", "auto"):
+                yield contradiction("maps", f"cannot be combined with `{which}`", which)
         if self.hears_many() and self.words:
             yield contradiction("words", "needs one sound: its words have their times in it", "sound")
         if self.by != "model" and self.sound is None:

@@ -16,7 +16,7 @@ from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import borrowed
 from attncli.models.pretrained import Reading, reader_of
-from attncli.models.sound_files import open_sound
+from attncli.models.sound_files import open_sound, sound_to_play, spectrogram
 from attncli.models.sound_reading import read_sound
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
@@ -232,3 +232,26 @@ def test_a_model_that_reads_text_says_that_it_hears_nothing(noise: Path) -> None
     model = hf.BertModel(hf.BertConfig(**SIZES, vocab_size=101)).eval()
     with borrowed("bert", model, None) as pretrained, pytest.raises(UserError, match="no part that hears"):
         read_sound(pretrained, noise)
+
+
+def test_a_spectrogram_is_a_picture_with_high_tones_above() -> None:
+    import io
+
+    from PIL import Image
+
+    rate, seconds = 16_000, 2
+    time = np.arange(rate * seconds) / rate
+    tones = np.where(time < 1, np.sin(2 * np.pi * 300 * time), np.sin(2 * np.pi * 6000 * time))
+    png, size = spectrogram(tones.astype(np.float32), rate)
+    with Image.open(io.BytesIO(png)) as image:
+        grey = np.asarray(image)
+    assert grey.shape == size[::-1] and grey.dtype == np.uint8
+    low, high = grey[:, size[0] // 4].argmax(), grey[:, 3 * size[0] // 4].argmax()
+    assert high < 10 < 60 < low
+
+
+def test_a_file_of_more_than_five_megabytes_goes_into_no_page(tmp_path: Path, noise: Path) -> None:
+    assert sound_to_play(str(noise)) == noise.read_bytes()
+    large = tmp_path / "large.wav"
+    large.write_bytes(bytes(5 * 2**20 + 1))
+    assert sound_to_play(str(large)) == sound_to_play(str(tmp_path / "gone.wav")) == b""
