@@ -29,7 +29,15 @@ from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_tot
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
-from attncli.models.pretrained import Pretrained, Reading, part_that_reads, part_that_sees, reader_of
+from attncli.models.pretrained import (
+    Pretrained,
+    Reading,
+    part_that_hears,
+    part_that_reads,
+    part_that_sees,
+    reader_of,
+)
+from attncli.models.sound_files import SoundFolder
 from attncli.models.sound_reading import read_sound
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.models.token_names import positions_named
@@ -176,6 +184,8 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         return report_pairs(spec, pretrained, progress)
     if spec.find_heads:
         return report_aligning(spec, pretrained, progress)
+    if spec.sound is not None:
+        return _report_sounds(spec, pretrained, progress)
     if spec.image is not None:
         return _report_pictures(spec, pretrained, progress)
     assert spec.texts is not None
@@ -218,6 +228,26 @@ def _report_pictures(
     notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
     maps = partial(_picture_maps, spec, looks=looks, num_pictures=totals.num_texts)
     return report_of_totals(spec, totals, part.name, notes, maps)
+
+
+def _report_sounds(
+    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
+    """The survey of the sounds of a folder, each with the words that the model writes of it."""
+    text = "" if pretrained.has_decoder else None
+    spec = spec.model_copy(update={"maps": "none"})  # a map is of one sound
+    options = options_of(spec)
+
+    def read_one(line: TextLine) -> Reading:
+        reading = read_sound(pretrained, line.text, text)
+        check_reading(reading, pretrained, options)
+        return reading
+
+    heard = ManyTexts(SoundFolder(str(spec.sound)), read_one, progress, key="sound")
+    part = pretrained if pretrained.has_decoder else part_that_hears(pretrained)
+    totals, way_notes = head_totals(part, heard, options, ablate=spec.ablate)
+    notes = [*heard.notes(), *way_notes, *ablated_notes(spec.ablate)]
+    return report_of_totals(spec, totals, part.name, notes)
 
 
 def _picture_maps(

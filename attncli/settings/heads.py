@@ -298,7 +298,7 @@ class HeadsSpec(
         if settings.get("sound") and settings.get("words"):
             return "-o words.srt", "--by found", "--show all"
         if settings.get("sound"):
-            return "--words", "--sort max_weight", "-o page.html"
+            return "--sort max_weight", "--table", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
         texts = Path(str(settings.get("texts")))
         is_stored = texts.suffix.lower() in STORE_SUFFIXES or texts.is_dir()
@@ -395,8 +395,10 @@ class HeadsSpec(
             yield contradiction("words", "needs one sound: its words have their times in it", "sound")
         if self.by != "model" and self.sound is None:
             yield contradiction("by", "needs `sound`: it chooses the heads that time its words", "sound")
-        if self.hears_many() and self.maps != "none":
+        if self.hears_many() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one sound: a map is of one", "sound")
+        for key in self.given("sentence", "file", "full") if self.hears_many() else ():
+            yield contradiction(key, "needs one sound: many have words of their own", "sound")
         for key in self.given("truncate") if self.sound else ():
             yield contradiction(key, "cannot be combined with `sound`", "sound")
         if self.reads_pictures() and self.maps not in ("none", "auto"):

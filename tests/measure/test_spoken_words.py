@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import WhisperForConditionalGeneration
 
 from attncli.errors import UserError
 from attncli.measure.spoken_words import (
@@ -21,6 +22,8 @@ from attncli.measure.spoken_words import (
     spoken_words,
     warped,
 )
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.sound_reading import read_sound
@@ -68,6 +71,21 @@ def test_words_begin_and_end_where_openai_whisper_puts_them(model: Pretrained, n
     assert [word.word.strip(".") for word in words.words] == [word.strip() for word, _, _ in expected]
     for ours, (_, begin, end) in zip(words.words, expected, strict=True):
         assert abs(ours.begin - begin) <= FRAME + 1e-6 and abs(ours.end - end) <= FRAME + 1e-6
+
+
+def test_cross_weights_are_those_of_eager_attention(model: Pretrained, heard: Reading) -> None:
+    eager: Any = WhisperForConditionalGeneration.from_pretrained(
+        whisper(), attn_implementation="eager", dtype=torch.float32
+    )
+    with torch.no_grad():
+        expected = eager.eval()(**(heard.inputs or {}), output_attentions=True).cross_attentions
+    layers: list[CapturedLayer] = []
+    with in_use(model) as open_one:
+        capture(open_one.model, open_one.inputs([heard]), layers.append)
+    cross = [layer.weights()[0] for layer in layers if layer.kind == "cross"]
+    assert len(cross) == len(expected) == 4
+    for given, weights in zip(cross, expected, strict=True):
+        torch.testing.assert_close(given, weights[0], atol=1e-5, rtol=0)
 
 
 def test_found_heads_are_those_that_were_published(
