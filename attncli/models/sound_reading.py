@@ -294,7 +294,8 @@ def prefix_of(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list[int]
     prefix = [int(start)]
     if getattr(settings, "is_multilingual", False) and getattr(settings, "lang_to_id", None):
         whole: Any = pretrained.whole
-        with torch.no_grad(), model_errors(pretrained.model.config.model_type, "tell the language"):
+        kind = pretrained.model.config.model_type
+        with torch.no_grad(), model_errors(kind, "tell the language"), with_eager_attention(whole):
             prefix.append(int(whole.detect_language(input_features=inputs["input_features"])[0]))
         prefix.append(int(settings.task_to_id["transcribe"]))
     if (no_times := getattr(settings, "no_timestamps_token_id", None)) is not None:
@@ -321,6 +322,7 @@ def transcript_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list
     with (
         torch.no_grad(),
         unchanged(whole),
+        with_eager_attention(whole),  # what is handed over in a run before may still be
         random_numbers_kept(),
         model_errors(kind, "write by transformers' generate"),
     ):

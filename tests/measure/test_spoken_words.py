@@ -82,6 +82,8 @@ def test_cross_weights_are_those_of_eager_attention(model: Pretrained, heard: Re
     layers: list[CapturedLayer] = []
     with in_use(model) as open_one:
         capture(open_one.model, open_one.inputs([heard]), layers.append)
+        again = read_sound(open_one, SPEECH / "hello.ogg", "")  # writes as it did before it was measured
+    assert again.text.ids.tolist() == heard.text.ids.tolist()
     cross = [layer.weights()[0] for layer in layers if layer.kind == "cross"]
     assert len(cross) == len(expected) == 4
     for given, weights in zip(cross, expected, strict=True):
