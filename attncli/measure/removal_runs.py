@@ -18,7 +18,7 @@ from attncli.measure.projected_heads import ProjectedHeads, hearing_projected_he
 from attncli.measure.removal import Change, ModelBlocks, Removal, Removed, after, output_of
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
-from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
+from attncli.models.layers import CapturedLayer, Consumer, ProcessedInputs, StopCapture
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import blocks_of
@@ -258,7 +258,7 @@ class RemovalRuns:
 
     def _copies(self, count: int) -> dict[str, Tensor]:
         """What the model reads in a batch of so many runs."""
-        if isinstance(self.inputs, PictureInputs):
+        if isinstance(self.inputs, ProcessedInputs):
             return self.inputs.copies(count)
         return {name: torch.cat([tensor[:, self.start :]] * count) for name, tensor in self.inputs.items()}
 

@@ -474,6 +474,8 @@ Products of matrices with a thousand rows gain nothing from more of them.
 """
 TEXTS_PER_WINDOW = 2048
 """Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
+KINDS_OF_FILES = {"image": "picture", "sound": "sound"}
+"""What many texts are that have a file each, by the setting that names these."""
 PICTURES_PER_WINDOW = 32
 """Pictures that are in memory: a megabyte each, and mostly of one size."""
 
@@ -564,7 +566,7 @@ class ManyTexts(Generic[TextRead]):
     def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
         """Every text once with its reading. Raises UserError where one is invalid or none could be read."""
         count, texts = self.file.count(), self.file.numbered()
-        window = PICTURES_PER_WINDOW if self.key == "image" else TEXTS_PER_WINDOW
+        window = PICTURES_PER_WINDOW if self.key in KINDS_OF_FILES else TEXTS_PER_WINDOW
         read = self.read
         for batch in in_batches(texts, lambda numbered: read(numbered[1]), self._leave_out, window=window):
             self.num_read += len(batch)
@@ -592,5 +594,5 @@ class ManyTexts(Generic[TextRead]):
         return notes
 
     def _counted(self, count: int) -> str:
-        kind = "picture" if self.key == "image" else "text"
+        kind = KINDS_OF_FILES.get(self.key, "text")
         return f"1 {kind} is" if count == 1 else f"{count:,} {kind}s are"

@@ -48,7 +48,7 @@ from attncli.models.capture import (
 )
 from attncli.models.child import made_in_child
 from attncli.models.in_turn import random_numbers_kept
-from attncli.models.layers import CannotShow, CapturedLayer, Numbering, PictureInputs, handing_over
+from attncli.models.layers import CannotShow, CapturedLayer, Numbering, ProcessedInputs, handing_over
 from attncli.models.pretrained import Pretrained, decoder_start
 
 LONG_CHUNK = 512
@@ -99,7 +99,9 @@ OnToken = Callable[[int, Sequence[CapturedLayer]], None]
 class LastRows:
     """The attention of the last queries, one or some, in each layer of a decoder's last run."""
 
-    def __init__(self, has_two_stacks: bool, count: int = 1, *, picture: PictureInputs | None = None) -> None:
+    def __init__(
+        self, has_two_stacks: bool, count: int = 1, *, picture: ProcessedInputs | None = None
+    ) -> None:
         self.count = count
         self.layers: list[CapturedLayer] = []
         self.fused = FusedAttention()
@@ -272,7 +274,7 @@ def write(
         stop_strings = writer.generation_config.stop_strings or ()
         stop_strings = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
         cleanup.enter_context(_generating_by(writer, decoding.config(writer.generation_config)))
-        picture = inputs if isinstance(inputs, PictureInputs) else None
+        picture = inputs if isinstance(inputs, ProcessedInputs) else None
         rows = LastRows(bool(model.config.is_encoder_decoder), picture=picture)
         if way.kind == "interface":
             hook = writer.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
@@ -303,9 +305,9 @@ def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mappi
         return inputs
     device = next(iter(inputs.values())).device
     start = {"decoder_input_ids": torch.full((1, 1), start_token(model), device=device)}
-    if not isinstance(inputs, PictureInputs):
+    if not isinstance(inputs, ProcessedInputs):
         return {**inputs, **start}
-    return PictureInputs({**inputs, **start}, num_tokens=(1, inputs.num_tokens[1]))
+    return ProcessedInputs({**inputs, **start}, num_tokens=(1, inputs.num_tokens[1]))
 
 
 @contextmanager

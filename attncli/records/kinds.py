@@ -17,6 +17,7 @@ from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.recordings import RecordedHeads
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
+from attncli.records.spoken_words import AligningHeads, SpokenWords
 from attncli.records.steps import HeadInTraining, HeadsInTraining
 from attncli.records.store_summaries import StoreSummary
 from attncli.records.surveys import HeadSurvey
@@ -44,6 +45,8 @@ KINDS: dict[str, type[Result]] = {
     "heads of examples": HeadExamples,
     "heads of relations": HeadRelations,
     "heads of pairs": HeadsOnPairs,
+    "heads of words": SpokenWords,
+    "heads of alignment": AligningHeads,
     "results": StoreSummary,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,

@@ -51,6 +51,7 @@ from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
 from attncli.views.summary_screens import SUMMARY_SCREEN
 from attncli.views.texts import heading, setting, shortened, text_columns
 from attncli.views.training_screens import WATCH_HEAD_SCREEN, WATCH_SCREEN
+from attncli.views.word_screens import ALIGNING_SCREEN, WORDS_SCREEN
 from attncli.views.writer_screens import WRITER_SCREEN
 
 
@@ -154,6 +155,7 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
         *(EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN, LIMITED_SCREEN, POLICIES_SCREEN),
         *(SOURCE_SCREEN, RETRIEVAL_SCREEN, CIRCUIT_SCREEN, COMPOSITIONS_SCREEN),
         *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN, PAIRS_SCREEN, RECORDED_SCREEN),
+        *(WORDS_SCREEN, ALIGNING_SCREEN),
         *(ATTENTION_SCREEN, OUTSIDE_SCREEN, AVERAGE_SCREEN, SCALE_SCREEN, NORM_SCREEN),
         *(MISTAKES_SCREEN, MISTAKE_SCREEN, SUMMARY_SCREEN),
         *(SEPARATE_SCREEN, APPLIED_SCREEN),

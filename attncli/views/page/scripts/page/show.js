@@ -22,6 +22,7 @@ import { byId, fillSelect } from "../parts/elements.js";
 import { forgottenOf } from "../parts/forgotten.js";
 import { showGraph } from "../parts/graph.js";
 import { showPictureMaps } from "../parts/picture_maps.js";
+import { showSound } from "../parts/sound.js";
 import { showScore } from "../parts/score.js";
 import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
@@ -43,6 +44,8 @@ export async function showReport(index) {
   showScore(byId("score"), report);
   showSteps(byId("steps"), report.steps);
   showNotes(report);
+  await showSound(byId("sound"), report);
+  if (chosen.report !== report) return; // another one was chosen meanwhile
   await showPictureMaps(byId("picture-maps"), report.picture_maps, start);
   if (chosen.report !== report) return; // another one was chosen meanwhile
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
