@@ -257,13 +257,14 @@ def _report(
     from attncli.library import answer_sources
     from attncli.report_parts import build_report
 
-    kept = None if spec.head else kept_heads(spec)
+    answer = None if spec.answer is None else text_or_file(spec.answer, "answer")
+    kept = None if spec.head else _known_heads(spec, reading, pretrained, answer, progress)
     heads = spec.head.split(",") if spec.head else kept or []
     result = answer_sources(
         pretrained,
         None,
         reading,
-        answer=None if spec.answer is None else text_or_file(spec.answer, "answer"),
+        answer=answer,
         max_new_tokens=spec.max_new_tokens,
         heads=heads,
         method=spec.method,
@@ -292,6 +293,35 @@ def _report(
     )
 
 
+def _known_heads(
+    spec: SourceSpec,
+    reading: "SourcedReading",
+    pretrained: "Pretrained",
+    answer: str | None,
+    progress: "Progress | None",
+) -> list[str] | None:
+    """The heads that are kept for a model; chosen, and kept, where that reads less than the prompt has.
+
+    None where they are not known, an empty list where none retrieves. In a batch none are looked for: its
+    numbers would depend on which prompt came first.
+    """
+    from attncli.library import retrieving_heads, search_takes_less
+
+    kept = kept_heads(spec)
+    if kept is not None or progress is None or _place_of_heads(spec) is None:
+        return kept
+    if not search_takes_less(pretrained, reading, answer):
+        return None
+    progress.begin("choosing the heads that retrieve, once for this model")
+    try:
+        result = retrieving_heads(pretrained, progress=progress)
+    except UserError:  # of this model no head does, or it cannot read the contexts
+        result = None
+    with suppress(UserError):  # a cache that cannot be written
+        keep_heads(spec, result)
+    return [] if result is None else result.heads
+
+
 HOW_TO_READ = (
     "Weights are where heads looked, which need not be why; lost: nats that the answer's log-probability "
     "loses where the source's text is taken out, which moves what comes after it."
@@ -304,8 +334,10 @@ def _notes(
     notes = [*_order_notes(result)]
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
-    if is_kept:
+    if is_kept and heads:
         notes.append(f"Retrieving heads, chosen on synthetic contexts: {', '.join(heads)}.")
+    elif is_kept:
+        notes.append(f"No head of {name} retrieves on synthetic contexts: --head names some.")
     elif not heads and spec.model is not None:
         notes.append(f"No retrieving heads of {name} are kept: --find-heads chooses some, --head names them.")
     if spec.method == "sampled":
@@ -367,29 +399,30 @@ def _place_of_heads(spec: SourceSpec) -> Path | None:
 
 
 def kept_heads(spec: SourceSpec) -> list[str] | None:
-    """The heads that were chosen for a model; None where none are kept."""
+    """The heads that were chosen for a model, an empty list where none retrieves; None before a search."""
     place = _place_of_heads(spec)
     if place is None or not place.exists():
         return None
     try:
         match json.loads(place.read_bytes()):
             case {"heads": [*heads]} if all(isinstance(head, str) for head in heads):
-                return [f"{head.layer}:{head.head}" for head in map(named_head, heads)] or None
+                return [f"{head.layer}:{head.head}" for head in map(named_head, heads)]
         raise ValueError("without heads")
     except (OSError, ValueError):
         raise UserError(f"head: {place} is damaged: attn source --find-heads writes it anew") from None
 
 
-def keep_heads(spec: SourceSpec, result: "RetrievingHeads") -> Path | None:
-    """Write the chosen heads whole; None where there is no place for them."""
+def keep_heads(spec: SourceSpec, result: "RetrievingHeads | None") -> Path | None:
+    """Write the chosen heads whole, or that there are none; None where there is no place for them."""
     place = _place_of_heads(spec)
     if place is None:
         return None
-    about = {"model": spec.model_source(), "contexts": result.num_contexts, "seed": result.seed}
+    chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
+    about = {"model": spec.model_source(), **chosen, "heads": result.heads if result else []}
     part = place.with_name(f"{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({**about, "heads": result.heads}))
+        part.write_text(json.dumps(about))
         part.replace(place)
     except OSError as error:
         raise UserError(f"find_heads: {place}: cannot be written: {error.strerror}") from None

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
 from attncli.measure.removal import ModelHead, index_of_head
 from attncli.models.answers import AnswerTokens, one_token_each
 from attncli.models.architectures import BLOCK, list_of_block, output_projection, projection_of_heads
 from attncli.models.capture import check_computed_here, run_model
+from attncli.models.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.records.columns import Records
