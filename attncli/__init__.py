@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, run
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.errors import UserError
+    from attncli.explaining import compare_explanations, explanations
     from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import (
         ablate,
@@ -56,8 +57,10 @@ __all__ = [
     "cache",
     "cache_policies",
     "changed_heads",
+    "compare_explanations",
     "compositions",
     "examples",
+    "explanations",
     "generate",
     "head_differences",
     "head_edges",
@@ -91,6 +94,7 @@ _OF_MODELS = {
         ),
         "library",
     ),
+    **dict.fromkeys(("compare_explanations", "explanations"), "explaining"),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     "Watch": "runs.watching",
     "open_model": "models.loading",

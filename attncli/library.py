@@ -94,11 +94,9 @@ from attncli.models.pretrained import (
 from attncli.models.prompts import read_prompt
 from attncli.models.source_texts import (
     SourcedReading,
-    SourcedText,
     Split,
     read_sourced,
-    split_text,
-    with_documents,
+    sourced_text,
 )
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
 from attncli.models.words import words_of_characters
@@ -628,7 +626,7 @@ def answer_sources(
     with in_use(model) as pretrained:
         reading = sources
         if not isinstance(reading, SourcedReading):
-            sourced = _sourced(question, reading, split)
+            sourced = sourced_text(question, reading, split)
             if chat:
                 sourced = sourced.in_template(pretrained)
             num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
@@ -651,16 +649,6 @@ def answer_sources(
             seed=seed,
             work=work,
         )
-
-
-def _sourced(question: str | None, sources: str | Sequence[str] | SourcedText, split: Split) -> SourcedText:
-    """The sources in their prompt."""
-    if isinstance(sources, SourcedText):
-        return sources
-    if isinstance(sources, str):
-        return split_text(sources, split, question=question, key="sources")
-    documents = [(str(number), text) for number, text in enumerate(sources, start=1)]
-    return with_documents(documents, question or "")
 
 
 @checked

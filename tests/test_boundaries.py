@@ -16,9 +16,11 @@ ARROWS = {
     "child": {"measure", "models", "views", "commands", "runs", "settings", "report_parts", *LEAVES},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
+    "explaining": {"measure", "models", "core", *LEAVES} - {"report"},
     "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("library", "known_pairs", "runs", "views", "settings", "toys", "measure", "models", "core"),
+        *("library", "explaining", "known_pairs", "runs", "views", "settings", "toys", "measure", "models"),
+        "core",
         *("saved", "arrays", "report_parts", *LEAVES),
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
@@ -47,7 +49,7 @@ MOST_NAMES_TWICE = 1
 MOST_LONG_FILES, MOST_LONG_FUNCTIONS = 1, 0
 MOST_VAGUE_NAMES = 25
 
-LIBRARY = ("core", "models", "measure", "library", "known_pairs")
+LIBRARY = ("core", "models", "measure", "library", "explaining", "known_pairs")
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
 
@@ -265,6 +267,7 @@ SUBJECTS = {
     "cache",
     "circuit",
     "examples",
+    "explanations",
     "heads",
     "known_pairs",
     "pitfalls",

@@ -11,6 +11,7 @@ from attncli.records.columns import Result, UntypedResult
 from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffects, ScaleEffects
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
+from attncli.records.explanations import ComparedWays, Explanations
 from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.recordings import RecordedHeads
@@ -46,6 +47,8 @@ KINDS: dict[str, type[Result]] = {
     "results": StoreSummary,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,
+    "source of explanations": Explanations,
+    "source of ways": ComparedWays,
     "watch": HeadsInTraining,
     "watch of a head": HeadInTraining,
     "why": LogitAttribution,
