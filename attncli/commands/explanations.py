@@ -94,23 +94,14 @@ def report_comparison(
         Texts(),
         {},
         result,
-        [*_findings(result), *result.notes],
+        [*_refused(result), *result.notes],
         about=f"{pretrained.name}: {counted(result.num_prompts, 'prompt')}, on average "
         f"{result.mean_sources:.1f} sources and {result.mean_tokens:.0f} tokens.",
         how_to_read=HOW_TO_READ,
     )
 
 
-def _findings(result: ComparedWays) -> Iterator[str]:
-    """Which ways are no better than an ordering that reads nothing, and which are not right for the model."""
-    ways = result.ways.where(lambda row: row.kind == "way")
-    if result.num_prompts < 2:
-        yield "One prompt has no intervals: give several."
-    no_better = [row.way for row in ways if row.is_better == 0]
-    best = f"the best order by position or length ({result.position})"
-    if no_better:
-        yield f"No better than {best}: {', '.join(no_better)}."
-    elif result.num_prompts > 1:
-        yield f"Every way is better than {best}."
+def _refused(result: ComparedWays) -> Iterator[str]:
+    """Which ways are not right for the model, and why."""
     for row in result.refused or ():
         yield f"{row.refused}: {row.reason}."

@@ -213,28 +213,24 @@ def runs_of(name: str, num_runs: int) -> int:
 def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
     """What ways, by default all, say of each source of an answer, beside what it loses without it.
 
-    The sources are in the order of what is lost, the ways in that of their rank correlation with it.
-    UserError where none of the ways is right for the model; MemoryError.
+    The sources are in the order of what is lost, the ways in that of the table. UserError where none of the
+    ways is right for the model; MemoryError.
     """
     names = chosen_ways(ways)
     result = scored(answer, names)
     if not result.scores:
         raise UserError(*(f"{name}: {reason}" for name, reason in result.refused.items()))
     lost, reading = answer.lost, answer.reading
-    correlations = {name: correlation(of_way.sources, lost) for name, of_way in result.scores.items()}
     rows = [
         {
             "way": name,
-            "spearman": correlations[name],
+            "spearman": correlation(of_way.sources, lost),
             "first": first_of(of_way.sources),
             "first_agrees": int(first_of(of_way.sources) == first_of(lost)),
             "runs": runs_of(name, answer.num_runs),
         }
         for name, of_way in result.scores.items()
     ]
-    known = [-1.0 if number is None else number for number in correlations.values()]
-    order = sorted(range(len(rows)), key=lambda place: -known[place])
-    in_order = [[*result.scores.items()][place] for place in order]
     sources = ExplainedSource.rows(
         {
             "source": place + 1,
@@ -242,17 +238,18 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
             "text": text,
             "tokens": len(tokens),
             "lost": float(lost[place]),
-            **{name: float(of_way.sources[place]) for name, of_way in in_order},
+            **{name: float(of_way.sources[place]) for name, of_way in result.scores.items()},
         }
         for place, (source, text, tokens) in enumerate(
             zip(reading.sourced.sources, reading.sourced.texts(), reading.places, strict=True)
         )
     )
     unknown = torch.full((len(reading.prompt.ids),), torch.nan, dtype=torch.float64)
-    tokens = torch.stack([unknown if of_way.tokens is None else of_way.tokens for _, of_way in in_order])
+    of_ways = [of_way.tokens for of_way in result.scores.values()]
+    tokens = torch.stack([unknown if of_way is None else of_way for of_way in of_ways])
     return Explanations(
         sources=sources.sorted(lambda row: -(row.lost or 0.0)),
-        ways=WayOfReading.rows([rows[place] for place in order]),
+        ways=WayOfReading.rows(rows),
         answer=answer.run.pretrained.text_of(answer.run.answer.tolist()),
         ids=answer.run.answer.tolist(),
         tokens=tokens.numpy(force=True),

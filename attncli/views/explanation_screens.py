@@ -15,15 +15,15 @@ DECIMALS = 2
 MOST_SOURCES, LEAST_SOURCES, LEAST_TEXT = 9, 3, 10
 MOST_WAYS = 14
 HEADERS = {
-    "all_heads": ("all", "heads"),
-    "best_heads": ("best", "heads"),
+    "all_heads": ("all", "mean"),
+    "best_heads": ("best", "mean"),
     "rollout": ("roll", "out"),
-    "value_norms": ("value", "norms"),
+    "value_norms": ("val.", "norm"),
     "alti": ("", "ALTI"),
-    "attention_gradient": ("attn x", "grad"),
-    "gradient_input": ("grad x", "input"),
+    "attention_gradient": ("attn", "grad"),
+    "gradient_input": ("grad", "inp."),
     "attnlrp": ("Attn", "LRP"),
-    "direct_logit": ("direct", "logit"),
+    "direct_logit": ("to", "logit"),
     "context_cite": ("Ctx", "Cite"),
 }
 NAMES = {
@@ -73,7 +73,8 @@ def _ranks(result: Explanations, count: int, display: Display) -> Iterator[Secti
     sources: Records[ExplainedSource] = result.sources
     some = sources[:count]
     columns = [Column(("", "lost"), [fixed(row.lost, DECIMALS) for row in some])]
-    for row in result.ways:
+    ways = result.ways.sorted(lambda row: 1.0 if row.spearman is None else -row.spearman)
+    for row in ways:
         ranks = _ranks_of(sources.numbers(row.way).tolist())
         columns.append(Column(HEADERS.get(row.way, ("", plain_text(row.way))), [*map(str, ranks[:count])]))
     label = Column(("", "source"), [plain_text(row.name) for row in some], left=True)
@@ -83,7 +84,7 @@ def _ranks(result: Explanations, count: int, display: Display) -> Iterator[Secti
         columns.append(Column(("", "text"), texts, left=True))
     grid = Grid("the rank of each source, by what is lost without it and in each way", label, columns)
     yield grid
-    differing = [NAMES.get(row.way, plain_text(row.way)) for row in result.ways if not row.first_agrees]
+    differing = [NAMES.get(row.way, plain_text(row.way)) for row in ways if not row.first_agrees]
     yield Paragraph("", "dim")
     if differing:
         yield Paragraph(f"Another source first: {', '.join(differing)}.", "line")
@@ -137,10 +138,26 @@ def _heading(report: Report, rows: Records[ComparedWay], total: int) -> str:
     return "ways to read, the best first; (orders that read nothing, and removal itself)"
 
 
+def _findings(report: Report, display: Display) -> Iterator[str]:
+    """Which ways are no better than the best order that reads nothing."""
+    rows = report.result_of(ComparedWays).ways
+    orders, ways = rows.where(lambda row: row.kind == "ordering"), rows.where(lambda row: row.kind == "way")
+    if not orders or all(row.is_better is None for row in ways):
+        yield "One prompt has no intervals: give several."
+        return
+    order = NAMES.get(orders[0].way, plain_text(orders[0].way)).strip("()")
+    no_better = [NAMES.get(row.way, plain_text(row.way)) for row in ways if not row.is_better]
+    if no_better:
+        yield f"No better than position or length alone ({order}): {', '.join(no_better)}."
+    else:
+        yield f"Every way is better than position or length alone ({order})."
+
+
 WAYS_SCREEN = FirstScreen(
     ComparedWays,
     (
         Sentences(_title, "title", said=("about", "how_to_read")),
+        Sentences(_findings, "line"),
         Ranked(
             "ways",
             (SpecialCells(_numbers),),

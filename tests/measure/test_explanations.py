@@ -252,7 +252,7 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
     assert report["statistics"]["refused"][0]["refused"] == "best_heads"
     shown = attn(["source", str(file), "--compare", "--split", "line", "--runs", "16"])
     assert (
-        "AttnLRP" in shown.out and "(the last first)" in shown.out and "best order by position" in shown.out
+        "AttnLRP" in shown.out and "(the last first)" in shown.out and "position or length alone" in shown.out
     )
     many = attncli.compare_explanations(
         attncli.open_model(),

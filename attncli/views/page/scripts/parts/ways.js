@@ -8,7 +8,8 @@ import { fixed } from "../values/numbers.js";
 export function showWays(container, { tokens, statistics }, relevance) {
   const { ways, sources } = statistics;
   const nameOf = new Map(sources.map(({ source, name }) => [source, name]));
-  const cards = ways.map((row, way) => {
+  const order = ways.map((row, way) => [row, way]).sort(([a], [b]) => (b.spearman ?? -1) - (a.spearman ?? -1));
+  const cards = order.map(([row, way]) => {
     const values = tokens.map((_, i) => relevance.values[way * relevance.columns + i]);
     // The prompt's first token, where sinks are, counts for no source.
     const known = values.slice(1).filter((value) => value !== null && Number.isFinite(value));
