@@ -1,5 +1,5 @@
-# `make demo` shows attn on a sentence; `make check` is for every day, `make test` for everything, `make nightly`
-# does more often what happens at random moments. Each sets up what it needs first.
+# `make demo` shows attn on a sentence; `make check` is for every day, `make test` for all but what is slow and breaks
+# seldom, `make nightly` for that, too, and for more of what happens at random moments. Each sets up what it needs first.
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3

@@ -332,6 +332,7 @@ def ablate(
 ) -> HeadEffects:
     """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
 
+    linear:5:11 is one without a softmax, where layers have both kinds.
     What is predicted: every token from those before it; for an encoder tokens masked at random, from the
     `seed`; or the `answer` alone, and with `against` by how much its logit is above that of another token.
     `method`: zero, mean, sink or swap, what replaces a head's output (see `Removal`). `jointly` also takes
@@ -473,7 +474,8 @@ def why(
     """What each head adds to the logit of the next token, the likeliest or the `answer`.
 
     With `against`, to how far it is above that token's. `head`, as 5:11, is split by tokens: by default the
-    one that adds most. UserError for a model whose logits are not such a sum; MemoryError.
+    one that adds most; heads without a softmax are among them. UserError for a model whose logits are not
+    such a sum; MemoryError.
     """
     from attncli.measure.why import attribution
 

@@ -33,7 +33,15 @@ from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
-from attncli.records.surveys import NAMING, HeadSurvey, PatchNorm, PatchNorms, SurveyedHead, TokenNamed
+from attncli.records.surveys import (
+    LINEAR_OVER_TEXTS,
+    NAMING,
+    HeadSurvey,
+    PatchNorm,
+    PatchNorms,
+    SurveyedHead,
+    TokenNamed,
+)
 from attncli.report import (
     Mask,
     NamedTensor,
@@ -51,6 +59,7 @@ from attncli.runs.report_values import (
     survey_values,
 )
 from attncli.runs.runner import read_survey_text
+from attncli.runs.stored_columns import with_unshown
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
@@ -125,8 +134,9 @@ def values_each(
     asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
     if chooses or asks_for_more or spec.probe or spec.image is not None or readings[0].seen is not None:
         return None, {}
-    options = replace(options_of(spec), maps="none")
-    survey = surveyed(pretrained, readings, options, ablate=spec.ablate).survey
+    options = replace(options_of(spec), maps="none", linear=spec.shows_linear_heads())
+    run = surveyed(pretrained, readings, options, ablate=spec.ablate)
+    survey = run.survey
     heads = _layers_of_heads(survey.found)
     first_keys = [torch.from_numpy(each.values[..., each.names.index("sink_mass")]) for each in heads]
     texts = []
@@ -135,7 +145,11 @@ def values_each(
         sinks = sinks_of(torch.cat([mass[text] for mass in first_keys]))
         texts.append(StacksOfText([*stacks_of(survey.found, text).values()], [*rest_stacks.values()], sinks))
     rest = [] if survey.rest is None else _layers_of_heads(survey.rest, NAMING)
-    return survey_values(heads, rest, texts), versions()
+    linear: list[LayerOfHeads] = []
+    if run.linear is not None:
+        for place, numbers in run.linear.numbers():
+            linear.append(LayerOfHeads("linear", place.layer, LINEAR_OVER_TEXTS, numbers.numpy()))
+    return survey_values(heads, rest, texts, linear), versions() | with_unshown(run.way.unshown)
 
 
 def _layers_of_heads(surveyed: SurveyedLayers, named: Collection[str] | None = None) -> list[LayerOfHeads]:

@@ -105,7 +105,11 @@ class ChosenLayer:
             raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
         numbers = sorted(self.num_heads)
         mixer = None if self.number is None else self.pretrained.mixer_of(self.number)
-        of_layer = "" if mixer is None else f"; layer {self.number} is {mixer}, without a softmax"
+        of_layer = ""
+        if mixer is not None:
+            of_layer = (
+                f"; layer {self.number} is {mixer}, without a softmax: attn heads and attn generate show it"
+            )
         if self.head is not None:
             got = f"(got {self.number}:{self.head}){of_layer}"
             raise UserError(f"head: {head_range(self.num_heads)} in {name} {got}")

@@ -149,6 +149,7 @@ def score_parts(
         layer=layer,
         head=head,
         notes=tuple(stream.way.notes()),
+        unshown=stream.way.unshown,
     )
 
 
@@ -203,7 +204,7 @@ def call_of(stream: Stream, layer: int, head: int) -> int:
     """The call of a head's attention; UserError for a head that is not there."""
     heads: list[ModelHead] = []
     calls: list[int] = []
-    for call, captured in enumerate(stream.attention):
+    for call, captured in stream.attention.items():
         stack, module = captured.stack_name, stream.pretrained.module_name(captured.module)
         for number in range(captured.attention.shape[1]):
             heads.append(ModelHead(captured.layer, module, captured.kind, stack, number))

@@ -164,7 +164,9 @@ class CarryingLayer:
 def carrying_layers(run: AnswerRun) -> Iterator[CarryingLayer]:
     """The layers of a run in order. UserError for a model whose stream is no sum of such parts."""
     stream = Stream(run.pretrained, run.reading())
-    for call in range(len(stream.attention)):
+    if stream.linear or len(stream.attention) < stream.num_blocks:
+        stream.refuse("some layers mix tokens without a softmax, or not at all")
+    for call in stream.attention:
         yield CarryingLayer(run, stream, call)
 
 

@@ -5,7 +5,7 @@ its token is chosen. A model that runs only with its eager attention returns den
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -249,12 +249,13 @@ def write(
     on_token: OnToken,
     tokenizer: PreTrainedTokenizerBase | None = None,
     cache: DynamicCache | None = None,
+    meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Way:
     """The model continues one text; `on_token` gets every token as it comes. Returns how attention came.
 
     The tokenizer is for models that end at some text rather than a token. A `cache` of `whole_cache` holds
-    the keys of what was read and written afterwards. Raises UserError where the model gives no weights of its
-    tokens, or cannot write; MemoryError.
+    the keys of what was read and written afterwards. `meanwhile` is open as the model writes. Raises
+    UserError where the model gives no weights of its tokens, or cannot write; MemoryError.
     """
     model.config.use_cache = True
     kind = model.config.model_type
@@ -289,7 +290,8 @@ def write(
             assert tokenizer is not None
             watchers.append(_EndOfText(tokenizer, stop_strings))
         generate: Any = model.generate  # transformers leaves it without types
-        generate(**inputs, **options, stopping_criteria=watchers)
+        with meanwhile():
+            generate(**inputs, **options, stopping_criteria=watchers)
         if not watcher.num_tokens:
             raise CannotShow("its own generate does not tell when it has written a token")
     return way
