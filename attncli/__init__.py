@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.detectors import apply_detector, read_detector, separate
     from attncli.errors import UserError
+    from attncli.explaining import compare_explanations, explanations
     from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import (
         ablate,
@@ -61,8 +62,10 @@ __all__ = [
     "cache",
     "cache_policies",
     "changed_heads",
+    "compare_explanations",
     "compositions",
     "examples",
+    "explanations",
     "generate",
     "head_differences",
     "head_edges",
@@ -101,6 +104,7 @@ _OF_MODELS = {
         "library",
     ),
     **dict.fromkeys(("apply_detector", "read_detector", "separate"), "detectors"),
+    **dict.fromkeys(("compare_explanations", "explanations"), "explaining"),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     "Watch": "runs.watching",

@@ -94,11 +94,9 @@ from attncli.models.pretrained import (
 from attncli.models.prompts import read_prompt
 from attncli.models.source_texts import (
     SourcedReading,
-    SourcedText,
     Split,
     read_sourced,
-    split_text,
-    with_documents,
+    sourced_text,
 )
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
 from attncli.models.words import words_of_characters
@@ -630,7 +628,7 @@ def answer_sources(
     with in_use(model) as pretrained:
         reading = sources
         if not isinstance(reading, SourcedReading):
-            sourced = _sourced(question, reading, split)
+            sourced = sourced_text(question, reading, split)
             if chat:
                 sourced = sourced.in_template(pretrained)
             num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
@@ -655,16 +653,6 @@ def answer_sources(
         )
 
 
-def _sourced(question: str | None, sources: str | Sequence[str] | SourcedText, split: Split) -> SourcedText:
-    """The sources in their prompt."""
-    if isinstance(sources, SourcedText):
-        return sources
-    if isinstance(sources, str):
-        return split_text(sources, split, question=question, key="sources")
-    documents = [(str(number), text) for number, text in enumerate(sources, start=1)]
-    return with_documents(documents, question or "")
-
-
 @checked
 def retrieving_heads(
     model: Model, *, seed: Seed = 0, progress: Callable[[float], None] | None = None
@@ -677,3 +665,10 @@ def retrieving_heads(
 
     with in_use(model) as pretrained:
         return heads_that_retrieve(pretrained, seed=seed, progress=progress)
+
+
+def search_takes_less(model: Pretrained, sources: SourcedReading, answer: str | None) -> bool:
+    """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
+    from attncli.measure.sources import search_takes_less as takes_less
+
+    return takes_less(model, sources, answer)

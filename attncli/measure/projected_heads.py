@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from attncli.core.channel_layer import ChannelLayer
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted, merge_heads
-from attncli.measure.frozen_norms import is_close
 from attncli.models.architectures import mixer_named, output_projection
+from attncli.models.frozen_norms import is_close
 from attncli.models.layers import CapturedLayer
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
 from attncli.models.side_by_side import of_this_run

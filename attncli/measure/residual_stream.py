@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer, merge_heads
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.frozen_norms import FrozenNorm, frozen_norm, in_turn, is_close
 from attncli.measure.projected_heads import (
     LINEAR,
     GatedHeads,
@@ -32,6 +31,7 @@ from attncli.models.architectures import (
     unshown_layers,
 )
 from attncli.models.capture import check_computed_here, run_model
+from attncli.models.frozen_norms import FrozenNorm, frozen_norm, in_turn, is_close
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
 
@@ -302,6 +302,18 @@ class Stream:
     def read_by(self, call: int) -> Float[Tensor, "token embed"]:
         """What a block reads."""
         return self._runs[call].read
+
+    def projection(self, call: int) -> nn.Module:
+        """W_O of the attention of a block."""
+        return self._runs[call].mixers[0].projection
+
+    def projected(self, call: int) -> Float[Tensor, "token embed"]:
+        """What W_O gives of the attention of a block."""
+        return self._runs[call].mixers[0].projected
+
+    def adds_to_stream(self, call: int) -> bool:
+        """Whether a block adds to what it reads what W_O gives, as it is, and what one other module does."""
+        return self._runs[call].mlp is not None
 
     def behind(self) -> Float[Tensor, "token embed"]:
         """What the last block gives."""

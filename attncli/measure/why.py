@@ -19,7 +19,6 @@ from attncli.core.layer import AttentionLayer
 from attncli.core.linear_layer import LinearLayer
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
 from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
@@ -35,6 +34,7 @@ from attncli.models.architectures import (
     unshown_layers,
 )
 from attncli.models.capture import Way, check_computed_here, run_model
+from attncli.models.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.records.columns import Records

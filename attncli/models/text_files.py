@@ -480,6 +480,43 @@ PICTURES_PER_WINDOW = 32
 """Pictures that are in memory: a megabyte each, and mostly of one size."""
 
 
+class SourcePrompt(NamedTuple):
+    """A question, the text with its sources, and maybe an answer and which source is right."""
+
+    name: str
+    sentence: str
+    context: str
+    answer: str | None = None
+    right: str | None = None
+
+
+class SourcePromptFile(LineFile):
+    """JSON Lines or CSV with sentence, context, and maybe answer, id and right, the name of a source."""
+
+    columns = ("sentence", "context", "answer", "id", "right")
+
+    def __init__(self, name: str, key: str = "file") -> None:
+        super().__init__(name, f"{key}: {name}")
+
+    def prompts(self) -> list[SourcePrompt]:
+        """All of them. Raises UserError with the invalid lines, and without any prompt."""
+        prompts: list[SourcePrompt] = []
+
+        def take(number: int, data: bytes) -> None:
+            fields = self.fields(number, data, ("sentence", "context", "answer"), ("id", "right"))
+            sentence, context = fields["sentence"], fields.get("context")
+            if context is None:
+                raise UserError(f"{self.label}:{number}: context: must be given: the text with the sources")
+            assert sentence is not None
+            name = fields.get("id") or str(number)
+            prompts.append(SourcePrompt(name, sentence, context, fields.get("answer"), fields.get("right")))
+
+        self.check_lines(take)
+        if not prompts:
+            raise UserError(f"{self.label}: holds no prompt")
+        return prompts
+
+
 @runtime_checkable
 class NumberedTexts(Protocol[TextRead]):
     """A file of texts, each with the number of its first line."""

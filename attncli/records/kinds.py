@@ -12,6 +12,7 @@ from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffe
 from attncli.records.detectors import AppliedDetector, SeparatedTexts
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
+from attncli.records.explanations import ComparedWays, Explanations
 from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.recordings import RecordedHeads
@@ -50,6 +51,8 @@ KINDS: dict[str, type[Result]] = {
     "results": StoreSummary,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,
+    "source of explanations": Explanations,
+    "source of ways": ComparedWays,
     "watch": HeadsInTraining,
     "watch of a head": HeadInTraining,
     "why": LogitAttribution,

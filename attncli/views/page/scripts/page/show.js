@@ -26,6 +26,7 @@ import { showSound } from "../parts/sound.js";
 import { showScore } from "../parts/score.js";
 import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
+import { showWays } from "../parts/ways.js";
 import { paint, showLegend } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 
@@ -60,6 +61,12 @@ export async function showReport(index) {
     await onSources.load();
     if (chosen.report !== report) return;
     showAnswer(byId("answer"), report, onSources);
+  }
+  const inWays = matrices.find(({ name }) => name === "way_relevance");
+  if (inWays && report.statistics.ways) {
+    await inWays.load();
+    if (chosen.report !== report) return;
+    showWays(byId("answer"), report, inWays);
   }
   for (const id of ["matrix", "controls"]) byId(id).hidden = !matrices.length;
   byId("overview").hidden = true;
