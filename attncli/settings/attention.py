@@ -449,7 +449,7 @@ class RandomContextSpec(Spec):
 
     group = "Input"
 
-    num_context_tokens: Annotated[Size | None, Everyday("random vectors for keys and values")] = Field(
+    num_context_tokens: Size | None = Field(
         default_factory=lambda data: data["num_tokens"],
         description="random vectors for keys and values (default: num_tokens)",
     )

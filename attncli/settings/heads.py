@@ -252,7 +252,6 @@ class HeadsSpec(
     )
     num_examples: Annotated[
         Size | None,
-        Everyday("with --head: N texts where --sort is strongest"),
         NotFor(RELATIONS, PAIRS),
         Requires("head"),
     ] = Field(

@@ -245,9 +245,7 @@ class SpokenWordsSpec(SoundSpec):
     group = "Input"
     off_keys = frozenset({"by", "find_heads"})
 
-    find_heads: Annotated[
-        bool, Everyday("which heads time words, on speech that ships"), NotFor(PICTURE, SOUND)
-    ] = Field(
+    find_heads: Annotated[bool, NotFor(PICTURE, SOUND)] = Field(
         False,
         description="measure how well every head of cross-attention times words, on synthetic speech whose "
         "times are known, and keep the best",

@@ -311,6 +311,7 @@ os.kill(os.getpid(), {int(number)})
     assert "in its last seconds is not written" in lost and wrote == f"run.json: {HEARD}"
 
 
+@pytest.mark.nightly
 def test_each_process_writes_its_own_file(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     command = f"{sys.executable} program.py; {sys.executable} program.py; {sys.executable} -c 1; exit 3"
@@ -406,6 +407,7 @@ def test_nothing_is_imported_that_the_program_did_not_import(
     assert "attncli" in imported and "torch" in alone
 
 
+@pytest.mark.nightly
 def test_a_python_without_the_packages_of_attn_is_told(tmp_path: Path) -> None:
     (tmp_path / "jaxtyping.py").write_text("raise ModuleNotFoundError('gone', name='jaxtyping')\n")
     ended = record(tmp_path, f"{PROGRAM}print('result')", "-o", "run.json")

@@ -356,6 +356,7 @@ WHOLE = {(18, 2), (23, 0), (10, 1), (28, 0), (17, 1), (23, 1), (24, 1), (4, 0), 
 """Needed most of this text, each alone limited to 4 and 16 keys, where nobody names the needle."""
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_nine_heads_of_ninety_keep_the_needle(folder: Path) -> None:
     with in_use(open_model(str(folder))) as model:
