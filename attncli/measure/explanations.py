@@ -24,7 +24,14 @@ from attncli.measure.token_flow import AnswerRun, alti, direct_contributions, ro
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import SourcedReading
-from attncli.records.explanations import ExplainedSource, Explanations, WayOfReading
+from attncli.records.explanations import (
+    TIED_NATS,
+    ExplainedSource,
+    Explanations,
+    WayOfReading,
+    first_of_ranks,
+    tied_ranks,
+)
 
 LEAST_SOURCES = 3
 """Fewer sources have no order that could be right or wrong."""
@@ -193,15 +200,27 @@ def scored(answer: ReadAnswer, names: Sequence[str]) -> Scored:
     return Scored(scores, refused)
 
 
-def first_of(scores: Float[Tensor, " source"]) -> int:
-    """The number of the source with the largest score, from 1."""
-    return int(scores.argmax()) + 1
+def ranks_of(scores: Float[Tensor, " source"]) -> list[int]:
+    """1 for the largest score; those that rounding could tell apart are tied."""
+    return tied_ranks(scores.tolist())
 
 
-def correlation(scores: Float[Tensor, " source"], lost: Float[Tensor, " source"]) -> float | None:
-    """Spearman's; None where all scores, or all losses, are equal."""
-    number = float(rank_correlation(scores.double(), lost))
+def ranks_of_losses(lost: Float[Tensor, " source"]) -> list[int]:
+    """1 for the largest loss; those within the rounding of two runs are tied."""
+    return tied_ranks(lost.tolist(), TIED_NATS)
+
+
+def correlation(ranks: Sequence[int], of_losses: Sequence[int]) -> float | None:
+    """Spearman's; None where all are tied."""
+    numbers = (torch.tensor(some, dtype=torch.float64) for some in (ranks, of_losses))
+    number = float(rank_correlation(*numbers))
     return None if number != number else number
+
+
+def first_agrees(ranks: Sequence[int], of_losses: Sequence[int]) -> int | None:
+    """1 where the same source is first, 0 where another or none is; None where several lose most."""
+    first = first_of_ranks(of_losses)
+    return None if first is None else int(first_of_ranks(ranks) == first)
 
 
 def runs_of(name: str, num_runs: int) -> int:
@@ -221,15 +240,17 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
     if not result.scores:
         raise UserError(*(f"{name}: {reason}" for name, reason in result.refused.items()))
     lost, reading = answer.lost, answer.reading
+    of_losses = ranks_of_losses(lost)
+    ranks = {name: ranks_of(of_way.sources) for name, of_way in result.scores.items()}
     rows = [
         {
             "way": name,
-            "spearman": correlation(of_way.sources, lost),
-            "first": first_of(of_way.sources),
-            "first_agrees": int(first_of(of_way.sources) == first_of(lost)),
+            "spearman": correlation(of_way, of_losses),
+            "first": first_of_ranks(of_way),
+            "first_agrees": first_agrees(of_way, of_losses),
             "runs": runs_of(name, answer.num_runs),
         }
-        for name, of_way in result.scores.items()
+        for name, of_way in ranks.items()
     ]
     sources = ExplainedSource.rows(
         {
@@ -248,7 +269,7 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
     of_ways = [of_way.tokens for of_way in result.scores.values()]
     tokens = torch.stack([unknown if of_way is None else of_way for of_way in of_ways])
     return Explanations(
-        sources=sources.sorted(lambda row: -(row.lost or 0.0)),
+        sources=sources.sorted(lambda row: of_losses[row.source - 1]),
         ways=WayOfReading.rows(rows),
         answer=answer.run.pretrained.text_of(answer.run.answer.tolist()),
         ids=answer.run.answer.tolist(),

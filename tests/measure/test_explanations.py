@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from scipy.stats import spearmanr
 from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
 from attncli.measure.compared_ways import removal_curves, steps_of
-from attncli.measure.explanations import WAYS, ReadAnswer
+from attncli.measure.explanations import (
+    WAYS,
+    ReadAnswer,
+    SourceScores,
+    Way,
+    correlation,
+    first_agrees,
+)
 from attncli.measure.relevance import attnlrp, directions, gradients
 from attncli.measure.sources import given_answer
 from attncli.measure.token_flow import AnswerRun, alti, direct_contributions, rollout, value_norms
@@ -21,6 +29,8 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import encoded_sources, read_sourced, split_text
+from attncli.records.explanations import TIED_NATS, first_of_ranks, tied_ranks
+from attncli.views.explanation_screens import _agreements
 from tests.conftest import Attn
 from tests.measure.test_why import GROUPED, PRE_NORM, save
 from tests.model_folders import save_writer
@@ -206,8 +216,8 @@ def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
         reading = read_sourced(pretrained, split_text(LINES, "line", question="lamp="))
         answer = given_answer(pretrained, "green", reading)
         read = ReadAnswer(pretrained, reading, answer)
-        scores = torch.tensor([0.3, -1.0, 0.2, 5.0, 0.1], dtype=torch.float64)
-        (found,) = removal_curves(read, [scores])
+        found, tied = removal_curves(read, [[2, 5, 3, 1, 4], [1, 1, 1, 1, 1]])
+        assert tied.morf == tied.lerf != 0
         ids = torch.tensor(answer.ids)
 
         def logp(kept: list[int]) -> float:
@@ -220,6 +230,35 @@ def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
             lost = [0.0, *((whole - logp(order[step:])) / len(ids) for step in (1, 2, 4, 5))]
             expected = np.trapezoid(lost, [0, 0.2, 0.4, 0.8, 1.0])
             assert area == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_equal_scores_have_equal_ranks() -> None:
+    assert tied_ranks([0.2, 0.5, 0.2, 0.9]) == [3, 2, 3, 1]
+    assert tied_ranks([1.0, 1.0 + 1e-9, 0.5]) == [1, 1, 3]
+    assert tied_ranks([7e-6, 0.3, -3e-5], TIED_NATS) == [2, 1, 2]
+    assert first_of_ranks([3, 2, 3, 1]) == 4 and first_of_ranks([1, 1, 3]) is None
+    assert correlation([1, 1, 1], [1, 2, 3]) is None and first_agrees([1, 1, 3], [1, 2, 3]) == 0
+    assert first_agrees([1, 2, 3], [1, 1, 3]) is None
+    expected = spearmanr([0.2, 0.5, 0.2, 0.9], [0.3, 0.1, 0.0, 2.0]).statistic
+    assert correlation([3, 2, 3, 1], tied_ranks([0.3, 0.1, 0.0, 2.0])) == pytest.approx(expected)
+
+
+def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, copier: Pretrained) -> None:
+    silent = Way(lambda answer: SourceScores(torch.full((answer.num_sources,), 0.1)), 1)
+    monkeypatch.setattr("attncli.measure.explanations.WAYS", {**WAYS, "rollout": silent})
+    ways = ("rollout", "attnlrp")
+    found = attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", ways=ways)
+    assert found.ranks("rollout") == [None] * 5 and found.ranks("attnlrp")[0] == 1
+    row = found.ways[0]
+    assert (row.way, row.first, row.first_agrees, row.spearman) == ("rollout", None, 0, None)
+    assert found.is_of_one_source and [*_agreements(found)][1:] == ["No source first: rollout."]
+
+
+def test_random_orders_differ_between_prompts_of_equal_length(copier: Pretrained) -> None:
+    prompt = {"sentence": "lamp=", "context": LINES, "answer": "green"}
+    found = attncli.compare_explanations(copier, [prompt] * 3, split="line", ways="attnlrp")
+    gaps = [row.gap for row in found.prompts if row.way == "random"]
+    assert len({*gaps}) > 1 and len({row.gap for row in found.prompts if row.way == "attnlrp"}) == 1
 
 
 def prompts(folder: Path) -> Path:
