@@ -18,7 +18,7 @@ from attncli.measure.explanations import (
     WAYS,
     ReadAnswer,
     SourceScores,
-    Way,
+    WayToRead,
     correlation,
     first_agrees,
 )
@@ -34,6 +34,7 @@ from attncli.views.explanation_screens import _agreements
 from tests.conftest import Attn
 from tests.measure.test_why import GROUPED, PRE_NORM, save
 from tests.model_folders import save_writer
+from tools.architecture_sweep.folders import save_tokenizer, tiny_model
 
 PROMPT, ANSWER = torch.tensor([1, 5, 9, 13, 7, 22, 31, 8, 9, 11, 4]), torch.tensor([12, 9, 3])
 GEMMA = {**GROUPED, "query_pre_attn_scalar": 4}
@@ -244,7 +245,7 @@ def test_equal_scores_have_equal_ranks() -> None:
 
 
 def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, copier: Pretrained) -> None:
-    silent = Way(lambda answer: SourceScores(torch.full((answer.num_sources,), 0.1)), 1)
+    silent = WayToRead(lambda answer: SourceScores(torch.full((answer.num_sources,), 0.1)), 1)
     monkeypatch.setattr("attncli.measure.explanations.WAYS", {**WAYS, "rollout": silent})
     ways = ("rollout", "attnlrp")
     found = attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", ways=ways)
@@ -259,6 +260,37 @@ def test_random_orders_differ_between_prompts_of_equal_length(copier: Pretrained
     found = attncli.compare_explanations(copier, [prompt] * 3, split="line", ways="attnlrp")
     gaps = [row.gap for row in found.prompts if row.way == "random"]
     assert len({*gaps}) > 1 and len({row.gap for row in found.prompts if row.way == "attnlrp"}) == 1
+
+
+HYBRID = ("rollout", "attention_gradient", "value_norms", "alti")
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers' own
+def test_layers_without_a_softmax_are_not_skipped_in_silence(tmp_path: Path) -> None:
+    config = tiny_model("qwen3_next").config
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    text = "the cat walks\ndie katze sat\nit was tired"
+    ways = ("all_heads", "gradient_input", *HYBRID)
+    found = attncli.explanations(str(tmp_path), "it", text, split="line", answer="was", ways=ways)
+    assert [row.way for row in found.ways] == ["all_heads", "gradient_input"]
+    mean, *refused = found.notes
+    assert mean.startswith("all_heads: the mean over the layers that have weights. ")
+    assert [note.partition(":")[0] for note in refused] == [*HYBRID]
+    reasons = {note.rpartition(": ")[2] for note in refused}
+    assert reasons == {"some layers mix tokens without a softmax, or not at all"}
+
+
+def test_the_first_token_and_equal_sources(copier: Pretrained) -> None:
+    text = "lamp=green\nkey=brass\nlamp=green"
+    ways = ("all_heads", "rollout")
+    found = attncli.explanations(copier, "lamp=", text, split="line", answer="green", ways=ways)
+    assert found.tokens is not None and (found.tokens[:, 0] > 0).all()
+    assert found.notes == ("line1, line3 hold the same text: what one loses the others may still say.",)
+    line = next(row for row in found.sources if row.source == 1)
+    # A token that begins the text stands before the line: it counts for no source.
+    rest = found.tokens[0, 1 : 1 + line.tokens].sum()
+    assert float(line["all_heads"]) == pytest.approx(rest, rel=1e-5)
 
 
 def prompts(folder: Path) -> Path:
@@ -330,6 +362,11 @@ def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier:
         attncli.compare_explanations(
             copier, [{"sentence": "lamp=", "context": LINES, "answer": "green", "right": 7}], split="line"
         )
+    prompt = {"sentence": "lamp=", "context": LINES, "answer": ["green"]}
+    with pytest.raises(UserError, match="prompts: 1: answer: must be a text"):
+        attncli.compare_explanations(copier, [prompt], split="line")
+    with pytest.raises(UserError, match="num_runs: must be at least 2"):
+        attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", num_runs=1)
     file = tmp_path / "p.jsonl"
     file.write_text('{"sentence": "a"}\n')
     ended = attn(["source", str(file), "--compare"])
