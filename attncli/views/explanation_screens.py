@@ -168,14 +168,22 @@ def _findings(report: Report, display: Display) -> Iterator[str]:
     no_better = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) <= 0)
     unclear = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) > 0)
     alone = f"position or length alone ({order})"
+    prompts = counted(ways[0].prompts, "prompt")
+    if len(unclear) == len(ways):
+        yield f"No way is shown to be better than {alone} on {prompts}."
+        return
     if no_better:
         yield f"No better than {alone}: {_named(no_better)}."
     if unclear:
         than = "it" if no_better else alone
-        prompts = counted(unclear[0].prompts, "prompt")
         yield f"Not shown to be better than {than} on {prompts}: {_named(unclear)}."
     if not no_better and not unclear:
         yield f"Every way is better than {alone}."
+
+
+def _words(report: Report, display: Display) -> Iterator[str]:
+    """What the columns are, where there is no room for how to read them."""
+    yield "gap: nats per token, MoRF - LeRF; rank corr., first agrees: with removal."
 
 
 WAYS_SCREEN = FirstScreen(
@@ -191,7 +199,9 @@ WAYS_SCREEN = FirstScreen(
             usual=MOST_WAYS + 1,
             least=6,
             is_cut=True,
+            left_out=lambda rows, total: f"{total - len(rows)} more rows, and notes: --show all.",
         ),
+        Sentences(_words),
         Notes(_notes, apart=True),
     ),
 )

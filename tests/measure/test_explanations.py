@@ -325,6 +325,8 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
     assert (
         "AttnLRP" in shown.out and "(the last first)" in shown.out and "position or length alone" in shown.out
     )
+    assert "gap: nats per token, MoRF - LeRF; rank corr., first agrees: with removal." in shown.out
+    assert "on 3 prompts" in shown.out
     many = attncli.compare_explanations(
         attncli.open_model(),
         [json.loads(line) for line in file.read_text().splitlines()],
