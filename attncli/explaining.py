@@ -83,6 +83,7 @@ def explanations(
     from attncli.measure.explanations import explanations as explanations_of
     from attncli.measure.sources import answer_to
 
+    _check_runs(num_runs)
     with in_use(model) as pretrained:
         reading = sources
         if not isinstance(reading, SourcedReading):
@@ -118,8 +119,9 @@ def compare_explanations(
     a note; UserError where none is left, and as for `explanations`.
     """
     from attncli.measure.compared_ways import WaysTotals
-    from attncli.measure.explanations import ReadAnswer
+    from attncli.measure.explanations import ReadAnswer, mean_notes
 
+    _check_runs(num_runs)
     with ExitStack() as opened:
         lines = _listed(prompts, opened)
         pretrained = opened.enter_context(in_use(model))
@@ -143,6 +145,7 @@ def compare_explanations(
                 progress(done / len(lines))
         if not totals.counts:
             raise UserError(*notes)
+        notes += mean_notes(pretrained, totals.names)
         return totals.result(notes)
 
 
@@ -153,7 +156,7 @@ def _listed(
         return opened.enter_context(SourcePromptFile(fspath(prompts))).prompts()
     listed_prompts = []
     for number, prompt in enumerate(prompts, start=1):
-        cells = {key: None if cell is None else str(cell) for key, cell in prompt.items()}
+        cells = {key: _cell(f"prompts: {number}", key, cell) for key, cell in prompt.items()}
         unknown = [key for key in cells if key not in SourcePromptFile.columns]
         if unknown:
             must = ", ".join(SourcePromptFile.columns)
@@ -166,6 +169,20 @@ def _listed(
     if not listed_prompts:
         raise UserError("prompts: must hold at least one prompt (got none)")
     return listed_prompts
+
+
+def _cell(where: str, key: str, cell: object) -> str | None:
+    """A text, and for names also a whole number, as in files; UserError for anything else."""
+    is_number = isinstance(cell, int) and not isinstance(cell, bool) and key in ("id", "right")
+    if cell is None or isinstance(cell, str) or is_number:
+        return None if cell is None else str(cell)
+    must = "a text or a whole number" if key in ("id", "right") else "a text"
+    raise UserError(f"{where}: {key}: must be {must} (got {shown(cell)})")
+
+
+def _check_runs(num_runs: int) -> None:
+    if num_runs < 2:
+        raise UserError(f"num_runs: must be at least 2: one set of sources says nothing (got {num_runs})")
 
 
 def _answer(

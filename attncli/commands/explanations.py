@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from attncli.toys.attention import Progress
 
 ONE_HOW_TO_READ = (
-    "lost: nats that the answer's log-probability loses without the source; the ways are in the order of "
-    "their rank correlation with it."
+    "lost: nats that the answer's log-probability loses without the source; equal ones have the same rank."
 )
+ONE_ORDER = "The ways are in the order of their rank correlation with what is lost."
 HOW_TO_READ = (
     "gap: nats per token of the answer that are lost as a way's first sources are removed first (MoRF), "
     "minus as its last are (LeRF). rank corr.: Spearman's, with what is lost without each source; first "
@@ -62,7 +62,7 @@ def report_explanations(
         [*result.notes],
         about=f"{pretrained.name}: {counted(len(result.sources), 'source')} by {counted(len(ways), 'way')}, "
         f"{counted(len(reading.prompt.ids), 'token')} in the prompt, {len(result.ids)} in the answer.",
-        how_to_read=ONE_HOW_TO_READ,
+        how_to_read=ONE_HOW_TO_READ if result.is_of_one_source else f"{ONE_HOW_TO_READ} {ONE_ORDER}",
         written=result.answer,
     )
 

@@ -9,24 +9,34 @@ from math import nan
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.summaries import mean_interval
 from attncli.errors import UserError
-from attncli.measure.explanations import ReadAnswer, chosen_ways, correlation, first_of, runs_of, scored
-from attncli.records.explanations import ComparedWay, ComparedWays, PromptWay, RefusedWay
+from attncli.measure.explanations import (
+    ReadAnswer,
+    chosen_ways,
+    correlation,
+    first_agrees,
+    ranks_of,
+    ranks_of_losses,
+    runs_of,
+    scored,
+)
+from attncli.records.explanations import ComparedWay, ComparedWays, PromptWay, RefusedWay, first_of_ranks
 
-POSITIONS: Mapping[str, Callable[[ReadAnswer], Float[Tensor, " source"]]] = {
-    "last": lambda answer: torch.arange(answer.num_sources).double(),
-    "first": lambda answer: -torch.arange(answer.num_sources).double(),
-    "longest": lambda answer: torch.tensor([len(places) for places in answer.reading.places]).double(),
-    "random": lambda answer: torch.rand(
-        answer.num_sources, generator=torch.Generator().manual_seed(answer.seed + len(answer.run.prompt))
-    ).double(),
+POSITIONS: Mapping[str, Callable[[ReadAnswer, int], Float[Tensor, " source"]]] = {
+    "last": lambda answer, _: torch.arange(answer.num_sources).double(),
+    "first": lambda answer, _: -torch.arange(answer.num_sources).double(),
+    "longest": lambda answer, _: torch.tensor([len(places) for places in answer.reading.places]).double(),
+    "random": lambda answer, number: torch.from_numpy(
+        np.random.default_rng([answer.seed, number]).random(answer.num_sources)
+    ),
 }
-"""Orderings that read nothing of the model."""
+"""Orderings that read nothing of the model, by the answer and the number of its prompt."""
 REMOVAL = "removal"
 """The order of what is lost without each source: as good as an order by single sources can be, nearly."""
 MEASURES = ("gap", "morf", "lerf", "spearman", "over_position")
@@ -48,23 +58,30 @@ class RemovalCurves(NamedTuple):
     lerf: float
 
 
-def removal_curves(answer: ReadAnswer, scores: Sequence[Float[Tensor, " source"]]) -> list[RemovalCurves]:
-    """Those of each list of scores: the trapezoidal mean over the share that is gone, 1, 2, 4, ... sources.
+def orders_of(ranks: Sequence[int]) -> list[list[int]]:
+    """The sources by their ranks, tied ones in the order of the text and the other way round."""
+    forwards = sorted(range(len(ranks)), key=lambda place: (ranks[place], place))
+    return [forwards, sorted(forwards, key=lambda place: (ranks[place], -place))]
 
-    All sets that any of them needs run together, each once.
+
+def removal_curves(answer: ReadAnswer, rankings: Sequence[Sequence[int]]) -> list[RemovalCurves]:
+    """Those of each list of ranks: the trapezoidal mean over the share that is gone, 1, 2, 4, ... sources.
+
+    Of tied sources the first of the text goes first, and the last: the mean of both, so that ranks that are
+    all tied have no gap. All sets that any of them needs run together, each once.
     """
     count, steps = answer.num_sources, steps_of(answer.num_sources)
-    orders = [scores_of.argsort(descending=True, stable=True) for scores_of in scores]
-    masks = torch.ones(len(orders), 2, len(steps), count, dtype=torch.bool)
-    for place, order in enumerate(orders):
-        for number, step in enumerate(steps):
-            masks[place, 0, number, order[:step]] = False
-            masks[place, 1, number, order[count - step :]] = False
-    losses = answer.losses(masks.flatten(0, 2)).view(masks.shape[:3]) / len(answer.run.answer)
+    masks = torch.ones(len(rankings), 2, 2, len(steps), count, dtype=torch.bool)
+    for place, ranks in enumerate(rankings):
+        for way_round, order in enumerate(orders_of(ranks)):
+            for number, step in enumerate(steps):
+                masks[place, way_round, 0, number, order[:step]] = False
+                masks[place, way_round, 1, number, order[count - step :]] = False
+    losses = answer.losses(masks.flatten(0, 3)).view(masks.shape[:4]) / len(answer.run.answer)
     shares = [0.0, *(step / count for step in steps)]
     widths = torch.tensor([after - before for before, after in pairwise(shares)], dtype=torch.float64)
     starts = torch.cat([torch.zeros_like(losses[..., :1]), losses[..., :-1]], dim=-1)
-    areas = ((starts + losses) / 2 * widths).sum(dim=-1)
+    areas = ((starts + losses) / 2 * widths).sum(dim=-1).mean(dim=1)
     return [RemovalCurves(morf, lerf) for morf, lerf in areas.tolist()]
 
 
@@ -86,20 +103,19 @@ class WaysTotals:
         """
         result = scored(answer, [name for name in self.names if name not in self.refused])
         self.refused |= result.refused
-        scores = {name: of_way.sources for name, of_way in result.scores.items()}
-        scores |= {name: of_position(answer) for name, of_position in POSITIONS.items()}
-        scores[REMOVAL] = answer.lost
+        number = len(self.counts) + 1
+        ranks = {name: ranks_of(of_way.sources) for name, of_way in result.scores.items()}
+        ranks |= {name: ranks_of(of_position(answer, number)) for name, of_position in POSITIONS.items()}
+        ranks[REMOVAL] = of_losses = ranks_of_losses(answer.lost)
         self.num_runs = answer.num_runs
         self.counts.append((answer.num_sources, len(answer.run.prompt)))
-        curves = removal_curves(answer, [*scores.values()])
-        for (name, of_way), (morf, lerf) in zip(scores.items(), curves, strict=True):
-            first = first_of(of_way)
+        curves = removal_curves(answer, [*ranks.values()])
+        for (name, of_way), (morf, lerf) in zip(ranks.items(), curves, strict=True):
+            first = first_of_ranks(of_way)
             row: dict[str, str | int | float | None] = {"prompt": prompt, "way": name, "first": first}
             row |= {"gap": morf - lerf, "morf": morf, "lerf": lerf}
-            row |= {
-                "spearman": correlation(of_way, answer.lost),
-                "first_agrees": first == first_of(answer.lost),
-            }
+            row["spearman"] = correlation(of_way, of_losses)
+            row["first_agrees"] = first_agrees(of_way, of_losses)
             self.rows.append(row)
             if right is not None:
                 self.rights.setdefault(name, []).append(int(first == right))
@@ -148,7 +164,7 @@ class WaysTotals:
         lowest = row["over_position_low"]
         rights = self.rights.get(name)
         return row | {
-            "first": fmean(self._numbers(name, "first_agrees")),
+            "first": _mean(self._numbers(name, "first_agrees"))[0],
             "right": fmean(rights) if rights else None,
             "is_better": None if kind != "way" or lowest is None else int(float(lowest) > 0),
             "runs": float(runs_of(name, self.num_runs)) if kind == "way" else runs,

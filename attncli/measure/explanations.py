@@ -1,6 +1,6 @@
 """Which sources an answer came from, by several ways to read a model, beside what it loses without them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from attncli.measure.sources import (
     Answer,
     Removals,
     SourceWeights,
+    equal_sources,
     lasso_effects,
     sampled_masks,
     source_weights,
@@ -24,7 +25,14 @@ from attncli.measure.token_flow import AnswerRun, alti, direct_contributions, ro
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import SourcedReading
-from attncli.records.explanations import ExplainedSource, Explanations, WayOfReading
+from attncli.records.explanations import (
+    TIED_NATS,
+    ExplainedSource,
+    Explanations,
+    WayOfReading,
+    first_of_ranks,
+    tied_ranks,
+)
 
 LEAST_SOURCES = 3
 """Fewer sources have no order that could be right or wrong."""
@@ -56,7 +64,9 @@ class ReadAnswer:
         self.replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
         layers, self.expected = self.replay.layers()
         each = replace(reading, places=tuple((place,) for place in range(len(reading.prompt.ids))))
-        self.weights: SourceWeights = source_weights(layers, each, len(ids), list(map(named_head, heads)))
+        self.weights: SourceWeights = source_weights(
+            layers, each, len(ids), list(map(named_head, heads)), with_first=True
+        )
         """Of each token of the prompt."""
         self._removals = Removals(pretrained, reading, self.replay)
         self._losses: dict[tuple[bool, ...], float] = {}
@@ -124,6 +134,7 @@ def _best_heads(answer: ReadAnswer) -> SourceScores:
 
 
 def _attention_gradient(answer: ReadAnswer) -> SourceScores:
+    answer.run.refuse_unshown_layers("attention_gradient")
     of_tokens = answer.gradients.attention_gradient
     return SourceScores(answer.by_source(of_tokens), of_tokens)
 
@@ -140,7 +151,7 @@ def _context_cite(answer: ReadAnswer) -> SourceScores:
 
 
 @dataclass(frozen=True)
-class Way:
+class WayToRead:
     """A way to read: what it gives the sources of an answer, and the passes through the model that it needs.
 
     A backward pass counts as two. `runs` is None for as many as sets of sources are sampled.
@@ -150,17 +161,17 @@ class Way:
     runs: int | None
 
 
-WAYS: Mapping[str, Way] = {
-    "all_heads": Way(_all_heads, 1),
-    "best_heads": Way(_best_heads, 1),
-    "rollout": Way(_of_tokens(rollout), 1),
-    "value_norms": Way(_of_tokens(value_norms), 1),
-    "alti": Way(_of_tokens(alti), 1),
-    "attention_gradient": Way(_attention_gradient, 3),
-    "gradient_input": Way(_gradient_input, 3),
-    "attnlrp": Way(_of_tokens(lambda run: attnlrp(run).of_prompt), 3),
-    "direct_logit": Way(_of_tokens(lambda run: direct_contributions(run, directions(run))), 2),
-    "context_cite": Way(_context_cite, None),
+WAYS: Mapping[str, WayToRead] = {
+    "all_heads": WayToRead(_all_heads, 1),
+    "best_heads": WayToRead(_best_heads, 1),
+    "rollout": WayToRead(_of_tokens(rollout), 1),
+    "value_norms": WayToRead(_of_tokens(value_norms), 1),
+    "alti": WayToRead(_of_tokens(alti), 1),
+    "attention_gradient": WayToRead(_attention_gradient, 3),
+    "gradient_input": WayToRead(_gradient_input, 3),
+    "attnlrp": WayToRead(_of_tokens(lambda run: attnlrp(run).of_prompt), 3),
+    "direct_logit": WayToRead(_of_tokens(lambda run: direct_contributions(run, directions(run))), 2),
+    "context_cite": WayToRead(_context_cite, None),
 }
 """Each way to read an answer's sources; see docs/explain.md for what it says and who published it."""
 
@@ -193,15 +204,33 @@ def scored(answer: ReadAnswer, names: Sequence[str]) -> Scored:
     return Scored(scores, refused)
 
 
-def first_of(scores: Float[Tensor, " source"]) -> int:
-    """The number of the source with the largest score, from 1."""
-    return int(scores.argmax()) + 1
+def ranks_of(scores: Float[Tensor, " source"]) -> list[int]:
+    """1 for the largest score; those that rounding could tell apart are tied."""
+    return tied_ranks(scores.tolist())
 
 
-def correlation(scores: Float[Tensor, " source"], lost: Float[Tensor, " source"]) -> float | None:
-    """Spearman's; None where all scores, or all losses, are equal."""
-    number = float(rank_correlation(scores.double(), lost))
+def ranks_of_losses(lost: Float[Tensor, " source"]) -> list[int]:
+    """1 for the largest loss; those within the rounding of two runs are tied."""
+    return tied_ranks(lost.tolist(), TIED_NATS)
+
+
+def correlation(ranks: Sequence[int], of_losses: Sequence[int]) -> float | None:
+    """Spearman's; None where all are tied."""
+    numbers = (torch.tensor(some, dtype=torch.float64) for some in (ranks, of_losses))
+    number = float(rank_correlation(*numbers))
     return None if number != number else number
+
+
+def first_agrees(ranks: Sequence[int], of_losses: Sequence[int]) -> int | None:
+    """1 where the same source is first, 0 where another or none is; None where several lose most."""
+    first = first_of_ranks(of_losses)
+    return None if first is None else int(first_of_ranks(ranks) == first)
+
+
+def mean_notes(pretrained: Pretrained, names: Iterable[str]) -> Iterator[str]:
+    """What the mean over the heads cannot have of layers without weights."""
+    if "all_heads" in names and (unshown := pretrained.unshown_layers):
+        yield f"all_heads: the mean over the layers that have weights. {unshown}"
 
 
 def runs_of(name: str, num_runs: int) -> int:
@@ -221,15 +250,17 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
     if not result.scores:
         raise UserError(*(f"{name}: {reason}" for name, reason in result.refused.items()))
     lost, reading = answer.lost, answer.reading
+    of_losses = ranks_of_losses(lost)
+    ranks = {name: ranks_of(of_way.sources) for name, of_way in result.scores.items()}
     rows = [
         {
             "way": name,
-            "spearman": correlation(of_way.sources, lost),
-            "first": first_of(of_way.sources),
-            "first_agrees": int(first_of(of_way.sources) == first_of(lost)),
+            "spearman": correlation(of_way, of_losses),
+            "first": first_of_ranks(of_way),
+            "first_agrees": first_agrees(of_way, of_losses),
             "runs": runs_of(name, answer.num_runs),
         }
-        for name, of_way in result.scores.items()
+        for name, of_way in ranks.items()
     ]
     sources = ExplainedSource.rows(
         {
@@ -248,10 +279,14 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
     of_ways = [of_way.tokens for of_way in result.scores.values()]
     tokens = torch.stack([unknown if of_way is None else of_way for of_way in of_ways])
     return Explanations(
-        sources=sources.sorted(lambda row: -(row.lost or 0.0)),
+        sources=sources.sorted(lambda row: of_losses[row.source - 1]),
         ways=WayOfReading.rows(rows),
         answer=answer.run.pretrained.text_of(answer.run.answer.tolist()),
         ids=answer.run.answer.tolist(),
         tokens=tokens.numpy(force=True),
-        notes=tuple(f"{name}: {reason}" for name, reason in result.refused.items()),
+        notes=(
+            *mean_notes(answer.run.pretrained, result.scores),
+            *(f"{name}: {reason}" for name, reason in result.refused.items()),
+            *equal_sources(reading.sourced),
+        ),
     )

@@ -6,6 +6,7 @@ Attention x gradient (Chefer et al. 2021, 2103.15679), gradient x input, AttnLRP
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -130,8 +131,9 @@ def attnlrp(run: AnswerRun) -> TokenRelevance:
     )
     size = max(1.0, float(result.logits.detach().abs().sum()), float(of_tokens.abs().sum()))
     if not parts.error <= CONSERVED * size:
-        reason = f"the relevance of all parts differs from the logits by {parts.error:.2g} of {size:.3g}"
-        run.refuse("attnlrp", reason)
+        error = f"differs from the logits by {parts.error:.2g} of {size:.3g}"
+        is_number = isfinite(parts.error)
+        run.refuse("attnlrp", f"the relevance of all parts {error if is_number else 'cannot be computed'}")
     return parts
 
 

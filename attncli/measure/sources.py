@@ -208,16 +208,24 @@ class SourceWeights:
 
 
 def source_weights(
-    layers: Sequence[CapturedLayer], reading: SourcedReading, num_tokens: int, named: Sequence[NamedHead] = ()
+    layers: Sequence[CapturedLayer],
+    reading: SourcedReading,
+    num_tokens: int,
+    named: Sequence[NamedHead] = (),
+    *,
+    with_first: bool = False,
 ) -> SourceWeights:
-    """From the layers with the queries of the answer; UserError for a named head that is not there."""
+    """From the layers with the queries of the answer; UserError for a named head that is not there.
+
+    The prompt's first token counts only `with_first`.
+    """
     num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
     for head in named:
         if head.head >= num_heads.get(head.layer, 0):
             raise UserError(f"head: {head_range(num_heads)} (got {head.layer}:{head.head})")
     member = torch.zeros(len(reading.prompt.ids), len(reading.places))
     for source, places in enumerate(reading.places):
-        member[[place for place in places if place], source] = 1.0
+        member[[place for place in places if place or with_first], source] = 1.0
     names: list[tuple[str, int, int]] = []
     of_heads: list[Tensor] = []
     total = torch.zeros(num_tokens, len(reading.places), dtype=torch.float64)
@@ -396,7 +404,7 @@ def answer_sources(
         answer=pretrained.text_of(answer.ids),
         ids=answer.ids,
         weights=of_tokens_on.float().numpy(force=True),
-        notes=(*answer.notes, *replay.way.notes(), *_equal_sources(reading.sourced)),
+        notes=(*answer.notes, *replay.way.notes(), *equal_sources(reading.sourced)),
     )
 
 
@@ -525,7 +533,8 @@ def _head_rows(weights: SourceWeights) -> Records[HeadOnSources]:
     )
 
 
-def _equal_sources(sourced: SourcedText) -> Iterator[str]:
+def equal_sources(sourced: SourcedText) -> Iterator[str]:
+    """A note on each text that several sources hold."""
     alike: dict[str, list[str]] = {}
     for source, text in zip(sourced.sources, sourced.texts(), strict=True):
         alike.setdefault(text, []).append(source.name)

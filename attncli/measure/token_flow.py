@@ -68,6 +68,11 @@ class AnswerRun:
         """UserError that says why a way to read is not right for the model."""
         raise UserError(f"{way}: is not right for {self.pretrained.name}: {reason}")
 
+    def refuse_unshown_layers(self, way: str) -> None:
+        """UserError where tokens are mixed by more than weights: a way would skip those layers in silence."""
+        if self.pretrained.unshown_layers:
+            self.refuse(way, "some layers mix tokens without a softmax, or not at all")
+
 
 def mean_weights(run: AnswerRun) -> list[Float[Tensor, "query key"]]:
     """Of each layer the mean of its heads' weights. UserError where layers have others than those of text."""
@@ -93,6 +98,7 @@ def rollout(run: AnswerRun) -> Float[Tensor, " token"]:
 
     Abnar & Zuidema 2020, equation 1. Rows of A that sum to less than 1 have a sink outside the keys.
     """
+    run.refuse_unshown_layers("rollout")
     mixed = []
     for weights in mean_weights(run):
         half = (weights.double() + torch.eye(len(weights), device=weights.device)) / 2
@@ -161,11 +167,15 @@ class CarryingLayer:
         return 0.0 if bias is None else bias.detach()
 
 
-def carrying_layers(run: AnswerRun) -> Iterator[CarryingLayer]:
+def carrying_layers(run: AnswerRun, way: str) -> Iterator[CarryingLayer]:
     """The layers of a run in order. UserError for a model whose stream is no sum of such parts."""
-    stream = Stream(run.pretrained, run.reading())
+    run.refuse_unshown_layers(way)
+    try:
+        stream = Stream(run.pretrained, run.reading())
+    except UserError as error:
+        run.refuse(way, error.lines[0].rpartition("use another: ")[2])
     if stream.linear or len(stream.attention) < stream.num_blocks:
-        stream.refuse("some layers mix tokens without a softmax, or not at all")
+        run.refuse(way, "some layers mix tokens without a softmax, or not at all")
     for call in stream.attention:
         yield CarryingLayer(run, stream, call)
 
@@ -178,7 +188,7 @@ def value_norms(run: AnswerRun) -> Float[Tensor, " token"]:
     """
     total = torch.zeros(len(run.answer), len(run.ids), dtype=torch.float64)
     num_layers = 0
-    for layer in carrying_layers(run):
+    for layer in carrying_layers(run, "value_norms"):
         num_layers += 1
         for rows, vectors in layer.carried().rows(run.first):
             if not is_close(vectors.sum(dim=1) + layer.bias, layer.projected[rows.start : rows.stop]):
@@ -199,7 +209,7 @@ def alti(run: AnswerRun) -> Float[Tensor, " token"]:
     something else to its stream.
     """
     mixed = []
-    for layer in carrying_layers(run):
+    for layer in carrying_layers(run, "alti"):
         if not layer.adds:
             run.refuse("alti", f"the block of {layer.name} does not add to its stream what W_O gives")
         count = len(run.ids)
@@ -226,7 +236,7 @@ def direct_contributions(run: AnswerRun, directions: Float[Tensor, "new embed"])
     block adds something else to its stream.
     """
     total = torch.zeros(len(run.answer), len(run.ids), dtype=torch.float64)
-    for layer in carrying_layers(run):
+    for layer in carrying_layers(run, "direct_logit"):
         if not layer.adds:
             run.refuse("direct_logit", f"the block of {layer.name} does not add what W_O gives")
         columns = torch.einsum("te,hev->htv", directions.to(layer.read), layer.columns())

@@ -2,12 +2,35 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from attncli.records.columns import Record, Records, Result, column, group
 from attncli.records.sources import NATS
+
+TIED = 2.0**-20
+"""Numbers nearer than this share of the largest are tied: eight times the rounding of float32."""
+TIED_NATS = 1e-4
+"""Losses nearer than this are tied: two runs in float32 differ by some 1e-5 nats per token of an answer."""
+NEARLY_ALL = 20.0
+"""Where the largest loss is more than so many times the next, the order of the others says little."""
+
+
+def tied_ranks(numbers: Sequence[float], within: float = 0.0) -> list[int]:
+    """1 for the largest; neighbours nearer than rounding, or than `within`, have the same rank."""
+    near = max(within, TIED * max(map(abs, numbers), default=0.0))
+    order = sorted(range(len(numbers)), key=lambda place: -numbers[place])
+    ranks = [1] * len(numbers)
+    for place, (before, at) in enumerate(pairwise(order), start=2):
+        ranks[at] = ranks[before] if numbers[before] - numbers[at] <= near else place
+    return ranks
+
+
+def first_of_ranks(ranks: Sequence[int]) -> int | None:
+    """The number of the only source of rank 1, from 1; None where several have it."""
+    return ranks.index(1) + 1 if ranks.count(1) == 1 else None
 
 
 class ExplainedSource(Record, others=float):
@@ -23,14 +46,15 @@ class ExplainedSource(Record, others=float):
 class WayOfReading(Record):
     """A way to read, beside what is lost without each source.
 
-    `spearman` is the rank correlation with that, `first` the source that the way puts first, `first_agrees`
-    1 where its loss is largest. `runs` are passes through the model, a backward pass counting as two.
+    `spearman` is the rank correlation with that, `first` the source that the way puts first, None where
+    several are; `first_agrees` is 1 where its loss is largest, None where the largest losses are tied.
+    `runs` are passes through the model, a backward pass counting as two.
     """
 
     way: str
     spearman: float | None
-    first: int
-    first_agrees: int
+    first: int | None
+    first_agrees: int | None
     runs: int = column(is_kept=False)
 
 
@@ -47,6 +71,17 @@ class Explanations(Result):
     ids: Sequence[int] = ()
     tokens: npt.NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
+
+    def ranks(self, way: str) -> list[int | None]:
+        """Of each source the rank that a way gives it, equal ones the same; None where all are equal."""
+        ranks = tied_ranks(self.sources.numbers(way).tolist())
+        return [None] * len(ranks) if set(ranks) == {1} else [*ranks]
+
+    @property
+    def is_of_one_source(self) -> bool:
+        """Whether nearly all is lost without the first source, and next to nothing without any other."""
+        first, *others = self.sources.numbers("lost").tolist()
+        return bool(first > NEARLY_ALL * max([TIED_NATS, *map(abs, others)]))
 
 
 class ComparedWay(Record):
@@ -82,7 +117,7 @@ class PromptWay(Record):
     morf: float | None = column(unit=NATS)
     lerf: float | None = column(unit=NATS)
     spearman: float | None
-    first: int
+    first: int | None
 
 
 class RefusedWay(Record):

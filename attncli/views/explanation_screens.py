@@ -2,9 +2,15 @@
 
 from collections.abc import Iterator
 
-from attncli.plain_text import plain_text
+from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.records.explanations import ComparedWay, ComparedWays, ExplainedSource, Explanations
+from attncli.records.explanations import (
+    ComparedWay,
+    ComparedWays,
+    ExplainedSource,
+    Explanations,
+    WayOfReading,
+)
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, Special, SpecialCells
@@ -27,7 +33,7 @@ HEADERS = {
     "context_cite": ("Ctx", "Cite"),
 }
 NAMES = {
-    "all_heads": "all heads, mean",
+    "all_heads": "mean of heads",
     "best_heads": "retrieving heads",
     "rollout": "rollout",
     "value_norms": "value norms",
@@ -63,20 +69,16 @@ def _side_by_side(report: Report, display: Display) -> ScreenParts:
     yield Elastic(lambda most: _ranks(result, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1)
 
 
-def _ranks_of(numbers: list[float]) -> list[int]:
-    """1 for the largest."""
-    order = sorted(range(len(numbers)), key=lambda place: -numbers[place])
-    return [order.index(place) + 1 for place in range(len(numbers))]
-
-
 def _ranks(result: Explanations, count: int, display: Display) -> Iterator[Section]:
     sources: Records[ExplainedSource] = result.sources
     some = sources[:count]
     columns = [Column(("", "lost"), [fixed(row.lost, DECIMALS) for row in some])]
-    ways = result.ways.sorted(lambda row: 1.0 if row.spearman is None else -row.spearman)
+    ways = result.ways
+    if not result.is_of_one_source:
+        ways = ways.sorted(lambda row: 2.0 if row.spearman is None else -row.spearman)
     for row in ways:
-        ranks = _ranks_of(sources.numbers(row.way).tolist())
-        columns.append(Column(HEADERS.get(row.way, ("", plain_text(row.way))), [*map(str, ranks[:count])]))
+        ranks = [NO_NUMBER if rank is None else str(rank) for rank in result.ranks(row.way)]
+        columns.append(Column(HEADERS.get(row.way, ("", plain_text(row.way))), ranks[:count]))
     label = Column(("", "source"), [plain_text(row.name) for row in some], left=True)
     room = (display.width or TEXT_WIDTH) - label.width - sum(GAP + column.width for column in columns) - GAP
     if room >= LEAST_TEXT:
@@ -84,12 +86,29 @@ def _ranks(result: Explanations, count: int, display: Display) -> Iterator[Secti
         columns.append(Column(("", "text"), texts, left=True))
     grid = Grid("the rank of each source, by what is lost without it and in each way", label, columns)
     yield grid
-    differing = [NAMES.get(row.way, plain_text(row.way)) for row in ways if not row.first_agrees]
     yield Paragraph("", "dim")
-    if differing:
-        yield Paragraph(f"Another source first: {', '.join(differing)}.", "line")
-    else:
-        yield Paragraph("Every way puts first the source without which most is lost.", "line")
+    yield from (Paragraph(line, "line") for line in _agreements(result))
+
+
+def _agreements(result: Explanations) -> Iterator[str]:
+    """Which ways put first the source without which most is lost, and which another, or none."""
+    ways = result.ways
+    if any(row.first_agrees is None for row in ways):
+        yield "No source is the first by what is lost: several lose as much."
+    elif all(row.first_agrees for row in ways):
+        yield "Every way puts first the source without which most is lost."
+    elif result.is_of_one_source:
+        first = plain_text(result.sources[0].name)
+        agreeing = _named(ways.where(lambda row: row.first_agrees == 1))
+        yield f"Nearly all is lost without {first}, which is first in: {agreeing or 'no way'}."
+    if differing := _named(ways.where(lambda row: row.first_agrees == 0 and row.first is not None)):
+        yield f"Another source first: {differing}."
+    if undecided := _named(ways.where(lambda row: row.first is None)):
+        yield f"No source first: {undecided}."
+
+
+def _named(rows: Records[WayOfReading] | Records[ComparedWay]) -> str:
+    return ", ".join(NAMES.get(row.way, plain_text(row.way)) for row in rows)
 
 
 def _notes(report: Report) -> Iterator[str]:
@@ -146,11 +165,25 @@ def _findings(report: Report, display: Display) -> Iterator[str]:
         yield "One prompt has no intervals: give several."
         return
     order = NAMES.get(orders[0].way, plain_text(orders[0].way)).strip("()")
-    no_better = [NAMES.get(row.way, plain_text(row.way)) for row in ways if not row.is_better]
+    no_better = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) <= 0)
+    unclear = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) > 0)
+    alone = f"position or length alone ({order})"
+    prompts = counted(ways[0].prompts, "prompt")
+    if len(unclear) == len(ways):
+        yield f"No way is shown to be better than {alone} on {prompts}."
+        return
     if no_better:
-        yield f"No better than position or length alone ({order}): {', '.join(no_better)}."
-    else:
-        yield f"Every way is better than position or length alone ({order})."
+        yield f"No better than {alone}: {_named(no_better)}."
+    if unclear:
+        than = "it" if no_better else alone
+        yield f"Not shown to be better than {than} on {prompts}: {_named(unclear)}."
+    if not no_better and not unclear:
+        yield f"Every way is better than {alone}."
+
+
+def _words(report: Report, display: Display) -> Iterator[str]:
+    """What the columns are, where there is no room for how to read them."""
+    yield "gap: nats per token, MoRF - LeRF; rank corr., first agrees: with removal."
 
 
 WAYS_SCREEN = FirstScreen(
@@ -166,7 +199,9 @@ WAYS_SCREEN = FirstScreen(
             usual=MOST_WAYS + 1,
             least=6,
             is_cut=True,
+            left_out=lambda rows, total: f"{total - len(rows)} more rows, and notes: --show all.",
         ),
+        Sentences(_words),
         Notes(_notes, apart=True),
     ),
 )

@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from scipy.stats import spearmanr
 from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
 from attncli.measure.compared_ways import removal_curves, steps_of
-from attncli.measure.explanations import WAYS, ReadAnswer
+from attncli.measure.explanations import (
+    WAYS,
+    ReadAnswer,
+    SourceScores,
+    WayToRead,
+    correlation,
+    first_agrees,
+)
 from attncli.measure.relevance import attnlrp, directions, gradients
 from attncli.measure.sources import given_answer
 from attncli.measure.token_flow import AnswerRun, alti, direct_contributions, rollout, value_norms
@@ -21,9 +29,12 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import encoded_sources, read_sourced, split_text
+from attncli.records.explanations import TIED_NATS, first_of_ranks, tied_ranks
+from attncli.views.explanation_screens import _agreements
 from tests.conftest import Attn
 from tests.measure.test_why import GROUPED, PRE_NORM, save
 from tests.model_folders import save_writer
+from tools.architecture_sweep.folders import save_tokenizer, tiny_model
 
 PROMPT, ANSWER = torch.tensor([1, 5, 9, 13, 7, 22, 31, 8, 9, 11, 4]), torch.tensor([12, 9, 3])
 GEMMA = {**GROUPED, "query_pre_attn_scalar": 4}
@@ -206,8 +217,8 @@ def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
         reading = read_sourced(pretrained, split_text(LINES, "line", question="lamp="))
         answer = given_answer(pretrained, "green", reading)
         read = ReadAnswer(pretrained, reading, answer)
-        scores = torch.tensor([0.3, -1.0, 0.2, 5.0, 0.1], dtype=torch.float64)
-        (found,) = removal_curves(read, [scores])
+        found, tied = removal_curves(read, [[2, 5, 3, 1, 4], [1, 1, 1, 1, 1]])
+        assert tied.morf == tied.lerf != 0
         ids = torch.tensor(answer.ids)
 
         def logp(kept: list[int]) -> float:
@@ -220,6 +231,66 @@ def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
             lost = [0.0, *((whole - logp(order[step:])) / len(ids) for step in (1, 2, 4, 5))]
             expected = np.trapezoid(lost, [0, 0.2, 0.4, 0.8, 1.0])
             assert area == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_equal_scores_have_equal_ranks() -> None:
+    assert tied_ranks([0.2, 0.5, 0.2, 0.9]) == [3, 2, 3, 1]
+    assert tied_ranks([1.0, 1.0 + 1e-9, 0.5]) == [1, 1, 3]
+    assert tied_ranks([7e-6, 0.3, -3e-5], TIED_NATS) == [2, 1, 2]
+    assert first_of_ranks([3, 2, 3, 1]) == 4 and first_of_ranks([1, 1, 3]) is None
+    assert correlation([1, 1, 1], [1, 2, 3]) is None and first_agrees([1, 1, 3], [1, 2, 3]) == 0
+    assert first_agrees([1, 2, 3], [1, 1, 3]) is None
+    expected = spearmanr([0.2, 0.5, 0.2, 0.9], [0.3, 0.1, 0.0, 2.0]).statistic
+    assert correlation([3, 2, 3, 1], tied_ranks([0.3, 0.1, 0.0, 2.0])) == pytest.approx(expected)
+
+
+def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, copier: Pretrained) -> None:
+    silent = WayToRead(lambda answer: SourceScores(torch.full((answer.num_sources,), 0.1)), 1)
+    monkeypatch.setattr("attncli.measure.explanations.WAYS", {**WAYS, "rollout": silent})
+    ways = ("rollout", "attnlrp")
+    found = attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", ways=ways)
+    assert found.ranks("rollout") == [None] * 5 and found.ranks("attnlrp")[0] == 1
+    row = found.ways[0]
+    assert (row.way, row.first, row.first_agrees, row.spearman) == ("rollout", None, 0, None)
+    assert found.is_of_one_source and [*_agreements(found)][1:] == ["No source first: rollout."]
+
+
+def test_random_orders_differ_between_prompts_of_equal_length(copier: Pretrained) -> None:
+    prompt = {"sentence": "lamp=", "context": LINES, "answer": "green"}
+    found = attncli.compare_explanations(copier, [prompt] * 3, split="line", ways="attnlrp")
+    gaps = [row.gap for row in found.prompts if row.way == "random"]
+    assert len({*gaps}) > 1 and len({row.gap for row in found.prompts if row.way == "attnlrp"}) == 1
+
+
+HYBRID = ("rollout", "attention_gradient", "value_norms", "alti")
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers' own
+def test_layers_without_a_softmax_are_not_skipped_in_silence(tmp_path: Path) -> None:
+    config = tiny_model("qwen3_next").config
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    text = "the cat walks\ndie katze sat\nit was tired"
+    ways = ("all_heads", "gradient_input", *HYBRID)
+    found = attncli.explanations(str(tmp_path), "it", text, split="line", answer="was", ways=ways)
+    assert [row.way for row in found.ways] == ["all_heads", "gradient_input"]
+    mean, *refused = found.notes
+    assert mean.startswith("all_heads: the mean over the layers that have weights. ")
+    assert [note.partition(":")[0] for note in refused] == [*HYBRID]
+    reasons = {note.rpartition(": ")[2] for note in refused}
+    assert reasons == {"some layers mix tokens without a softmax, or not at all"}
+
+
+def test_the_first_token_and_equal_sources(copier: Pretrained) -> None:
+    text = "lamp=green\nkey=brass\nlamp=green"
+    ways = ("all_heads", "rollout")
+    found = attncli.explanations(copier, "lamp=", text, split="line", answer="green", ways=ways)
+    assert found.tokens is not None and (found.tokens[:, 0] > 0).all()
+    assert found.notes == ("line1, line3 hold the same text: what one loses the others may still say.",)
+    line = next(row for row in found.sources if row.source == 1)
+    # A token that begins the text stands before the line: it counts for no source.
+    rest = found.tokens[0, 1 : 1 + line.tokens].sum()
+    assert float(line["all_heads"]) == pytest.approx(rest, rel=1e-5)
 
 
 def prompts(folder: Path) -> Path:
@@ -254,6 +325,8 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
     assert (
         "AttnLRP" in shown.out and "(the last first)" in shown.out and "position or length alone" in shown.out
     )
+    assert "gap: nats per token, MoRF - LeRF; rank corr., first agrees: with removal." in shown.out
+    assert "on 3 prompts" in shown.out
     many = attncli.compare_explanations(
         attncli.open_model(),
         [json.loads(line) for line in file.read_text().splitlines()],
@@ -291,6 +364,11 @@ def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier:
         attncli.compare_explanations(
             copier, [{"sentence": "lamp=", "context": LINES, "answer": "green", "right": 7}], split="line"
         )
+    prompt = {"sentence": "lamp=", "context": LINES, "answer": ["green"]}
+    with pytest.raises(UserError, match="prompts: 1: answer: must be a text"):
+        attncli.compare_explanations(copier, [prompt], split="line")
+    with pytest.raises(UserError, match="num_runs: must be at least 2"):
+        attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", num_runs=1)
     file = tmp_path / "p.jsonl"
     file.write_text('{"sentence": "a"}\n')
     ended = attn(["source", str(file), "--compare"])

@@ -21,13 +21,15 @@ export function showWays(container, { tokens, statistics }, relevance) {
       if (known.length) element.title = fixed(values[i], 3);
       return element;
     });
-    const first = `first: ${nameOf.get(row.first)}${row.first_agrees ? "" : ", not the one without which most is lost"}`;
+    const differs = row.first !== null && row.first_agrees === 0;
+    const name = row.first === null ? "none" : nameOf.get(row.first);
+    const first = `first: ${name}${differs ? ", not the one without which most is lost" : ""}`;
     const correlation = row.spearman === null ? "" : `, rank correlation ${fixed(row.spearman, 2)}`;
     const alone = known.length ? "" : "; it knows sources alone";
     const head = make("h3", { text: row.way.replaceAll("_", " ") });
     const said = make("p", { class: "quiet", text: `${first}${correlation}${alone}` });
     const written = make("div", { class: "written" }, ...text);
-    return make("li", { class: row.first_agrees ? "" : "differs" }, head, said, written);
+    return make("li", { class: row.first_agrees === 0 ? "differs" : "" }, head, said, written);
   });
   container.replaceChildren(make("ol", { class: "ways", "aria-label": "the text in each way" }, ...cards));
   container.hidden = false;
