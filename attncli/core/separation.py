@@ -51,7 +51,7 @@ def placements(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor,
     The difference of a text's midrank among all texts and among its own group, as in Sun & Xu 2014
     (10.1109/LSP.2014.2337313): both follow from where runs of equal numbers begin and end.
     """
-    ordered, order = numbers.double().sort(dim=0)
+    ordered, order = numbers.sort(dim=0)
     labels = is_positive[order]
     num_positive, num_negative = int(is_positive.sum()), int((~is_positive).sum())
     begins, ends = _runs(ordered)
