@@ -167,7 +167,7 @@ SEPARATE_SCREEN = FirstScreen(
             (SpecialCells(_statistics),),
             title=_heads_title,
             usual=_usual,
-            least=0,
+            least=3,
             rank=1,
         ),
         Ranked(
@@ -180,7 +180,7 @@ SEPARATE_SCREEN = FirstScreen(
             rank=2,
             shows=lambda report: bool(report.result_of(SeparatedTexts).wrong),
         ),
-        Notes(apart=True, usual=MOST_NOTE_LINES, rank=0),
+        Notes(apart=True, usual=MOST_NOTE_LINES),
     ),
 )
 """Whether the heads add to what needs no attention; each detector by group; the heads; texts told wrongly."""
