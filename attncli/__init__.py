@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.detectors import apply_detector, read_detector, separate
     from attncli.errors import UserError
+    from attncli.explaining import compare_explanations, explanations
     from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import (
         ablate,
@@ -37,10 +38,12 @@ if TYPE_CHECKING:
     from attncli.models.loading import open_model
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_probe, read_text
+    from attncli.models.sound_reading import read_sound
     from attncli.models.words import words_of_characters
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
     from attncli.runs.watching import Watch
+    from attncli.sound import aligning_heads, spoken_words
 
 
 __version__ = "0.3.0"
@@ -52,14 +55,17 @@ __all__ = [
     "UserError",
     "Watch",
     "ablate",
+    "aligning_heads",
     "answer_sources",
     "apply_detector",
     "attention_statistics",
     "cache",
     "cache_policies",
     "changed_heads",
+    "compare_explanations",
     "compositions",
     "examples",
+    "explanations",
     "generate",
     "head_differences",
     "head_edges",
@@ -72,6 +78,7 @@ __all__ = [
     "read_detector",
     "read_picture",
     "read_probe",
+    "read_sound",
     "read_text",
     "record",
     "relations",
@@ -79,6 +86,7 @@ __all__ = [
     "run",
     "score_parts",
     "separate",
+    "spoken_words",
     "survey",
     "survey_texts",
     "text_differences",
@@ -96,10 +104,13 @@ _OF_MODELS = {
         "library",
     ),
     **dict.fromkeys(("apply_detector", "read_detector", "separate"), "detectors"),
+    **dict.fromkeys(("compare_explanations", "explanations"), "explaining"),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
+    **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     "Watch": "runs.watching",
     "open_model": "models.loading",
     "read_picture": "models.picture_reading",
+    "read_sound": "models.sound_reading",
     "read_probe": "models.pretrained",
     "read_text": "models.pretrained",
     "words_of_characters": "models.words",

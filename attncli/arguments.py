@@ -152,7 +152,8 @@ def listed(value: Any) -> list[Any]:
 
 NOT_A_HEAD = "must name a layer and a head, as 5:11"
 HeadName = str | tuple[int, int]
-"""A head as "5:11", as "cross:5:11" in one of several stacks, or as the pair (5, 11)."""
+"""A head as "5:11", as "cross:5:11" in one of several stacks, as "linear:5:11" without a softmax, or as the
+pair (5, 11)."""
 OneOrMoreHeads = HeadName | Iterable[HeadName]
 """Several heads: a list of them, or a text with commas; (0, 1) is one head."""
 

@@ -94,11 +94,9 @@ from attncli.models.pretrained import (
 from attncli.models.prompts import read_prompt
 from attncli.models.source_texts import (
     SourcedReading,
-    SourcedText,
     Split,
     read_sourced,
-    split_text,
-    with_documents,
+    sourced_text,
 )
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
 from attncli.models.words import words_of_characters
@@ -334,6 +332,7 @@ def ablate(
 ) -> HeadEffects:
     """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
 
+    linear:5:11 is one without a softmax, where layers have both kinds.
     What is predicted: every token from those before it; for an encoder tokens masked at random, from the
     `seed`; or the `answer` alone, and with `against` by how much its logit is above that of another token.
     `method`: zero, mean, sink or swap, what replaces a head's output (see `Removal`). `jointly` also takes
@@ -475,7 +474,8 @@ def why(
     """What each head adds to the logit of the next token, the likeliest or the `answer`.
 
     With `against`, to how far it is above that token's. `head`, as 5:11, is split by tokens: by default the
-    one that adds most. UserError for a model whose logits are not such a sum; MemoryError.
+    one that adds most; heads without a softmax are among them. UserError for a model whose logits are not
+    such a sum; MemoryError.
     """
     from attncli.measure.why import attribution
 
@@ -628,7 +628,7 @@ def answer_sources(
     with in_use(model) as pretrained:
         reading = sources
         if not isinstance(reading, SourcedReading):
-            sourced = _sourced(question, reading, split)
+            sourced = sourced_text(question, reading, split)
             if chat:
                 sourced = sourced.in_template(pretrained)
             num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
@@ -653,16 +653,6 @@ def answer_sources(
         )
 
 
-def _sourced(question: str | None, sources: str | Sequence[str] | SourcedText, split: Split) -> SourcedText:
-    """The sources in their prompt."""
-    if isinstance(sources, SourcedText):
-        return sources
-    if isinstance(sources, str):
-        return split_text(sources, split, question=question, key="sources")
-    documents = [(str(number), text) for number, text in enumerate(sources, start=1)]
-    return with_documents(documents, question or "")
-
-
 @checked
 def retrieving_heads(
     model: Model, *, seed: Seed = 0, progress: Callable[[float], None] | None = None
@@ -675,3 +665,10 @@ def retrieving_heads(
 
     with in_use(model) as pretrained:
         return heads_that_retrieve(pretrained, seed=seed, progress=progress)
+
+
+def search_takes_less(model: Pretrained, sources: SourcedReading, answer: str | None) -> bool:
+    """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
+    from attncli.measure.sources import search_takes_less as takes_less
+
+    return takes_less(model, sources, answer)

@@ -125,7 +125,8 @@ class Picture:
     token: left, top, right and bottom as shares of its width and height, or None for a token that lies
     elsewhere ([CLS], a register, a word, another picture). `size` is that of the file in pixels, as people
     see it (after EXIF rotation), `crop` the part of it that the model saw, in the file's pixels. `axis` tells
-    which tokens the boxes are of: with cross-attention the context's.
+    which tokens the boxes are of: with cross-attention the context's. The spectrogram of a sound has its
+    `seconds`, over all of its width; `sound` is the file, for pages to play, and not in the JSON form.
     """
 
     name: str
@@ -134,10 +135,13 @@ class Picture:
     png: bytes
     boxes: tuple[Box | None, ...]
     axis: Literal["tokens", "context_tokens"] = "tokens"
+    seconds: float | None = None
+    sound: bytes = b""
 
     def fields(self) -> dict[str, Any]:
         """The picture as JSON can hold it."""
-        return {**asdict(self), "png": b64encode(self.png).decode()}
+        fields = {**asdict(self), "png": b64encode(self.png).decode()}
+        return {name: fields[name] for name in fields if name != "sound" and fields[name] is not None}
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
     python benchmarks/linear_layers.py [--tokens 8192]
 
-Each layer has 16 heads and runs in a process of its own. `slow` has decays so close to 1 that no part of the
-matrix is left out.
+Each layer has 16 heads (Mamba-1: one, of 1,536 channels) and runs in a process of its own. `slow` has decays
+so close to 1 that no part of the matrix is left out.
 """
 
 import argparse
@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import BambaConfig, KimiLinearConfig, MiniMaxConfig, Qwen3NextConfig
+from transformers import BambaConfig, KimiLinearConfig, MambaConfig, MiniMaxConfig, Qwen3NextConfig
 from transformers.models.bamba.modeling_bamba import BambaMixer
 from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
+from transformers.models.mamba.modeling_mamba import MambaMixer
 from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
@@ -63,11 +64,17 @@ def lightning() -> tuple[nn.Module, int]:
     return MiniMaxLightningAttention(config, 2), 2048
 
 
+def mamba1() -> tuple[nn.Module, int]:
+    """That of Mamba-130M: 768 dimensions, 1,536 channels, a state of 16."""
+    return MambaMixer(MambaConfig(hidden_size=768, num_hidden_layers=1), 0), 768
+
+
 LAYERS = {
     "gated delta net": gated_delta_net,
     "Mamba-2": mamba2,
     "lightning attention": lightning,
     "Kimi delta attention": kimi,
+    "Mamba-1": mamba1,
 }
 
 

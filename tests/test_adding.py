@@ -158,6 +158,8 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "heads of examples": ["heads", *TEXTS_OF_HEAD],
     "heads of relations": {"relations": str(ROOT / "configs" / "alice.conllu")},
     "heads of pairs": {"pairs": str(ROOT / "configs" / "alice.conllu")},
+    "heads of words": [],  # these take a model that hears, and none ships
+    "heads of alignment": [],
     "record": [],  # its report stands on standard error, and its flags before a program
     "separate": {"label": "answered"},
     "separate of texts": [],  # its detector is in a file

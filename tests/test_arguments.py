@@ -199,6 +199,11 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "head_edges": {"text": TEXT, "heads": "1:2"},
     "compositions": {"head": "1:2"},
     "answer_sources": {"question": None, "sources": "lamp=green", "answer": "e"},
+    "explanations": {"question": "a", "sources": "a. b. c.", "answer": "e", "num_runs": 2},
+    "compare_explanations": {
+        "prompts": [{"sentence": "a", "context": "a. b. c.", "answer": "e"}],
+        "num_runs": 2,
+    },
 }
 
 

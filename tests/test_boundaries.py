@@ -16,11 +16,13 @@ ARROWS = {
     "child": {"measure", "models", "views", "commands", "runs", "settings", "report_parts", *LEAVES},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
+    "explaining": {"measure", "models", "core", *LEAVES} - {"report"},
     "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
     "detectors": {"measure", "models", "core", *LEAVES} - {"report"},
+    "sound": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("library", "known_pairs", "detectors", "runs", "views", "settings", "toys", "measure", "models"),
-        *("core", "saved", "arrays", "report_parts", *LEAVES),
+        *("library", "explaining", "known_pairs", "detectors", "sound", "runs", "views", "settings"),
+        *("toys", "measure", "models", "core", "saved", "arrays", "report_parts", *LEAVES),
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", "core", *LEAVES},
@@ -48,7 +50,7 @@ MOST_NAMES_TWICE = 1
 MOST_LONG_FILES, MOST_LONG_FUNCTIONS = 1, 0
 MOST_VAGUE_NAMES = 25
 
-LIBRARY = ("core", "models", "measure", "library", "known_pairs", "detectors")
+LIBRARY = ("core", "models", "measure", "library", "explaining", "known_pairs", "detectors", "sound")
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
 
@@ -267,6 +269,7 @@ SUBJECTS = {
     "circuit",
     "detectors",
     "examples",
+    "explanations",
     "heads",
     "known_pairs",
     "pitfalls",
@@ -276,6 +279,7 @@ SUBJECTS = {
     "results",
     "separate",
     "sources",
+    "spoken_words",
     "surveys",
     "why",
     "writing",

@@ -78,6 +78,7 @@ def other_interpreters() -> Iterator[str]:
             yield one
 
 
+@pytest.mark.nightly
 def test_other_versions_of_python_run_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     """What needs no compiled package of another version: torch and pydantic here are of one alone."""
     pass_in_use = "compiled" if shutil.which("cc") else "torch"
@@ -96,6 +97,7 @@ def test_the_compiled_pass_comes_with_it(attn: Path, tmp_path: Path) -> None:
     assert off == f"attn {__version__} (tile pass: torch)\n"
 
 
+@pytest.mark.nightly
 def test_without_a_compiler_a_wheel_is_for_every_machine_and_works(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns("*.so", ".git", ".venv", "tests", "docs", "__pycache__")

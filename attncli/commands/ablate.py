@@ -213,6 +213,12 @@ METHODS = {
     "sink": "A head that is taken out gives the value of the first token, as if it looked there alone.",
 }
 
+LINEAR = "linear"
+OF_LINEAR = {
+    "zero": "Heads without a softmax are taken out where W_O reads them, after gate and norm.",
+    "mean": "Of heads without a softmax it is the mean of what W_O reads, after gate and norm.",
+    "swap": "Heads without a softmax are swapped where W_O reads them, after gate and norm.",
+}
 
 PICTURE_NOTE = (
     "output_change is ||y' - y|| / ||y||, mean over the last vectors; cls_change is 1 - cos(y', y) of [CLS], "
@@ -361,12 +367,15 @@ def _report(
     if spec.texts is None:
         text, context = readings[0].text, readings[0].context
         read = read._replace(tokens=text.tokens, context_tokens=context.tokens if context else ())
-    notes = [*_notes(spec, readings, pretrained), *notes, *result.notes]
+    has_linear = any(row.kind == LINEAR for row in result.heads if "kind" in row)
+    notes = [*_notes(spec, readings, pretrained, has_linear=has_linear), *notes, *result.notes]
     num_heads = len({(row.stack, row.layer, row.head) for row in result.heads})
     about = _about(readings, num_heads, pretrained)
     pictures = () if spec.image is None else pictures_of(readings[0])
     ranked_result = replace(result, heads=ranked[: spec.top], back=back)
-    return build_report(spec, read, tensors, ranked_result, notes, about=about, pictures=pictures)
+    notes = [note for note in notes if note != result.unshown]
+    report = build_report(spec, read, tensors, ranked_result, notes, about=about, pictures=pictures)
+    return replace(report, missing=result.unshown)
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -> str:
@@ -388,10 +397,17 @@ def _about(readings: "Sequence[Predicted]", num_heads: int, pretrained: "Pretrai
     return f"{pretrained.name}: {counted(num_heads, 'head')}, on {on}."
 
 
-def _notes(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> list[str]:
+def _notes(
+    spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained", *, has_linear: bool
+) -> list[str]:
     from attncli.report_parts import shipped_notes
 
-    notes = [METHODS[spec.method], _measured(spec, readings, pretrained), *shipped_notes(spec)]
+    notes = [
+        METHODS[spec.method],
+        *([OF_LINEAR[spec.method]] if has_linear else []),
+        _measured(spec, readings, pretrained),
+        *shipped_notes(spec),
+    ]
     if len(readings) > 1:
         notes.append("Means over the texts, with 95 % intervals (Student's t).")
     return notes

@@ -1,6 +1,7 @@
 """`attn circuit`: which heads feed which, on a text, the probe or many texts, or from weights alone."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -129,15 +130,16 @@ def _report(
     tokens = readings[0].text.tokens if spec.texts is None else ()
     on = counted(len(tokens), "token") if spec.texts is None else counted(len(readings), "text")
     of_texts = ["± half of a 95 % interval over the texts (Student's t)."] if len(readings) > 1 else []
-    return build_report(
+    report = build_report(
         spec,
         Texts(tokens, token_spelling=pretrained.spelling_of(readings[0].text)),
         {},
         result,
-        [*of_texts, *shipped_notes(spec), *result.notes, *notes],
+        [*of_texts, *shipped_notes(spec), *(note for note in result.notes if note != result.unshown), *notes],
         about=f"{pretrained.name}: which heads feed which, on {on}.",
         how_to_read=SHARE_NOTE,
     )
+    return replace(report, missing=result.unshown)
 
 
 def _report_weights(

@@ -209,6 +209,9 @@ def _setting(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+NOT_COMPARED = "Heads of layers without a softmax are compared over texts alone (attn heads --texts)."
+
+
 def compare(a: Report, b: Report) -> Report:
     """B compared with A. UserError where their weights cannot be compared.
 
@@ -238,6 +241,8 @@ def compare(a: Report, b: Report) -> Report:
     if a.table("intervals") and b.table("intervals"):
         changed = changed_heads(a.table("intervals"), b.table("intervals"), *heads)
         notes.insert(0, _change_note(changed))
+    elif a.table("linear") or b.table("linear"):
+        notes.insert(0, NOT_COMPARED)
     result = ReportDifferences(
         rows=None if moved is None else _row_distances(moved),
         changed_rows=None if moved is None else moved.changed_rows,

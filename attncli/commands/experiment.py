@@ -47,6 +47,7 @@ from attncli.settings.fields import (
     in_words_of,
     with_maps,
 )
+from attncli.settings.text import names_file
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 
 # The settings that choose the input. Without any of them the text may come from a pipe.
-TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image"))
+TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image", "sound"))
 MAX_METAVAR = 30
 WAIT_SECONDS = 0.5
 """How long a pipe may stay silent: some never send anything and never end."""
@@ -222,7 +223,8 @@ def command(
     def run(config: str | None, show_config: bool, argument: str | None = None, **values: Any) -> int:
         flags = {key: values[key] for key in fields}
         if bare is not None and argument is not None:
-            key = "file" if argument == "-" and bare == "sentence" and "file" in fields else bare
+            is_file = argument == "-" or (flags.get("compare") and names_file(argument))
+            key = "file" if is_file and bare == "sentence" and "file" in fields else bare
             if flags[key] is not None:
                 raise UserError(
                     f"{flag_name(key)}: cannot be combined with the argument ({argument}): give one"

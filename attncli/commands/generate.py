@@ -279,21 +279,29 @@ def report(
     )
     if progress is not None and not reading.answer:
         progress.write("\n\n")
-    if spec.sort not in result.heads.cells:
+    if result.heads and spec.sort not in result.heads.cells:
         raise UserError(f"sort: {spec.sort} is for models of one stack, not for cross-attention")
+    whole_rows = {"weights": result.weights, "linear_weights": result.linear_weights}
     num_prompt, num_new = result.counts.prompt_tokens, result.counts.new_tokens
     text_report = build_report(
         spec,
         _texts(reading, result, pretrained),
-        {} if result.weights is None else {"weights": result.weights},
-        replace(result, heads=result.ranked(spec.sort, ascending=spec.ascending)[: spec.top]),
+        {name: rows for name, rows in whole_rows.items() if rows is not None},
+        replace(result, heads=result.ranked(spec.sort, ascending=spec.ascending)[: spec.top])
+        if result.heads
+        else result,
         [*_notes(spec, reading, result, pretrained), *reading.left_out_notes()],
         about=f"{pretrained.name}: {counted(num_prompt, 'token')} in the prompt, "
         f"{f'{num_new} in the answer' if reading.answer else counted(num_new, 'new one')}.",
         written=result.text,
         pictures=_pictures(reading, num_new),
     )
-    return replace(text_report, first_query=result.first_query, is_unfinished=result.is_unfinished)
+    return replace(
+        text_report,
+        first_query=result.first_query,
+        is_unfinished=result.is_unfinished,
+        missing=result.unshown,
+    )
 
 
 def _tell_of_reading(pretrained: "Pretrained", progress: "Progress") -> None:
@@ -344,6 +352,8 @@ def _notes(
         notes.append(f"Interrupted: it was to write {counted(spec.max_new_tokens, 'token')} at most.")
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
+    if not result.heads and spec.given("sort", "top", "ascending"):
+        notes.append("--sort, --ascending and --top are for heads of attention.")
     if prompt.context is not None:
         where = "prompt" if prompt.seen is None else "picture"
         notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")
@@ -358,7 +368,7 @@ def _notes(
         notes.append(f"The answer was read, not written: its log-probability is {total:.2f}.")
     else:
         notes += settings_notes(pretrained.whole.generation_config)
-    return [*notes, *result.notes]
+    return [*notes, *(note for note in result.notes if note != result.unshown)]
 
 
 PAGE = ModelPage(read=read, report=report)

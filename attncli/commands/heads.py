@@ -14,6 +14,7 @@ import torch
 from attncli.commands.examples import report_examples
 from attncli.commands.known_pairs import report_pairs
 from attncli.commands.relations import report_relations
+from attncli.commands.spoken_words import picture_of_sound, report_aligning, report_words
 from attncli.commands.surveys import (
     ablated_notes,
     about_heads,
@@ -28,12 +29,29 @@ from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_tot
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
 from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
-from attncli.models.pretrained import Pretrained, Reading, part_that_reads, part_that_sees, reader_of
+from attncli.models.pretrained import (
+    Pretrained,
+    Reading,
+    part_that_hears,
+    part_that_reads,
+    part_that_sees,
+    reader_of,
+)
+from attncli.models.sound_files import SoundFolder
+from attncli.models.sound_reading import read_sound
 from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
-from attncli.records.surveys import NAMING, HeadSurvey, PatchNorm, PatchNorms, SurveyedHead, TokenNamed
+from attncli.records.surveys import (
+    LINEAR_OVER_TEXTS,
+    NAMING,
+    HeadSurvey,
+    PatchNorm,
+    PatchNorms,
+    SurveyedHead,
+    TokenNamed,
+)
 from attncli.report import (
     Mask,
     NamedTensor,
@@ -51,6 +69,7 @@ from attncli.runs.report_values import (
     survey_values,
 )
 from attncli.runs.runner import read_survey_text
+from attncli.runs.stored_columns import with_unshown
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
@@ -84,6 +103,12 @@ def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch
         reading = read_picture(pretrained, spec.image, texts.text)
         check_reading(reading, pretrained, options_of(spec))
         return reading
+    if spec.sound is not None:
+        # What the decoder says of it is the text where none is given.
+        text = "" if pretrained.has_decoder and texts.text is None else texts.text
+        reading = read_sound(pretrained, spec.sound, text)
+        check_reading(reading, pretrained, options_of(spec))
+        return reading
     reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
     check_reading(reading, pretrained, options_of(spec))
     return reading
@@ -98,6 +123,8 @@ def report_each(
     whole_tokens: int | None = None,
 ) -> list[Report]:
     """The survey of each of some texts of equal counts; of up to `whole_tokens` with whole maps of heads."""
+    if specs[0].times_words():
+        return [report_words(spec, each, pretrained) for spec, each in zip(specs, readings, strict=True)]
     specs = [with_kind_of_maps(spec, readings[0]) for spec in specs]
     first, options = specs[0], options_of(specs[0])
     if whole_tokens is not None:
@@ -123,10 +150,11 @@ def values_each(
     chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
     asks_for_more = spec.rollout or spec.full or spec.maps not in ("auto", "self", "none")
     asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
-    if chooses or asks_for_more or spec.probe or spec.image is not None or readings[0].seen is not None:
+    if chooses or asks_for_more or spec.probe or spec.image or spec.sound or readings[0].seen is not None:
         return None, {}
-    options = replace(options_of(spec), maps="none")
-    survey = surveyed(pretrained, readings, options, ablate=spec.ablate).survey
+    options = replace(options_of(spec), maps="none", linear=spec.shows_linear_heads())
+    run = surveyed(pretrained, readings, options, ablate=spec.ablate)
+    survey = run.survey
     heads = _layers_of_heads(survey.found)
     first_keys = [torch.from_numpy(each.values[..., each.names.index("sink_mass")]) for each in heads]
     texts = []
@@ -135,7 +163,11 @@ def values_each(
         sinks = sinks_of(torch.cat([mass[text] for mass in first_keys]))
         texts.append(StacksOfText([*stacks_of(survey.found, text).values()], [*rest_stacks.values()], sinks))
     rest = [] if survey.rest is None else _layers_of_heads(survey.rest, NAMING)
-    return survey_values(heads, rest, texts), versions()
+    linear: list[LayerOfHeads] = []
+    if run.linear is not None:
+        for place, numbers in run.linear.numbers():
+            linear.append(LayerOfHeads("linear", place.layer, LINEAR_OVER_TEXTS, numbers.numpy()))
+    return survey_values(heads, rest, texts, linear), versions() | with_unshown(run.way.unshown)
 
 
 def _layers_of_heads(surveyed: SurveyedLayers, named: Collection[str] | None = None) -> list[LayerOfHeads]:
@@ -150,10 +182,11 @@ def _layers_of_heads(surveyed: SurveyedLayers, named: Collection[str] | None = N
 
 
 def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
-    """The settings, with the kind of attention that is drawn: where words look at a picture, that."""
+    """The settings, with the kind of attention that is drawn: that of words on a picture or a sound."""
     if spec.maps != "auto":
         return spec
-    sees = reading.context is not None and reading.context.seen is not None
+    context = reading.context
+    sees = context is not None and (context.seen is not None or context.heard is not None)
     return spec.model_copy(update={"maps": "cross" if sees else "self"})
 
 
@@ -163,6 +196,10 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         return report_relations(spec, pretrained, progress)
     if spec.pairs is not None:
         return report_pairs(spec, pretrained, progress)
+    if spec.find_heads:
+        return report_aligning(spec, pretrained, progress)
+    if spec.sound is not None:
+        return _report_sounds(spec, pretrained, progress)
     if spec.image is not None:
         return _report_pictures(spec, pretrained, progress)
     assert spec.texts is not None
@@ -205,6 +242,26 @@ def _report_pictures(
     notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
     maps = partial(_picture_maps, spec, looks=looks, num_pictures=totals.num_texts)
     return report_of_totals(spec, totals, part.name, notes, maps)
+
+
+def _report_sounds(
+    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
+    """The survey of the sounds of a folder, each with the words that the model writes of it."""
+    text = "" if pretrained.has_decoder else None
+    spec = spec.model_copy(update={"maps": "none"})  # a map is of one sound
+    options = options_of(spec)
+
+    def read_one(line: TextLine) -> Reading:
+        reading = read_sound(pretrained, line.text, text)
+        check_reading(reading, pretrained, options)
+        return reading
+
+    heard = ManyTexts(SoundFolder(str(spec.sound)), read_one, progress, key="sound")
+    part = pretrained if pretrained.has_decoder else part_that_hears(pretrained)
+    totals, way_notes = head_totals(part, heard, options, ablate=spec.ablate)
+    notes = [*heard.notes(), *way_notes, *ablated_notes(spec.ablate)]
+    return report_of_totals(spec, totals, part.name, notes)
 
 
 def _picture_maps(
@@ -323,7 +380,10 @@ def pictures_of(reading: Reading) -> tuple[Picture, ...]:
     """The pictures of a reading, as a report has them."""
     axis: Literal["tokens", "context_tokens"] = "context_tokens" if reading.text.seen is None else "tokens"
     seen = () if reading.seen is None else reading.seen.pictures
-    return tuple(Picture(each.name, each.size, each.crop, each.png, each.boxes, axis) for each in seen)
+    pictures = [Picture(each.name, each.size, each.crop, each.png, each.boxes, axis) for each in seen]
+    if reading.heard is not None:
+        pictures.append(picture_of_sound(reading))
+    return tuple(pictures)
 
 
 def _with_norms(survey: HeadSurvey, run: Surveyed, reading: Reading, text: int) -> HeadSurvey:

@@ -30,6 +30,7 @@ from attncli.models.pretrained import (
     texts_of_stack,
 )
 from attncli.models.side_by_side import of_this_run
+from attncli.models.sound_reading import read_sound
 from attncli.models.token_names import check_tokens_named, positions_that_look, token_named
 from attncli.models.words import words_of_characters
 from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
@@ -105,7 +106,11 @@ class ChosenLayer:
             raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
         numbers = sorted(self.num_heads)
         mixer = None if self.number is None else self.pretrained.mixer_of(self.number)
-        of_layer = "" if mixer is None else f"; layer {self.number} is {mixer}, without a softmax"
+        of_layer = ""
+        if mixer is not None:
+            of_layer = (
+                f"; layer {self.number} is {mixer}, without a softmax: attn heads and attn generate show it"
+            )
         if self.head is not None:
             got = f"(got {self.number}:{self.head}){of_layer}"
             raise UserError(f"head: {head_range(self.num_heads)} in {name} {got}")
@@ -122,6 +127,8 @@ def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator
         reading = read_picture(pretrained, spec.image, texts.text)
         check_tokens_named(spec.looking_tokens(), [reading.text], pretrained, key="from")
         return reading
+    if spec.sound is not None:
+        return _read_sound(spec, spec.sound, texts.text, pretrained)
     assert texts.text is not None
     key = "file" if spec.file else "sentence"
     words = words_of_characters if spec.words else None
@@ -135,6 +142,22 @@ def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator
         key = "context_file" if spec.text_sources()[1].file else "context"
         context = pretrained.read(texts.context, key, truncate=spec.truncate, words=words)
         reading = Reading(pretrained.shifted_right(text), context)
+    _explained(spec, reading, pretrained)
+    return reading
+
+
+def _read_sound(spec: AttentionOfModel, file: str, text: str | None, pretrained: Pretrained) -> Reading:
+    """A sound, and for cross-attention its words: those that are given, or that the model writes."""
+    if spec.reads_context:
+        if not pretrained.has_decoder:
+            raise UserError(f"model: {pretrained.name} has no decoder that looks at a sound: use attn self")
+        reading = read_sound(pretrained, file, text or "")
+        _explained(spec, reading, pretrained)
+        return reading
+    if text is not None:
+        reason = f"the encoder of {pretrained.name} hears the sound alone"
+        raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
+    reading = read_sound(pretrained, file)
     _explained(spec, reading, pretrained)
     return reading
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -52,7 +52,11 @@ def _default_question(data: dict[str, Any]) -> str | None:
     return None if given else QUESTION
 
 
+COMPARING = Form("compare", "cannot be combined with `compare`, which reads in every way and by removal")
 FINDING = Form("find_heads", "cannot be combined with `find_heads`, which asks nothing")
+
+
+PROMPT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")
 
 
 class SourceSpec(ModelSpec):
@@ -69,11 +73,12 @@ class SourceSpec(ModelSpec):
         "attn source --file prompt.txt --split paragraph --model M -o page.html",
         'attn source "Who came?" --document a.md --model M --answer answer.txt',
         "attn source --chat --file chat.json --model M --method removal",
+        "attn source prompts.jsonl --compare --model M",
         "attn source --find-heads --model M",
     )
     heading_keys = ("file", "model", "method", "head", "seed")
     next_steps = ("--method removal", "--show statistics", "-o page.html")
-    off_keys = frozenset({"document", "context", "chat", "find_heads", "answer", "head", "runs"})
+    off_keys = frozenset({"document", "context", "chat", "find_heads", "answer", "head", "runs", "compare"})
 
     file: Annotated[TextPath | None, IN_FILE, NotFor(FINDING)] = Field(
         None, description="a text whose parts are the sources, or a chat as JSON; - reads stdin"
@@ -109,7 +114,9 @@ class SourceSpec(ModelSpec):
     )
     max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
     method: Annotated[
-        Literal["weights", "removal", "sampled"], Everyday("what sources are ranked by"), NotFor(FINDING)
+        Literal["weights", "removal", "sampled"],
+        Everyday("what sources are ranked by"),
+        NotFor(FINDING, COMPARING),
     ] = Field(
         "weights",
         description="what sources are ranked by: weights, checked by removing five; removal of "
@@ -127,13 +134,29 @@ class SourceSpec(ModelSpec):
         description="the retrieving heads, as LAYER:HEAD,... (default: those that `find_heads` chose for "
         "this model)",
     )
+    compare: Annotated[bool, Everyday("ways to read, against removal"), NotFor(FINDING)] = Field(
+        False,
+        description="every way to read, beside what is lost without each source; of a file of prompts "
+        "(.jsonl, .csv: sentence, context, answer, id, right) how good each way is",
+    )
     find_heads: Annotated[bool, Everyday("choose a model's retrieving heads, and keep them")] = Field(
         False,
         description="choose the heads that retrieve on 24 synthetic contexts, and keep them in the user's "
         "cache for this model",
     )
 
+    @property
+    def prompts(self) -> str | None:
+        """The file of prompts that ways are compared on."""
+        is_list = self.file is not None and Path(self.file).suffix.lower() in PROMPT_SUFFIXES
+        return self.file if self.compare and is_list else None
+
+    def reads_many_texts(self) -> bool:
+        return self.prompts is not None
+
     def text_sources(self) -> tuple[TextSource, ...]:
+        if self.prompts is not None:
+            return TextSource("sentence", None), TextSource("context", None)
         return TextSource("sentence", self.sentence), TextSource("context", self._context, self.file)
 
     def other_files(self) -> Iterator[tuple[str, str]]:
@@ -149,9 +172,13 @@ class SourceSpec(ModelSpec):
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if settings.get("find_heads"):
             return ('"QUESTION" --document FILE', "--show statistics")
+        if settings.get("compare"):
+            return ("--show statistics", "-o page.html")
         return cls.next_steps
 
     def result_kind(self) -> str:
+        if self.compare:
+            return "source of ways" if self.prompts is not None else "source of explanations"
         return "source of heads" if self.find_heads else "source"
 
     def unmeasured(self) -> set[str]:
@@ -166,14 +193,18 @@ class SourceSpec(ModelSpec):
             yield contradiction(
                 "model", "needs a question, and `document` or `file`: sources", "document", "file"
             )
+        if self.prompts is not None and self.sentence is not None:
+            yield contradiction("sentence", "is not for a file of prompts, each of which has its own", "file")
+        if self.prompts is not None and self.answer is not None:
+            yield contradiction("answer", "is not for a file of prompts, each of which has its own", "file")
         if self.document and self.sentence is None:
             yield contradiction("document", "needs a question below it", "sentence")
         if self.document and self.given("split"):
             yield contradiction("split", "is of a text: each `document` is one source", "document")
         if self.truncate:
             yield contradiction("truncate", "is not for source: it would cut sources off")
-        if self.given("runs") and self.method != "sampled":
-            yield contradiction("runs", "needs `method` sampled", "method")
+        if self.given("runs") and self.method != "sampled" and not self.compare:
+            yield contradiction("runs", "needs `method` sampled, or `compare`", "method", "compare")
         if self.runs == 1:
             yield contradiction("runs", "must be at least 2: one set of sources says nothing")
 
@@ -236,7 +267,7 @@ def check_texts(spec: SourceSpec, texts: Texts) -> None:
     """UserError for texts that have no sources, or whose marks are wrong, before a model is read."""
     from attncli.models.source_texts import chat_messages
 
-    if spec.find_heads:
+    if spec.find_heads or spec.prompts is not None:
         return
     if (chat := _chat(spec, texts)) is not None:
         chat_messages(chat, _key(spec))
@@ -248,7 +279,25 @@ def report(spec: SourceSpec, reading: Any, pretrained: "Pretrained", progress: "
     """Where the answer to a prompt came from, or which heads are chosen to tell it."""
     if spec.find_heads:
         return _report_of_heads(spec, pretrained, progress)
+    if spec.compare:
+        from attncli.commands.explanations import report_explanations
+
+        return report_explanations(spec, reading, pretrained, _heads(spec, kept_heads(spec)), progress)
     return _report(spec, reading, pretrained, progress)
+
+
+def _heads(spec: SourceSpec, kept: list[str] | None) -> list[str]:
+    """The heads that are named, else those that are kept for the model."""
+    return spec.head.split(",") if spec.head else kept or []
+
+
+def report_many(
+    spec: SourceSpec, pretrained: "Pretrained", progress: "Callable[[float], None] | None"
+) -> Report:
+    """How good each way to read is, on the prompts of a file."""
+    from attncli.commands.explanations import report_comparison
+
+    return report_comparison(spec, pretrained, _heads(spec, kept_heads(spec)), progress)
 
 
 def _report(
@@ -257,13 +306,14 @@ def _report(
     from attncli.library import answer_sources
     from attncli.report_parts import build_report
 
-    kept = None if spec.head else kept_heads(spec)
-    heads = spec.head.split(",") if spec.head else kept or []
+    answer = None if spec.answer is None else text_or_file(spec.answer, "answer")
+    kept = None if spec.head else _known_heads(spec, reading, pretrained, answer, progress)
+    heads = _heads(spec, kept)
     result = answer_sources(
         pretrained,
         None,
         reading,
-        answer=None if spec.answer is None else text_or_file(spec.answer, "answer"),
+        answer=answer,
         max_new_tokens=spec.max_new_tokens,
         heads=heads,
         method=spec.method,
@@ -292,6 +342,35 @@ def _report(
     )
 
 
+def _known_heads(
+    spec: SourceSpec,
+    reading: "SourcedReading",
+    pretrained: "Pretrained",
+    answer: str | None,
+    progress: "Progress | None",
+) -> list[str] | None:
+    """The heads that are kept for a model; chosen, and kept, where that reads less than the prompt has.
+
+    None where they are not known, an empty list where none retrieves. In a batch none are looked for: its
+    numbers would depend on which prompt came first.
+    """
+    from attncli.library import retrieving_heads, search_takes_less
+
+    kept = kept_heads(spec)
+    if kept is not None or progress is None or _place_of_heads(spec) is None:
+        return kept
+    if not search_takes_less(pretrained, reading, answer):
+        return None
+    progress.begin("choosing the heads that retrieve, once for this model")
+    try:
+        result = retrieving_heads(pretrained, progress=progress)
+    except UserError:  # of this model no head does, or it cannot read the contexts
+        result = None
+    with suppress(UserError):  # a cache that cannot be written
+        keep_heads(spec, result)
+    return [] if result is None else result.heads
+
+
 HOW_TO_READ = (
     "Weights are where heads looked, which need not be why; lost: nats that the answer's log-probability "
     "loses where the source's text is taken out, which moves what comes after it."
@@ -304,8 +383,10 @@ def _notes(
     notes = [*_order_notes(result)]
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
-    if is_kept:
+    if is_kept and heads:
         notes.append(f"Retrieving heads, chosen on synthetic contexts: {', '.join(heads)}.")
+    elif is_kept:
+        notes.append(f"No head of {name} retrieves on synthetic contexts: --head names some.")
     elif not heads and spec.model is not None:
         notes.append(f"No retrieving heads of {name} are kept: --find-heads chooses some, --head names them.")
     if spec.method == "sampled":
@@ -367,29 +448,30 @@ def _place_of_heads(spec: SourceSpec) -> Path | None:
 
 
 def kept_heads(spec: SourceSpec) -> list[str] | None:
-    """The heads that were chosen for a model; None where none are kept."""
+    """The heads that were chosen for a model, an empty list where none retrieves; None before a search."""
     place = _place_of_heads(spec)
     if place is None or not place.exists():
         return None
     try:
         match json.loads(place.read_bytes()):
             case {"heads": [*heads]} if all(isinstance(head, str) for head in heads):
-                return [f"{head.layer}:{head.head}" for head in map(named_head, heads)] or None
+                return [f"{head.layer}:{head.head}" for head in map(named_head, heads)]
         raise ValueError("without heads")
     except (OSError, ValueError):
         raise UserError(f"head: {place} is damaged: attn source --find-heads writes it anew") from None
 
 
-def keep_heads(spec: SourceSpec, result: "RetrievingHeads") -> Path | None:
-    """Write the chosen heads whole; None where there is no place for them."""
+def keep_heads(spec: SourceSpec, result: "RetrievingHeads | None") -> Path | None:
+    """Write the chosen heads whole, or that there are none; None where there is no place for them."""
     place = _place_of_heads(spec)
     if place is None:
         return None
-    about = {"model": spec.model_source(), "contexts": result.num_contexts, "seed": result.seed}
+    chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
+    about = {"model": spec.model_source(), **chosen, "heads": result.heads if result else []}
     part = place.with_name(f"{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({**about, "heads": result.heads}))
+        part.write_text(json.dumps(about))
         part.replace(place)
     except OSError as error:
         raise UserError(f"find_heads: {place}: cannot be written: {error.strerror}") from None
@@ -398,4 +480,4 @@ def keep_heads(spec: SourceSpec, result: "RetrievingHeads") -> Path | None:
     return place
 
 
-PAGE = ModelPage(read=read, report=report, check_texts=check_texts)
+PAGE = ModelPage(read=read, report=report, report_many=report_many, check_texts=check_texts)

@@ -15,16 +15,28 @@ from pydantic_core import PydanticSerializationError
 from attncli.core.formulas import sink_rate
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.errors import UserError
-from attncli.measure.patterns import HeadTotals, LayerPlace, NumbersByName, heads_with
+from attncli.measure.patterns import (
+    HeadTotals,
+    LayerPlace,
+    LinearPlace,
+    NumbersByName,
+    heads_with,
+)
 from attncli.plain_text import counted
 from attncli.records.columns import Records
-from attncli.records.surveys import HeadSurvey, SinkRate, Stack, SurveyedHead
+from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, SinkRate, Stack, SurveyedHead
 from attncli.records.values import NamedTensor
 from attncli.report import PictureMaps, Report
 from attncli.report_parts import WORDS_NOTE, build_report, shipped_notes
 from attncli.runs.connection import Damaged
 from attncli.runs.reading import Reader, differing_settings
-from attncli.runs.stored_columns import SurveyColumn, survey_columns_of
+from attncli.runs.stored_columns import (
+    OF_LINEAR,
+    UNSHOWN,
+    StoredColumn,
+    SurveyColumn,
+    survey_columns_of,
+)
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.record import RecordSpec
 from attncli.settings.text import Texts
@@ -55,7 +67,7 @@ def report_of_totals(
     num_heads = len(survey.heads)
     survey, none = of_pattern(spec, survey, lower, totals.stacks)
     survey, tensors = ranked(spec, survey)
-    kind = "picture" if spec.image is not None else "text"
+    kind = "picture" if spec.image is not None else "text" if spec.sound is None else "sound"
     read = counted(totals.num_texts, kind)
     if totals.num_tokens is not None:
         read += f" of {counted(totals.num_tokens, 'token')}"
@@ -185,6 +197,7 @@ def _totals(reader: Reader, settings: int) -> HeadTotals:
             _add(totals, columns.of_all, runs.values[kept])
             if columns.of_rest:
                 _add(rest, columns.of_rest, runs.values[kept])
+            _add_linear(totals, columns.of_linear, runs.values[kept])
     # A store of before (0.2.0) does not have it, and one that was continued has it of some texts.
     totals.rest = rest if rest.num_texts == totals.num_texts else None
     return totals
@@ -210,6 +223,18 @@ def _add(totals: HeadTotals, columns: Sequence[SurveyColumn], values: np.ndarray
         totals.add(LayerPlace(layer, kind, stack), tuple(names), torch.from_numpy(of_layer))
         if stack not in known:
             totals.add_rows(stack, {}, starts_special=_starts_special_before(tuple(names), of_layer))
+
+
+def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]], values: np.ndarray) -> None:
+    """Add the heads of layers without a softmax of runs with the same columns (run, column)."""
+    places: dict[int, dict[int, dict[str, int]]] = {}
+    for place, (name, layer, head, *_) in columns:
+        if layer is not None and head is not None:
+            of_layer = places.setdefault(layer, {})
+            of_layer.setdefault(head, {})[name.removeprefix(OF_LINEAR)] = place
+    for layer, heads in places.items():
+        numbers = [[values[:, of_head[name]] for name in LINEAR_OVER_TEXTS] for of_head in heads.values()]
+        totals.linear.add(LinearPlace(layer), torch.from_numpy(np.array(numbers)).permute(2, 0, 1))
 
 
 ROUNDING = 1e-4
@@ -255,4 +280,6 @@ def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: M
     except PydanticSerializationError:
         raise Damaged("the settings of its survey are damaged") from None
     complete = HeadsSpec.model_construct(**{**known, **read, **shown})
-    return report_of_totals(complete, totals, name or Path(str(complete.model_source())).name, notes)
+    report = report_of_totals(complete, totals, name or Path(str(complete.model_source())).name, notes)
+    missing = dict.fromkeys(environment.get(UNSHOWN, "") for environment in reader.environments())
+    return replace(report, missing=" ".join(filter(None, missing)))

@@ -10,6 +10,7 @@ from attncli.arguments import head_name
 from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.plain_text import counted
+from attncli.records.logits import LINEAR
 from attncli.settings.fields import (
     ONE_HEAD,
     Contradictions,
@@ -174,21 +175,22 @@ def report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained", progress
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.library import why
-    from attncli.records.values import PLACES, NamedTensor
     from attncli.report_parts import build_report
 
     result = why(pretrained, reading, answer=spec.answer, against=spec.against, head=spec.head)
     spec = spec.model_copy(update={"head": result.head})
-    return build_report(
+    grids = result.heads.grids("contribution")
+    report = build_report(
         spec,
         Texts(reading.text.tokens, token_spelling=pretrained.spelling_of(reading.text)),
-        {"contribution": NamedTensor(PLACES, result.heads.grid("contribution"))},
+        {f"contribution {stack}".strip(): grid for stack, grid in grids.items()},
         replace(result, heads=result.ranked()[: spec.top]),
         _notes(spec, result, reading),
         about=f"{pretrained.name}: {counted(len(result.heads), 'head')}, "
         f"on {counted(len(reading.text.ids), 'token')}.",
         how_to_read=_how_to_read(result, pretrained),
     )
+    return replace(report, missing=result.unshown)
 
 
 def _how_to_read(result: "LogitAttribution", pretrained: "Pretrained") -> str:
@@ -201,8 +203,11 @@ def _how_to_read(result: "LogitAttribution", pretrained: "Pretrained") -> str:
 def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> list[str]:
     from attncli.report_parts import shipped_notes
 
-    by_token = f"Head {spec.head} token by token: weight times value, through W_O and W_U."
-    return [by_token, *shipped_notes(spec), *result.notes, *reading.left_out_notes()]
+    is_linear = any(row.name == spec.head and row.get("kind") == LINEAR for row in result.heads)
+    through = "gate and norm, W_O and W_U" if is_linear else "W_O and W_U"
+    by_token = f"Head {spec.head} token by token: weight times value, through {through}."
+    notes = [note for note in result.notes if note != result.unshown]
+    return [by_token, *shipped_notes(spec), *notes, *reading.left_out_notes()]
 
 
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
@@ -223,15 +228,17 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
         over=spec.over,
     )
     query, key_place = result.query, result.key
-    return build_report(
+    notes = [note for note in result.notes if note != result.unshown]
+    report = build_report(
         spec.model_copy(update={"from": str(query), "to": str(key_place)}),
         Texts(text.tokens, token_spelling=pretrained.spelling_of(text)),
         {},
         result,
-        [*shipped_notes(spec), *result.notes, *reading.left_out_notes()],
+        [*shipped_notes(spec), *notes, *reading.left_out_notes()],
         about=f"{pretrained.name}: why head {spec.head} looks from {query} to {key_place}.",
         how_to_read=SCORE_NOTE,
     )
+    return replace(report, missing=result.unshown)
 
 
 SCORE_NOTE = (

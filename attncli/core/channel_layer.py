@@ -1,16 +1,20 @@
 """Mamba-1: each channel of a layer has a matrix; a head's is their mean, a few rows at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.core.linear_layer import CHUNK
 
 LEAF = 16
 """Tokens of a block on the diagonal whose weights are computed one by one."""
+FORGOTTEN = -28.0
+"""Of a state less than exp of it is left: 1e-12, which no sum over channels in float32 shows."""
+FEW = 0.7
+"""The share of states up to which those that are forgotten are left out one by one."""
 MOST_ENTRIES = 2**22
 """Entries of the factors of a block of rows, or of keys, at a time."""
 
@@ -46,19 +50,33 @@ class ChannelLayer:
         """A head, some queries, and their weights on the tokens up to the last of these queries."""
         num_heads, num_tokens = self.shape[1], self.shape[2]
         for head in range(num_heads):
-            of_head = _OfHead(
-                self.step[text, head],
-                self.step[text, head].cumsum(dim=0),
-                self.decay[head],
-                self.write[text, head],
-                self.read[text, head],
-            )
+            of_head = self._head(text, head)
             for start in range(0, num_tokens, CHUNK):
                 queries = slice(start, min(start + CHUNK, num_tokens))
                 weights = self.step.new_zeros(queries.stop - start, queries.stop)
                 of_head.fill(weights, queries)
                 weights[:, start:].diagonal().add_(self.skip[head].mean())
                 yield slice(head, head + 1), queries, weights.unsqueeze(0)
+
+    def last_row(self) -> Float[Tensor, "head key"]:
+        """Of one text: the weights of its last token."""
+        num_heads, last = self.shape[1], self.shape[2] - 1
+        row = self.step.new_zeros(num_heads, last + 1)
+        for head in range(num_heads):
+            of_head = self._head(0, head)
+            of_head.fill(row[head : head + 1], slice(last, last + 1))
+            row[head, last] += self.skip[head].mean()
+        return row
+
+    def _head(self, text: int, head: int) -> "_OfHead":
+        step = self.step[text, head]
+        return _OfHead(
+            step,
+            step.cumsum(dim=0, dtype=torch.float64),
+            self.decay[head],
+            self.write[text, head],
+            self.read[text, head],
+        )
 
     def weights(self) -> Float[Tensor, "text head query key"]:
         """The whole matrix, 0 after each query."""
@@ -69,9 +87,34 @@ class ChannelLayer:
         return weights
 
 
+class ChannelCache:
+    """Of one text that grows: its steps and what is written and read at each token so far.
+
+    A row is computed from all of them, since its channels decay each in its own way.
+    """
+
+    def __init__(self) -> None:
+        self.layer: ChannelLayer | None = None
+
+    def add(self, layer: ChannelLayer) -> Float[Tensor, "head key"]:
+        """The weights of the last of some tokens that come after those so far, on all of them."""
+        before = self.layer
+        if before is not None:
+            step, write, read = (
+                torch.cat([getattr(part, name) for part in (before, layer)], dim=2)
+                for name in ("step", "write", "read")
+            )
+            layer = replace(layer, step=step, write=write, read=read)
+        self.layer = layer
+        return layer.last_row()
+
+
 @dataclass(frozen=True)
 class _OfHead:
-    """One head of one text: its steps, also summed up to each token."""
+    """One head of one text: its steps, also summed up to each token.
+
+    In float64, since a fast decay multiplies small differences of a long text's times.
+    """
 
     step: Float[Tensor, "token channel"]
     time: Float[Tensor, "token channel"]
@@ -82,9 +125,20 @@ class _OfHead:
     def fill(self, weights: Float[Tensor, "query key"], queries: slice) -> None:
         """The mean over channels of the weights of these queries, into the rows of `weights`."""
         rows = slice(0, queries.stop - queries.start)
-        for keys in _parts(0, queries.start, self._most()):
-            weights[rows, keys] = self._between(queries, keys)
+        for keys in reversed([*_parts(0, queries.start, self._most())]):
+            left = self.decay * self._passed(queries.start - 1, keys.stop - 1).unsqueeze(-1)
+            alive = left > FORGOTTEN
+            if not alive.any():
+                break
+            if alive.float().mean() < FEW:
+                weights[rows, keys] = self._between_some(queries, keys, alive)
+            else:
+                weights[rows, keys] = self._between(queries, keys)
         self._fill_triangle(weights, queries, queries.start)
+
+    def _passed(self, tokens: slice | int, origin: int) -> Float[Tensor, "*token channel"]:
+        """The time of some tokens since another one."""
+        return (self.time[tokens] - self.time[origin]).to(self.step.dtype)
 
     def _most(self) -> int:
         return max(1, MOST_ENTRIES // self.decay.numel())
@@ -105,18 +159,36 @@ class _OfHead:
     def _between(self, queries: slice, keys: slice) -> Float[Tensor, "query key"]:
         """Weights on keys that all stand before the queries: exponents from the first query are never > 0."""
         num_channels = self.decay.shape[0]
-        origin = self.time[queries.start - 1]
+        origin = queries.start - 1
         total = self.step.new_zeros(queries.stop - queries.start, keys.stop - keys.start)
         count = max(queries.stop - queries.start, keys.stop - keys.start)
         of_channel = count * self.decay.shape[1]
         for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // of_channel)):
-            decay, start = self.decay[channels], origin[channels, None]
-            left = (decay * (self.time[queries, channels, None] - start)).exp_()
-            right = (decay * (start - self.time[keys, channels, None])).exp_()
+            decay = self.decay[channels]
+            left = (decay * self._passed(queries, origin)[:, channels, None]).exp_()
+            right = (decay * -self._passed(keys, origin)[:, channels, None]).exp_()
             left *= self.read[queries].unsqueeze(1)
             right *= self.write[keys].unsqueeze(1) * self.step[keys, channels, None]
             total += left.flatten(1) @ right.flatten(1).mT
         return total / num_channels
+
+    def _between_some(
+        self, queries: slice, keys: slice, alive: Bool[Tensor, "channel state"]
+    ) -> Float[Tensor, "query key"]:
+        """The same of the states alone that still hold something of these keys."""
+        channels, states = alive.nonzero(as_tuple=True)
+        origin = queries.start - 1
+        since, until = self._passed(queries, origin), -self._passed(keys, origin)
+        total = self.step.new_zeros(queries.stop - queries.start, keys.stop - keys.start)
+        count = max(total.shape)
+        for some in _parts(0, len(channels), max(1, MOST_ENTRIES // count)):
+            of, states_of = channels[some], states[some]
+            decay = self.decay[of, states_of]
+            left = (since[:, of] * decay).exp_() * self.read[queries][:, states_of]
+            right = (until[:, of] * decay).exp_()
+            right *= self.write[keys][:, states_of] * self.step[keys][:, of]
+            total += left @ right.mT
+        return total / self.decay.shape[0]
 
     def _within(self, part: slice) -> Float[Tensor, "query key"]:
         """Weights of a few tokens on each other and themselves."""
@@ -125,7 +197,7 @@ class _OfHead:
         of_channel = count * count * self.decay.shape[1]
         for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // of_channel)):
             time = self.time[part, channels]
-            passed = (time.unsqueeze(1) - time).clamp(min=0).unsqueeze(-1)
+            passed = (time.unsqueeze(1) - time).clamp(min=0).to(self.step.dtype).unsqueeze(-1)
             left = (self.decay[channels] * passed).exp_() * self.read[part, None, None]
             right = self.write[part].unsqueeze(1) * self.step[part, channels, None]
             total += torch.einsum("ijdn,jdn->ij", left, right)

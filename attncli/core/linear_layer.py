@@ -104,6 +104,15 @@ class LinearLayer:
             log_decay=None if self.log_decay is None else self.log_decay[:, :, heads],
         )
 
+    def of_tokens(self, tokens: slice) -> "LinearLayer":
+        """The same with some of the tokens."""
+        return replace(
+            self,
+            values=self.values[:, tokens],
+            inputs={name: tensor[:, tokens] for name, tensor in self.inputs.items()},
+            log_decay=None if self.log_decay is None else self.log_decay[:, tokens],
+        )
+
     def _of_heads(self, text: int, heads: slice, size: int) -> Iterator[tuple[slice, Tensor]]:
         part, num_tokens = self.of_heads(heads), self.shape[2]
         inputs = {name: _in_chunks(tensor[text], size) for name, tensor in part.inputs.items()}
@@ -113,18 +122,30 @@ class LinearLayer:
             count = queries.stop - queries.start
             weights = within.new_zeros(within.shape[0], count, queries.stop)
             weights[:, :, queries] = within[:, :count, :count]
-            left = factors.read[number][:, :count]
-            for before in range(number - 1, -1, -1):
-                earlier = left @ factors.after[before]
-                weights[:, :, before * size : (before + 1) * size] = earlier[..., :size]
-                left = hardshrink(earlier[..., size:], NOTHING)
-                if not left.any():
-                    break
+            factors.carry_back(factors.read[number][:, :count], weights, number)
             yield queries, weights
 
-    def _factors(self, inputs: Inputs, num_chunks: int, size: int) -> "_Factors":
+    def state_of_tokens(self) -> Float[Tensor, "head dim key"]:
+        """Of one text: what the state after its last token holds of the value of each token.
+
+        The tokens are whole chunks, since those that fill one up may let the state decay.
+        """
+        num_heads, num_tokens = self.shape[1:3]
+        assert num_tokens % CHUNK == 0
+        state = self.values.new_zeros(num_heads, self.state_dim, num_tokens, dtype=torch.float32)
+        num_chunks = num_tokens // CHUNK
+        of_head = num_chunks * (CHUNK + self.state_dim) * (CHUNK + 2 * self.state_dim)
+        for heads in self._parts_of_heads(max(1, MOST_FACTORS // max(1, of_head))) if num_chunks else ():
+            part = self.of_heads(heads)
+            inputs = {name: _in_chunks(tensor[0], CHUNK) for name, tensor in part.inputs.items()}
+            factors = part._factors(inputs, num_chunks, CHUNK, with_state=True)
+            whole = torch.eye(self.state_dim, device=state.device).expand(state[heads].shape[0], -1, -1)
+            factors.carry_back(whole, state[heads], num_chunks)
+        return state
+
+    def _factors(self, inputs: Inputs, num_chunks: int, size: int, *, with_state: bool = False) -> "_Factors":
         """What the kernel makes of the identity, as values and as the state before each chunk."""
-        num_heads, dim = self.values.shape[2], self.state_dim if num_chunks > 1 else 0
+        num_heads, dim = self.values.shape[2], self.state_dim if num_chunks > 1 or with_state else 0
         device = self.values.device
         channels = torch.eye(size + dim, device=device)
         factors = _Factors(
@@ -158,6 +179,53 @@ class _Factors:
     within: Float[Tensor, "chunk head query key"]
     read: Float[Tensor, "chunk head query dim"]
     after: Float[Tensor, "chunk head dim key+dim"]
+
+    def carry_back(self, left: Float[Tensor, "head query dim"], weights: Tensor, number: int) -> None:
+        """Fill in the weights (head, query, key) on the keys of the chunks before one, `left` of whose state
+        is read.
+        """
+        size = self.within.shape[-1]
+        for before in range(number - 1, -1, -1):
+            earlier = left @ self.after[before]
+            weights[:, :, before * size : (before + 1) * size] = earlier[..., :size]
+            left = hardshrink(earlier[..., size:], NOTHING)
+            if not left.any():
+                break
+
+
+class LinearCache:
+    """Of one text that grows: what the state holds of the value of each token so far.
+
+    Its new tokens come as layers of their own. It takes 4 bytes for each head, dimension of the state and
+    token.
+    """
+
+    def __init__(self) -> None:
+        self.state: Float[Tensor, "head dim key"] | None = None
+
+    def add(self, layer: LinearLayer) -> Float[Tensor, "head key"]:
+        """The weights of the last of some tokens that come after those so far, on all of them."""
+        num_tokens = layer.shape[2]
+        whole = (num_tokens - 1) // CHUNK * CHUNK if self.state is None else 0
+        before = layer.of_tokens(slice(0, whole)).state_of_tokens() if self.state is None else self.state
+        rest = layer.of_tokens(slice(whole, num_tokens))
+        num_heads, (count, num_before) = layer.shape[1], (num_tokens - whole, before.shape[-1])
+        num_keys = num_before + count
+        row = before.new_empty(num_heads, num_keys)
+        self.state = before.new_empty(num_heads, layer.state_dim, num_keys)
+        values = before.new_zeros(1, count, 1, num_keys)
+        values[0, :, 0, num_before:] = torch.eye(count, device=before.device)
+        of_head = num_keys * (count + layer.state_dim)
+        for heads in layer._parts_of_heads(max(1, MOST_FACTORS // of_head)):
+            some = rest.of_heads(heads)
+            state = torch.nn.functional.pad(before[heads], (0, count)).unsqueeze(0)
+            with _by_hand(before):
+                output, after = layer.kernel(
+                    some.inputs, some.fixed, values.expand(-1, -1, len(state[0]), -1), state
+                )
+            row[heads] = output[0, -1]
+            self.state[heads] = hardshrink(after[0], NOTHING)
+        return row
 
 
 def _in_chunks(tensor: Float[Tensor, "token ..."], size: int) -> Float[Tensor, "chunk size ..."]:

@@ -239,7 +239,7 @@ EFFECTS = {
 }
 
 
-PLACE = re.compile(r"(?:(encoder|decoder|cross):)?([0-9]{1,6}):([0-9]{1,6})")
+PLACE = re.compile(r"(?:(encoder|decoder|cross|linear):)?([0-9]{1,6}):([0-9]{1,6})")
 
 
 class NamedHead(NamedTuple):

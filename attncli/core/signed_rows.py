@@ -68,28 +68,42 @@ def signed_statistics(layer: SignedLayer, between: Callable[[], object] = lambda
     """The statistics of all heads, without their whole matrix; `between` is called after some rows each."""
     num_texts, num_heads, _, num_keys = layer.shape
     device = layer.log_decay.device if layer.log_decay is not None else None
-    sums = {name: torch.zeros(num_texts, num_heads, dtype=torch.float64, device=device) for name in OF_ROWS}
-    counts = torch.zeros(num_texts, num_heads, 2, dtype=torch.float64, device=device)
-    received = torch.zeros(num_texts, num_heads, num_keys, dtype=torch.float64, device=device)
+    sums = SignedSums(num_texts, num_heads, num_keys, device)
     for text in range(num_texts):
         for heads, queries, weights in layer.row_blocks(text):
-            rows = _Rows(weights, queries.start)
-            for name in OF_ROWS:
-                sums[name][text, heads] += getattr(rows, name)().double().sum(dim=-1)
-            counts[text, heads] += rows.counts()
-            received[text, heads, : queries.stop] += rows.received().double()
+            sums.add(text, heads, queries.start, weights)
             between()
-    means = {name: total / counts[..., int(name == "previous_share")] for name, total in sums.items()}
-    share, key = (received / counts[..., :1]).max(dim=-1)
-    return SignedStatistics(
-        **means, one_key_share=share, one_key=key, half_life=_half_life(layer, num_texts, num_heads)
-    )
+    decay = layer.log_decay
+    return sums.statistics(None if decay is None else decay.double().mean(dim=1))
 
 
-def _half_life(layer: SignedLayer, num_texts: int, num_heads: int) -> Tensor:
-    if layer.log_decay is None:
-        return torch.full((num_texts, num_heads), torch.nan, dtype=torch.float64)
-    return -log(2) / layer.log_decay.double().mean(dim=1)
+class SignedSums:
+    """What the statistics of signed rows are made of, whose rows come a few at a time."""
+
+    def __init__(self, num_texts: int, num_heads: int, num_keys: int, device: torch.device | None) -> None:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(num_texts, num_heads, *shape, dtype=torch.float64, device=device)
+
+        self.of_rows = {name: zeros() for name in OF_ROWS}
+        self.counts, self.received = zeros(2), zeros(num_keys)
+
+    def add(self, text: int, heads: slice, first: int, weights: Float[Tensor, "head query key"]) -> None:
+        """Rows of some heads, from the query `first`, on the keys up to the last of these queries."""
+        rows = _Rows(weights, first)
+        for name, total in self.of_rows.items():
+            total[text, heads] += getattr(rows, name)().double().sum(dim=-1)
+        self.counts[text, heads] += rows.counts()
+        self.received[text, heads, : weights.shape[-1]] += rows.received().double()
+
+    def statistics(self, mean_log_decay: Float[Tensor, "text head"] | None) -> SignedStatistics:
+        """Means over the rows so far."""
+        means = {
+            name: total / self.counts[..., int(name == "previous_share")]
+            for name, total in self.of_rows.items()
+        }
+        share, key = (self.received / self.counts[..., :1]).max(dim=-1)
+        half_life = torch.full_like(share, torch.nan) if mean_log_decay is None else -log(2) / mean_log_decay
+        return SignedStatistics(**means, one_key_share=share, one_key=key, half_life=half_life)
 
 
 class _Rows:

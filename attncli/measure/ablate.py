@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from math import nan
 
@@ -25,6 +26,7 @@ from attncli.measure.heads import (
     looked_at,
     surveyed_texts,
 )
+from attncli.measure.projected_heads import LINEAR, gated_heads, projected_heads
 from attncli.measure.removal import (
     HeadPlace,
     ModelHead,
@@ -36,6 +38,7 @@ from attncli.measure.removal import (
 )
 from attncli.measure.removal_runs import AGREES, FLOAT_BYTES, RemovalRuns, runs_together
 from attncli.measure.residual_stream import Stream, StreamPart
+from attncli.models.architectures import unshown_layers
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer
 from attncli.models.predicted import Predicted
@@ -113,7 +116,7 @@ def _largest(changes: Float[Tensor, " place"]) -> int | None:
 
 def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Tensor, " head"]]:
     """By call, |d loss / d gate| of one text, where a gate of 1 multiplies each head's output: Michel et al.
-    2019 (1905.10650), equation 2.
+    2019 (1905.10650), equation 2. Behind those of attention the layers without a softmax.
     """
     gates: list[Tensor] = []
 
@@ -126,10 +129,14 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     check_computed_here(model, inputs)
     _refuse_what_does_not_fit(pretrained, reading)
-    with torch.enable_grad():
+    linear = projected_heads(model, lambda: run_model(model, inputs, output_of))
+    linear_gates = [torch.ones(heads.num_heads, device=pretrained.device) for heads in linear]
+    with torch.enable_grad(), ExitStack() as hooks:
+        for heads, of_heads in zip(linear, linear_gates, strict=True):
+            hooks.enter_context(heads.changed(1, partial(gated_heads, of_heads.requires_grad_())))
         logits = run_model(model, inputs, gated)["logits"][0, reading.places]
         loss = token_losses(logits, reading.targets).mean()
-    gradients = torch.autograd.grad(loss, gates)
+    gradients = torch.autograd.grad(loss, [*gates, *linear_gates])
     return [gradient.flatten().abs().double().cpu() for gradient in gradients]
 
 
@@ -172,10 +179,13 @@ class Ablation:
         self.jointly, self.approximate = jointly, approximate
         self.progress = progress
         self.heads: list[ModelHead] = []
+        self.mixers: dict[int, str] = {}
+        """What the layers without a softmax are, by their heads' places among the heads."""
         self.chosen: list[int] = []
         self.removed: list[list[HeadPlace]] = []
         self.patterns: list[Counter[str]] = []
         self.looks: Records[LookedAtKey] = LookedAtKey.rows([])
+        self.missed_at: dict[int, int | None] = {}
         self.effects: list[list[EffectNumbers]] = []
         self.baselines: list[EffectNumbers] = []
         self.back_effects: list[list[EffectNumbers]] = []
@@ -184,6 +194,8 @@ class Ablation:
         self.places: Sequence[HeadPlace] = []
         self.adapt: Callable[[], None] = lambda: None
         self.notes: dict[str, None] = {}
+        self.unshown = pretrained.unshown_layers
+        """Which layers have no heads here."""
 
     def run(self) -> None:
         """All texts. UserError for heads that are not there, and for what the model cannot do."""
@@ -236,8 +248,14 @@ class Ablation:
                     given[len(given)] = output.clone()
                 return output
 
-            run = RemovalRuns(self.pretrained, reading, take)
-        self.notes |= dict.fromkeys(run.way.notes())
+            has_linear = bool(self.pretrained.unshown_layers)
+            run = RemovalRuns(self.pretrained, reading, take, with_linear=has_linear)
+        if run.linear and self.method != "sink":
+            modules = {self.pretrained.module_name(heads.module) for heads in run.linear}
+            self.unshown = unshown_layers(self.pretrained.model, modules)
+        self.notes |= dict.fromkeys(replace(run.way, unshown=self.unshown).notes())
+        if self.method == "swap":
+            given |= dict(enumerate(run.linear_reads, start=run.num_softmax))
         if is_back:
             return survey, run, given
         compare_distances(survey)
@@ -246,12 +264,26 @@ class Ablation:
             self.heads = [
                 ModelHead(head.layer, head.module, head.kind, head.stack, head.head) for head in heads
             ]
-            self._choose(list(_places(survey)))
+            places = list(_places(survey))
+            self._add_linear(run, places)
+            self._choose(places)
         if self.method == "swap":
             self._choose_tokens(reading)
-        for head, counter in zip(heads, self.patterns, strict=True):
+        for head, counter in zip(heads, self.patterns, strict=False):
             counter[head.pattern] += 1
         return survey, run, given
+
+    def _add_linear(self, run: RemovalRuns, places: list[HeadPlace]) -> None:
+        """The heads of layers without a softmax, behind the others, and their places."""
+        attending = {head.layer for head in self.heads}
+        has_both = any(heads.captured.layer in attending for heads in run.linear)
+        stack = LINEAR if has_both else self.heads[0].stack
+        for call, heads in enumerate(run.linear, start=run.num_softmax):
+            module = self.pretrained.module_name(heads.module)
+            for head in range(heads.num_heads):
+                self.mixers[len(self.heads)] = heads.mixer
+                self.heads.append(ModelHead(heads.captured.layer, module, LINEAR, stack, head))
+                places.append(HeadPlace(call, head))
 
     def _effects(
         self,
@@ -278,7 +310,9 @@ class Ablation:
         """What each head looks at from the token where it is missed most."""
         if survey.options.first_keys and not self.each_token:
             by_head = dict(zip(self.chosen, missed_at[: len(self.chosen)], strict=True))
-            self.looks = looked_at(survey, 0, [by_head.get(head) for head in range(len(self.heads))])
+            num_softmax = len(self.heads) - len(self.mixers)
+            self.missed_at = by_head
+            self.looks = looked_at(survey, 0, [by_head.get(head) for head in range(num_softmax)])
 
     def _run_pair(self, reading: Predicted, other: Predicted, number: int) -> None:
         """Heads of a prompt give what they gave on the other one, then the other way round."""
@@ -329,6 +363,9 @@ class Ablation:
         self.chosen = list(range(len(self.heads)))
         if self.named:
             self.chosen = [index_of_head(self.heads, name, "heads", self.pretrained) for name in self.named]
+            self._refuse_sinks()
+        elif self.method == "sink":
+            self.chosen = [index for index in self.chosen if index not in self.mixers]
         elif self.approximate:
             order = self._mean_gradients().argsort(descending=True, stable=True)
             spread = torch.linspace(0, len(order) - 1, min(SAMPLED_HEADS, len(order))).round().long()
@@ -339,10 +376,32 @@ class Ablation:
         together = [places[index] for index in self.chosen]
         self.removed = [[place] for place in together] + ([together] if self.jointly else [])
 
+    def _refuse_sinks(self) -> None:
+        """UserError for a named head without a softmax, which has no first value that it could look at."""
+        for index, name in zip(self.chosen, self.named, strict=True):
+            if self.method == "sink" and index in self.mixers:
+                use = "use zero, mean or swap"
+                raise UserError(
+                    f"method: sink is for heads with a softmax, and {name} is {self.mixers[index]}: {use}"
+                )
+
     def _choose_into(self, places: Sequence[HeadPlace]) -> None:
         """The later head, and of those that are chosen the heads before it; UserError where one is not."""
-        self.into_place = places[index_of_head(self.heads, str(self.into), "into", self.pretrained)]
-        earlier = [index for index in self.chosen if places[index].call < self.into_place.call]
+        into = index_of_head(self.heads, str(self.into), "into", self.pretrained)
+        if into in self.mixers:
+            raise UserError(
+                f"into: must be a head with a softmax, not of a {self.mixers[into]} (got {self.into})"
+            )
+        self.into_place = places[into]
+        earlier = [
+            index
+            for index in self.chosen
+            if (
+                self.heads[index].layer < self.heads[into].layer
+                if index in self.mixers
+                else places[index].call < self.into_place.call
+            )
+        ]
         if not earlier or (self.named and len(earlier) < len(self.chosen)):
             where = "must be in a later layer than the heads that write to it"
             raise UserError(f"into: {where} (got {self.into})")
@@ -358,8 +417,27 @@ class Ablation:
 
     def _row(self, index: int) -> dict[str, object]:
         """Where a head is, and the pattern that it shows in most texts."""
+        row = self.heads[index]._asdict()
+        if index in self.mixers:
+            return {**row, "pattern": self.mixers[index]}
         ((pattern, _),) = self.patterns[index].most_common(1)
-        return {**self.heads[index]._asdict(), "pattern": pattern}
+        return {**row, "pattern": pattern}
+
+    def _look_of(self, index: int) -> dict[str, object]:
+        """Where a head is missed most, and what it looks at from there, where it has a softmax."""
+        if not self.looks:
+            return {}
+        if index not in self.mixers:
+            return dict(self.looks[index])
+        query = self.missed_at.get(index)
+        token = None if query is None else self.readings[0].text.tokens[query]
+        return {**dict.fromkeys(LookedAtKey.columns), "query": query, "query_token": token}
+
+    def _in_order(self, rows: list[dict[str, object]]) -> Records[HeadEffect]:
+        """The rows of all heads in the order of the layers; those of named ones as they were named."""
+        if self.mixers and not self.named:
+            rows.sort(key=lambda row: int(str(row["layer"])))
+        return HeadEffect.rows(rows)
 
     def swapped_rows(
         self, effects: Sequence[Sequence[EffectNumbers]], *, with_looks: bool
@@ -374,9 +452,9 @@ class Ablation:
             row = self._row(index)
             row |= {"token": token} if self.each_token else {}
             row |= numbers
-            row |= self.looks[index] if self.looks and with_looks else {}
+            row |= self._look_of(index) if with_looks else {}
             rows.append(row | ({"token_text": texts[token]} if self.each_token else {}))
-        return HeadEffect.rows(rows)
+        return self._in_order(rows)
 
     def rows(self) -> Records[HeadEffect]:
         """One for each head that was measured: where it is, what it looks at, and what is lost without it."""
@@ -390,8 +468,8 @@ class Ablation:
             row = self._row(index)
             row |= exact.get(index, nothing)
             row |= {"approximate": approximate[index]} if approximate else {}
-            rows.append(row | (dict(self.looks[index]) if self.looks else {}))
-        return HeadEffect.rows(rows)
+            rows.append(row | self._look_of(index))
+        return self._in_order(rows)
 
     @property
     def baseline(self) -> EffectNumbers:
@@ -420,16 +498,19 @@ class _Paths:
     def __init__(self, run: RemovalRuns, stream: Stream, other: Stream, into: HeadPlace | None) -> None:
         assert into is not None
         self.run, self.into = run, into
-        self.read = stream.read_by(into.call)
-        self.layers = [captured.layer for captured in stream.attention]
-        self.wrote, self.wrote_there = (dict(text.parts_before(into.call)) for text in (stream, other))
+        block, layers = [*stream.attention][into.call], [*stream.attention.values()]
+        self.read = stream.read_by(block)
+        self.parts = [StreamPart("head", captured.layer) for captured in layers]
+        self.parts += [StreamPart(LINEAR, heads.captured.layer) for heads in run.linear]
+        """Of each call, without a head."""
+        self.wrote, self.wrote_there = (dict(text.parts_before(block)) for text in (stream, other))
 
     def outputs(self, changed: Sequence[Removed]) -> Tensor:
         """What the model gives with what each of these wrote there, at one token or all."""
         streams = self.read.repeat(len(changed), 1, 1)
         for text, each in enumerate(changed):
             for place in each:
-                part = StreamPart("head", self.layers[place.call], place.head)
+                part = self.parts[place.call]._replace(head=place.head)
                 difference = self.wrote_there[part]() - self.wrote[part]()
                 tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
                 streams[text, tokens] += difference[tokens]
@@ -498,6 +579,7 @@ def ablated(
         joint=Effects.single(**joint) if joint else None,
         approximation=approximation,
         notes=(*dict.fromkeys(note for reading in readings for note in reading.notes), *ablation.notes),
+        unshown=ablation.unshown,
     )
 
 

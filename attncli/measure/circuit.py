@@ -17,6 +17,7 @@ from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval
 from attncli.errors import UserError
 from attncli.measure.heads import NOTHING_MORE, surveyed
+from attncli.measure.projected_heads import LINEAR
 from attncli.measure.residual_stream import PartVectors, Stream, StreamPart
 from attncli.measure.scores import call_of, seen_by
 from attncli.measure.stream_ends import Copied, ToUnembedding, copied_by, embedding_of, unembedding_of
@@ -37,6 +38,10 @@ from attncli.records.columns import Records
 
 EdgeSide = Literal["key", "query", "value", "logit"]
 SIDES: tuple[EdgeSide, ...] = ("key", "query", "value")
+INTO_LINEAR = (
+    "Edges into heads without a softmax are left out: an activation stands before their values, which are "
+    "therefore no sum of what earlier parts wrote. What such heads write is exact."
+)
 LEAST_SHARE = 0.01
 """Edges with a smaller share are left out: they are most."""
 
@@ -100,10 +105,12 @@ def head_edges(
     shares, weights = _Means(), _Means()
     weight: dict[tuple[int, int], float] = {}
     notes: dict[str, None] = {}
+    unshown = ""
     with threads_of_idle_cores() as adapt:
         for number, reading in enumerate(readings):
             stream = Stream(pretrained, reading)
-            notes |= dict.fromkeys(stream.way.notes())
+            notes |= dict.fromkeys([*stream.way.notes(), *([INTO_LINEAR] if stream.linear else [])])
+            unshown = stream.way.unshown
             of_text: list[Tensor] = []
             targets, weight = [], {}
             for target, parts, added, mean_weight in _targets(stream, heads, notes):
@@ -124,6 +131,7 @@ def head_edges(
         num_texts=len(readings),
         rows=rows,
         notes=tuple(notes),
+        unshown=unshown,
     )
 
 
@@ -182,8 +190,9 @@ def _fed_heads(rows: Records[PartShare], mean_weights: Mapping[tuple[int, int], 
         *(rows.cells[name] for name in names), strict=True
     ):
         if layer is None:
-            of_logits[from_layer, from_head] = share
-        elif kind == "head":
+            if kind == "head":
+                of_logits[from_layer, from_head] = share
+        elif kind in ("head", LINEAR):
             shares[layer, head, side] = shares.get((layer, head, side), 0.0) + share
     logit_share = [of_logits[place] for place in mean_weights] if of_logits else None
     return FedHead.table(
@@ -207,7 +216,7 @@ def _targets(
     for name in heads:
         _, layer, head = named_head(name)
         chosen.setdefault(call_of(stream, layer, head), []).append(head)
-    for call, captured in enumerate(stream.attention):
+    for call, captured in stream.attention.items():
         numbers = sorted(chosen.get(call, ())) if heads else range(captured.attention.shape[1])
         if not numbers:
             continue
@@ -296,7 +305,7 @@ def _added_to_logits(
         return None
     matrix = unembedding.weight.detach()
     directions = (matrix[predicted.targets] - matrix.mean(dim=0)).double()
-    parts = stream.parts_before(len(stream.attention))
+    parts = stream.parts_before(stream.num_blocks)
     reads = (out.of(vectors) for vectors in stream.chunks([vectors for _, vectors in parts]))
     added = torch.cat([(some[:, predicted.places].double() * directions).sum(dim=(1, 2)) for some in reads])
     added[-1] += (out.of_nothing[predicted.places].double() * directions).sum()
@@ -352,7 +361,7 @@ def compositions(
     copied = Copied(None) if unembedding is None else copied_by(stream, unembedding)
     num_layers = len(stream.attention)
     with threads_of_idle_cores() as adapt:
-        for call in range(num_layers):
+        for number, call in enumerate(stream.attention):
             maps = _maps(stream, call)
             of_chosen = chosen is None or chosen.layer == maps.layer
             for layer, written in earlier:
@@ -365,7 +374,7 @@ def compositions(
             earlier.append((maps.layer, writes / writes.flatten(1).norm(dim=1).view(-1, 1, 1)))
             copying += [] if copied.matrix is None else _copying(maps, copied.matrix)
             if progress is not None:
-                progress(((call + 1) / num_layers) ** 2)
+                progress(((number + 1) / num_layers) ** 2)
     copying_scores = HeadCopying.rows(copying)
     if chosen is not None:
         place = (chosen.layer, chosen.head)

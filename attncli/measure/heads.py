@@ -623,7 +623,7 @@ def head_totals(
     many pictures; of the others that is not computed. UserError for what the model cannot do, and
     where no text could be read; MemoryError.
     """
-    totals, linear = HeadTotals(), None
+    totals = HeadTotals()
     notes: dict[str, None] = {}
     for batches in together(pretrained.model, many.batches()):
         runs = []
@@ -637,10 +637,10 @@ def head_totals(
             run.add_to(totals)
             totals.unshown = run.way.unshown
             if run.linear is not None:
-                linear = run.linear.added_to(linear)
+                for place, numbers in run.linear.numbers():
+                    totals.linear.add(place, numbers)
             for (text, reading), of_text in zip(batch, run.looks, strict=False):
                 assert looks is not None, "nothing else asks for them"
                 looks.take(text, reading, of_text)
     totals.num_tokens = many.num_tokens
-    totals.linear = None if linear is None else linear.table()
     return totals, list(notes)

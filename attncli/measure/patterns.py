@@ -26,6 +26,7 @@ from attncli.core.names import (
 from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.records.columns import Records
 from attncli.records.surveys import (
+    LINEAR_OVER_TEXTS,
     NAMING,
     NOT_FIRST,
     HeadsOfPattern,
@@ -512,8 +513,8 @@ class HeadTotals:
     stacks: dict[str, Stack] = field(default_factory=dict)
     rest: "HeadTotals | None" = None
     """The same without the first keys, where that is known."""
-    linear: Records[LinearHead] | None = None
-    """The heads of layers without a softmax, where they were measured: means over the texts."""
+    linear: "LinearTotals" = field(default_factory=lambda: LinearTotals())
+    """The heads of layers without a softmax, where they were measured."""
     unshown: str = ""
     """Which layers are not among these."""
 
@@ -571,14 +572,14 @@ class HeadTotals:
             patterns=HeadsOfPattern.joined(patterns),
             strongest=StrongestHead.joined(strongest),
             pattern_rows=rows_by_stack([*self.stacks.values()]),
-            intervals=self._intervals(summed),
+            intervals=StatisticInterval.joined([*self._intervals(summed), *self.linear.intervals()]),
+            linear=self.linear.table(),
             texts=TextCount.single(num_texts=self.num_texts, num_tokens=self.num_tokens),
         )
-        return (survey if self.linear is None else replace(survey, linear=self.linear)), lower
+        return survey, lower
 
-    def _intervals(self, summed: SummedHeads) -> Records[StatisticInterval]:
-        """One row per head and statistic."""
-        parts: list[Records[StatisticInterval]] = []
+    def _intervals(self, summed: SummedHeads) -> Iterator[Records[StatisticInterval]]:
+        """One row per head and statistic, layer by layer."""
         for layer, mean, lower, upper, texts in zip(
             summed.layers, summed.mean, summed.lower, summed.upper, summed.texts, strict=True
         ):
@@ -586,16 +587,66 @@ class HeadTotals:
             is_used = [name != NOT_FIRST or self.stacks[place.stack].starts_special for name in layer.names]
             names = [name for name, used in zip(layer.names, is_used, strict=True) if used]
             num_heads, num_rows = len(mean), len(mean) * len(names)
-            parts.append(
-                StatisticInterval.table(
-                    stack=[place.stack] * num_rows,
-                    layer=np.full(num_rows, place.layer),
-                    head=np.repeat(np.arange(num_heads), len(names)),
-                    statistic=names * num_heads,
-                    mean=mean[:, is_used].ravel(),
-                    lower=lower[:, is_used].ravel(),
-                    upper=upper[:, is_used].ravel(),
-                    texts=texts[:, is_used].ravel(),
-                )
+            yield StatisticInterval.table(
+                stack=[place.stack] * num_rows,
+                layer=np.full(num_rows, place.layer),
+                head=np.repeat(np.arange(num_heads), len(names)),
+                statistic=names * num_heads,
+                mean=mean[:, is_used].ravel(),
+                lower=lower[:, is_used].ravel(),
+                upper=upper[:, is_used].ravel(),
+                texts=texts[:, is_used].ravel(),
             )
-        return StatisticInterval.joined(parts)
+
+
+class LinearPlace(NamedTuple):
+    """A layer without a softmax: its number, its module, and what it is; a store knows the number alone."""
+
+    layer: int
+    module: str = ""
+    mixer: str = ""
+
+
+class LinearTotals:
+    """The statistics of heads without a softmax over texts; texts that lack one are left out of its mean."""
+
+    def __init__(self) -> None:
+        self.layers: dict[LinearPlace, RunningMoments] = {}
+
+    def add(self, place: LinearPlace, numbers: Float[Tensor, "text head statistic"]) -> None:
+        """The statistics of a layer on some texts."""
+        moments, before = RunningMoments.of(numbers), self.layers.get(place)
+        self.layers[place] = moments if before is None else before + moments
+
+    def table(self) -> Records[LinearHead]:
+        """One row per head: means over the texts. One key has no place in several."""
+        if not self.layers:
+            return LinearHead.rows([])
+        means = [each.mean.masked_fill(each.count == 0, torch.nan) for each in self.layers.values()]
+        heads = [
+            (place, head) for place, each in zip(self.layers, means, strict=True) for head in range(len(each))
+        ]
+        return LinearHead.table(
+            layer=[place.layer for place, _ in heads],
+            head=[head for _, head in heads],
+            module=[place.module for place, _ in heads],
+            mixer=[place.mixer for place, _ in heads],
+            one_key=[None] * len(heads),
+            **dict(zip(LINEAR_OVER_TEXTS, torch.cat(means).T.numpy(), strict=True)),
+        )
+
+    def intervals(self) -> Iterator[Records[StatisticInterval]]:
+        """One row per head and statistic, of the stack `linear`, layer by layer."""
+        for place, moments in self.layers.items():
+            lower, upper = mean_interval(moments.count, moments.mean, moments.squares)
+            num_heads, num_rows = len(moments.mean), moments.mean.numel()
+            yield StatisticInterval.table(
+                stack=["linear"] * num_rows,
+                layer=np.full(num_rows, place.layer),
+                head=np.repeat(np.arange(num_heads), len(LINEAR_OVER_TEXTS)),
+                statistic=list(LINEAR_OVER_TEXTS) * num_heads,
+                mean=moments.mean.masked_fill(moments.count == 0, torch.nan).flatten().numpy(),
+                lower=lower.flatten().numpy(),
+                upper=upper.flatten().numpy(),
+                texts=moments.count.flatten().numpy(),
+            )

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress, count, product
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -17,6 +18,12 @@ from attncli.core.layer import AttentionLayer, Wanted, repeat_heads
 from attncli.core.names import RemovalMethod, head_range, named_head
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
+from attncli.measure.projected_heads import (
+    LINEAR,
+    ProjectedHeads,
+    hearing_projected_heads,
+    replaced_heads,
+)
 from attncli.models.architectures import BLOCK, list_of_block, output_projection
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
@@ -65,7 +72,7 @@ class Removal:
     sink: the value of the first key, as if it looked there alone. swap: what it gave on another text.
 
     `means` are the mean outputs (head, value_dim) of the heads of each call, whose sizes may differ; `given`
-    what they gave on the other text.
+    what they gave on the other text. Heads of layers without a softmax are replaced where W_O reads them.
     """
 
     method: RemovalMethod
@@ -92,6 +99,25 @@ class Removal:
             tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
             changed[text, place.head, tokens] = replacement[text, place.head, tokens]
         return changed
+
+    def apply_to_linear(
+        self, heads: ProjectedHeads, call: int, removed: Sequence[Removed], hooks: ExitStack
+    ) -> None:
+        """Replace those of a layer without a softmax, in the runs until the hooks are closed."""
+        places = [
+            (text, place.head, place.token)
+            for text, each in enumerate(removed)
+            for place in each
+            if place.call == call
+        ]
+        if places:
+            replacement = None
+            if self.method == "mean":
+                replacement = self.means[call].unsqueeze(1)
+            elif self.method == "swap":
+                replacement = self.given[call][0]
+            change = partial(replaced_heads, places, replacement)
+            hooks.enter_context(heads.changed(len(removed), change))
 
     def _replacement(self, layer: AttentionLayer, call: int) -> Float[Tensor, "text head #query value_dim"]:
         if self.method == "swap":
@@ -141,12 +167,21 @@ def output_of(layer: CapturedLayer) -> Float[Tensor, "text head query value_dim"
 
 
 def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) -> list[Float[Tensor, "_ _"]]:
-    """By call, the mean output of every head over all tokens of the texts, each the inputs of a run."""
-    sums: list[Tensor] = []
+    """By call, the mean output of every head over all tokens of the texts, each the inputs of a run.
+
+    Behind those of attention the layers without a softmax: what W_O reads of their heads.
+    """
+    sums, linear_sums = list[Tensor](), list[Tensor]()
     counts: list[int] = []
     for inputs in texts:
         check_computed_here(model, inputs)
-        calls = count()
+        calls, linear_calls = count(), count()
+
+        def add_linear(heads: ProjectedHeads, read: Tensor, calls: Iterator[int] = linear_calls) -> None:
+            of_text = heads.by_head(read, len(read)).double().sum(dim=(0, 2))
+            if (call := next(calls)) == len(linear_sums):
+                linear_sums.append(torch.zeros_like(of_text))
+            linear_sums[call] += of_text
 
         def add(layer: CapturedLayer, calls: Iterator[int] = calls) -> Tensor:
             output, call = output_of(layer), next(calls)
@@ -157,8 +192,11 @@ def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) 
             counts[call] += len(output) * output.shape[2]
             return output
 
-        run_model(model, inputs, add)
-    return [total / number for total, number in zip(sums, counts, strict=True)]
+        with hearing_projected_heads(model, add_linear):
+            run_model(model, inputs, add)
+    # A model of one stack, as those with such layers are, has the same tokens in all of them.
+    counts += counts[:1] * len(linear_sums)
+    return [total / number for total, number in zip([*sums, *linear_sums], counts, strict=True)]
 
 
 @runtime_checkable
@@ -176,14 +214,18 @@ class PlacedHead(Protocol):
 
 
 def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: Pretrained) -> int:
-    """The place of a named head among these; UserError, at `key`, for one that the model does not have."""
+    """The place of a named head among these; UserError, at `key`, for one that the model does not have.
+
+    linear:5:11 is a head without a softmax; where layers have heads of both kinds, 5:11 is that with one.
+    """
     stack, layer, head = named_head(name)
     stacks = list(dict.fromkeys(place.stack for place in heads))
-    if not stack and len(stacks) > 1:
+    if not stack and len({*stacks} - {LINEAR}) > 1:
         raise UserError(f"{key}: must say which stack of {pretrained.name}, as {stacks[0]}:{name}")
     in_stack = stack or stacks[0]
     for index, place in enumerate(heads):
-        if (place.stack, place.layer, place.head) == (in_stack, layer, head):
+        is_named_linear = stack == LINEAR and getattr(place, "kind", None) == LINEAR
+        if (place.layer, place.head) == (layer, head) and (place.stack == in_stack or is_named_linear):
             return index
     num_heads = Counter(place.layer for place in heads if place.stack == in_stack)
     if not num_heads:

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.errors import UserError, refuse_bytes
+from attncli.measure.projected_heads import ProjectedHeads, hearing_projected_heads
 from attncli.measure.removal import Change, ModelBlocks, Removal, Removed, after, output_of
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
-from attncli.models.layers import CapturedLayer, Consumer, PictureInputs, StopCapture
+from attncli.models.layers import CapturedLayer, Consumer, ProcessedInputs, StopCapture
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import blocks_of
@@ -56,7 +57,8 @@ class RemovalRuns:
     `output` is what the model gives: logits at the places that are predicted, or the last vectors of a model
     without a head. Where the first tokens are the same in all runs, these begin at the token `start`, and
     take the keys and values before it, `starts` of each call, from the whole run; `start` is 0 where a model
-    cannot.
+    cannot. With `with_linear` the layers without a softmax are calls, too, numbered after those of attention:
+    `linear`, and what W_O read of their heads, `linear_reads`.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class RemovalRuns:
         *,
         key: str = "ablate",
         start: int = 0,
+        with_linear: bool = False,
     ) -> None:
         self.key = key
         self.start = 0
@@ -85,6 +88,14 @@ class RemovalRuns:
         is_short = start > 0 and 2 * start > max(tensor.shape[1] for tensor in self.inputs.values())
         self._blocks = ModelBlocks(self.model, first_token=start if is_short else 0, part=reading.part)
         self._block_of_call: list[int | None] = []
+        self.linear: list[ProjectedHeads] = []
+        self.linear_reads: list[Tensor] = []
+        blocks_of_linear: list[int | None] = []
+
+        def take_linear(heads: ProjectedHeads, read: Tensor) -> None:
+            self.linear.append(heads)
+            self.linear_reads.append(heads.by_head(read).clone())
+            blocks_of_linear.append(self._blocks.running)
 
         def taken(layer: CapturedLayer) -> Tensor | None:
             self._block_of_call.append(self._blocks.running)
@@ -93,11 +104,16 @@ class RemovalRuns:
                 self.starts.append(FirstTokens(attention.key, attention.value, attention.visibility))
             return consume(layer)
 
-        with self._blocks.recorded():
+        with self._blocks.recorded(), ExitStack() as hooks:
+            if with_linear:
+                hooks.enter_context(hearing_projected_heads(self.model, take_linear))
             self.output = self._run(self.inputs, taken)[0]
+        self.num_softmax = len(self._block_of_call)
+        """The calls of attention, which come before those of layers without a softmax."""
+        self._block_of_call += blocks_of_linear
         self._can_begin_later = None not in self._block_of_call and not self._blocks.leave_notes
         self._can_begin_later = self._can_begin_later and (is_short or self._begins_well())
-        is_known = "position_ids" in parameters and len(self.starts) == len(self._block_of_call)
+        is_known = "position_ids" in parameters and len(self.starts) == self.num_softmax
         if start:
             self._begin_after(start if is_known and self._can_begin_later else 0)
         self._can_begin_later = self._can_begin_later and (self.start > 0 or not is_short)
@@ -157,7 +173,7 @@ class RemovalRuns:
         """Whether runs that begin at the last block, or at that call, give what the whole run gave, at the
         last places.
         """
-        first_call = len(self._block_of_call) - 1 if first_call is None else first_call
+        first_call = self.num_softmax - 1 if first_call is None else first_call
         again = self.without([(), ()], Removal("zero"), first_call, most_places=CHECKED_TOKENS)
         output = self.output[-again.shape[1] :]
         return bool((again - output).abs().max() <= AGREES * output.abs().max())
@@ -167,10 +183,14 @@ class RemovalRuns:
         block = self._block_of_call[call]
         return block if self._can_begin_later and block is not None else 0
 
+    def first_block(self, removed: Removed) -> int:
+        """The first block that runs anew without these."""
+        return min(self.block_of(place.call) for place in removed)
+
     def work_without(self, removed: Removed) -> float:
         """About what a run without these costs, in products of numbers: its blocks, and the predictions."""
         num_blocks = max(1, len(self._blocks.calls))
-        first = self.block_of(min(place.call for place in removed)) if removed else 0
+        first = self.first_block(removed) if removed else 0
         share = (num_blocks - first) / num_blocks
         return work_of_run(self.pretrained, self.reading, self.start, len(self.output) - self.num_same, share)
 
@@ -197,11 +217,10 @@ class RemovalRuns:
 
         With `most_places` predictions at no more than these last ones.
         """
-        if first_call is None:
-            first_call = min(place.call for places in removed for place in places)
-        begin = self.block_of(first_call)
-        first = next(call for call, block in enumerate(self._block_of_call) if (block or 0) >= begin)
-        calls = count(first if begin else 0)
+        begin = min(map(self.first_block, removed)) if first_call is None else self.block_of(first_call)
+        blocks = self._block_of_call[: self.num_softmax]
+        behind = (call for call, block in enumerate(blocks) if (block or 0) >= begin)
+        calls = count(next(behind, self.num_softmax) if begin else 0)
 
         def consume(layer: CapturedLayer) -> Tensor:
             call = next(calls)
@@ -213,6 +232,9 @@ class RemovalRuns:
             positions = torch.arange(self.start, num_tokens, device=self.pretrained.device)
             inputs["position_ids"] = positions.expand(len(removed), -1)
         with self._blocks.begun_at(begin, len(removed)), ExitStack() as hooks:
+            if isinstance(removal, Removal):
+                for call, heads in enumerate(self.linear, start=self.num_softmax):
+                    removal.apply_to_linear(heads, call, removed, hooks)
             return self._run(inputs, consume, most_places)
 
     def output_on(
@@ -236,7 +258,7 @@ class RemovalRuns:
 
     def _copies(self, count: int) -> dict[str, Tensor]:
         """What the model reads in a batch of so many runs."""
-        if isinstance(self.inputs, PictureInputs):
+        if isinstance(self.inputs, ProcessedInputs):
             return self.inputs.copies(count)
         return {name: torch.cat([tensor[:, self.start :]] * count) for name, tensor in self.inputs.items()}
 
@@ -292,7 +314,7 @@ def runs_together(run: RemovalRuns, removed: Sequence[Removed]) -> Iterator[list
     """The indices of what runs together: what begins at the same block."""
 
     def block(index: int) -> int:
-        return run.block_of(min(place.call for place in removed[index]))
+        return run.first_block(removed[index])
 
     size = run.num_together()
     for _, indices in groupby(sorted(range(len(removed)), key=block), key=block):

@@ -13,16 +13,25 @@ from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer, merge_heads
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.frozen_norms import FrozenNorm, frozen_norm, in_turn, is_close
+from attncli.measure.projected_heads import (
+    LINEAR,
+    GatedHeads,
+    ProjectedHeads,
+    hearing_projected_heads,
+)
 from attncli.measure.removal import ModelBlocks, forwards_replaced, output_of
 from attncli.models.architectures import (
     BLOCK,
+    layer_number,
+    layers_without_softmax,
     list_of_block,
     matrix_and_bias,
     output_projection,
     projection_of_heads,
+    unshown_layers,
 )
 from attncli.models.capture import check_computed_here, run_model
+from attncli.models.frozen_norms import FrozenNorm, frozen_norm, in_turn, is_close
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
 
@@ -33,7 +42,7 @@ BlockOutput = Tensor | tuple[Tensor, ...]
 CHUNK = 2**24
 """Numbers of the residual stream that a block reads at a time: 64 MB."""
 
-Kind = Literal["embedding", "head", "mlp", "bias"]
+Kind = Literal["embedding", "head", "linear", "mlp", "bias"]
 
 
 class StreamPart(NamedTuple):
@@ -45,9 +54,11 @@ class StreamPart(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`16:0` for a head, `MLP 16`, `embedding`, `biases`."""
+        """`16:0` for a head, `linear:16:0` for one without a softmax, `MLP 16`, `embedding`, `biases`."""
         if self.kind == "head":
             return f"{self.layer}:{self.head}"
+        if self.kind == LINEAR:
+            return f"{LINEAR}:{self.layer}:{self.head}"
         return {"mlp": f"MLP {self.layer}", "bias": "biases"}.get(self.kind, self.kind)
 
 
@@ -64,23 +75,13 @@ class _RecordedCall(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _BlockRun:
-    """What a call of a block did: what its heads gave, what W_O made of that, its norms with their scales.
+class _WrittenHeads:
+    """What W_O read of the heads of a layer, of attention or without a softmax, and what it gave."""
 
-    `mlp` is what else it added to what it read. Where it does more than add, `writers` are its modules that
-    gave a vector for each token, the innermost first, with what they gave.
-    """
-
-    name: str
-    layer: int
+    kind: Kind
     heads: Float[Tensor, "head token value_dim"]
     projection: nn.Module
     projected: Float[Tensor, "token embed"]
-    norms: Mapping[nn.Module, Sequence[FrozenNorm]]
-    read: Float[Tensor, "token embed"]
-    gave: Float[Tensor, "token embed"]
-    mlp: Float[Tensor, "token embed"] | None
-    writers: Sequence[tuple[nn.Module, Float[Tensor, "token embed"]]]
 
     def of_head(self, head: int) -> Float[Tensor, "token embed"]:
         """What a head gave, through its columns of W_O."""
@@ -91,7 +92,26 @@ class _BlockRun:
     def bias(self) -> Float[Tensor, "token embed"]:
         """What the bias of W_O gave each token."""
         _, bias = matrix_and_bias(self.projection)
-        return torch.zeros_like(self.read) if bias is None else bias.detach().expand_as(self.read)
+        return torch.zeros_like(self.projected) if bias is None else bias.detach().expand_as(self.projected)
+
+
+@dataclass(frozen=True)
+class _BlockRun:
+    """What a call of a block did: its heads, those of attention first, and its norms with their scales.
+
+    `mlp` is what else it added to what it read. Where it does more than add, `writers` are its modules that
+    gave a vector for each token, the innermost first, with what they gave.
+    """
+
+    name: str
+    layer: int
+    attention: CapturedLayer | None
+    mixers: Sequence[_WrittenHeads]
+    norms: Mapping[nn.Module, Sequence[FrozenNorm]]
+    read: Float[Tensor, "token embed"]
+    gave: Float[Tensor, "token embed"]
+    mlp: Float[Tensor, "token embed"] | None
+    writers: Sequence[tuple[nn.Module, Float[Tensor, "token embed"]]]
 
 
 PartVectors = Callable[[], Float[Tensor, "token embed"]]
@@ -116,12 +136,17 @@ class Stream:
         self.inputs = pretrained.inputs([reading])
         self.num_tokens = len(reading.text.ids)
         self.way = check_computed_here(self.model, self.inputs)
-        self.attention: list[CapturedLayer] = []
-        """That of each call of a block."""
+        self.attention: dict[int, CapturedLayer] = {}
+        """That of the calls of blocks that have one."""
+        self.linear: dict[str, ProjectedHeads] = {}
+        """The heads of layers without a softmax, by the names of their modules."""
         self._blocks = ModelBlocks(self.model)
         self._runs: list[_BlockRun] = []
-        self._without_attention: list[str] = []
+        self._unread: list[str] = []
         self._record()
+        if self.linear:
+            modules = {pretrained.module_name(module) for module in self.linear}
+            self.way = replace(self.way, unshown=unshown_layers(self.model, modules))
         first = self._runs[0].read
         self._parts: list[tuple[StreamPart, PartVectors]] = [(StreamPart("embedding"), lambda: first)]
         self._biases = torch.zeros_like(first)
@@ -135,12 +160,18 @@ class Stream:
 
     def _record(self) -> None:
         captured: list[tuple[CapturedLayer, Tensor]] = []
+        linear: list[tuple[ProjectedHeads, Tensor]] = []
         calls: dict[nn.Module, list[_RecordedCall]] = {}
 
         def keep(layer: CapturedLayer) -> Tensor:
             output = output_of(layer)
             captured.append((layer, output))
+            gated.note(layer.module, output, hooks)
             return output
+
+        def take_linear(heads: ProjectedHeads, read: Tensor) -> None:
+            linear.append((heads, heads.by_head(read)[0].clone()))
+            self.linear[heads.module] = heads
 
         def note(
             module: nn.Module, inputs: tuple[object, ...], named: dict[str, object], output: object
@@ -154,51 +185,69 @@ class Stream:
 
         def begin(*_: object) -> None:
             captured.clear()
+            linear.clear()
             calls.clear()
 
         names = {module: name for name, module in self.model.named_modules()}
+        gated = GatedHeads(self.model)
         with ExitStack() as hooks:
+            hooks.enter_context(hearing_projected_heads(self.model, take_linear))
             for module, name in names.items():
                 hooks.enter_context(module.register_forward_hook(note, with_kwargs=True))
                 if BLOCK.fullmatch(name):
                     hooks.enter_context(module.register_forward_pre_hook(begin))
                     hooks.enter_context(
                         module.register_forward_hook(
-                            lambda block, *_: self._keep(block, names, captured, calls)
+                            lambda block, *_: self._keep(block, names, captured, linear, calls)
                         )
                     )
             hooks.enter_context(self._blocks.recorded())
             run_model(self.model, self.inputs, keep)
-        if not self._runs:
+        if not any(run.mixers for run in self._runs):
             self.refuse("no blocks were found in it")
-        lists = {list_of_block(run.name) for run in self._runs}
-        for name in self._without_attention:
-            if list_of_block(name) in lists:
-                self.refuse(f"{self.pretrained.module_name(name)} has no attention")
+        self._check_blocks(gated)
+
+    def _check_blocks(self, gated: GatedHeads) -> None:
+        """UserError where a block does what is not known; only blocks are kept."""
+        mixed = gated.mixed(lambda given: run_model(self.model, self.inputs, given))
+        if mixed:
+            self.refuse(f"{self.pretrained.module_name(mixed)} changes its heads before W_O")
+        lists = {list_of_block(run.name) for run in self._runs if run.mixers}
+        self._runs = [run for run in self._runs if list_of_block(run.name) in lists]
         self._blocks.keep_lists(lists)
+        mixed_otherwise, _ = layers_without_softmax(
+            self.model, {self.pretrained.module_name(module) for module in self.linear}
+        )
+        for mixer, _ in mixed_otherwise:
+            self.refuse(f"what the heads of its layers of {mixer} write is not known")
+        for name in self._unread:
+            if list_of_block(name) in lists:
+                self.refuse(f"{self.pretrained.module_name(name)} reads more than one vector for each token")
+        for call, run in enumerate(self._runs):
+            if run.attention is not None:
+                self.attention[call] = run.attention
+            elif not self.linear:
+                self.refuse(f"{self.pretrained.module_name(run.name)} has no attention")
 
     def _keep(
         self,
         block: nn.Module,
         names: Mapping[nn.Module, str],
         captured: Sequence[tuple[CapturedLayer, Tensor]],
+        linear: Sequence[tuple[ProjectedHeads, Tensor]],
         calls: Mapping[nn.Module, Sequence[_RecordedCall]],
     ) -> None:
         """Note what a call of a block did, from the calls of its modules."""
-        if not captured:  # a layer of another kind, or no layer at all: rotary embeddings
-            self._without_attention.append(names[block])
+        if not captured and not linear and block not in calls:  # rotary embeddings
+            self._unread.append(names[block])
             return
-        if len(captured) != 1 or block not in calls:
+        if len(captured) > 1 or len(linear) > 1 or block not in calls:
             name = self.pretrained.module_name(names[block])
-            self.refuse(f"{name} has {len(captured)} attentions, not one")
-        layer, output = captured[0]
-        heads = output[0].clone()
-        projection = output_projection(self.model, layer.module, heads.shape[0] * heads.shape[2])
-        if projection is None or projection not in calls:
-            self.refuse(f"no output projection was found for {self.pretrained.module_name(layer.module)}")
-        of_projection = calls[projection][0]
-        if not is_close(self._by_token(of_projection.read), merge_heads(heads)):
-            self.refuse(f"{self.pretrained.module_name(layer.module)} changes its heads before W_O")
+            self.refuse(f"{name} has {len(captured) + len(linear)} attentions, not one")
+        mixers = [self._attention_heads(layer, output, calls) for layer, output in captured]
+        for heads, by_head in linear:
+            gave = self._by_token(calls[heads.projection][0].gave)
+            mixers.append(_WrittenHeads(LINEAR, by_head, heads.projection, gave))
         norms: dict[nn.Module, Sequence[FrozenNorm]] = {}
         for module in block.modules():
             if module in calls and not any(module.children()):
@@ -208,30 +257,63 @@ class Stream:
                 ]
                 norms |= {module: [norm for norm in frozen if norm]} if all(frozen) else {}
         read, gave = (self._by_token(tensor) for tensor in calls[block][-1][:2])
-        projected = self._by_token(of_projection.gave)
-        if not read.shape == gave.shape == projected.shape:
+        if not all(part.shape == read.shape for part in (gave, *(mixer.projected for mixer in mixers))):
+            if not mixers:  # no layer at all
+                self._unread.append(names[block])
+                return
             self.refuse(
                 f"{self.pretrained.module_name(names[block])} reads more than one vector for each token"
             )
         writers = [
             (module, self._by_token(of_module[-1].gave))
             for module, of_module in sorted(calls.items(), key=lambda item: -names[item[0]].count("."))
-            if module not in (block, projection, *norms)
+            if module not in (block, *norms, *(mixer.projection for mixer in mixers))
             and (of_module[-1].gave.shape[-1], of_module[-1].gave.numel()) == (gave.shape[-1], gave.numel())
         ]
-        rest = gave - read - projected
-        mlp = next((wrote for _, wrote in writers if is_close(wrote, rest, gave)), None)
+        rest = sum((-mixer.projected for mixer in mixers), gave - read)
+        nothing = torch.zeros_like(rest)
+        wrote = (nothing, *(wrote for _, wrote in writers))
+        mlp = next((each for each in wrote if is_close(each, rest, gave)), None)
         writers = [] if mlp is not None else writers
-        self.attention.append(layer.copied())
-        self._runs.append(
-            _BlockRun(
-                names[block], layer.layer, heads, projection, projected, norms, read, gave, mlp, writers
-            )
-        )
+        attention = captured[0][0].copied() if captured else None
+        name = names[block]
+        layer = attention.layer if attention is not None else layer_number(name)
+        self._runs.append(_BlockRun(name, layer, attention, mixers, norms, read, gave, mlp, writers))
+
+    def _attention_heads(
+        self, layer: CapturedLayer, output: Tensor, calls: Mapping[nn.Module, Sequence[_RecordedCall]]
+    ) -> _WrittenHeads:
+        """What W_O reads of the heads of attention: what they gave, or that times gates."""
+        heads = output[0].clone()
+        projection = output_projection(self.model, layer.module, heads.shape[0] * heads.shape[2])
+        if projection is None or projection not in calls:
+            self.refuse(f"no output projection was found for {self.pretrained.module_name(layer.module)}")
+        of_projection = calls[projection][0]
+        read = self._by_token(of_projection.read)
+        if not is_close(read, merge_heads(heads)):
+            heads = read.view(self.num_tokens, heads.shape[0], -1).transpose(0, 1)
+        return _WrittenHeads("head", heads, projection, self._by_token(of_projection.gave))
+
+    @property
+    def num_blocks(self) -> int:
+        """The calls of blocks."""
+        return len(self._runs)
 
     def read_by(self, call: int) -> Float[Tensor, "token embed"]:
         """What a block reads."""
         return self._runs[call].read
+
+    def projection(self, call: int) -> nn.Module:
+        """W_O of the attention of a block."""
+        return self._runs[call].mixers[0].projection
+
+    def projected(self, call: int) -> Float[Tensor, "token embed"]:
+        """What W_O gives of the attention of a block."""
+        return self._runs[call].mixers[0].projected
+
+    def adds_to_stream(self, call: int) -> bool:
+        """Whether a block adds to what it reads what W_O gives, as it is, and what one other module does."""
+        return self._runs[call].mlp is not None
 
     def behind(self) -> Float[Tensor, "token embed"]:
         """What the last block gives."""
@@ -266,15 +348,15 @@ class Stream:
         writer, _, constant, keeps_stream = self._writer(call)
         if not keeps_stream:
             self.refuse("norms stand between what its blocks write and the stream")
-        passed = self._passed(
-            call, [partial(_same, of_text) for of_text in vectors], run.projection, {writer}, constant
-        )
+        through, *others = (mixer.projection for mixer in run.mixers)
+        of_texts = [partial(_same, of_text) for of_text in vectors]
+        passed = self._passed(call, of_texts, through, {writer, *others}, constant)
         return torch.stack(passed)
 
     def columns(self, call: int) -> Float[Tensor, "head embed value_dim"]:
         """The columns of W_O of each head of a block."""
-        run = self._runs[call]
-        return projection_of_heads(run.projection, len(run.heads))
+        attention = self._runs[call].mixers[0]
+        return projection_of_heads(attention.projection, len(attention.heads))
 
     def _by_token(self, tensor: Tensor) -> Float[Tensor, "token dim"]:
         return tensor.reshape(self.num_tokens, -1)
@@ -295,33 +377,44 @@ class Stream:
         """Add what the next block writes, and what it makes of what was there."""
         call, run = self._next_call, self._runs[self._next_call]
         self._next_call += 1
-        parts = [StreamPart("head", run.layer, head) for head in range(len(run.heads))]
-        heads: list[PartVectors] = [partial(run.of_head, head) for head in range(len(parts))]
+        mlp = StreamPart("mlp", run.layer)
         if run.mlp is not None:
-            self._parts += [
-                *zip(parts, heads, strict=True),
-                (StreamPart("mlp", run.layer), partial(_same, run.mlp)),
-            ]
-            self._biases = self._biases + run.bias
+            for mixer in run.mixers:
+                self._parts += [(part, vectors) for part, vectors in _heads_of(run.layer, mixer)]
+                self._biases = self._biases + mixer.bias
+            self._parts.append((mlp, partial(_same, run.mlp)))
             return
         writer, wrote, constant, keeps_stream = self._writer(call)
-        num_kept = len(heads) + 1 + (0 if keeps_stream else len(self._parts))
+        num_heads = sum(len(mixer.heads) for mixer in run.mixers)
+        num_kept = num_heads + 1 + (0 if keeps_stream else len(self._parts))
         refuse_bytes("sentence", num_kept * run.read.nbytes, "a shorter text")
-        *of_heads, of_bias = self._passed(
-            call, [*heads, lambda: run.bias], run.projection, {writer}, constant
-        )
-        (of_mlp,) = self._passed(call, [lambda: wrote], writer, {run.projection}, constant)
+        projections = {mixer.projection for mixer in run.mixers}
+        parts, of_heads, of_biases = list[StreamPart](), list[Tensor](), [constant]
+        for mixer in run.mixers:
+            through, others = mixer.projection, projections - {mixer.projection}
+            heads = _heads_of(run.layer, mixer)
+            *of_mixer, of_bias = self._passed(
+                call,
+                [*(vectors for _, vectors in heads), partial(getattr, mixer, "bias")],
+                through,
+                {writer, *others},
+                constant,
+            )
+            parts += [part for part, _ in heads]
+            of_heads += of_mixer
+            of_biases.append(of_bias)
+        (of_mlp,) = self._passed(call, [lambda: wrote], writer, projections, constant)
         if not keeps_stream:
             before = self._biases
             stream = [*(vectors for _, vectors in self._parts), lambda: before]
-            *passed, self._biases = self._passed(call, stream, None, {writer, run.projection}, constant)
+            *passed, self._biases = self._passed(call, stream, None, {writer, *projections}, constant)
             pairs = zip(self._parts, passed, strict=True)
             self._parts = [(part, partial(_same, vectors)) for (part, _), vectors in pairs]
         self._parts += [
             (part, partial(_same, vectors)) for part, vectors in zip(parts, of_heads, strict=True)
         ]
-        self._parts.append((StreamPart("mlp", run.layer), partial(_same, of_mlp)))
-        self._biases = self._biases + of_bias + constant
+        self._parts.append((mlp, partial(_same, of_mlp)))
+        self._biases = sum(of_biases, self._biases)
         total = sum((vectors() for _, vectors in self._parts), self._biases)
         if not is_close(total, run.gave):
             name = self.pretrained.module_name(run.name)
@@ -335,15 +428,16 @@ class Stream:
         nothing = torch.zeros_like(run.read)
         other = torch.randn(nothing.shape, generator=torch.Generator().manual_seed(0)).to(nothing)
         for module, wrote in run.writers:
-            reads = torch.stack([run.read, nothing, nothing, nothing, other])
+            written = [*((mixer.projection, mixer.projected) for mixer in run.mixers), (module, wrote)]
+            reads = torch.stack([run.read, *[nothing] * len(written), nothing, other])
             given = {
-                run.projection: torch.stack([nothing, run.projected, nothing, nothing, nothing]),
-                module: torch.stack([nothing, nothing, wrote, nothing, nothing]),
+                part: torch.stack([gave if row == place else nothing for row in range(len(reads))])
+                for place, (part, gave) in enumerate(written, start=1)
             }
             *gave, constant, of_other = self._outputs(call, reads, given)
             # A module around the heads, or around all of the block, leaves nothing to pass beside it.
-            others_pass = not any(is_close(alone, constant) for alone in gave[:2])
-            if others_pass and is_close(sum(gave, -2 * constant), run.gave):
+            others_pass = not any(is_close(alone, constant) for alone in gave[:-1])
+            if others_pass and is_close(sum(gave, -len(written) * constant), run.gave):
                 return module, wrote, constant, is_close(of_other - constant, other)
         name = self.pretrained.module_name(run.name)
         self.refuse(f"{name} is no sum of what it reads, its heads and its MLP")
@@ -495,6 +589,14 @@ class Stream:
 
 def _same(vectors: Tensor) -> Tensor:
     return vectors
+
+
+def _heads_of(layer: int, mixer: _WrittenHeads) -> list[tuple[StreamPart, PartVectors]]:
+    """The heads of a layer, each with what it writes."""
+    return [
+        (StreamPart(mixer.kind, layer, head), partial(mixer.of_head, head))
+        for head in range(len(mixer.heads))
+    ]
 
 
 def _at_call(turn: int, hook: Callable[HookInputs, HookOutput]) -> Callable[HookInputs, HookOutput | None]:

@@ -20,9 +20,9 @@ from torch import Tensor
 from attncli.core.layer import AttentionLayer
 from attncli.core.mask_tensors import HIDES
 from attncli.errors import UserError
-from attncli.measure.frozen_norms import ROUNDING
 from attncli.measure.removal import ModelHead, index_of_head
 from attncli.measure.residual_stream import Stream, StreamPart
+from attncli.models.frozen_norms import ROUNDING
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.token_names import checked_position
 from attncli.records.columns import Records
@@ -149,6 +149,7 @@ def score_parts(
         layer=layer,
         head=head,
         notes=tuple(stream.way.notes()),
+        unshown=stream.way.unshown,
     )
 
 
@@ -203,7 +204,7 @@ def call_of(stream: Stream, layer: int, head: int) -> int:
     """The call of a head's attention; UserError for a head that is not there."""
     heads: list[ModelHead] = []
     calls: list[int] = []
-    for call, captured in enumerate(stream.attention):
+    for call, captured in stream.attention.items():
         stack, module = captured.stack_name, stream.pretrained.module_name(captured.module)
         for number in range(captured.attention.shape[1]):
             heads.append(ModelHead(captured.layer, module, captured.kind, stack, number))

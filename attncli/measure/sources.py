@@ -610,6 +610,26 @@ def synthetic_contexts(num_contexts: int = NUM_CONTEXTS, seed: int = 0) -> Itera
         yield SyntheticContext(sentences, right, *facts[right])
 
 
+def search_takes_less(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> bool:
+    """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
+    num_tokens = len(reading.prompt.ids)
+    if answer is not None:
+        num_tokens += len(pretrained.encoded(answer, add_special_tokens=False)["input_ids"])
+    if num_tokens < NUM_CONTEXTS * NUM_SENTENCES * LEAST_TOKENS:
+        return False
+    needed = 0
+    for context in synthetic_contexts():
+        text = f"{context.sourced().text}{context.answer}"
+        needed += len(pretrained.encoded(text, add_special_tokens=True)["input_ids"])
+        if needed >= num_tokens:
+            return False
+    return True
+
+
+LEAST_TOKENS = 4
+"""A synthetic sentence has more than these."""
+
+
 def retrieving_heads(
     pretrained: Pretrained,
     *,

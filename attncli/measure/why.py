@@ -4,10 +4,11 @@ The logit is a sum: what each head and each MLP adds to the residual stream of t
 direction that W_U reads.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import NoReturn
 
 import torch
@@ -15,19 +16,30 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer
+from attncli.core.linear_layer import LinearLayer
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.measure.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
+from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
 from attncli.measure.removal import ModelHead, index_of_head
 from attncli.models.answers import AnswerTokens, one_token_each
-from attncli.models.architectures import BLOCK, list_of_block, output_projection, projection_of_heads
-from attncli.models.capture import check_computed_here, run_model
+from attncli.models.architectures import (
+    BLOCK,
+    layer_number,
+    layers_without_softmax,
+    list_of_block,
+    output_projection,
+    projection_of_heads,
+    unshown_layers,
+)
+from attncli.models.capture import Way, check_computed_here, run_model
+from attncli.models.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.records.columns import Records
 from attncli.records.logits import HeadLogit, KeyLogit, LayerLogit, LogitAttribution, LogitParts
+from attncli.records.surveys import LookedAtKey
 
 
 @dataclass
@@ -75,16 +87,34 @@ def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
 
 
 @dataclass(frozen=True)
-class LayerAddition:
-    """What a layer adds: its heads through W_O, the bias of W_O, and the rest, its MLP.
+class LastHeads:
+    """What W_O reads of the heads of a layer at the last token, by the name of the layer's module."""
+
+    module: str
+    heads: Float[Tensor, "head value_dim"]
+    projection: nn.Module
+
+
+@dataclass(frozen=True)
+class HeadsAddition:
+    """What the heads of a layer add through W_O, and the bias of W_O.
 
     `factor` is what W_O's output is multiplied by; it is in `heads` and `bias`.
     """
 
+    module: str
     heads: Float[Tensor, "head embed"]
     bias: Float[Tensor, " embed"]
-    mlp: Float[Tensor, " embed"]
     factor: float
+
+
+@dataclass(frozen=True)
+class LayerAddition:
+    """What a block adds: its heads, of attention or without a softmax or both, and the rest, its MLP."""
+
+    layer: int
+    mixers: list[HeadsAddition]
+    mlp: Float[Tensor, " embed"]
 
 
 @dataclass(frozen=True)
@@ -96,41 +126,37 @@ class Residual:
     last: Float[Tensor, " embed"]
 
 
-def residual_of(
-    pretrained: Pretrained,
-    calls: Calls,
-    modules: Sequence[str],
-    outputs: Sequence[Float[Tensor, "head value_dim"]],
-) -> Residual:
-    """From the names of the attention modules and what their heads gave at the last token.
+def residual_of(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHeads]) -> Residual:
+    """From what the heads of each layer gave at the last token.
 
-    UserError where a block gives something else than its input, what W_O gives, and what one other module in
-    it gives.
+    UserError where a block gives something else than its input, what W_O gives, and what other modules in it
+    give.
     """
-    lists = {list_of_block(module) for module in modules}
+    lists = {list_of_block(mixer.module) for mixer in mixers}
     names = [name for name in calls if BLOCK.fullmatch(name) and list_of_block(name) in lists]
-    if len(names) != len(modules) or not all(
-        module.startswith(f"{name}.") for name, module in zip(names, modules, strict=True)
-    ):
-        refuse(pretrained, "its blocks do not have one attention layer each")
+    in_block = {name: [mixer for mixer in mixers if mixer.module.startswith(f"{name}.")] for name in names}
+    modules = [mixer.module for of_block in in_block.values() for mixer in of_block]
+    if len(modules) != len(mixers) or len({*modules}) != len(modules):
+        refuse(pretrained, "its blocks share an attention layer, or have it elsewhere")
     stream = embedding = calls[names[0]][0].read
     modules_by_part = {part: key for key, part in pretrained.whole.named_modules()}
     blocks = []
-    for name, module, heads in zip(names, modules, outputs, strict=True):
+    for name, of_block in in_block.items():
         call, block_name = calls[name][0], pretrained.module_name(name)
         if len(calls[name]) > 1 or not close(call.read, stream):
             refuse(pretrained, f"{block_name} reads something else than the output of the block before it")
         inside = {key: of_key[0] for key, of_key in calls.items() if key.startswith(f"{name}.")}
         inside = {key: of_key for key, of_key in inside.items() if len(calls[key]) == 1}
-        projection = output_projection(pretrained.whole, module, heads.numel())
-        of_projection = None if projection is None else inside.get(modules_by_part[projection])
-        if projection is None or of_projection is None:
-            refuse(pretrained, f"no output projection was found for {pretrained.module_name(module)}")
-        if not close(of_projection.read, heads.flatten()):
-            refuse(
-                pretrained, f"{pretrained.module_name(module)} changes the outputs of its heads before W_O"
-            )
-        block = _block(call, of_projection, list(inside.values()), projection, heads)
+        gave = []
+        for mixer in of_block:
+            of_projection = inside.get(modules_by_part[mixer.projection])
+            if of_projection is None:
+                refuse(
+                    pretrained,
+                    f"no output projection was found for {pretrained.module_name(mixer.module)}",
+                )
+            gave.append(of_projection.gave)
+        block = _block(layer_number(name), call, of_block, gave, [each.gave for each in inside.values()])
         if block is None:
             refuse(
                 pretrained,
@@ -142,40 +168,52 @@ def residual_of(
 
 
 def _block(
-    call: Call,
-    of_projection: Call,
-    inside: Sequence[Call],
-    projection: nn.Module,
-    heads: Float[Tensor, "head value_dim"],
+    layer: int, call: Call, mixers: Sequence[LastHeads], gave: Sequence[Tensor], inside: Sequence[Tensor]
 ) -> LayerAddition | None:
-    """What a block adds, from its call and those of W_O and of all modules in it; None where it is no sum."""
+    """What a block adds, from its call, what its W_O gave, and all modules in it; None where it is no sum."""
     added = call.gave - call.read
-    factor = _factor(added, of_projection.gave, [each.gave for each in inside], call.gave.abs().max())
-    if factor is None:
+    factors = _factors(added, gave, inside, call.gave.abs().max())
+    if factors is None:
         return None
-    columns = projection_of_heads(projection, len(heads)).double()
-    by_head = factor * (columns @ heads.unsqueeze(-1)).squeeze(-1)
-    bias = getattr(projection, "bias", None)
-    of_bias = torch.zeros_like(added) if bias is None else factor * bias.detach().double()
-    return LayerAddition(by_head, of_bias, added - factor * of_projection.gave, factor)
+    additions, mlp = [], added
+    for mixer, factor, of_projection in zip(mixers, factors, gave, strict=True):
+        columns = projection_of_heads(mixer.projection, len(mixer.heads)).double()
+        by_head = factor * (columns @ mixer.heads.unsqueeze(-1)).squeeze(-1)
+        bias = getattr(mixer.projection, "bias", None)
+        of_bias = torch.zeros_like(added) if bias is None else factor * bias.detach().double()
+        additions.append(HeadsAddition(mixer.module, by_head, of_bias, factor))
+        mlp = mlp - factor * of_projection
+    return LayerAddition(layer, additions, mlp)
 
 
-def _factor(added: Tensor, of_heads: Tensor, given: Sequence[Tensor], size: Tensor) -> float | None:
-    """What W_O's output is multiplied by in what a block adds, beside a module's output times another factor.
+def _factors(
+    added: Tensor, of_heads: Sequence[Tensor], inside: Sequence[Tensor], size: Tensor
+) -> list[float] | None:
+    """What each W_O's output is multiplied by in what a block adds, beside the rest, times another factor.
 
-    1 where it can be; Granite multiplies both by a setting. None where the block adds something else.
+    The rest is nothing, a module's output, or the sum of two (experts, and an MLP that all tokens share).
+    1 where that can be; Granite and Falcon-H1 multiply by settings. None where the block adds something else.
     """
-    given = [part for part in given if part.shape == added.shape == of_heads.shape]
-    if given and any(close(part, added - of_heads, size) for part in given):
-        return 1.0
-    for part in given:
-        columns = torch.stack([of_heads, part], dim=1)
+    if any(part.shape != added.shape for part in of_heads):
+        return None
+    given = [part for part in inside if part.shape == added.shape]
+    sums = [a + b for a, b in combinations(given, 2)]
+    rest = added - torch.stack([torch.zeros_like(added), *of_heads]).sum(dim=0)
+    nothing = torch.zeros_like(added)
+    if any(close(part, rest, size) for part in (nothing, *given, *sums)):
+        return [1.0] * len(of_heads)
+    for alone, part in enumerate(of_heads):
+        if len(of_heads) > 1 and close(part, added, size):  # which reads what the others give (Zamba2)
+            return [float(place == alone) for place in range(len(of_heads))]
+    for part in (*given, *sums):
+        columns = torch.stack([*of_heads, part], dim=1)
         factors = torch.linalg.lstsq(columns, added).solution
         # What differs by a factor alone is no second part.
-        if abs(float(torch.cosine_similarity(of_heads, part, dim=0))) < 1 - ROUNDING and close(
-            columns @ factors, added, size
-        ):
-            return float(factors[0])
+        alike = [abs(float(torch.cosine_similarity(each, part, dim=0))) for each in of_heads]
+        is_second = max(alike, default=0.0) < 1 - ROUNDING
+        # Heads that would add nothing are in the rest, behind a norm, say.
+        if is_second and factors.abs().min() > ROUNDING and close(columns @ factors, added, size):
+            return [float(factor) for factor in factors[:-1]]
     return None
 
 
@@ -303,29 +341,40 @@ def attribution(
     if answers:
         log_probabilities = partial(run.logits.log_softmax, dim=-1)
         tokens = one_token_each(pretrained, answers, reading.text.ids, log_probabilities)
-    residual = residual_of(pretrained, run.calls, run.modules, run.outputs)
+    residual = residual_of(pretrained, run.calls, run.mixers)
     direction = direction_of(pretrained, run.calls, residual.last, run.logits, tokens.ids)
     vector, blocks = direction.vector, residual.blocks
-    by_layer = [block.heads @ vector for block in blocks]
-    heads = _head_logits(run.survey, torch.cat(by_layer).tolist(), len(reading.text.ids))
+    by_module = {mixer.module: mixer.heads @ vector for block in blocks for mixer in block.mixers}
+    heads = _head_logits(pretrained, run, by_module, reading.text.tokens)
     layers = LayerLogit.table(
-        layer=[row.layer for row in heads if row.head == 0],
-        attention=[float(numbers.sum()) for numbers in by_layer],
+        layer=[block.layer for block in blocks],
+        attention=[
+            sum(float(by_module[mixer.module].sum()) for mixer in block.mixers) if block.mixers else None
+            for block in blocks
+        ],
         mlp=[float(block.mlp @ vector) for block in blocks],
     )
     if head is None:
-        chosen = max(heads, key=lambda row: abs(row.contribution or 0.0))
+        split = [row for row in heads if run.splits(row)]
+        chosen = max(split, key=lambda row: abs(row.contribution or 0.0))
     else:
         chosen = heads[index_of_head(heads, head, "head", pretrained)]
-    place = layers.column("layer").tolist().index(chosen.layer)
+        if not run.splits(chosen):
+            channels = "is Mamba-1: each of its channels has weights of its own"
+            raise UserError(f"head: {head} {channels}: name a head of another layer")
     return LogitAttribution(
         heads=heads,
         layers=layers,
-        parts=_sums(residual, direction, by_layer, float(difference(run.logits[tokens.ids]))),
-        keys=_of_keys(pretrained, chosen, run.last_rows[place], blocks[place].factor * vector),
+        parts=_sums(residual, direction, float(difference(run.logits[tokens.ids]))),
+        keys=_of_keys(pretrained, run, chosen, residual, vector),
         ids=tokens.ids,
         head=chosen.name,
-        notes=(*tokens.notes, *run.notes),
+        notes=(
+            *tokens.notes,
+            *replace(run.way, unshown=run.unshown).notes(),
+            *_indirect(pretrained, residual),
+        ),
+        unshown=run.unshown,
     )
 
 
@@ -339,79 +388,160 @@ class _LastRow:
 
 @dataclass(frozen=True)
 class _RecordedRun:
-    """A run on a text: the calls of its modules, what its heads do, and what they gave at the last token."""
+    """A run on a text: the calls of its modules, what its heads do, and what they gave at the last token.
+
+    Those of layers without a softmax are in `linear`; `unshown` names the layers that have no heads here.
+    """
 
     calls: Calls
     survey: Survey
-    modules: list[str]
-    outputs: list[Float[Tensor, "head value_dim"]]
-    last_rows: list[_LastRow | None]
+    mixers: list[LastHeads]
+    outputs: dict[str, Float[Tensor, "head value_dim"]]
+    last_rows: dict[str, _LastRow]
+    linear: dict[str, ProjectedHeads]
     logits: Float[Tensor, " vocabulary"]
-    notes: Sequence[str]
+    way: Way
+    unshown: str
+
+    def splits(self, head: HeadLogit) -> bool:
+        """Whether what a head adds is a sum over tokens; not of Mamba-1, whose channels differ."""
+        heads = self.linear.get(head.module)
+        return heads is None or isinstance(heads.captured.heads, LinearLayer)
 
 
 def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) -> _RecordedRun:
-    """The run of a text; of a layer without the head that is asked for the last row is None."""
+    """The run of a text; last rows are of layers with the head that is asked for."""
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     way, num_tokens = check_computed_here(model, inputs), len(reading.text.ids)
     wanted = None if head is None else named_head(head).layer
-    modules: list[str] = []
-    outputs: list[Tensor] = []
-    last_rows: list[_LastRow | None] = []
+    mixers: list[LastHeads] = []
+    outputs: dict[str, Tensor] = {}
+    last_rows: dict[str, _LastRow] = {}
+    linear: dict[str, ProjectedHeads] = {}
+    gated = GatedHeads(model)
     with ExitStack() as hooks:
         survey = Survey(WHERE_IT_LOOKS, [reading], pretrained, None, hooks)
 
         def keep(layer: CapturedLayer) -> Tensor:
             output = survey.take(layer)
             assert output is not None
-            modules.append(layer.module)
-            outputs.append(output[0, :, -1].double())
+            name = pretrained.module_name(layer.module)
+            outputs[name] = output[0, :, -1].double()
+            gated.note(layer.module, output, hooks)
+            projection = output_projection(model, layer.module, outputs[name].numel())
+            if projection is None:
+                refuse(pretrained, f"no output projection was found for {name}")
+            mixers.append(LastHeads(layer.module, outputs[name], projection))
             attention = layer.attention
             if wanted in (None, layer.layer) and isinstance(attention, AttentionLayer):
                 weights = rows_at(attention, [num_tokens - 1], 0)[:, 0]
-                last_rows.append(_LastRow(weights.double(), attention.value[0].clone()))
-            else:
-                last_rows.append(None)
+                last_rows[name] = _LastRow(weights.double(), attention.value[0].clone())
             return output
 
+        def take_linear(heads: ProjectedHeads, read: Tensor) -> None:
+            linear[pretrained.module_name(heads.module)] = heads
+            last = heads.by_head(read)[0, :, -1].double()
+            mixers.append(LastHeads(heads.module, last, heads.projection))
+
+        hooks.enter_context(hearing_projected_heads(model, take_linear))
         with recorded_calls(model, num_tokens) as calls:
             logits = run_model(model, inputs, keep)["logits"][0, -1]
-    return _RecordedRun(calls, survey, modules, outputs, last_rows, logits, way.notes())
+    if mixed := gated.mixed(lambda given: run_model(model, inputs, given)):
+        name = pretrained.module_name(mixed)
+        refuse(pretrained, f"{name} changes the outputs of its heads before W_O")
+    mixers = [replace(mixer, heads=gated.last_read(mixer.projection, mixer.heads)) for mixer in mixers]
+    for mixer, _ in layers_without_softmax(pretrained.model, {*linear})[0]:
+        refuse(pretrained, f"what the heads of its layers of {mixer} add is not known")
+    unshown = unshown_layers(pretrained.model, {*linear})
+    return _RecordedRun(calls, survey, mixers, outputs, last_rows, linear, logits, way, unshown)
 
 
-def _head_logits(survey: Survey, contributions: Sequence[float], num_tokens: int) -> Records[HeadLogit]:
-    """What each head adds, in the order of the survey, and what it looks at from the last token."""
-    looks = looked_at(survey, 0, [num_tokens - 1] * len(contributions))
+def _head_logits(
+    pretrained: Pretrained,
+    run: _RecordedRun,
+    by_module: Mapping[str, Float[Tensor, " head"]],
+    tokens: Sequence[str],
+) -> Records[HeadLogit]:
+    """What each head adds, in the order of the layers, and what it looks at most from the last token."""
+    survey = run.survey
     compare_distances(survey)
-    return HeadLogit.rows(
-        {name: head[name] for name in (*ModelHead._fields, "pattern")} | {"contribution": number, **looks_at}
-        for head, number, looks_at in zip(surveyed_texts(survey)[0].heads, contributions, looks, strict=True)
-    )
+    surveyed = surveyed_texts(survey)[0].heads
+    looks = looked_at(survey, 0, [len(tokens) - 1] * len(surveyed))
+    numbers = {pretrained.module_name(module): of_heads.tolist() for module, of_heads in by_module.items()}
+    rows: list[dict[str, object]] = [
+        {name: row[name] for name in (*ModelHead._fields, "pattern")}
+        | {"contribution": numbers[row.module][row.head], **looks_at}
+        for row, looks_at in zip(surveyed, looks, strict=True)
+    ]
+    attending = {row.layer for row in surveyed}
+    has_both = any(heads.captured.layer in attending for heads in run.linear.values())
+    for module, heads in run.linear.items():
+        stack = LINEAR if has_both else surveyed[0].stack
+        for head, number in enumerate(numbers[module]):
+            place = ModelHead(heads.captured.layer, module, LINEAR, stack, head)
+            row = {**place._asdict(), "pattern": heads.mixer, "contribution": number}
+            last = {"query": len(tokens) - 1, "query_token": tokens[-1]}
+            rows.append(row | dict.fromkeys(LookedAtKey.columns) | last)
+    return HeadLogit.rows(sorted(rows, key=lambda row: int(str(row["layer"]))))
 
 
-def _sums(
-    residual: Residual, direction: Direction, by_layer: Sequence[Float[Tensor, " head"]], logit: float
-) -> LogitParts:
-    """The sums over the model; `by_layer` is what the heads of each layer add."""
-    vector = direction.vector
+def _indirect(pretrained: Pretrained, residual: Residual) -> Iterator[str]:
+    """A note where heads write to no stream."""
+    modules = [
+        pretrained.module_name(mixer.module)
+        for block in residual.blocks
+        for mixer in block.mixers
+        if mixer.factor == 0
+    ]
+    if modules:
+        names, are = ", ".join(modules), "add" if len(modules) > 1 else "adds"
+        yield f"{names} {are} nothing directly: the layer beside reads what the heads give."
+
+
+def _sums(residual: Residual, direction: Direction, logit: float) -> LogitParts:
+    """The sums over the model."""
+    vector, blocks = direction.vector, residual.blocks
+    mixers = [mixer for block in blocks for mixer in block.mixers]
     parts = {
         "embedding": float(residual.embedding @ vector),
-        "heads": float(sum(numbers.sum() for numbers in by_layer)),
-        "mlps": sum(float(block.mlp @ vector) for block in residual.blocks),
-        "biases": sum(float(block.bias @ vector) for block in residual.blocks) + direction.bias,
+        "heads": sum(float((mixer.heads @ vector).sum()) for mixer in mixers),
+        "mlps": sum(float(block.mlp @ vector) for block in blocks),
+        "biases": sum(float(mixer.bias @ vector) for mixer in mixers) + direction.bias,
     }
     return LogitParts.single(**parts, sum=sum(parts.values()), logit=logit, norm_scale=direction.scale)
 
 
 def _of_keys(
-    pretrained: Pretrained, head: HeadLogit, row: _LastRow | None, vector: Float[Tensor, " embed"]
+    pretrained: Pretrained,
+    run: _RecordedRun,
+    head: HeadLogit,
+    residual: Residual,
+    vector: Float[Tensor, " embed"],
 ) -> Records[KeyLogit]:
-    """p_ij v_j W_O . direction of a head at the last token i, and p_ij, for each token j."""
-    assert row is not None, head.name
-    num_heads = len(row.weights)
-    projection = output_projection(pretrained.model, head.module, num_heads * row.values.shape[-1])
-    assert projection is not None
-    columns = projection_of_heads(projection, num_heads)[head.head].double()
-    weight, values = row.weights[head.head], row.values[head.head * len(row.values) // num_heads]
-    contribution = weight * (values.double() @ (vector @ columns))
+    """w_ij v_j m W_O . direction of a head at the last token i, and w_ij, for each token j.
+
+    m is what gate and norm, its scale frozen, multiply each entry of the head's output by.
+    """
+    additions = [mixer for block in residual.blocks for mixer in block.mixers]
+    place = next(
+        place for place, each in enumerate(additions) if pretrained.module_name(each.module) == head.module
+    )
+    mixer = next(each for each in run.mixers if each.module == additions[place].module)
+    columns = projection_of_heads(mixer.projection, len(mixer.heads))[head.head].double()
+    direction = additions[place].factor * vector @ columns
+    if head.module in run.linear:
+        layer = run.linear[head.module].captured.heads
+        assert isinstance(layer, LinearLayer)
+        *_, (_, _, block) = layer.of_heads(slice(head.head, head.head + 1)).row_blocks(0)
+        weight, values = block[0, -1].double(), layer.values[0, :, head.head].double()
+        output = weight @ values
+    else:
+        row = run.last_rows[head.module]
+        weight = row.weights[head.head]
+        values = row.values[head.head * len(row.values) // len(row.weights)].double()
+        output = run.outputs[head.module][head.head]
+    read = mixer.heads[head.head]
+    if not close(read, output):
+        direction = direction * (read / output).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    contribution = weight * (values @ direction)
     return KeyLogit.table(contribution=contribution.numpy(force=True), weight=weight.numpy(force=True))

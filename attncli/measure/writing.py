@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import NamedTuple
 
@@ -25,7 +26,9 @@ from attncli.core.names import (
 )
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
+from attncli.measure.linear_heads import WritingLinear
 from attncli.measure.masks import mask_of_layers
+from attncli.models.architectures import unshown_layers
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.pretrained import Pretrained
@@ -33,6 +36,7 @@ from attncli.models.prompts import Prompt
 from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, write
 from attncli.records.columns import Records
+from attncli.records.surveys import LinearHead
 from attncli.records.values import Mask, NamedTensor, Tensors
 from attncli.records.writings import NeedleCounts, WriterHead, WritingCounts, WrittenText, WrittenToken
 
@@ -142,8 +146,11 @@ class WrittenRows:
     head: int | None = None
     top_k: int = 3
     keeps_heads: bool = False
+    linear: WritingLinear | None = None
     layers: list[WriterLayer] = field(default_factory=list)
     tokens: list[TokenRows] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    """The tokens that were chosen, also where a layer without a softmax has no rows of weights here."""
 
     def take(self, token: int, layers: Sequence[CapturedLayer]) -> None:
         """The rows that chose a token; CannotShow where keys are not the tokens that were read.
@@ -152,13 +159,25 @@ class WrittenRows:
         """
         kept = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
         kept = [layer for layer in kept if self.layer in (None, layer.layer)]
-        if not kept:
+        if kept:
+            self._take_kept(token, kept)
+        elif self.linear is not None and self.linear.layers:
+            if self.needle:
+                head = f"layer {self.layer} has no softmax, of which retrieval is known"
+                raise UserError(f"needle: {head}: name a layer of attention, or none")
+        else:
             num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
+            num_heads |= {} if self.linear is None else self.linear.num_heads
             if self.head is not None:
                 raise UserError(f"head: {head_range(num_heads)} (got {self.layer}:{self.head})")
             known = f"from {min(num_heads)} to {max(num_heads)}"
             raise UserError(f"layer: must be {known} (got {self.layer})")
-        num_tokens = len(self.keys_after(len(self.tokens))[0])
+        if self.linear is not None:
+            self.linear.count()
+        self.ids.append(token)
+
+    def _take_kept(self, token: int, kept: Sequence[CapturedLayer]) -> None:
+        num_tokens = len(self.keys_after(len(self.ids))[0])
         for layer in kept:
             if layer.attention.shape[-1] != num_tokens:
                 counts = f"{layer.attention.shape[-1]} keys where there are {num_tokens} tokens"
@@ -177,7 +196,9 @@ class WrittenRows:
             most = max(layer.num_heads for layer in self.layers)
             if self.head is not None and self.head >= most:
                 known = head_range({layer.layer: layer.num_heads for layer in self.layers})
-                raise UserError(f"head: {known} (got {self.layer}:{self.head})")
+                has_both = self.linear is not None and self.layer in self.linear.num_heads
+                beside = f": those without a softmax come with --layer {self.layer}" * has_both
+                raise UserError(f"head: {known} (got {self.layer}:{self.head}){beside}")
         self.tokens.append(self._rows(token, kept))
 
     @property
@@ -279,6 +300,32 @@ class WrittenRows:
             },
         )
 
+    def written_by_shares(self, labels: Sequence[str], first_query: int) -> Records[WrittenToken]:
+        """What chose each token by a layer without a softmax, or one of its heads: shares of |w|."""
+        assert self.linear is not None
+        shares, num_read = self.linear.shares(), len(self.prompt_ids)
+        looks = [_top_beside_first(row, self.top_k) for row in shares]
+        return WrittenToken.table(
+            token=labels,
+            position=range(first_query, first_query + len(labels)),
+            first_key=[float(row[0]) for row in shares],
+            keys=[keys for keys, _ in looks],
+            weights=[weights for _, weights in looks],
+            prompt_mass=[float(row[:num_read].sum()) for row in shares],
+            written_mass=[float(row[num_read:].sum()) for row in shares],
+        )
+
+    def signed_rows(self) -> NamedTensor | None:
+        """The signed weights of the heads of layers without a softmax, where they are kept."""
+        assert self.linear is not None
+        rows = self.linear.rows()
+        if rows is None:
+            return None
+        num_keys = len(self.prompt_ids) + len(self.ids) - 1
+        visible = torch.arange(num_keys) <= torch.arange(len(self.prompt_ids) - 1, num_keys).unsqueeze(-1)
+        axes = ("layer", "head", "query", "key")[4 - rows.ndim :]
+        return NamedTensor(axes, rows, Mask.of(visible.numpy()))
+
     def all_rows(self) -> Tensors:
         """Every statistic of every row, and the keys that it looks at most with their weights."""
         tensors = {name: self._placed(numbers, "query") for name, numbers in self.numbers().items()}
@@ -323,7 +370,7 @@ class WrittenRows:
 
     def keys_after(self, num_written: int) -> tuple[Int[Tensor, " key"], Bool[Tensor, " key"]]:
         """The tokens at the keys after some were written, and which keys are in the needle."""
-        written = [] if self.is_cross else [token.token for token in self.tokens[:num_written]]
+        written = [] if self.is_cross else self.ids[:num_written]
         ids = torch.cat([self.prompt_ids, torch.tensor(written, dtype=torch.long)])
         in_needle = torch.zeros(len(ids), dtype=torch.bool)
         in_needle[list(self.needle)] = True
@@ -331,7 +378,7 @@ class WrittenRows:
 
     def _prompted(self, weights: Float[Tensor, "layer head 1 key"]) -> PromptedRows:
         device = weights.device
-        ids, in_needle = self.keys_after(len(self.tokens))
+        ids, in_needle = self.keys_after(len(self.ids))
         special = torch.isin(ids, self.special_ids)
         return PromptedRows(weights, len(self.prompt_ids), special.to(device), in_needle.to(device))
 
@@ -377,7 +424,7 @@ class NeedleRetrieval:
 
 
 def _retrieval(rows: WrittenRows) -> NeedleRetrieval:
-    tokens = [token.token for token in rows.tokens]
+    tokens = rows.ids
     strongest = torch.stack([token.strongest for token in rows.tokens], dim=-1)
     ids, in_needle = rows.keys_after(len(tokens) - 1)
     scores, num_copied = retrieval_score(strongest, torch.tensor(tokens), ids, in_needle)
@@ -411,6 +458,14 @@ def written(
     head that it lacks; MemoryError.
     """
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
+    linear = None
+    if prompt.context is None and unshown_layers(pretrained.whole):
+        num_keys = len(prompt.prompt.ids) + (len(prompt.answer) or decoding.max_new_tokens) - 1
+        keeps_rows = whole_rows == "heads" and num_keys <= MOST_KEYS_OF_HEADS
+        num_answer = len(prompt.answer)
+        linear = WritingLinear(
+            pretrained, num_keys, num_answer=num_answer, layer=layer, head=head, keeps_rows=keeps_rows
+        )
     rows = WrittenRows(
         prompt.prompt.ids,
         special,
@@ -421,46 +476,62 @@ def written(
         head=head,
         top_k=top_k,
         keeps_heads=whole_rows == "heads",
+        linear=linear,
     )
     log_probability, is_unfinished = None, False
     if prompt.answer:
-        replay = Replay(pretrained.whole, prompt.prompt.ids, torch.tensor(prompt.answer))
-        layers, log_probabilities = replay.layers()
-        for token, of_token in zip(prompt.answer, rows_of_tokens(layers, len(prompt.answer)), strict=True):
-            rows.take(token, of_token)
-        way, log_probability = replay.way, float(log_probabilities.sum())
+        way, log_probability = _read_answer(pretrained, prompt, rows)
     else:
         way, is_unfinished = _write(pretrained, prompt, decoding, rows, on_text)
     result = _text_of(pretrained, prompt, rows, log_probability)
+    has_rows = whole_rows != "none" and bool(rows.tokens)
+    unshown = unshown_layers(pretrained.whole, () if linear is None else linear.modules)
     return replace(
         result,
-        weights=None if whole_rows == "none" else rows.whole_rows(),
-        weights_are_mean=whole_rows != "none" and rows.tokens[-1].weights is None,
+        weights=rows.whole_rows() if has_rows else None,
+        weights_are_mean=has_rows and rows.tokens[-1].weights is None,
+        linear_weights=None if linear is None else rows.signed_rows(),
+        unshown=unshown,
         is_unfinished=is_unfinished,
-        notes=(*way.notes(),),
+        notes=tuple(replace(way, unshown=unshown).notes()),
     )
+
+
+def _read_answer(pretrained: Pretrained, prompt: Prompt, rows: WrittenRows) -> tuple[Way, float]:
+    """How the attention of the answer came, and its log-probability."""
+    replay = Replay(pretrained.whole, prompt.prompt.ids, torch.tensor(prompt.answer))
+    with nullcontext() if rows.linear is None else rows.linear.heard():
+        layers, log_probabilities = replay.layers()
+    for token, of_token in zip(prompt.answer, rows_of_tokens(layers, len(prompt.answer)), strict=True):
+        rows.take(token, of_token)
+    return replay.way, float(log_probabilities.sum())
 
 
 def _text_of(
     pretrained: Pretrained, prompt: Prompt, rows: WrittenRows, log_probability: float | None
 ) -> WrittenText:
     """The text, and what was measured of its rows."""
-    ids = [token.token for token in rows.tokens]
+    ids = rows.ids
     needle = _retrieval(rows) if prompt.needle else None
     first_query = len(prompt.text.ids) - 1 if prompt.context is None else 0
     numbers = {} if log_probability is None else {"log_probability": log_probability}
+    labels = pretrained.labels(ids)
+    if rows.tokens:
+        heads = rows.heads(**({} if needle is None else {"retrieval": needle.scores}))
+        tokens = rows.written(labels, first_query, best=None if needle is None else needle.best)
+    else:
+        heads, tokens = WriterHead.rows([]), rows.written_by_shares(labels, first_query)
     return WrittenText(
-        heads=rows.heads(**({} if needle is None else {"retrieval": needle.scores})),
-        tokens=rows.written(
-            pretrained.labels(ids), first_query, best=None if needle is None else needle.best
-        ),
+        heads=heads,
+        tokens=tokens,
+        linear=LinearHead.rows([]) if rows.linear is None else rows.linear.table(),
         counts=WritingCounts.single(prompt_tokens=len(prompt.prompt.ids), new_tokens=len(ids), **numbers),
         needle=None
         if needle is None
         else NeedleCounts.single(
             tokens=len(prompt.needle), copied=needle.num_copied, found=needle.share_written
         ),
-        rows=rows.all_rows(),
+        rows=rows.all_rows() if rows.tokens else Tensors({}),
         text=pretrained.text_of(ids),
         ids=ids,
         first_query=first_query,
@@ -482,9 +553,11 @@ def _write(
         inputs = pretrained.inputs([prompt])
     take = rows.take if on_text is None else _with_text(rows, pretrained, on_text)
     try:
-        return write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer), False
+        meanwhile = nullcontext if rows.linear is None else rows.linear.heard
+        way = write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer, meanwhile=meanwhile)
+        return way, False
     except KeyboardInterrupt:
-        if on_text is None or not rows.tokens:
+        if on_text is None or not rows.ids:
             raise
         return Way("interface"), True
 
@@ -496,7 +569,7 @@ def _with_text(rows: WrittenRows, pretrained: Pretrained, on_text: Callable[[str
     def take(token: int, layers: Sequence[CapturedLayer]) -> None:
         nonlocal handed_over
         rows.take(token, layers)
-        text = pretrained.text_of([row.token for row in rows.tokens])
+        text = pretrained.text_of(rows.ids)
         if not text.endswith("\ufffd"):
             on_text(text[len(handed_over) :])
             handed_over = text

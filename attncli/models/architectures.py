@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
     PreTrainedConfig,
     PreTrainedModel,
     TokenizersBackend,
@@ -28,6 +29,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
     MODEL_MAPPING_NAMES,
 )
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
@@ -74,6 +76,8 @@ UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
 PIXELS = ("pixel_values", "flattened_patches")
 """What models and processors call the numbers of a picture."""
+SOUNDS = ("input_features", "input_values")
+"""What models and feature extractors call the numbers of a sound."""
 GRID = "grid_thw"
 """How many patches there are, of a part that reads them one after another."""
 AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
@@ -117,6 +121,9 @@ LANGUAGE_HEADS = (
     LanguageHead(AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "next"),
     LanguageHead(
         AutoModelForImageTextToText, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, "next", of_two_stacks=None
+    ),
+    LanguageHead(
+        AutoModelForSpeechSeq2Seq, MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES, "next", of_two_stacks=True
     ),
 )
 """Models with both heads (BERT) are read as masked language models."""
@@ -229,6 +236,19 @@ def arguments_of(model: PreTrainedModel) -> set[str]:
     known = signature(model.forward).parameters
     is_named = any(parameter.kind == parameter.POSITIONAL_OR_KEYWORD for parameter in known.values())
     return {*known} if is_named else {model.main_input_name}
+
+
+def has_two_stacks(model: PreTrainedModel) -> bool:
+    """Whether it has an encoder and a decoder; an encoder of sound that shares their config has not."""
+    known = arguments_of(model)
+    is_encoder = bool({*SOUNDS} & known) and not any(name.startswith("decoder_") for name in known)
+    return bool(model.config.is_encoder_decoder) and not is_encoder
+
+
+def hears_alone(model: PreTrainedModel) -> bool:
+    """Whether a forward takes sound, and no words beside it."""
+    known = arguments_of(model)
+    return bool({*SOUNDS} & known) and not {"input_ids", "decoder_input_ids"} & known
 
 
 def sees_alone(model: PreTrainedModel) -> bool:

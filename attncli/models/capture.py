@@ -26,13 +26,13 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError, raise_if_memory, reason_of
-from attncli.models.architectures import WEIGHTS, WINDOW, unshown_layers
+from attncli.models.architectures import WEIGHTS, WINDOW, has_two_stacks, unshown_layers
 from attncli.models.layers import (
     CannotShow,
     CapturedLayer,
     Consumer,
     Numbering,
-    PictureInputs,
+    ProcessedInputs,
     StopCapture,
     run_by_interface,
     uncompiled,
@@ -361,11 +361,11 @@ def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Con
 
 
 def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numbering:
-    if isinstance(inputs, PictureInputs):
-        return inputs.numbering(has_two_stacks=bool(model.config.is_encoder_decoder))
+    if isinstance(inputs, ProcessedInputs):
+        return inputs.numbering(has_two_stacks=has_two_stacks(model))
     counts = [inputs[name].shape[1] for name in ("decoder_input_ids", "input_ids") if name in inputs]
     num_tokens = (counts[0], counts[-1]) if "input_ids" in inputs else None
-    return Numbering(bool(model.config.is_encoder_decoder), num_tokens)
+    return Numbering(has_two_stacks(model), num_tokens)
 
 
 def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
@@ -377,7 +377,7 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     """
     num_texts = max(map(len, inputs.values())) if model in _lent else 1
     num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
-    if isinstance(inputs, PictureInputs):
+    if isinstance(inputs, ProcessedInputs):
         num_tokens = needed = TRIAL_TOKENS
     elif model not in _lent:
         if model not in _windows:
@@ -433,7 +433,7 @@ def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str
         return way
 
     # Each kind of block is read twice; where that settles nothing, all of them. A picture is no few tokens.
-    is_picture = isinstance(few, PictureInputs)
+    is_picture = isinstance(few, ProcessedInputs)
     with unchanged(model), first_blocks(model, in_memory=is_picture) as is_shorter:
         if is_shorter and (way := tried()) == Way("interface"):
             return way
@@ -448,7 +448,7 @@ def _windows_of(model: PreTrainedModel) -> set[int]:
 
 def _start(inputs: Mapping[str, Tensor], num_texts: int, num_tokens: int) -> dict[str, Tensor]:
     """The first tokens of the first texts, with nothing masked; pictures whole."""
-    if isinstance(inputs, PictureInputs):
+    if isinstance(inputs, ProcessedInputs):
         return inputs
     return {name: _start_of(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
 
@@ -621,7 +621,7 @@ def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
 
 
 def _what_is_read(inputs: Mapping[str, Tensor]) -> str:
-    return "read this picture" if isinstance(inputs, PictureInputs) else "run on text alone"
+    return f"read this {inputs.what}" if isinstance(inputs, ProcessedInputs) else "run on text alone"
 
 
 def _one_line(error: Exception) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -117,23 +117,30 @@ class Numbering:
             )
 
 
-class PictureInputs(dict[str, Tensor]):
-    """What a model's forward takes of pictures, and how many tokens that makes of the text and its context.
+class ProcessedInputs(dict[str, Tensor]):
+    """What a model's forward takes of pictures or sound, and how many tokens that makes of text and context.
 
     Only layers of the module `part` see these tokens, all of them where it is empty.
     """
 
     def __init__(
-        self, inputs: Mapping[str, Tensor], *, num_tokens: tuple[int, int], num_texts: int = 1, part: str = ""
+        self,
+        inputs: Mapping[str, Tensor],
+        *,
+        num_tokens: tuple[int, int],
+        num_texts: int = 1,
+        part: str = "",
+        what: Literal["picture", "sound"] = "picture",
     ) -> None:
         super().__init__(inputs)
-        self.num_tokens, self.num_texts, self.part = num_tokens, num_texts, part
+        self.num_tokens, self.num_texts, self.part, self.what = num_tokens, num_texts, part, what
 
-    def copies(self, count: int) -> "PictureInputs":
-        """The same pictures that many times, as a batch."""
+    def copies(self, count: int) -> "ProcessedInputs":
+        """The same that many times, as a batch."""
         several = {name: torch.cat([tensor] * count) for name, tensor in self.items()}
-        return PictureInputs(
-            several, num_tokens=self.num_tokens, num_texts=self.num_texts * count, part=self.part
+        num_texts = self.num_texts * count
+        return ProcessedInputs(
+            several, num_tokens=self.num_tokens, num_texts=num_texts, part=self.part, what=self.what
         )
 
     def numbering(self, *, has_two_stacks: bool) -> Numbering:

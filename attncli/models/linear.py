@@ -46,7 +46,7 @@ def _floats(**tensors: Tensor) -> dict[str, Tensor]:
 
 def _delta_rule(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
     """Gated delta nets (Yang et al. 2024, 2412.06464), and Kimi delta attention (2510.26692), whose decay has
-    channels.
+    channels; a whole text, or the one token that follows it.
     """
     is_normed = given["use_qk_l2norm_in_kernel"]
     inputs = _floats(query=given["query"], key=given["key"], g=given["g"], beta=given["beta"])
@@ -122,20 +122,65 @@ def _mamba2(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
     return LinearLayer(values, inputs, fixed, run, dim, step * fixed["A"], work_dim=2 * dim)
 
 
-def _mamba(given: Arguments) -> ChannelLayer:
+def _mamba2_step(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
+    """Mamba-2 at one token, whose kernel writes into the state that it is given."""
+    values = given["hidden_states"].float().unsqueeze(1)
+    inputs = _floats(
+        dt=given["dt"][:, :, 0].unsqueeze(1), B=given["B"].unsqueeze(1), C=given["C"].unsqueeze(1)
+    )
+    fixed = _floats(A=given["A"][:, 0, 0])
+    for name in ("D", "dt_bias"):
+        if given[name] is not None:
+            fixed[name] = given[name].float()[:, 0]
+    softplus, dim = given["dt_softplus"], inputs["B"].shape[-1]
+
+    def run(
+        inputs: Inputs, fixed: Inputs, values: ValueChannels, state: State | None
+    ) -> tuple[ValueChannels, State]:
+        *_, num_channels = values.shape
+        after = values.new_zeros(*values[:, 0].shape, dim) if state is None else state.mT.clone()
+        of_channels = {name: tensor[:, None].expand(-1, num_channels) for name, tensor in fixed.items()}
+        output = kernel(
+            after,
+            values[:, 0],
+            inputs["dt"][:, 0, :, None].expand(-1, -1, num_channels),
+            of_channels["A"][..., None].expand(-1, -1, dim),
+            inputs["B"][:, 0],
+            inputs["C"][:, 0],
+            of_channels.get("D"),
+            dt_bias=of_channels.get("dt_bias"),
+            dt_softplus=softplus,
+        )
+        return output.unsqueeze(1), after.mT
+
+    step = inputs["dt"] + fixed["dt_bias"] if "dt_bias" in fixed else inputs["dt"]
+    step = nn.functional.softplus(step) if softplus else step
+    return LinearLayer(values, inputs, fixed, run, dim, step * fixed["A"])
+
+
+def _mamba(kernel: Callable[..., Any], given: Arguments) -> ChannelLayer:
     """Mamba (Gu & Dao 2023, 2312.00752): one head of all channels."""
-    step = given["dt"].float()
-    if given["delta_bias"] is not None:
-        step = step + given["delta_bias"].float().unsqueeze(-1)
-    if given["delta_softplus"]:
-        step = nn.functional.softplus(step)
-    num_channels = step.shape[1]
-    skip = step.new_zeros(num_channels) if given["D"] is None else given["D"].float()
+    return _channels(given, given["dt"], given["B"], given["C"], given["delta_bias"], given["delta_softplus"])
+
+
+def _mamba_step(kernel: Callable[..., Any], given: Arguments) -> ChannelLayer:
+    """Mamba at one token."""
+    dt, write, read = (given[name].unsqueeze(-1) for name in ("dt", "B", "C"))
+    return _channels(given, dt, write, read, given["dt_bias"], given["dt_softplus"])
+
+
+def _channels(
+    given: Arguments, dt: Tensor, write: Tensor, read: Tensor, bias: Tensor | None, softplus: bool
+) -> ChannelLayer:
+    """Of steps (text, channel, token), and what is written and read (text, state, token)."""
+    step = dt.float() if bias is None else dt.float() + bias.float().unsqueeze(-1)
+    step = nn.functional.softplus(step) if softplus else step
+    skip = step.new_zeros(step.shape[1]) if given["D"] is None else given["D"].float()
     return ChannelLayer(
         step.transpose(1, 2).unsqueeze(1),
         given["A"].float().unsqueeze(0),
-        given["B"].float().transpose(1, 2).unsqueeze(1),
-        given["C"].float().transpose(1, 2).unsqueeze(1),
+        write.float().transpose(1, 2).unsqueeze(1),
+        read.float().transpose(1, 2).unsqueeze(1),
         skip.unsqueeze(0),
     )
 
@@ -181,15 +226,26 @@ def _lightning(module: Any, hidden_states: Tensor, attention_mask: Tensor | None
     return LinearLayer(value, inputs, {"slope": slope}, lightning_kernel, module.head_dim, log_decay)
 
 
-KERNELS: Mapping[str, Callable[..., LinearLayer] | None] = {
+KERNELS: Mapping[str, Callable[[Callable[..., Any], Arguments], AnyLinearLayer]] = {
     "torch_chunk_gated_delta_rule": _delta_rule,
+    "torch_recurrent_gated_delta_rule": _delta_rule,
     "chunk_kimi_delta_attention": _delta_rule,
+    "recurrent_kimi_delta_attention": _delta_rule,
     "mamba2_chunk_scan": _mamba2,
-    "mamba_selective_scan": None,
+    "mamba2_selective_state_update": _mamba2_step,
+    "mamba_selective_scan": _mamba,
+    "mamba_selective_state_update": _mamba_step,
 }
-"""The kernels by their names in transformers, and what makes a layer of a call; Mamba-1 has channels."""
-LIGHTNING, MAMBA_1 = "lightning attention", "Mamba-1, mean of channels"
-KINDS = {"mamba2_chunk_scan": "Mamba-2"}
+"""The kernels by their names in transformers, of texts and of one more token, and what makes a layer of a
+call.
+"""
+LIGHTNING = "lightning attention"
+KINDS = {
+    "mamba2_chunk_scan": "Mamba-2",
+    "mamba2_selective_state_update": "Mamba-2",
+    "mamba_selective_scan": "Mamba-1, mean of channels",
+    "mamba_selective_state_update": "Mamba-1, mean of channels",
+}
 """What a mixer is called of which there are several kinds."""
 
 
@@ -215,12 +271,10 @@ class _Hearer:
             of_module = signature(module.forward).bind(*inputs, **named).arguments
             heads = _lightning(module, of_module["hidden_states"], of_module.get("attention_mask"))
         elif calls:
-            kernel_name, kernel, given = calls[0]
-            make = KERNELS[kernel_name]
-            if make is None:
-                heads, mixer = _side_by_side([_mamba(call[2]) for call in calls]), MAMBA_1
-            else:
-                heads, mixer = make(kernel, given), KINDS.get(kernel_name, mixer)
+            layers = [KERNELS[kernel_name](kernel, given) for kernel_name, kernel, given in calls]
+            of_channels = [layer for layer in layers if isinstance(layer, ChannelLayer)]
+            heads = _side_by_side(of_channels) if of_channels else layers[0]
+            mixer = KINDS.get(calls[0][0], mixer)
         if heads is not None:
             self.consume(CapturedLinear(name, mixer, layer_number(name), heads))
 

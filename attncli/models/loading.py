@@ -33,6 +33,7 @@ from attncli.core.runtime import remove_empty_compiler_folder, threads_that_run,
 from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes, reason_of
 from attncli.models.architectures import (
     PIXELS,
+    SOUNDS,
     UNTRAINED_PARTS,
     class_of,
     class_with_head,
@@ -285,7 +286,7 @@ def _loaded_by_transformers(
     name = short_name(model)
     body = body_of(loaded)
     check_has_attention(name, loaded)
-    check_takes_text_or_pictures(name, body)
+    check_takes_what_attn_reads(name, body)
     with_its_head = None if head is None else loaded
     return Pretrained(
         name, body, about.tokenizer, with_its_head, source=model, no_tokenizer=about.no_tokenizer
@@ -486,10 +487,10 @@ def check_has_attention(name: str, model: PreTrainedModel) -> None:
         raise UserError(f"model: {name} ({kind}) has no attention, so there is nothing to show of it")
 
 
-def check_takes_text_or_pictures(name: str, model: PreTrainedModel) -> None:
-    """Raise UserError for a model of sounds."""
-    if model.main_input_name not in ("input_ids", *PIXELS):
-        raise UserError(f"model: {name} takes {model.main_input_name}, not text or pictures")
+def check_takes_what_attn_reads(name: str, model: PreTrainedModel) -> None:
+    """Raise UserError for a model of anything but text, pictures and sound."""
+    if model.main_input_name not in ("input_ids", *PIXELS, *SOUNDS):
+        raise UserError(f"model: {name} takes {model.main_input_name}, not text, pictures or sound")
 
 
 def kept_pretrained(model: str, **loading: Any) -> Pretrained:
@@ -514,15 +515,15 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     """A loaded transformers model, in evaluation mode; the open `measuring` restores its mode.
 
-    `tokenizer` may be a processor, of pictures alone or of both. Raises UserError for anything but a
-    transformers model of text or pictures, for anything but a tokenizer, and for missing weights.
+    `tokenizer` may be a processor, of pictures or sound alone or of text, too. Raises UserError for
+    anything but a transformers model of text, pictures or sound and its tokenizer, and for missing weights.
     """
     checked_model(model)
     own_tokenizer, processor = tokenizer, None
     if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
         own_tokenizer, processor = _parts_of_processor(tokenizer)
     check_has_attention(name, model)
-    check_takes_text_or_pictures(name, model)
+    check_takes_what_attn_reads(name, model)
     _check_has_numbers(model)
     # What acts on the whole model at its beginning would not act on its body alone.
     acts = model._forward_pre_hooks or "forward" in vars(model)
@@ -535,10 +536,11 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
 
 def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None, Any]:
     """A processor's tokenizer, if any, and the processor itself. Raises UserError for anything else."""
+    from transformers.feature_extraction_utils import FeatureExtractionMixin
     from transformers.image_processing_base import ImageProcessingMixin
     from transformers.processing_utils import ProcessorMixin
 
-    if isinstance(processor, ImageProcessingMixin):
+    if isinstance(processor, ImageProcessingMixin | FeatureExtractionMixin):
         return None, processor
     tokenizer = getattr(processor, "tokenizer", None)
     if not isinstance(processor, ProcessorMixin) or not isinstance(tokenizer, PreTrainedTokenizerBase):

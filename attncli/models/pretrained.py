@@ -20,16 +20,19 @@ from attncli.errors import UserError, reason_of
 from attncli.models.architectures import (
     BLANKS,
     POSITIONS,
+    SOUNDS,
     TOWERS,
     Predicts,
     arguments_of,
+    has_two_stacks,
+    hears_alone,
     layers_without_softmax,
     predicted_tokens,
     sees_alone,
     unshown_layers,
 )
 from attncli.models.folder import IDS_INSTEAD, panics_in_one_line, read_config
-from attncli.models.layers import CapturedLayer, PictureInputs
+from attncli.models.layers import CapturedLayer, ProcessedInputs
 from attncli.models.text_files import TokenIds, text_or_ids
 from attncli.models.words import Words, WordsOfCharacters, words_of
 
@@ -83,6 +86,25 @@ class PictureTokens:
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class HeardSound:
+    """A sound as a model hears it, and where its tokens lie: each from its `begins` on, for `step` seconds.
+
+    `begins` is NaN for tokens that are no part of the sound. `seconds` is how long the sound is; tokens
+    beyond lie in what fills it up. `samples` are of one channel, at `rate`; `notes` say how the file
+    was read.
+    """
+
+    name: str
+    file: str
+    seconds: float
+    step: float
+    begins: Float[Tensor, " token"]
+    notes: tuple[str, ...]
+    samples: Any
+    rate: int
+
+
 @dataclass(frozen=True)
 class ModelText:
     """The tokens of a text as a model reads it, with special ones: the vocabulary's names, and ids.
@@ -90,7 +112,8 @@ class ModelText:
     `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
     first where its tokenizer cuts there. `words` are the words of the tokens and `spans` the characters
     of each token, where requested; where `is_merged` the tokens are words already, where `is_labelled` labels
-    that came with the ids. `seen` says where tokens lie on pictures, each of which has its own id.
+    that came with the ids. `seen` says where tokens lie on pictures, `heard` where in a sound; each of those
+    has its own id.
     """
 
     tokens: tuple[str, ...]
@@ -102,6 +125,7 @@ class ModelText:
     left_out_side: Literal["first", "last"] = "last"
     spans: Sequence[tuple[int, int]] | None = None
     seen: PictureTokens | None = None
+    heard: HeardSound | None = None
 
     def in_words(self) -> "ModelText":
         """The text with words in the place of tokens, where they are wanted.
@@ -157,20 +181,25 @@ class Reading:
         """Where the tokens of the text, or else of the context, lie on pictures."""
         return self.text.seen or (None if self.context is None else self.context.seen)
 
+    @property
+    def heard(self) -> HeardSound | None:
+        """The sound that the tokens of the text, or else of the context, are of."""
+        return self.text.heard or (None if self.context is None else self.context.heard)
+
     def in_words(self) -> "Reading":
         """The reading with words in the place of tokens, where they are wanted."""
         context = None if self.context is None else self.context.in_words()
         return Reading(self.text.in_words(), context, repeat=self.repeat, inputs=self.inputs, part=self.part)
 
     def left_out_notes(self) -> list[str]:
-        """What was cut off, where anything was, and what became of pictures."""
+        """What was cut off, where anything was, and what became of pictures and sound."""
         texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
             f"Of the {name} the {text.left_out_side} {text.left_out} tokens are left out: "
             f"the model reads {len(text.ids)}."
             for name, text in texts.items()
             if text is not None and text.left_out
-        ] + [*(() if self.seen is None else self.seen.notes)]
+        ] + [note for read in (self.seen, self.heard) if read is not None for note in read.notes]
 
 
 @dataclass(frozen=True)
@@ -198,12 +227,18 @@ class Pretrained:
         if self.own_tokenizer is not None:
             return self.own_tokenizer
         if self.model.main_input_name != "input_ids":
-            raise UserError(f"model: {self.name} reads pictures, not text: give it a picture by `image`")
+            kind = "sound" if self.model.main_input_name in SOUNDS else "pictures"
+            raise UserError(f"model: {self.name} reads {kind}, not text: {self._instead_of_text}")
         if self.source is None:
             got = "tokenizer: must be the loaded model's transformers tokenizer (got none)"
             raise UserError(f"{got}; without it, {IDS_INSTEAD}")
         why = f" ({self.no_tokenizer})" if self.no_tokenizer else ""
         raise UserError(f"model: {self.name} has no tokenizer{why}: {IDS_INSTEAD}")
+
+    @property
+    def _instead_of_text(self) -> str:
+        is_sound = self.model.main_input_name in SOUNDS
+        return "give it a sound by `sound`" if is_sound else "give it a picture by `image`"
 
     @property
     def whole(self) -> PreTrainedModel:
@@ -242,7 +277,7 @@ class Pretrained:
     @property
     def has_decoder(self) -> bool:
         """Whether there are an encoder and a decoder, so that two texts go in."""
-        return bool(self.model.config.is_encoder_decoder)
+        return has_two_stacks(self.model)
 
     @property
     def num_layers(self) -> int:
@@ -417,9 +452,9 @@ class Pretrained:
         return None if pad in others else pad
 
     def check_reads_text(self) -> None:
-        """Raise UserError for a model that reads pictures first of all."""
+        """Raise UserError for a model that reads pictures or sound first of all."""
         if self.model.main_input_name != "input_ids":
-            message = f"takes {self.model.main_input_name}, not text: give it a picture by `image`"
+            message = f"takes {self.model.main_input_name}, not text: {self._instead_of_text}"
             raise UserError(f"model: {self.name} {message}")
 
     def encoded(self, text: str, **options: Any) -> BatchEncoding:
@@ -490,11 +525,12 @@ class Pretrained:
             several = [dict(reading.inputs or {}) for reading in readings]
             pixels = {name: torch.cat([inputs[name] for inputs in several]) for name in several[0]}
             counts = readings[0].counts
-            return PictureInputs(
+            return ProcessedInputs(
                 {name: tensor.to(self.device) for name, tensor in pixels.items()},
                 num_tokens=(counts[0], counts[1] or counts[0]),
                 num_texts=len(readings),
                 part=readings[0].part,
+                what="picture" if readings[0].heard is None else "sound",
             )
         first = torch.stack(
             [reading.text.ids if reading.context is None else reading.context.ids for reading in readings]
@@ -527,8 +563,9 @@ def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
     """The model, or the part of it that a reading is of."""
     if reading.inputs is None:
         return part_that_reads(pretrained)
-    is_of_both = reading.part or reading.context is not None
-    return pretrained if is_of_both else part_that_sees(pretrained)
+    if reading.part or reading.context is not None:
+        return pretrained
+    return part_that_sees(pretrained) if reading.heard is None else part_that_hears(pretrained)
 
 
 def part_that_reads(pretrained: Pretrained) -> Pretrained:
@@ -552,6 +589,17 @@ def part_that_sees(pretrained: Pretrained) -> Pretrained:
         if name and isinstance(module, PreTrainedModel) and sees_alone(module):
             return replace(pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None)
     raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
+
+
+def part_that_hears(pretrained: Pretrained) -> Pretrained:
+    """The model, or the encoder that reads its sound. Raises UserError where nothing does."""
+    model = pretrained.model
+    if hears_alone(model):
+        return pretrained
+    for name, module in model.named_modules():
+        if name and isinstance(module, PreTrainedModel) and hears_alone(module):
+            return replace(pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None)
+    raise UserError(f"sound: {pretrained.name} has no part that hears")
 
 
 def decoder_start(*configs: object) -> int | None:

@@ -142,6 +142,18 @@ def with_documents(documents: Sequence[tuple[str, str]], question: str) -> Sourc
     return SourcedText(f"{text}\n\n{question}", tuple(sources))
 
 
+def sourced_text(
+    question: str | None, sources: str | Sequence[str] | SourcedText, split: Split, *, key: str = "sources"
+) -> SourcedText:
+    """The sources in their prompt: parts of a text, documents, or what has them already."""
+    if isinstance(sources, SourcedText):
+        return sources
+    if isinstance(sources, str):
+        return split_text(sources, split, question=question, key=key)
+    documents = [(str(number), text) for number, text in enumerate(sources, start=1)]
+    return with_documents(documents, question or "")
+
+
 MARK = re.compile(r"<source(?:\s+([^<>]{1,60}?))?\s*>|</source>")
 
 

@@ -474,8 +474,47 @@ Products of matrices with a thousand rows gain nothing from more of them.
 """
 TEXTS_PER_WINDOW = 2048
 """Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
+KINDS_OF_FILES = {"image": "picture", "sound": "sound"}
+"""What many texts are that have a file each, by the setting that names these."""
 PICTURES_PER_WINDOW = 32
 """Pictures that are in memory: a megabyte each, and mostly of one size."""
+
+
+class SourcePrompt(NamedTuple):
+    """A question, the text with its sources, and maybe an answer and which source is right."""
+
+    name: str
+    sentence: str
+    context: str
+    answer: str | None = None
+    right: str | None = None
+
+
+class SourcePromptFile(LineFile):
+    """JSON Lines or CSV with sentence, context, and maybe answer, id and right, the name of a source."""
+
+    columns = ("sentence", "context", "answer", "id", "right")
+
+    def __init__(self, name: str, key: str = "file") -> None:
+        super().__init__(name, f"{key}: {name}")
+
+    def prompts(self) -> list[SourcePrompt]:
+        """All of them. Raises UserError with the invalid lines, and without any prompt."""
+        prompts: list[SourcePrompt] = []
+
+        def take(number: int, data: bytes) -> None:
+            fields = self.fields(number, data, ("sentence", "context", "answer"), ("id", "right"))
+            sentence, context = fields["sentence"], fields.get("context")
+            if context is None:
+                raise UserError(f"{self.label}:{number}: context: must be given: the text with the sources")
+            assert sentence is not None
+            name = fields.get("id") or str(number)
+            prompts.append(SourcePrompt(name, sentence, context, fields.get("answer"), fields.get("right")))
+
+        self.check_lines(take)
+        if not prompts:
+            raise UserError(f"{self.label}: holds no prompt")
+        return prompts
 
 
 @runtime_checkable
@@ -564,7 +603,7 @@ class ManyTexts(Generic[TextRead]):
     def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
         """Every text once with its reading. Raises UserError where one is invalid or none could be read."""
         count, texts = self.file.count(), self.file.numbered()
-        window = PICTURES_PER_WINDOW if self.key == "image" else TEXTS_PER_WINDOW
+        window = PICTURES_PER_WINDOW if self.key in KINDS_OF_FILES else TEXTS_PER_WINDOW
         read = self.read
         for batch in in_batches(texts, lambda numbered: read(numbered[1]), self._leave_out, window=window):
             self.num_read += len(batch)
@@ -592,5 +631,5 @@ class ManyTexts(Generic[TextRead]):
         return notes
 
     def _counted(self, count: int) -> str:
-        kind = "picture" if self.key == "image" else "text"
+        kind = KINDS_OF_FILES.get(self.key, "text")
         return f"1 {kind} is" if count == 1 else f"{count:,} {kind}s are"

@@ -5,7 +5,7 @@ its token is chosen. A model that runs only with its eager attention returns den
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ from attncli.models.capture import (
 )
 from attncli.models.child import made_in_child
 from attncli.models.in_turn import random_numbers_kept
-from attncli.models.layers import CannotShow, CapturedLayer, Numbering, PictureInputs, handing_over
+from attncli.models.layers import CannotShow, CapturedLayer, Numbering, ProcessedInputs, handing_over
 from attncli.models.pretrained import Pretrained, decoder_start
 
 LONG_CHUNK = 512
@@ -99,7 +99,9 @@ OnToken = Callable[[int, Sequence[CapturedLayer]], None]
 class LastRows:
     """The attention of the last queries, one or some, in each layer of a decoder's last run."""
 
-    def __init__(self, has_two_stacks: bool, count: int = 1, *, picture: PictureInputs | None = None) -> None:
+    def __init__(
+        self, has_two_stacks: bool, count: int = 1, *, picture: ProcessedInputs | None = None
+    ) -> None:
         self.count = count
         self.layers: list[CapturedLayer] = []
         self.fused = FusedAttention()
@@ -249,12 +251,13 @@ def write(
     on_token: OnToken,
     tokenizer: PreTrainedTokenizerBase | None = None,
     cache: DynamicCache | None = None,
+    meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Way:
     """The model continues one text; `on_token` gets every token as it comes. Returns how attention came.
 
     The tokenizer is for models that end at some text rather than a token. A `cache` of `whole_cache` holds
-    the keys of what was read and written afterwards. Raises UserError where the model gives no weights of its
-    tokens, or cannot write; MemoryError.
+    the keys of what was read and written afterwards. `meanwhile` is open as the model writes. Raises
+    UserError where the model gives no weights of its tokens, or cannot write; MemoryError.
     """
     model.config.use_cache = True
     kind = model.config.model_type
@@ -271,7 +274,7 @@ def write(
         stop_strings = writer.generation_config.stop_strings or ()
         stop_strings = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
         cleanup.enter_context(_generating_by(writer, decoding.config(writer.generation_config)))
-        picture = inputs if isinstance(inputs, PictureInputs) else None
+        picture = inputs if isinstance(inputs, ProcessedInputs) else None
         rows = LastRows(bool(model.config.is_encoder_decoder), picture=picture)
         if way.kind == "interface":
             hook = writer.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
@@ -289,7 +292,8 @@ def write(
             assert tokenizer is not None
             watchers.append(_EndOfText(tokenizer, stop_strings))
         generate: Any = model.generate  # transformers leaves it without types
-        generate(**inputs, **options, stopping_criteria=watchers)
+        with meanwhile():
+            generate(**inputs, **options, stopping_criteria=watchers)
         if not watcher.num_tokens:
             raise CannotShow("its own generate does not tell when it has written a token")
     return way
@@ -301,9 +305,9 @@ def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mappi
         return inputs
     device = next(iter(inputs.values())).device
     start = {"decoder_input_ids": torch.full((1, 1), start_token(model), device=device)}
-    if not isinstance(inputs, PictureInputs):
+    if not isinstance(inputs, ProcessedInputs):
         return {**inputs, **start}
-    return PictureInputs({**inputs, **start}, num_tokens=(1, inputs.num_tokens[1]))
+    return ProcessedInputs({**inputs, **start}, num_tokens=(1, inputs.num_tokens[1]))
 
 
 @contextmanager

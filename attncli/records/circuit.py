@@ -9,9 +9,9 @@ from attncli.records.columns import Record, Records, Result, column, group, numb
 class PartShare(Record):
     """The share of what a head does that an earlier part of the model wrote; of the logits without a head.
 
-    `side` is key, query, value or logit; `kind` that of the part: embedding, head, mlp or bias. The ends of
-    the 95 % interval are there for several texts. Shares are None where a head looks at nothing beyond the
-    first key.
+    `side` is key, query, value or logit; `kind` that of the part: embedding, head, linear (a
+    head without a softmax), mlp or bias. The ends of the 95 % interval are there for several texts. Shares
+    are None where a head looks at nothing beyond the first key.
     """
 
     layer: int | None
@@ -78,6 +78,7 @@ class HeadEdges(Result):
     num_texts: int = number("texts")
     rows: Records[PartShare] = field(default_factory=partial(PartShare.rows, ()))
     notes: tuple[str, ...] = ()
+    unshown: str = ""
 
     @property
     def weight(self) -> dict[tuple[int, int], float | None]:

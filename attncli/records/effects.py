@@ -31,8 +31,9 @@ class Effects(BaselineNumbers):
 class HeadEffect(Effects):
     """What is lost without a head, at all tokens or at one `token`.
 
-    `approximate` is |d loss / d gate|. Of a single text `query` is the token where the head is missed most,
-    and `key` what it looks at most from there.
+    `kind` is self, cross or linear: a head of a layer without a softmax, whose `pattern` is what mixes its
+    tokens. `approximate` is |d loss / d gate|. Of a single text `query` is the token where the head is missed
+    most, and `key` what it looks at most from there.
     """
 
     layer: int
@@ -65,7 +66,7 @@ class HeadEffects(Result):
     `heads` has one row per head that was measured, `baseline` the numbers with all heads. `joint` is what is
     lost without all named heads at once. Where heads give what they gave on another prompt, a row may be for
     one token, and `back` and `back_baseline` are those of the other prompt, whose heads give what they gave
-    on this one.
+    on this one. `unshown` names layers whose heads are not among them, in a sentence; it is a note as well.
     """
 
     heads: Records[HeadEffect] = group()
@@ -75,3 +76,4 @@ class HeadEffects(Result):
     joint: Effects | None = group(is_needed=False)
     approximation: Approximation | None = group(is_needed=False)
     notes: tuple[str, ...] = ()
+    unshown: str = ""

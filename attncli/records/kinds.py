@@ -12,11 +12,13 @@ from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffe
 from attncli.records.detectors import AppliedDetector, SeparatedTexts
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
+from attncli.records.explanations import ComparedWays, Explanations
 from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.recordings import RecordedHeads
 from attncli.records.relations import HeadRelations
 from attncli.records.sources import AnswerSources, RetrievingHeads
+from attncli.records.spoken_words import AligningHeads, SpokenWords
 from attncli.records.steps import HeadInTraining, HeadsInTraining
 from attncli.records.store_summaries import StoreSummary
 from attncli.records.surveys import HeadSurvey
@@ -44,9 +46,13 @@ KINDS: dict[str, type[Result]] = {
     "heads of examples": HeadExamples,
     "heads of relations": HeadRelations,
     "heads of pairs": HeadsOnPairs,
+    "heads of words": SpokenWords,
+    "heads of alignment": AligningHeads,
     "results": StoreSummary,
     "source": AnswerSources,
     "source of heads": RetrievingHeads,
+    "source of explanations": Explanations,
+    "source of ways": ComparedWays,
     "watch": HeadsInTraining,
     "watch of a head": HeadInTraining,
     "why": LogitAttribution,

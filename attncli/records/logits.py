@@ -9,10 +9,14 @@ import numpy.typing as npt
 from attncli.records.columns import Record, Records, Result, column, group, number
 
 LOGIT = "logit"
+LINEAR = "linear"
 
 
 class HeadLogit(Record):
-    """What a head adds to a logit, and what it looks at most from the last token, the `query`."""
+    """What a head adds to a logit, and what it looks at most from the last token, the `query`.
+
+    `kind` is self, or linear: a head of a layer without a softmax, whose `pattern` is what mixes its tokens.
+    """
 
     layer: int
     module: str = column(is_needed=False)
@@ -29,8 +33,9 @@ class HeadLogit(Record):
 
     @property
     def name(self) -> str:
-        """LAYER:HEAD."""
-        return f"{self.layer}:{self.head}"
+        """LAYER:HEAD, of a head without a softmax linear:LAYER:HEAD where layers have both kinds."""
+        stack = f"{LINEAR}:" if self.get("stack") == LINEAR else ""
+        return f"{stack}{self.layer}:{self.head}"
 
 
 class LayerLogit(Record):
@@ -69,6 +74,7 @@ class LogitAttribution(Result):
 
     `heads` and `layers` are in the order of the model, `parts` add up to the logit. `ids` are the token of
     the logit and, where asked for, the one that it is compared with. `keys` are those of `head`, LAYER:HEAD.
+    `unshown` names layers whose heads are not there, in a sentence; it is a note as well.
     """
 
     heads: Records[HeadLogit] = group()
@@ -78,6 +84,7 @@ class LogitAttribution(Result):
     ids: Sequence[int] = ()
     head: str = ""
     notes: tuple[str, ...] = ()
+    unshown: str = ""
 
     def ranked(self) -> Records[HeadLogit]:
         """The heads, the one that adds most first, up or down."""
@@ -181,6 +188,7 @@ class ScoreParts(Result):
     layer: int | None = None
     head: int | None = None
     notes: tuple[str, ...] = ()
+    unshown: str = ""
 
     def side(self, name: str) -> Records[ScoreOfPart]:
         """The parts on one side, `key` or `query`."""

@@ -100,6 +100,10 @@ class LinearHead(Record):
     half_life: float | None = column(unit=TOKENS)
 
 
+LINEAR_OVER_TEXTS = tuple(name for name, kind in LinearHead.columns.items() if kind.is_in_stores)
+"""The statistics of such heads that have a mean over texts, and that a store keeps."""
+
+
 class HeadsOfPattern(Record):
     """A pattern of a stack: how many heads are above its threshold, None where too few rows have it.
 
@@ -228,7 +232,7 @@ class HeadSurvey(Result):
     intervals: Records[StatisticInterval] = group(is_kept=False, may_be_empty=True)
     model: SinkRate | None = group(is_needed=False)
     texts: TextCount | None = group(is_needed=False)
-    linear: Records[LinearHead] = group(is_kept=False, may_be_empty=True)
+    linear: Records[LinearHead] = group(may_be_empty=True)
     norms: PatchNorms | None = group(is_needed=False)
     high_norm_patches: Records[PatchNorm] = group(may_be_empty=True)
     tokens_of_text: int | None = None

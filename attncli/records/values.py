@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # What the axes of tensors may be called.
 AXES = (
     "batch", "layer", "head", "query", "key", "token", "dim", "embed", "rank", "query_block", "key_block",
-    "point", "bucket", "vector", "row", "column", "part", "source", "step", "map",
+    "point", "bucket", "vector", "row", "column", "part", "source", "step", "map", "way",
 )  # fmt: skip
 PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""

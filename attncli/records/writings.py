@@ -7,6 +7,7 @@ import numpy as np
 
 from attncli.core.names import WRITER_STATISTICS
 from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.surveys import LinearHead
 from attncli.records.values import Mask, NamedTensor, Tensors, with_masks
 
 
@@ -64,18 +65,23 @@ class WrittenText(Result):
     `heads` are in the order of the model, `tokens` in that of the text, whose numbers `ids` are. `rows` has
     every statistic of every row, with the axes layer, head and query, without those of which one was chosen;
     NaN where a layer has fewer heads. `weights` are whole rows, where asked for, of each head or their mean.
+    `linear` has one row per head of a layer without a softmax, `linear_weights` their signed rows, where
+    asked for; of a chosen one `tokens` have its shares of |w|. `unshown` says which layers are not measured.
     `first_query` is the position of the query that chose the first token.
     """
 
-    heads: Records[WriterHead] = group()
+    heads: Records[WriterHead] = group(may_be_empty=True)
     tokens: Records[WrittenToken] = group("written", is_kept=False)
     counts: WritingCounts = group("writing")
     needle: NeedleCounts | None = group(is_needed=False)
+    linear: Records[LinearHead] = group(is_kept=False, may_be_empty=True)
     rows: Tensors = group()
     text: str = ""
     ids: Sequence[int] = ()
     weights: NamedTensor | None = None
     weights_are_mean: bool = False
+    linear_weights: NamedTensor | None = None
+    unshown: str = ""
     first_query: int = 0
     is_unfinished: bool = False
     notes: tuple[str, ...] = ()
@@ -85,7 +91,8 @@ class WrittenText(Result):
         cls, tensors: Mapping[str, NamedTensor], spec: Mapping[str, object], *, has_context: bool
     ) -> dict[str, NamedTensor]:
         """See `Result.with_stated_facts`: a token reads a whole context, and none that is written later."""
-        return with_masks(tensors, {"weights": Mask(causal=not has_context)})
+        masks = {name: Mask(causal=not has_context) for name in ("weights", "linear_weights")}
+        return with_masks(tensors, masks)
 
     def telling(self, statistic: str) -> str:
         """The statistic; where nothing was copied no head retrieves, and the weight on the needle tells."""

@@ -23,7 +23,7 @@ from attncli.runs.runner import (
     run_items,
     values_in_buckets,
 )
-from attncli.runs.stored_columns import StoredColumns
+from attncli.runs.stored_columns import StoredColumns, with_unshown
 
 DONE, FAILED = "done", "failed"
 
@@ -163,4 +163,5 @@ def _values_of(chunk: Chunk, report: Report) -> Values:
     """The values of a report, and its weights where they are kept."""
     columns, numbers = values_of(report, rows=chunk.rows)
     weights = report.tensors.get("weights") if chunk.weights else None
-    return Values(columns, numbers, report.environment, None if weights is None else weights.values)
+    environment = {**report.environment, **with_unshown(report.missing or "")}
+    return Values(columns, numbers, environment, None if weights is None else weights.values)

@@ -6,7 +6,7 @@ run for --expect.
 
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -29,7 +29,13 @@ from attncli.records.surveys import (
 )
 from attncli.records.values import is_table_of_heads
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
-from attncli.runs.stored_columns import StoredColumn, StoredColumns, SurveyNumber, stack_and_name
+from attncli.runs.stored_columns import (
+    OF_LINEAR,
+    StoredColumn,
+    StoredColumns,
+    SurveyNumber,
+    stack_and_name,
+)
 from attncli.settings.fields import SUMMARIES, Spec, in_group
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
@@ -266,6 +272,11 @@ def _leaves_of_survey(survey: HeadSurvey) -> Iterator[Leaf]:
         yield _numbers_of_heads(survey.without_first, has_stacks)
         for statistic, number in _row_counts_of_rest(_stacks_of_rows(survey.without_first_rows)):
             yield _one_number(statistic, number, has_stacks)
+    if survey.linear:
+        names = tuple(name for name in survey.linear.kept_names() if name not in PLACES)
+        shape = tuple((head.layer, head.head, OF_LINEAR, names) for head in survey.linear)
+        cells = np.stack([survey.linear.column(name) for name in names], axis=-1).reshape(1, -1)
+        yield (survey_columns, shape), cells
     numbers = {"model": survey.model, "texts": survey.texts, "norms": survey.norms}
     tables: dict[str, Numbers | Table] = {
         name: Numbers() if of_all is None else of_all.numbers() for name, of_all in numbers.items()
@@ -319,10 +330,13 @@ class StacksOfText(NamedTuple):
 
 
 def survey_values(
-    heads: Sequence[LayerOfHeads], rest: Sequence[LayerOfHeads], texts: Sequence[StacksOfText]
+    heads: Sequence[LayerOfHeads],
+    rest: Sequence[LayerOfHeads],
+    texts: Sequence[StacksOfText],
+    linear: Sequence[LayerOfHeads] = (),
 ) -> ValueTable:
-    """The values of the surveys of some texts, as of their reports: of the heads, and of the rest beside the
-    first key.
+    """The values of the surveys of some texts, as of their reports: of the heads, of the rest beside the
+    first key, and of heads of layers without a softmax.
     """
     has_stacks = len({layer.stack for layer in heads}) > 1
     names = tuple(dict.fromkeys(name for layer in heads for name in layer.names))
@@ -339,6 +353,9 @@ def survey_values(
             layer.stack: SurveyNumber(layer.stack, "", is_of_rest).name(has_stacks=has_stacks)
             for layer in layers
         }
+        add_numbers(layers, prefixes)
+
+    def add_numbers(layers: Sequence[LayerOfHeads], prefixes: Mapping[str, str]) -> None:
         places = [(layer, head) for layer in layers for head in range(layer.values.shape[1])]
         shape = [(layer.layer, head, prefixes[layer.stack], layer.names) for layer, head in places]
         shapes.append((survey_columns, tuple(shape)))
@@ -349,6 +366,8 @@ def survey_values(
     if rest:
         add_heads(rest, is_of_rest=True)
         add_counts([[*_row_counts_of_rest(text.rest)] for text in texts])
+    if linear:
+        add_numbers(linear, {layer.stack: OF_LINEAR for layer in linear})
     of_model = [[*_single_numbers("model", text.sinks.numbers())] for text in texts]
     shapes += [(one_column, name, None, None) for name, _ in of_model[0]]
     values.append(np.array([[number for _, number in of_text] for of_text in of_model], dtype=np.float64))

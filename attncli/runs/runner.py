@@ -102,7 +102,7 @@ def model_of(
         device=spec.device,
         dtype=spec.dtype,
         load=spec.load,
-        with_head=spec.needs_head if with_head is None else with_head,
+        with_head=spec.wants_head() if with_head is None else with_head,
     )
     # Messages name it as the user did, perhaps by the name of a package.
     name = short_name(asked)
@@ -279,7 +279,7 @@ class Session:
 MAX_TOGETHER = 32
 MAX_BYTES_TOGETHER = 64 * 2**20
 MAX_TOKENS_TOGETHER = 512
-OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", "image")
+OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", "image", "sound")
 """The settings that may differ among experiments that run together."""
 
 

@@ -27,6 +27,17 @@ PREFIXES = {"encoder": "encoder.self.", "decoder": "decoder.self.", "cross": "de
 In a recording self-attention has no name of its own beside cross-attention.
 """
 OF_REST, ROWS = f"{WITHOUT_FIRST}.", ".rows"
+OF_LINEAR = "linear."
+"""What the names begin with that heads of layers without a softmax have."""
+
+
+UNSHOWN = "unshown"
+"""Beside the versions that computed a run: which layers of its model are not in it."""
+
+
+def with_unshown(sentence: str) -> dict[str, str]:
+    """What is kept of the sentence that names the layers that are not shown; nothing where all are."""
+    return {UNSHOWN: sentence} if sentence else {}
 
 
 class SurveyNumber(NamedTuple):
@@ -75,10 +86,13 @@ class SurveyColumn(NamedTuple):
 
 
 class SurveyColumns(NamedTuple):
-    """The columns of a survey: of all weights, and of those without the first key."""
+    """The columns of a survey: of all weights, of those without the first key, and, with their places, of
+    layers without a softmax.
+    """
 
     of_all: Sequence[SurveyColumn]
     of_rest: Sequence[SurveyColumn]
+    of_linear: Sequence[tuple[int, StoredColumn]]
 
 
 @lru_cache(maxsize=64)
@@ -92,4 +106,9 @@ def survey_columns_of(columns: StoredColumns) -> SurveyColumns:
     return SurveyColumns(
         [column for column in known if not column.number.is_of_rest],
         [column for column in known if column.number.is_of_rest],
+        [
+            (place, column)
+            for place, column in enumerate(columns)
+            if column.statistic.startswith(OF_LINEAR) and column.head is not None
+        ],
     )

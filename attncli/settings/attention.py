@@ -27,16 +27,19 @@ from attncli.settings.fields import (
 )
 from attncli.settings.models import (
     PICTURE_HELP,
+    SOUND_HELP,
     AblatedSpec,
     HeadNumber,
     LookSpec,
     ModelNameSpec,
+    SoundSpec,
     WordsSpec,
 )
 from attncli.settings.text import (
     CONTEXT,
     PictureName,
     SentenceSpec,
+    SoundName,
     Text,
     TextPath,
     TextSpec,
@@ -462,7 +465,9 @@ class ContextSpec(SentenceSpec):
     )
     context: Annotated[Text | None, Everyday()] = Field(
         default_factory=lambda data: (
-            None if any(data.get(key) for key in ("num_context_tokens", "context_file", "image")) else CONTEXT
+            None
+            if any(data.get(key) for key in ("num_context_tokens", "context_file", "image", "sound"))
+            else CONTEXT
         ),
         description="the text for the keys and values",
     )
@@ -518,7 +523,7 @@ Layer = Annotated[
 ]
 
 
-class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
+class LayerSpec(WordsSpec, AblatedSpec, LookSpec, SoundSpec, ExplainRowSpec):
     """Which layer of a model."""
 
     off_keys = frozenset({"from"})
@@ -582,6 +587,8 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
             yield contradiction("from", "needs `image`: it chooses what is drawn over a picture", "image")
         for key in self.given("explain", "file") if self.image else ():
             yield contradiction(key, "cannot be combined with `image`", "image")
+        for key in self.given("explain", "truncate", "words") if self.sound else ():
+            yield contradiction(key, "cannot be combined with `sound`", "sound")
         if self.words and self.given("explain"):
             yield contradiction("words", "cannot be combined with `explain`, which follows tokens", "explain")
 
@@ -595,6 +602,7 @@ class MultiheadOfModelSpec(ModelAttentionSpec):
     explained_keys = MultiheadSpec.explained_keys
 
     image: Annotated[PictureName | None, Heading("Input")] = Field(None, description=PICTURE_HELP)
+    sound: Annotated[SoundName | None, Heading("Input")] = Field(None, description=SOUND_HELP)
     layer: Annotated[Layer, Everyday("the model's layer, from 0")] = Field(default_factory=first_of_model)
     head: ExplainedHead = None
 

@@ -43,6 +43,7 @@ from attncli.settings.models import (
     LookedFrom,
     PairsOfTextsSpec,
     RelationsSpec,
+    SpokenWordsSpec,
     SurveyTextSpec,
     WordsSpec,
 )
@@ -94,6 +95,13 @@ MEASURED_WITH = {
 }
 """What statistics need that are not measured of every text."""
 
+OF_SURVEYS = (
+    *("from", "to", "skip_sink", "weighted", "rollout", "full", "pattern", "sort", "ascending", "top"),
+    *("table", "statistic", "head", "num_examples", "ablate"),
+)
+"""Settings of a survey of heads, which words in time and the heads that time them do not read."""
+OF_TEXTS = ("sentence", "file", "texts", "relations", "pairs", "words", "context")
+
 if TYPE_CHECKING:
 
     class PlacesSpec(SurveyTextSpec):
@@ -135,10 +143,12 @@ else:
     )
 
 
-class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedSpec, ImageSpec):
+class HeadsSpec(
+    PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec
+):
     experiment = "heads"
     title = "What each head looks at"
-    surveys_pictures = True
+    surveys_pictures = surveys_sounds = True
     drawn_maps = "auto"
     examples = (
         "attn heads",
@@ -147,6 +157,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
         "attn heads --model ./my-model --texts sentences.txt --head 5:11 --examples 3 --sort induction",
         "attn heads --model ./my-model --relations treebank.conllu",
         "attn heads --model ./my-model --pairs contacts.jsonl --symmetric --apart 6",
+        "attn heads --model ./whisper --sound talk.wav --words",
         "attn heads --model ./my-model --file book.txt --truncate --sort entropy --top 10",
         "attn heads --model ./my-model --statistic previous_token --precision 2",
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
@@ -261,6 +272,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
 
     @classmethod
     def title_of(cls, settings: Mapping[str, Any]) -> str:
+        if settings.get("find_heads"):
+            return "Which heads time words"
+        if settings.get("sound") and settings.get("words"):
+            return "When each word is spoken"
         return "What each head knows of pairs" if settings.get("pairs") else super().title_of(settings)
 
     @classmethod
@@ -278,6 +293,12 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             has_words = settings.get("sentence") or settings.get("file")
             first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
             return *first, "--table", "-o page.html"
+        if settings.get("find_heads"):
+            return "--show all", "-o heads.csv"
+        if settings.get("sound") and settings.get("words"):
+            return "-o words.srt", "--by found", "--show all"
+        if settings.get("sound"):
+            return "--sort max_weight", "--table", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
         texts = Path(str(settings.get("texts")))
         is_stored = texts.suffix.lower() in STORE_SUFFIXES or texts.is_dir()
@@ -288,13 +309,17 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
         """The tokens whose weights are asked for, of the queries and of the keys."""
         return {"from": getattr(self, "from"), "to": self.to}
 
+    def times_words(self) -> bool:
+        """Whether it is about when the words of a sound are spoken."""
+        return self.sound is not None and self.words
+
     def names_rest(self) -> bool:
         """Whether heads that look at the first key are named by the rest of their weight, too."""
         return not (self.skip_sink or self.weighted or self.image)
 
     def shows_linear_heads(self) -> bool:
         """Whether heads of layers without a softmax are shown, too: nothing is asked that these lack."""
-        lacking = (self.skip_sink, self.weighted, self.words, self.image, self.pattern, self.sort)
+        lacking = (self.skip_sink, self.weighted, self.words, self.image, self.sound, self.pattern, self.sort)
         return not any((*lacking, self.statistic, self.top, *self.sought().values()))
 
     def reads_many_texts(self) -> bool:
@@ -303,6 +328,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             or self.relations is not None
             or self.pairs is not None
             or self.reads_pictures()
+            or self.hears_many()
+            or self.find_heads
         )
 
     def unmeasured(self) -> set[str]:
@@ -313,11 +340,15 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             return "heads of relations"
         if self.pairs is not None:
             return "heads of pairs"
+        if self.find_heads:
+            return "heads of alignment"
+        if self.times_words():
+            return "heads of words"
         return "heads of examples" if self.num_examples is not None else ""
 
     def single_statistics(self) -> tuple[str, ...]:
         of_model = in_group("model", "sink_rate", "sink_threshold")
-        if self.texts is not None or self.reads_pictures():
+        if self.reads_many_texts():
             of_model += in_group("texts", "num_texts", "num_tokens")
         if self.statistic is not None:
             return (self.statistic, *of_model)
@@ -354,6 +385,22 @@ class HeadsSpec(PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedS
             yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs `maps` auto, self, cross or encoder", "maps")
+        if self.find_heads or self.times_words():
+            which = "find_heads" if self.find_heads else "words"
+            for key in self.given(*OF_SURVEYS, *(OF_TEXTS if self.find_heads else ())):
+                yield contradiction(key, f"cannot be combined with `{which}`", which)
+            if self.maps not in ("none", "auto"):
+                yield contradiction("maps", f"cannot be combined with `{which}`", which)
+        if self.hears_many() and self.words:
+            yield contradiction("words", "needs one sound: its words have their times in it", "sound")
+        if self.by != "model" and self.sound is None:
+            yield contradiction("by", "needs `sound`: it chooses the heads that time its words", "sound")
+        if self.hears_many() and self.maps not in ("none", "auto"):
+            yield contradiction("maps", "needs one sound: a map is of one", "sound")
+        for key in self.given("sentence", "file", "full") if self.hears_many() else ():
+            yield contradiction(key, "needs one sound: many have words of their own", "sound")
+        for key in self.given("truncate") if self.sound else ():
+            yield contradiction(key, "cannot be combined with `sound`", "sound")
         if self.reads_pictures() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one picture: a map is of one", "image")
         if self.sought()["from"] and not self.sought()["to"] and self.image is None:

@@ -14,7 +14,14 @@ from pydantic import (
     create_model,
 )
 
-from attncli.arguments import Folds, file_name, head_name, head_names, is_pair
+from attncli.arguments import (
+    Folds,
+    file_name,
+    head_name,
+    head_names,
+    head_names_without_stack,
+    is_pair,
+)
 from attncli.core.names import PairMethod
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.settings.fields import (
@@ -33,7 +40,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.text import IN_FILE, PictureName, Text, TextPath
+from attncli.settings.text import IN_FILE, PictureName, SoundName, Text, TextPath
 
 
 def _looks_like_path(model: str) -> bool:
@@ -74,6 +81,7 @@ HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchem
 
 
 PICTURE = Form("image", "cannot be combined with `image`")
+SOUND = Form("sound", "cannot be combined with `sound`")
 RELATIONS = Form("relations", "cannot be combined with `relations`")
 PAIRS = Form("pairs", "cannot be combined with `pairs`")
 MANY_TEXTS = Form("texts")
@@ -129,6 +137,10 @@ class ModelSpec(ModelNameSpec):
             return {"layer": pair[1], "head": pair[2]}
         return super().parts_of(key, value)
 
+    def wants_head(self) -> bool:
+        """Whether the model is loaded with the head that predicts tokens, where it has one."""
+        return self.needs_head
+
     def model_source(self) -> str | None:
         return self.default_model if self.model is None else self.model
 
@@ -180,6 +192,82 @@ class ImageSpec(ModelSpec):
         return self.image is not None and (is_list or Path(self.image).is_dir())
 
 
+SOUND_HELP = "a sound that the model hears: WAV, FLAC or OGG; for heads also a folder of them"
+
+
+class SoundSpec(ModelSpec):
+    """A model that may hear a sound."""
+
+    off_keys = frozenset({"sound"})
+
+    sound: Annotated[
+        SoundName | None, Heading("Input"), Everyday("a sound, for a model that hears"), NotFor(PICTURE)
+    ] = Field(None, description=SOUND_HELP)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.sound is None:
+            return
+        if self.model is None:
+            yield contradiction("sound", "needs `model`, one that hears, as Whisper", "model")
+        if self.hears_many() and not self.surveys_sounds:
+            yield contradiction("sound", f"must be one sound (got the folder {self.sound})")
+        for key in self.given(*({"context", "context_file"} & type(self).model_fields.keys())):
+            yield contradiction(key, "cannot be combined with `sound`, which is the context", "sound")
+
+    # Whether a folder of sounds may be read.
+    surveys_sounds: ClassVar[bool] = False
+
+    def wants_head(self) -> bool:
+        return super().wants_head() or self.sound is not None  # it writes what is said
+
+    def hears_many(self) -> bool:
+        """Whether it is about the sounds of a folder."""
+        return self.sound is not None and Path(self.sound).is_dir()
+
+
+WAYS_OF_TIMING = ("model", "found", "filter")
+
+
+def _way_or_heads(value: Any) -> str:
+    """One of WAYS_OF_TIMING, or heads as `3:2,2:0`; ValueError for anything else."""
+    if value in WAYS_OF_TIMING:
+        return str(value)
+    try:
+        return ",".join(head_names_without_stack(value))
+    except ValueError as error:
+        raise ValueError(f"must be {', '.join(WAYS_OF_TIMING)}, or heads: {error}") from None
+
+
+class SpokenWordsSpec(SoundSpec):
+    """When the words of a sound are spoken, and which heads say so."""
+
+    group = "Input"
+    off_keys = frozenset({"by", "find_heads"})
+
+    find_heads: Annotated[
+        bool, Everyday("which heads time words, on speech that ships"), NotFor(PICTURE, SOUND)
+    ] = Field(
+        False,
+        description="measure how well every head of cross-attention times words, on synthetic speech whose "
+        "times are known, and keep the best",
+    )
+    by: Annotated[Annotated[str, BeforeValidator(_way_or_heads)], Requires("words")] = Field(
+        "model",
+        description="with `sound` and `words`: the heads that time words: model, those of its "
+        "generation_config.json, else found; found, by `find_heads`; filter, the most concentrated ones "
+        "(2509.09987); or LAYER:HEAD,...",
+    )
+
+    def wants_head(self) -> bool:
+        return super().wants_head() or self.find_heads
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.find_heads and self.model is None:
+            yield contradiction("find_heads", "needs `model`, one that hears and writes, as Whisper", "model")
+
+
 class WordsSpec(ModelSpec):
     """A model whose tokens may be merged into words."""
 
@@ -192,7 +280,8 @@ class WordsSpec(ModelSpec):
         NotFor(PROBE, reason="needs `sentence`, `file` or `texts`: a probe has no words"),
     ] = Field(
         False,
-        description="merge tokens into words: weights summed over a word's keys, averaged over its queries",
+        description="merge tokens into words: weights summed over a word's keys, averaged over its queries; "
+        "of a sound: when each word is spoken",
     )
 
 
@@ -219,7 +308,10 @@ class AblatedSpec(ModelSpec):
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
-    read = (data.get(key) for key in ("sentence", "file", "texts", "relations", "pairs", "image"))
+    read = (
+        data.get(key)
+        for key in ("sentence", "file", "texts", "relations", "pairs", "image", "sound", "find_heads")
+    )
     return None if any(read) else "repeated"
 
 
@@ -231,7 +323,7 @@ class ManyTextsSpec(Spec):
     texts: Annotated[
         TextPath | None,
         Everyday("many texts, one per line, or .jsonl; - reads stdin"),
-        NotFor(PICTURE, RELATIONS, PAIRS),
+        NotFor(PICTURE, SOUND, RELATIONS, PAIRS),
     ] = Field(
         None,
         description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group "
@@ -261,7 +353,7 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     )
     probe: Annotated[
         Literal["repeated"] | None,
-        NotFor(PICTURE, RELATIONS, PAIRS),
+        NotFor(PICTURE, SOUND, RELATIONS, PAIRS),
         NoFlag("is what is read without a text: leave it out (--num-tokens N says how long); it was read"),
     ] = Field(
         default_factory=_default_probe,
@@ -290,7 +382,7 @@ class RelationsSpec(ModelSpec):
 
     group = "Input"
 
-    relations: Annotated[TextPath | None, NotFor(PICTURE)] = Field(
+    relations: Annotated[TextPath | None, NotFor(PICTURE, SOUND)] = Field(
         None,
         description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
         "syntactic head, and back; - reads stdin",
@@ -306,7 +398,7 @@ class PairsOfTextsSpec(ModelSpec):
     pairs: Annotated[
         TextPath | None,
         Everyday("texts with pairs that are known: which heads know them"),
-        NotFor(PICTURE, RELATIONS),
+        NotFor(PICTURE, SOUND, RELATIONS),
     ] = Field(
         None,
         description="texts with known pairs of words, tokens or characters: JSON Lines or CSV with text and "

@@ -21,7 +21,10 @@ if TYPE_CHECKING:  # help and usage errors do without it
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
-PATH_KEYS = ("file", "texts", "relations", "pairs", "context_file", "embedding", "document", "image", "apply")
+PATH_KEYS = (
+    *("file", "texts", "relations", "pairs", "context_file", "embedding", "document"),
+    *("image", "sound", "apply"),
+)
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 MAX_NAME = 1000
 SAMPLED_LINES = 20
@@ -44,6 +47,12 @@ def check_picture(value: str) -> str:
     return value
 
 
+def check_sound(value: str) -> str:
+    if not value.strip() or not Path(value).exists():
+        raise ValueError(f"no such file: {value}: give a sound; for heads also a folder of them")
+    return value
+
+
 def check_embedding(value: str) -> str:
     if is_vector_file(value):
         vector_file_dim(Path(value))
@@ -55,6 +64,8 @@ TextPath = Annotated[str, AfterValidator(check_file)]
 """The name of a text file, or - for stdin."""
 PictureName = Annotated[str, AfterValidator(check_picture)]
 """The name of a picture, or of a folder of pictures."""
+SoundName = Annotated[str, AfterValidator(check_sound)]
+"""The name of a sound, or of a folder of sounds."""
 IN_FILE = Everyday("a text file; - reads stdin")
 
 
@@ -131,7 +142,7 @@ class SentenceSpec(Spec):
     )
     sentence: Annotated[Text | None, Everyday()] = Field(
         default_factory=lambda data: (
-            None if any(data.get(key) for key in ("num_tokens", "file", "image")) else SENTENCE
+            None if any(data.get(key) for key in ("num_tokens", "file", "image", "sound")) else SENTENCE
         ),
         description="the text for the queries",
     )

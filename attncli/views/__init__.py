@@ -60,6 +60,8 @@ VIEWS = {
     "png": View("pictures:write_png", (".png",), PLOT, True, True, True, has_title=True),
     "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, has_title=True),
     "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, has_title=True),
+    "srt": View("word_screens:write_srt", (".srt",), for_other_programs=True),
+    "vtt": View("word_screens:write_vtt", (".vtt",), for_other_programs=True),
     "dot": View("graphs:write_dot", (".dot", ".gv"), draws=True, has_title=True, for_other_programs=True),
 }
 VIEWS |= {

@@ -16,6 +16,7 @@ from attncli.views.texts import fixed, title, wrap_cells
 
 LETTERS = {"key": "K", "query": "Q", "value": "V", "logit": ""}
 LOGITS = "logits"
+LINEAR = "linear:"
 MOST_DRAWN = 40
 """Edges of a picture: more cannot be told apart."""
 FAINT = 0.1
@@ -62,8 +63,8 @@ def head_edges(result: Result | None) -> list[Edge]:
 
 
 def layer_and_head(name: str) -> tuple[int, int]:
-    """Of `18:6`; what is no head is behind all."""
-    layer, _, head = name.partition(":")
+    """Of `18:6`, or of `linear:18:6`, a head without a softmax; what is no head is behind all."""
+    layer, _, head = name.removeprefix(LINEAR).partition(":")
     return (int(layer), int(head)) if layer.isdecimal() and head.isdecimal() else (10**9, 0)
 
 
@@ -88,19 +89,20 @@ def strong_edges(edges: Sequence[Edge]) -> list[Edge]:
 
 def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
     """A line for each head, side, and whether what it feeds writes to the logits; lower layers first."""
-    groups: dict[tuple[tuple[int, int], str, bool], list[str]] = {}
+    groups: dict[tuple[tuple[int, int], str, str, bool], list[str]] = {}
     for edge in edges:
-        group = layer_and_head(edge.start), edge.letter, edge.end in to_logits
+        group = layer_and_head(edge.start), edge.start, edge.letter, edge.end in to_logits
         groups.setdefault(group, []).append(edge.end)
     lines: list[str] = []
-    before: tuple[int, int] | None = None
-    for (place, letter, writes_logits), ends in sorted(groups.items()):
-        name = "" if place == before else f"{place[0]}:{place[1]}"
-        start, end = f"{name:>5} -{letter}-> ", " -> logits" if writes_logits else ""
+    longest = max((len(head) for _, head, _, _ in groups), default=0)
+    before = ""
+    for (_, head, letter, writes_logits), ends in sorted(groups.items()):
+        name = "" if head == before else plain_text(head)
+        start, end = f"{name:>{max(longest, 5)}} -{letter}-> ", " -> logits" if writes_logits else ""
         text = ", ".join(sorted(ends, key=layer_and_head)) + end
         first, *others = wrap_cells(text, width - len(start))
         lines += [start + first, *(" " * len(start) + other for other in others)]
-        before = place
+        before = head
     return lines
 
 

@@ -448,11 +448,11 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 
 def sizes_of(survey: HeadSurvey) -> list[str]:
     """`6 layers × 12 heads`, of each stack."""
-    sizes = [_size(stack, heads) for stack, heads in _by_stack(survey.heads).items()]
-    return [*sizes, _size(LINEAR, survey.linear)] if survey.linear else sizes
+    sizes = [size_of(stack, heads) for stack, heads in _by_stack(survey.heads).items()]
+    return [*sizes, size_of(LINEAR, survey.linear)] if survey.linear else sizes
 
 
-def _size(stack: str, of_stack: Records[Any]) -> str:
+def size_of(stack: str, of_stack: Records[Any]) -> str:
     """How many layers, and heads in each; a stack's name where there are several."""
     layers, num_heads = np.unique(of_stack.column("layer"), return_counts=True)
     least, most = int(num_heads.min()), int(num_heads.max())
@@ -567,8 +567,18 @@ LINEAR_COLUMNS = (
 
 def _linear_title(report: Report, heads: Records[LinearHead], total: int) -> str:
     """What mixes the tokens of these heads, and of what the shares are."""
-    mixers = ", ".join(dict.fromkeys(head.mixer for head in report.result_of(HeadSurvey).linear))
-    return f"{some_of(len(heads), total, 'head')} of {plain_text(mixers)}: shares of |w|, which has a sign"
+    mixers = ", ".join(dict.fromkeys(head.mixer for head in rows_of(report, "linear") if head.mixer))
+    mixers = mixers or "layers without a softmax"
+    count, rest = some_of(len(heads), total, "head"), "" if len(heads) == total else "; --show linear has all"
+    return f"{count} of {plain_text(mixers)}: shares of |w|, which has a sign; lengths in tokens{rest}"
+
+
+def _usual_linear(report: Report, display: Display) -> int:
+    return len(rows_of(report, "linear")) if _is_whole(report) else MOST_HEADS
+
+
+def _least_linear(report: Report, display: Display) -> int:
+    return len(rows_of(report, "linear")) if report.spec.get("table") else LEAST_ROWS
 
 
 LINEAR_HEADS = Ranked(
@@ -576,11 +586,11 @@ LINEAR_HEADS = Ranked(
     tuple(map(NumberCells, LINEAR_COLUMNS)),
     title=_linear_title,
     label=HeadLabel(has_stacks=False),
-    usual=lambda report, _: len(report.result_of(HeadSurvey).linear) if _is_whole(report) else MOST_HEADS,
-    least=LEAST_ROWS,
+    usual=_usual_linear,
+    least=_least_linear,
     rank=1,
     is_cut=lambda report: not report.spec.get("table"),
-    shows=lambda report: bool(report.result_of(HeadSurvey).linear),
+    shows=lambda report: bool(rows_of(report, "linear")),
 )
 """What the signed weights are like of the heads of layers without a softmax."""
 MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))

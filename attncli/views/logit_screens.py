@@ -7,7 +7,7 @@ import numpy as np
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.records.logits import HeadLogit, LogitAttribution, ScoreOfPart, ScoreParts, WritingHead
+from attncli.records.logits import LINEAR, HeadLogit, LogitAttribution, ScoreOfPart, ScoreParts, WritingHead
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import (
@@ -66,6 +66,13 @@ def _keys(report: Report, display: Display) -> ScreenParts:
     yield Elastic(of, MOST_KEYS, FEWEST_KEYS, len(keys))
 
 
+def _steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Without asking why a head looks where it does that has no softmax, and so no score."""
+    heads = report.result_of(LogitAttribution).heads
+    is_linear = any(row.name == report.spec.get("head") and row.get("kind") == LINEAR for row in heads)
+    return tuple(step for step in steps if not (is_linear and step.startswith("--head")))
+
+
 LOGIT_COLUMNS = (
     PatternCells(),
     LookedAtCells(),
@@ -89,6 +96,7 @@ LOGIT_SCREEN = FirstScreen(
         Special(_keys, "the place of a row is that of its token", settings={"head": object}),
         Notes(apart=True),
     ),
+    next_steps=_steps,
 )
 """The sum; the heads and the MLPs that add most; the tokens whose values a head moved."""
 

@@ -117,7 +117,7 @@ def pictured(report: Report) -> dict[str, list[Picture]]:
     return by_name
 
 
-OF_CONTEXT = ("key", "column", "source")
+OF_CONTEXT = ("key", "column", "source", "way")
 """The axes along which a context has its tokens, where there is one."""
 
 

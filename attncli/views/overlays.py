@@ -270,6 +270,9 @@ def about_picture(picture: Picture) -> str:
     seen = "all of it" if seen_size == picture.size else seen
     count = sum(box is not None for box in picture.boxes)
     name, (width, height) = plain_text(picture.name), picture.size
+    if picture.seconds is not None:
+        tokens = f"{count} token" if count == 1 else f"{count} tokens"
+        return f"{name}: {picture.seconds:.2f} s; the model hears it as {tokens}"
     patches = f"{count} patch" if count == 1 else f"{count} patches"
     return f"{name}: {width} × {height}; the model sees {seen} as {patches}"
 

@@ -19,6 +19,7 @@ from attncli.views.comparisons import COMPARISON_SCREEN, TWO_TEXTS_SCREEN
 from attncli.views.detector_screens import APPLIED_SCREEN, SEPARATE_SCREEN
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import EXAMPLES_SCREEN
+from attncli.views.explanation_screens import EXPLANATIONS_SCREEN, WAYS_SCREEN
 from attncli.views.first_screen import FirstScreen
 from attncli.views.graphs import CIRCUIT_SCREEN, COMPOSITIONS_SCREEN
 from attncli.views.head_screens import SURVEY_SCREEN
@@ -51,6 +52,7 @@ from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
 from attncli.views.summary_screens import SUMMARY_SCREEN
 from attncli.views.texts import heading, setting, shortened, text_columns
 from attncli.views.training_screens import WATCH_HEAD_SCREEN, WATCH_SCREEN
+from attncli.views.word_screens import ALIGNING_SCREEN, WORDS_SCREEN
 from attncli.views.writer_screens import WRITER_SCREEN
 
 
@@ -152,8 +154,16 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
     screen.kind: screen
     for screen in (
         *(EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN, LIMITED_SCREEN, POLICIES_SCREEN),
-        *(SOURCE_SCREEN, RETRIEVAL_SCREEN, CIRCUIT_SCREEN, COMPOSITIONS_SCREEN),
+        *(
+            SOURCE_SCREEN,
+            RETRIEVAL_SCREEN,
+            EXPLANATIONS_SCREEN,
+            WAYS_SCREEN,
+            CIRCUIT_SCREEN,
+            COMPOSITIONS_SCREEN,
+        ),
         *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN, PAIRS_SCREEN, RECORDED_SCREEN),
+        *(WORDS_SCREEN, ALIGNING_SCREEN),
         *(ATTENTION_SCREEN, OUTSIDE_SCREEN, AVERAGE_SCREEN, SCALE_SCREEN, NORM_SCREEN),
         *(MISTAKES_SCREEN, MISTAKE_SCREEN, SUMMARY_SCREEN),
         *(SEPARATE_SCREEN, APPLIED_SCREEN),

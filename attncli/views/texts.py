@@ -359,6 +359,7 @@ def token_counts(report: Report) -> list[str]:
     """`6 tokens` and `3 context tokens`, of those that the report has."""
     name = token_name(report)
     other = "source" if "sources" in report.statistics else f"context {name}"
+    other = "way" if "ways" in report.statistics else other
     sides = ((report.tokens, name), (report.context_tokens, other))
     return [counted(len(tokens), name) for tokens, name in sides if tokens]
 

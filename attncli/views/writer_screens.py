@@ -17,7 +17,9 @@ from attncli.views.first_screen import (
     Sentences,
     Special,
     StatisticCells,
+    rows_of,
 )
+from attncli.views.head_screens import LINEAR, LINEAR_HEADS, size_of
 from attncli.views.matrices import pictured
 from attncli.views.model_screens import LEAST_ROWS, token_cell
 from attncli.views.report_sections import TableLabels, model_name
@@ -41,7 +43,9 @@ def _written_title(report: Report, display: Display) -> Iterator[str]:
     counts = report.result_of(WrittenText).counts
     new = "in the answer" if report.spec.get("answer") else "new"
     sizes = [counted(counts.prompt_tokens, "token"), f"{counts.new_tokens} {new}"]
-    parts = [model_name(report), place_text(report.spec), *sizes]
+    linear = rows_of(report, "linear")
+    of_linear = size_of(LINEAR, linear) if linear and rows_of(report, "heads") else ""
+    parts = [model_name(report), place_text(report.spec), *sizes, of_linear]
     yield plain_text(f"generate: {', '.join(filter(None, parts))}")
 
 
@@ -110,7 +114,8 @@ def _tokens_title(report: Report, tokens: Records[WrittenToken], most: int) -> s
     if report.spec.get("head") is None and "head" in tokens.cells:
         best = plain_text(str(tokens[0].head))
         return f"where the best head, {best}, looked{left}, without the first key"
-    return f"where it looked for each token{left}: {of}, without the first key"
+    by = of if rows_of(report, "heads") else f"{of}, shares of |w|"
+    return f"where it looked for each token{left}: {by}, without the first key"
 
 
 def _chosen(tokens: Records[WrittenToken], most: int) -> list[int]:
@@ -157,6 +162,15 @@ WRITER_SCREEN = FirstScreen(
             usual=lambda report, _: LEAST_ROWS if pictured(report) else MOST_WRITERS,
             least=lambda report, _: 0 if pictured(report) else LEAST_ROWS,
             rank=1,
+            is_cut=True,
+            shows=lambda report: bool(rows_of(report, "heads")),
+        ),
+        # Below heads of attention where there is room for both.
+        replace(
+            LINEAR_HEADS,
+            usual=lambda report, _: MOST_WRITERS,
+            least=lambda report, _: 0 if rows_of(report, "heads") else LEAST_ROWS,
+            rank=2,
             is_cut=True,
         ),
         Notes(),

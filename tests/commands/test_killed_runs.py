@@ -6,6 +6,8 @@ import sys
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 
+import pytest
+
 from attncli.commands.output import written_stream
 from tests.conftest import Attn
 
@@ -56,6 +58,7 @@ def test_two_that_write_one_file_have_parts_of_their_own(tmp_path: Path) -> None
     assert [*tmp_path.iterdir()] == [path]
 
 
+@pytest.mark.nightly
 def test_torch_leaves_no_empty_folder(tmp_path: Path) -> None:
     """Which it makes for compiled code as transformers imports it."""
     command = [sys.executable, "-m", "attncli", "heads", "the cat", "--format", "json"]

@@ -237,6 +237,7 @@ def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> None:
     assert (denied.returncode, denied.stderr) == (126, b"./data: cannot be run: Permission denied\n")
 
 
+@pytest.mark.nightly
 def test_a_program_that_a_signal_ends_at_once_leaves_a_line(tmp_path: Path) -> None:
     ended = record(tmp_path, f"{PROGRAM}import os; os.kill(os.getpid(), 15)\n", "-o", "run.json")
     assert ended.returncode == 128 + signal.SIGTERM and not (tmp_path / "run.json").exists()
@@ -533,6 +534,7 @@ os.wait()
     assert layers.count({0, 1}) == 101 and layers.count({2}) == 2 and len(layers) == 103
 
 
+@pytest.mark.nightly
 def test_processes_and_ranks_keep_their_runs_in_one_store(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     commands = [f"RANK={rank} {sys.executable} program.py" for rank in (1, 0)]
@@ -561,6 +563,7 @@ def test_expectations_are_an_exit_code(tmp_path: Path, recorded: Path) -> None:
     assert nothing.returncode == 1 and "no run has entropy" in nothing.stderr.decode()
 
 
+@pytest.mark.nightly
 def test_a_process_that_executes_another_program_leaves_its_runs(tmp_path: Path) -> None:
     program = f"""{PROGRAM}
 import os, sys
@@ -573,12 +576,14 @@ if len(sys.argv) < 2:
     assert "in its last seconds" in ended.stderr.decode()  # of the first program, which had no end
 
 
+@pytest.mark.nightly
 def test_a_child_that_heard_nothing_lost_nothing(tmp_path: Path) -> None:
     program = f"{PROGRAM}import os\nif os.fork() == 0:\n    os._exit(0)\nos.wait()\n"
     ended = record(tmp_path, program, "-o", "run.json")
     assert (ended.returncode, ended.stderr.decode()) == (0, f"run.json: {HEARD}\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0 and not sys.platform.startswith("linux"), reason="needs a limit")
 def test_a_store_that_cannot_grow_is_a_line(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"{MODEL}for _ in range(300):\n    call()\n")
@@ -600,6 +605,7 @@ def test_a_full_disk_is_a_line_and_the_program_s_failure_comes_first(
     assert ended.stderr.decode() == "-o /dev/full: cannot be written: No space left on device\n"
 
 
+@pytest.mark.nightly
 def test_programs_run_in_folders_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     tmp_path.chmod(0o555)
@@ -614,6 +620,7 @@ def test_programs_run_in_folders_that_cannot_be_written(tmp_path: Path) -> None:
         assert (refused.returncode, refused.stdout, refused.stderr) == (4, b"", line)
 
 
+@pytest.mark.nightly
 def test_a_process_that_outlives_the_program_harms_nobody(tmp_path: Path) -> None:
     program = f"""{MODEL}
 import os, time

@@ -374,6 +374,7 @@ def test_a_log_that_cannot_be_read_is_one_without_losses(tmp_path: Path) -> None
         tracemalloc.stop()
 
 
+@pytest.mark.nightly
 def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_cache(
     checkpoints: Path, tmp_path: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,7 @@ for dtype in test_few_rows.HALVES:
 """
 
 
+@pytest.mark.nightly
 @needs_compiler
 def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Addresses and undefined behaviour, over the tests above."""

@@ -1,5 +1,6 @@
 """Heads of layers without a softmax in a survey: their statistics, against loops over whole matrices."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import log
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from transformers import AutoModel, AutoTokenizer
 
@@ -15,10 +17,11 @@ from attncli import library
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text
-from attncli.records.surveys import HeadSurvey, LinearHead
+from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, LinearHead
 from attncli.records.values import Mask
 from attncli.report import Report
 from attncli.saved import SAVED
+from tests.conftest import Attn
 from tests.core.test_signed_rows import naive
 from tests.running import run
 from tools.architecture_sweep.decaying import with_decay
@@ -230,3 +233,41 @@ def test_over_texts_they_have_means(saved: Callable[[str], str], tmp_path: Path)
             for name in ("local_share", "distance", "negative_share", "row_sum", "half_life"):
                 mean = sum(text[name] for text in alone) / len(lines)
                 assert row[name] == pytest.approx(mean, rel=1e-4, abs=1e-6), name
+
+
+TEXTS = tuple(text_of(count) for count in (11, 19, 29))
+
+
+def test_means_over_texts_have_intervals_by_scipy(
+    saved: Callable[[str], str], tmp_path: Path, attn: Attn
+) -> None:
+    """In a survey, and in one that is read from a store whose workers kept the values of each text."""
+    folder = saved("qwen3_next")
+    each = [library.survey(folder, text).linear for text in TEXTS]
+    path, texts = tmp_path / "run.db", tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS) + "\n")
+    ended = attn(["heads", "--texts", str(texts), "--model", folder, "-o", str(path)])
+    assert ended.code == 0 and "Not shown" not in ended.out
+    data = json.loads(attn(["heads", "--store", str(path), "--format", "json"]).out)
+    stored = SAVED.validate_python(data).restored().result_of(HeadSurvey)
+    for survey in (library.survey_texts(folder, TEXTS), stored):
+        rows = {
+            (row.layer, row.head, row.statistic): row for row in survey.intervals if row.stack == "linear"
+        }
+        assert len(rows) == 8 * 10
+        for place, head in enumerate(survey.linear):
+            for name in LINEAR_OVER_TEXTS:
+                numbers = [of_text[place][name] for of_text in each]
+                spread = scipy.stats.sem(numbers)
+                lower, upper = scipy.stats.t.interval(0.95, 2, np.mean(numbers), spread)
+                row = rows[head.layer, head.head, name]
+                assert row.mean == pytest.approx(head[name], rel=1e-6) and row.texts == 3
+                assert (row.lower, row.upper) == pytest.approx((lower, upper), rel=1e-4, abs=1e-6)
+
+
+def test_a_store_says_which_layers_it_lacks(saved: Callable[[str], str], tmp_path: Path, attn: Attn) -> None:
+    path, texts = tmp_path / "run.db", tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS) + "\n")
+    arguments = ["heads", "--texts", str(texts), "--model", saved("lfm2"), "-o", str(path)]
+    for command in (arguments, ["heads", "--store", str(path)]):
+        assert "Not shown, as it has no softmax: short convolution" in attn(command).out

@@ -19,9 +19,11 @@ from transformers import AutoModelForCausalLM
 from attncli.core.names import named_head
 from attncli.measure.cache import Limit, Limiting, num_bytes
 from attncli.measure.circuit import head_edges
+from attncli.measure.relevance import attnlrp, gradients
 from attncli.measure.removal import HeadPlace
 from attncli.measure.scores import score_parts
 from attncli.measure.sources import Removals, given_answer, lasso_effects, source_weights
+from attncli.measure.token_flow import AnswerRun
 from attncli.models.loading import in_use, kept_pretrained, open_model
 from attncli.models.predicted import read_judged
 from attncli.models.pretrained import Pretrained, read_probe
@@ -269,6 +271,21 @@ def test_removed_sources_are_as_likely_as_context_cite_finds_them(writer: Pretra
     found = Removals(writer, reading, replay).log_probabilities(masks)
     expected = torch.tensor([cited["log_probabilities"][run] for run in some], dtype=torch.float64)
     assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_relevance_is_that_of_lxt_and_captum(writer: Pretrained) -> None:
+    """AttnLRP of lxt 2.1, gradient x input of captum 0.9.0: tools/lxt_relevance.py."""
+    expected = json.loads(Path(__file__).with_name("lxt_relevance.json").read_text())
+    prompt, answer = (
+        torch.tensor(writer.encoded(expected[key], add_special_tokens=False)["input_ids"])
+        for key in ("prompt", "answer")
+    )
+    with in_use(writer) as pretrained:
+        run = AnswerRun(pretrained, prompt, answer)
+        relevance, of_gradients = attnlrp(run), gradients(run)
+    assert relevance.logits == pytest.approx(expected["logits"], abs=1e-3)
+    for found, name in ((relevance.of_prompt, "attnlrp"), (of_gradients.gradient_input, "gradient_input")):
+        assert torch.allclose(found, torch.tensor(expected[name], dtype=torch.float64), atol=1e-4), name
 
 
 def test_the_effects_of_sources_are_those_of_context_cite() -> None:

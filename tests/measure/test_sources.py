@@ -45,6 +45,7 @@ from attncli.models.source_texts import (
     with_documents,
 )
 from attncli.models.writing import Decoding
+from attncli.records.sources import ChosenHead, RetrievingHead, RetrievingHeads
 from attncli.report import plain
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_writer
@@ -604,7 +605,6 @@ def test_found_heads_are_kept_for_the_model_and_used(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = str(save_writer(tmp_path / "model", "Llama"))
     from attncli.commands.source import SourceSpec, keep_heads, kept_heads
-    from attncli.records.sources import ChosenHead, RetrievingHead, RetrievingHeads
 
     spec = SourceSpec(model=model, sentence="it")
     assert kept_heads(spec) is None
@@ -629,6 +629,49 @@ def test_found_heads_are_kept_for_the_model_and_used(
     place.write_text("{")
     ended = attn(asked)
     assert ended.code == 2 and ended.err.startswith("--head: ") and "is damaged" in ended.err
+
+
+def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("attncli.measure.sources.NUM_CONTEXTS", 1)
+    monkeypatch.setattr("attncli.measure.sources.synthetic_contexts", lambda *_: synthetic_contexts(1))
+    searches: list[str] = []
+    model = str(save_writer(tmp_path / "model", "Llama"))
+    pretrained = open_model(model)
+    (context,) = synthetic_contexts(1)
+    count = len(pretrained.encoded(context.sourced().text + context.answer)["input_ids"])
+
+    def asked(num_tokens: int, answer: str = "was") -> dict[str, Any]:
+        text = " ".join(["the"] * (num_tokens - 3))
+        return report_of(attn, f"<source a>{text}</source>", "--model", model, "--answer", answer)
+
+    def search(_model: object, **_: object) -> RetrievingHeads:
+        searches.append("search")
+        chosen = ChosenHead.table(chosen_head=["1:0"])
+        return RetrievingHeads(rows=RetrievingHead.rows([]), chosen=chosen, num_contexts=24)
+
+    monkeypatch.setattr("attncli.library.retrieving_heads", search)
+    short = asked(count)
+    assert not searches and short["statistics"]["sources"][0]["retrieving_heads"] is None
+    for _ in range(2):
+        found = asked(count + 5)
+        assert searches == ["search"]
+        assert "Retrieving heads, chosen on synthetic contexts: 1:0." in found["notes"]
+    # A model none of whose heads retrieves is not searched again.
+    (kept,) = (tmp_path / "cache" / "attncli" / "heads").iterdir()
+    kept.unlink()
+
+    def none(_model: object, **_: object) -> RetrievingHeads:
+        searches.append("none")
+        raise UserError("model: no head looks at the right sentence")
+
+    monkeypatch.setattr("attncli.library.retrieving_heads", none)
+    for _ in range(2):
+        found = asked(count + 5)
+        assert searches == ["search", "none"]
+        assert any("retrieves on synthetic contexts: --head names some" in note for note in found["notes"])
 
 
 def test_many_prompts_go_into_a_store_and_are_expected_to_come_from_a_source(

@@ -327,6 +327,7 @@ def test_an_adapter_counts_beside_pickled_weights(tmp_path: Path, attn: Attn) ->
     assert attn(asked).out == expected
 
 
+@pytest.mark.nightly
 def test_a_batch_shares_pickled_weights(tmp_path: Path, attn: Attn) -> None:
     folder = save_model(tmp_path / "model", "BERT")
     texts = tmp_path / "texts.txt"

@@ -9,7 +9,7 @@ from attncli.errors import UserError
 from attncli.settings import SPECS
 from attncli.settings.fields import Form, Given, NotFor, Requires, Spec, build_spec
 from attncli.settings.heads import EXAMPLES, GRID, MAPS_OF_PICTURES, MEASURED_WITH, HeadsSpec
-from attncli.settings.models import MANY_TEXTS, PAIRS, PICTURE, PROBE, RELATIONS
+from attncli.settings.models import MANY_TEXTS, PAIRS, PICTURE, PROBE, RELATIONS, SOUND
 
 
 def declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
@@ -71,10 +71,13 @@ VALUES: dict[str, Any] = {
     },
     **{"table": True, "statistic": "entropy", "head": "0:1", "num_examples": 2, "relations": "trees.conllu"},
     "pairs": "trees.conllu",
+    "sound": "talk.wav",
+    "find_heads": True,
 }
 OF_EXAMPLES = {"texts": "texts.txt", "head": "0:1", "num_examples": 2, "sort": "entropy"}
 ASKED: dict[Form, dict[str, Any]] = {
     PICTURE: {"model": str(HeadsSpec.default_model), "image": "cat.png"},
+    SOUND: {"model": str(HeadsSpec.default_model), "sound": "talk.wav"},
     RELATIONS: {"relations": "trees.conllu"},
     PAIRS: {"pairs": "trees.conllu"},
     MANY_TEXTS: {"texts": "texts.txt"},
@@ -87,7 +90,7 @@ ASKED: dict[Form, dict[str, Any]] = {
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("texts.txt", "trees.conllu", "cat.png", "pictures.txt"):
+    for name in ("texts.txt", "trees.conllu", "cat.png", "pictures.txt", "talk.wav"):
         (tmp_path / name).write_text("a b\n")
     monkeypatch.chdir(tmp_path)
 

@@ -186,6 +186,8 @@ def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:
         "boxes": picture.boxes,
         "axis": picture.axis,
         "query": next(iter(chosen_queries(report, picture)), None),
+        "seconds": picture.seconds,
+        "sound": base64.b64encode(picture.sound).decode("ascii"),
     }
 
 
@@ -291,6 +293,7 @@ STYLES = (
     "tokens.css",
     "pictures.css",
     "picture_maps.css",
+    "sound.css",
     "cards.css",
     "tables.css",
     "charts.css",
@@ -338,8 +341,8 @@ def _hash(text: str) -> str:
 def _content_security_policy(script: str, style: str) -> str:
     """Only this script and this style are loaded and run; no text ever becomes markup."""
     return (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; "
-        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; media-src blob:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 

@@ -6,6 +6,7 @@ import { hoverHead, lookFrom, pickQuery } from "./looks.js";
 import { look, lookAtCell, pin, readThumbnail, switchHeads, toggleAllHeads } from "./selection.js";
 import { choose, compareWith, pickCell, run, showReport } from "./show.js";
 import { byId, fillSelect } from "../parts/elements.js";
+import { playToken } from "../parts/sound.js";
 
 Object.assign(overview, {
   onChoose: (number) => run(choose(number)),
@@ -13,7 +14,13 @@ Object.assign(overview, {
   onRead: (cell) => (chosen.tensor.is_pictured ? hoverHead(cell) : readThumbnail(cell)),
 });
 Object.assign(map, { onCell: (cell) => lookAtCell(cell), onPick: pickCell });
-Object.assign(pictureView, { onLook: lookFrom, onPick: pickQuery });
+Object.assign(pictureView, {
+  onLook: lookFrom,
+  onPick: (token) => {
+    playToken(pictureView.picture, token);
+    return pickQuery(token);
+  },
+});
 Object.assign(comparedMap, { onCell: (cell) => lookAtCell(cell, beside), onPick: pickCell });
 Object.assign(sides, { onLook: look, onPin: pin, onAllHeads: toggleAllHeads, onSwitchHeads: switchHeads });
 

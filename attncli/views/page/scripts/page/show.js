@@ -22,9 +22,11 @@ import { byId, fillSelect } from "../parts/elements.js";
 import { forgottenOf } from "../parts/forgotten.js";
 import { showGraph } from "../parts/graph.js";
 import { showPictureMaps } from "../parts/picture_maps.js";
+import { showSound } from "../parts/sound.js";
 import { showScore } from "../parts/score.js";
 import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
+import { showWays } from "../parts/ways.js";
 import { paint, showLegend } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 
@@ -43,6 +45,8 @@ export async function showReport(index) {
   showScore(byId("score"), report);
   showSteps(byId("steps"), report.steps);
   showNotes(report);
+  await showSound(byId("sound"), report);
+  if (chosen.report !== report) return; // another one was chosen meanwhile
   await showPictureMaps(byId("picture-maps"), report.picture_maps, start);
   if (chosen.report !== report) return; // another one was chosen meanwhile
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
@@ -57,6 +61,12 @@ export async function showReport(index) {
     await onSources.load();
     if (chosen.report !== report) return;
     showAnswer(byId("answer"), report, onSources);
+  }
+  const inWays = matrices.find(({ name }) => name === "way_relevance");
+  if (inWays && report.statistics.ways) {
+    await inWays.load();
+    if (chosen.report !== report) return;
+    showWays(byId("answer"), report, inWays);
   }
   for (const id of ["matrix", "controls"]) byId(id).hidden = !matrices.length;
   byId("overview").hidden = true;

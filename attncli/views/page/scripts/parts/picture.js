@@ -138,7 +138,9 @@ export class PictureView {
       `Picture ${picture.name}: arrow keys look at a patch${isChoice ? ", Enter looks from it" : ""}`,
     );
     this.about.textContent = [picture.about, note].filter(Boolean).join(". ");
-    this.buttons = buttons.map(({ token, label, hasLook }, i) => {
+    // What fills up a sound are hundreds of tokens.
+    const told = buttons.filter(({ hasLook }) => hasLook || !picture.seconds);
+    this.buttons = told.map(({ token, label, hasLook }, i) => {
       const canvas = hasLook && i < MOST_TILES ? make("canvas", { "aria-hidden": "true" }) : "";
       const weight = make("span", { class: "weight" });
       const name = make("span", { class: "name" }, makeToken(label));

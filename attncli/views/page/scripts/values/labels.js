@@ -5,7 +5,7 @@ export function tokensAlong(report, axis) {
   const side = axis.split("_")[0];
   if (side === "key") return report.context_tokens.length ? report.context_tokens : report.tokens;
   if (side === "query") return report.tokens.slice(report.first_query);
-  if (side === "column" || side === "source") return report.context_tokens;
+  if (["column", "source", "way"].includes(side)) return report.context_tokens;
   return side === "token" || side === "row" ? report.tokens : [];
 }
 

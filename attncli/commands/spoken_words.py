@@ -1,0 +1,56 @@
+"""The reports of `heads --sound --words` and `heads --find-heads`: words in time, and who says so."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.sound_files import sound_to_play, spectrogram
+from attncli.plain_text import counted
+from attncli.report import Picture, Report
+from attncli.report_parts import build_report
+from attncli.settings.text import Texts
+from attncli.sound import aligning_heads, spoken_words
+
+if TYPE_CHECKING:
+    from attncli.settings.heads import HeadsSpec
+
+HOW_TO_READ = (
+    "error: the median distance of the begins of words from where they are, by each head alone. "
+    "concentration: Yeh et al. 2025 (2509.09987)."
+)
+
+
+def picture_of_sound(reading: Reading) -> Picture:
+    """The spectrogram of a sound, on which each token of it is a strip."""
+    heard = reading.heard
+    assert heard is not None
+    png, size = spectrogram(heard.samples, heard.rate)
+    begins, ends = heard.begins / heard.seconds, (heard.begins + heard.step) / heard.seconds
+    strips = zip(begins.tolist(), ends.tolist(), strict=True)
+    boxes = tuple((begin, 0.0, min(1.0, end), 1.0) if begin < 1.0 else None for begin, end in strips)
+    axis: Literal["tokens", "context_tokens"] = "tokens" if reading.context is None else "context_tokens"
+    crop = 0.0, 0.0, float(size[0]), float(size[1])
+    seconds, sound = heard.seconds, sound_to_play(heard.file)
+    return Picture(heard.name, size, crop, png, boxes, axis, seconds=seconds, sound=sound)
+
+
+def report_words(spec: "HeadsSpec", reading: Reading, pretrained: Pretrained) -> Report:
+    """The words of one sound, each with its begin and end."""
+    result = spoken_words(pretrained, reading, heads=spec.by)
+    about = f"{pretrained.name}: {counted(len(result.words), 'word')} in {result.seconds:.2f} s."
+    notes = [*result.notes, *reading.left_out_notes()]
+    picture = replace(picture_of_sound(reading), boxes=(), axis="tokens")
+    return build_report(spec, Texts(), {}, result, notes, about=about, pictures=(picture,))
+
+
+def report_aligning(
+    spec: "HeadsSpec", pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
+    """Every head of cross-attention by how well it times words, the best first."""
+    result = aligning_heads(pretrained, progress=progress)
+    about = (
+        f"{pretrained.name}: {counted(len(result.heads), 'head')} of cross-attention, "
+        f"{result.num_words} words of synthetic speech."
+    )
+    return build_report(spec, Texts(), {}, result, [*result.notes], about=about, how_to_read=HOW_TO_READ)

@@ -1,0 +1,257 @@
+"""Which sources an answer came from, by several ways to read a model, beside what it loses without them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attncli.core.names import named_head
+from attncli.core.summaries import rank_correlation
+from attncli.errors import UserError
+from attncli.measure.relevance import Gradients, attnlrp, directions, gradients
+from attncli.measure.sources import (
+    Answer,
+    Removals,
+    SourceWeights,
+    lasso_effects,
+    sampled_masks,
+    source_weights,
+)
+from attncli.measure.token_flow import AnswerRun, alti, direct_contributions, rollout, value_norms
+from attncli.models.pretrained import Pretrained
+from attncli.models.replay import Replay
+from attncli.models.source_texts import SourcedReading
+from attncli.records.explanations import ExplainedSource, Explanations, WayOfReading
+
+LEAST_SOURCES = 3
+"""Fewer sources have no order that could be right or wrong."""
+
+
+class ReadAnswer:
+    """An answer of a decoder that is explained: what several ways share is computed once.
+
+    The prompt's first token, where sinks are, counts for no source, whatever the way. UserError for a model
+    of another kind, for fewer than three sources, and for heads that are not there.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        reading: SourcedReading,
+        answer: Answer,
+        *,
+        heads: Sequence[str] = (),
+        num_runs: int = 64,
+        seed: int = 0,
+    ) -> None:
+        ids = torch.tensor(answer.ids)
+        self.run = AnswerRun(pretrained, reading.prompt.ids, ids)
+        if len(reading.places) < LEAST_SOURCES:
+            got = f"(got {len(reading.places)})"
+            raise UserError(f"sources: must be at least {LEAST_SOURCES} for an order of them {got}")
+        self.reading, self.heads, self.num_runs, self.seed = reading, heads, num_runs, seed
+        self.replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
+        layers, self.expected = self.replay.layers()
+        each = replace(reading, places=tuple((place,) for place in range(len(reading.prompt.ids))))
+        self.weights: SourceWeights = source_weights(layers, each, len(ids), list(map(named_head, heads)))
+        """Of each token of the prompt."""
+        self._removals = Removals(pretrained, reading, self.replay)
+        self._losses: dict[tuple[bool, ...], float] = {}
+
+    @property
+    def num_sources(self) -> int:
+        """How many there are."""
+        return len(self.reading.places)
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """Those of one backward pass."""
+        return gradients(self.run)
+
+    def by_source(self, of_tokens: Float[Tensor, " token"]) -> Float[Tensor, " source"]:
+        """The sum over the tokens of each source."""
+        return torch.stack(
+            [of_tokens[[place for place in places if place]].sum() for places in self.reading.places]
+        )
+
+    def losses(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
+        """What the answer's log-probability loses with the sources of each mask alone, each mask run once."""
+        keys = [tuple(mask) for mask in masks.tolist()]
+        new = [key for key in dict.fromkeys(keys) if key not in self._losses and not all(key)]
+        self._losses[(True,) * self.num_sources] = 0.0
+        if new:
+            given = self._removals.log_probabilities(torch.tensor(new)).sum(dim=1)
+            whole = float(self.expected.sum())
+            self._losses |= {key: whole - number for key, number in zip(new, given.tolist(), strict=True)}
+        return torch.tensor([self._losses[key] for key in keys], dtype=torch.float64)
+
+    @cached_property
+    def lost(self) -> Float[Tensor, " source"]:
+        """What the answer loses without each source."""
+        return self.losses(~torch.eye(self.num_sources, dtype=torch.bool))
+
+
+@dataclass(frozen=True)
+class SourceScores:
+    """What a way gives each source, and each token of the prompt where it knows them."""
+
+    sources: Float[Tensor, " source"]
+    tokens: Float[Tensor, " token"] | None = None
+
+
+def _of_tokens(way: Callable[[AnswerRun], Float[Tensor, " token"]]) -> Callable[[ReadAnswer], SourceScores]:
+    def scores(answer: ReadAnswer) -> SourceScores:
+        of_tokens = way(answer.run)
+        return SourceScores(answer.by_source(of_tokens), of_tokens)
+
+    return scores
+
+
+def _all_heads(answer: ReadAnswer) -> SourceScores:
+    of_tokens = answer.weights.mean.sum(dim=0)
+    return SourceScores(answer.by_source(of_tokens), of_tokens)
+
+
+def _best_heads(answer: ReadAnswer) -> SourceScores:
+    if answer.weights.chosen is None:
+        name = answer.run.pretrained.name
+        raise UserError(f"best_heads: no retrieving heads of {name} are known: attn source --find-heads")
+    of_tokens = answer.weights.chosen.sum(dim=0)
+    return SourceScores(answer.by_source(of_tokens), of_tokens)
+
+
+def _attention_gradient(answer: ReadAnswer) -> SourceScores:
+    of_tokens = answer.gradients.attention_gradient
+    return SourceScores(answer.by_source(of_tokens), of_tokens)
+
+
+def _gradient_input(answer: ReadAnswer) -> SourceScores:
+    of_tokens = answer.gradients.gradient_input
+    return SourceScores(answer.by_source(of_tokens), of_tokens)
+
+
+def _context_cite(answer: ReadAnswer) -> SourceScores:
+    masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
+    log_probabilities = answer.expected.sum() - answer.losses(masks)
+    return SourceScores(lasso_effects(masks, log_probabilities, len(answer.run.answer)))
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to read: what it gives the sources of an answer, and the passes through the model that it needs.
+
+    A backward pass counts as two. `runs` is None for as many as sets of sources are sampled.
+    """
+
+    scores: Callable[[ReadAnswer], SourceScores]
+    runs: int | None
+
+
+WAYS: Mapping[str, Way] = {
+    "all_heads": Way(_all_heads, 1),
+    "best_heads": Way(_best_heads, 1),
+    "rollout": Way(_of_tokens(rollout), 1),
+    "value_norms": Way(_of_tokens(value_norms), 1),
+    "alti": Way(_of_tokens(alti), 1),
+    "attention_gradient": Way(_attention_gradient, 3),
+    "gradient_input": Way(_gradient_input, 3),
+    "attnlrp": Way(_of_tokens(lambda run: attnlrp(run).of_prompt), 3),
+    "direct_logit": Way(_of_tokens(lambda run: direct_contributions(run, directions(run))), 2),
+    "context_cite": Way(_context_cite, None),
+}
+"""Each way to read an answer's sources; see docs/explain.md for what it says and who published it."""
+
+
+def chosen_ways(names: Sequence[str]) -> list[str]:
+    """The ways of these names, or all; UserError for another name."""
+    for name in names:
+        if name not in WAYS:
+            raise UserError(f"ways: must be of {', '.join(WAYS)} (got {name})")
+    return list(dict.fromkeys(names)) or [*WAYS]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What ways say of an answer, and why the others are not right for the model."""
+
+    scores: dict[str, SourceScores]
+    refused: dict[str, str]
+
+
+def scored(answer: ReadAnswer, names: Sequence[str]) -> Scored:
+    """The scores of each way; a way that is not right for the model is left out."""
+    scores: dict[str, SourceScores] = {}
+    refused: dict[str, str] = {}
+    for name in names:
+        try:
+            scores[name] = WAYS[name].scores(answer)
+        except UserError as error:
+            refused[name] = error.lines[0].removeprefix(f"{name}: ")
+    return Scored(scores, refused)
+
+
+def first_of(scores: Float[Tensor, " source"]) -> int:
+    """The number of the source with the largest score, from 1."""
+    return int(scores.argmax()) + 1
+
+
+def correlation(scores: Float[Tensor, " source"], lost: Float[Tensor, " source"]) -> float | None:
+    """Spearman's; None where all scores, or all losses, are equal."""
+    number = float(rank_correlation(scores.double(), lost))
+    return None if number != number else number
+
+
+def runs_of(name: str, num_runs: int) -> int:
+    """The passes through the model that a way needs."""
+    runs = WAYS[name].runs
+    return num_runs if runs is None else runs
+
+
+def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
+    """What ways, by default all, say of each source of an answer, beside what it loses without it.
+
+    The sources are in the order of what is lost, the ways in that of the table. UserError where none of the
+    ways is right for the model; MemoryError.
+    """
+    names = chosen_ways(ways)
+    result = scored(answer, names)
+    if not result.scores:
+        raise UserError(*(f"{name}: {reason}" for name, reason in result.refused.items()))
+    lost, reading = answer.lost, answer.reading
+    rows = [
+        {
+            "way": name,
+            "spearman": correlation(of_way.sources, lost),
+            "first": first_of(of_way.sources),
+            "first_agrees": int(first_of(of_way.sources) == first_of(lost)),
+            "runs": runs_of(name, answer.num_runs),
+        }
+        for name, of_way in result.scores.items()
+    ]
+    sources = ExplainedSource.rows(
+        {
+            "source": place + 1,
+            "name": source.name,
+            "text": text,
+            "tokens": len(tokens),
+            "lost": float(lost[place]),
+            **{name: float(of_way.sources[place]) for name, of_way in result.scores.items()},
+        }
+        for place, (source, text, tokens) in enumerate(
+            zip(reading.sourced.sources, reading.sourced.texts(), reading.places, strict=True)
+        )
+    )
+    unknown = torch.full((len(reading.prompt.ids),), torch.nan, dtype=torch.float64)
+    of_ways = [of_way.tokens for of_way in result.scores.values()]
+    tokens = torch.stack([unknown if of_way is None else of_way for of_way in of_ways])
+    return Explanations(
+        sources=sources.sorted(lambda row: -(row.lost or 0.0)),
+        ways=WayOfReading.rows(rows),
+        answer=answer.run.pretrained.text_of(answer.run.answer.tolist()),
+        ids=answer.run.answer.tolist(),
+        tokens=tokens.numpy(force=True),
+        notes=tuple(f"{name}: {reason}" for name, reason in result.refused.items()),
+    )

@@ -1,0 +1,217 @@
+"""The heads of layers without a softmax as their output projection reads them: after gate and norm.
+
+What a head adds to a model is its columns of W_O times what W_O reads of it. A norm over several heads (some
+Mamba-2) has been computed with all of them; a head of Mamba-1 is all channels of its layer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attncli.core.channel_layer import ChannelLayer
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer, Wanted, merge_heads
+from attncli.models.architectures import mixer_named, output_projection
+from attncli.models.frozen_norms import is_close
+from attncli.models.layers import CapturedLayer
+from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.models.side_by_side import of_this_run
+
+LINEAR: Final = "linear"
+"""The kind of these heads; also their stack in a model whose layers have heads of both kinds."""
+
+ALL_CHANNELS = "Mamba-1, all channels"
+
+
+@dataclass(frozen=True)
+class ProjectedHeads:
+    """The heads of one layer, and the module that reads them side by side."""
+
+    captured: CapturedLinear
+    projection: nn.Module
+    num_heads: int
+    value_dim: int
+
+    @property
+    def module(self) -> str:
+        """The name of the module that mixes the tokens."""
+        return self.captured.module
+
+    @property
+    def mixer(self) -> str:
+        """What mixes the tokens; W_O reads all channels of Mamba-1, not their mean."""
+        return ALL_CHANNELS if isinstance(self.captured.heads, ChannelLayer) else self.captured.mixer
+
+    def by_head(
+        self, read: Float[Tensor, "text token dim"], num_texts: int = 1
+    ) -> Float[Tensor, "text head token value_dim"]:
+        """What W_O reads, head by head."""
+        return read.reshape(num_texts, -1, self.num_heads, self.value_dim).transpose(1, 2)
+
+    def changed(
+        self,
+        num_texts: int,
+        change: Callable[[Float[Tensor, "text head token value_dim"]], Float[Tensor, "#text head token _"]],
+    ) -> AbstractContextManager[object]:
+        """While it is open, W_O reads what `change` makes of its heads, in runs of this thread."""
+
+        def read_changed(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            heads = change(self.by_head(inputs[0], num_texts))
+            return heads.transpose(1, 2).reshape(inputs[0].shape), *inputs[1:]
+
+        return self.projection.register_forward_pre_hook(of_this_run(read_changed))
+
+
+Consume = Callable[[ProjectedHeads, Float[Tensor, "text token dim"]], None]
+
+
+@contextmanager
+def hearing_projected_heads(model: nn.Module, consume: Consume) -> Iterator[None]:
+    """While it is open, `consume` gets the heads of each layer without a softmax, and what W_O reads of them.
+
+    Layers whose W_O is not found, or reads something else, are left out.
+    """
+    reads: dict[nn.Module, Tensor] = {}
+
+    def note(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        reads[module] = inputs[0]
+
+    def take(layer: CapturedLinear) -> None:
+        num_heads, value_dim = _sizes(layer)
+        projection = output_projection(model, layer.module, num_heads * value_dim)
+        read = None if projection is None else reads.get(projection)
+        reads.clear()
+        if projection is not None and read is not None:
+            consume(ProjectedHeads(layer, projection, num_heads, value_dim), read)
+
+    mixers = [module for module in model.modules() if mixer_named(type(module).__name__) is not None]
+    if not mixers:
+        yield
+        return
+    with ExitStack() as hooks:
+        for part in {part for mixer in mixers for part in mixer.modules() if isinstance(part, nn.Linear)}:
+            hooks.enter_context(part.register_forward_pre_hook(of_this_run(note)))
+        hooks.enter_context(hearing_linear_layers(model, take))
+        yield
+
+
+def _sizes(layer: CapturedLinear) -> tuple[int, int]:
+    """The number of heads, and the size of each where W_O reads it."""
+    heads = layer.heads
+    if isinstance(heads, ChannelLayer):
+        return heads.shape[1], heads.step.shape[-1]
+    return heads.shape[1], heads.values.shape[-1]
+
+
+def replaced_heads(
+    places: Sequence[tuple[int, int, int | None]],
+    replacement: Float[Tensor, "_ _ _"] | None,
+    heads: Float[Tensor, "text head token value_dim"],
+) -> Float[Tensor, "text head token value_dim"]:
+    """The heads, those at `places` (text, head, one token or all) replaced; by zeros where there is none."""
+    changed = heads.clone()
+    for text, head, token in places:
+        tokens = slice(None) if token is None else slice(token, token + 1)
+        if replacement is None:
+            changed[text, head, tokens] = 0
+        else:
+            of_head = replacement[head].to(heads)
+            changed[text, head, tokens] = of_head if len(of_head) == 1 else of_head[tokens]
+    return changed
+
+
+def gated_heads(
+    gates: Float[Tensor, " head"], heads: Float[Tensor, "text head token value_dim"]
+) -> Float[Tensor, "text head token value_dim"]:
+    """Each head times its gate."""
+    return heads * gates.view(1, -1, 1, 1)
+
+
+class GatedHeads:
+    """Heads of attention that gates or a norm change before W_O reads them (Qwen3-Next).
+
+    What W_O reads of each is then what the head gives, which is seen by a run without every second head:
+    nothing is read of these, and the others are as they were, but for a factor that a norm gives all of them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.reads: dict[nn.Module, Tensor] = {}
+        self.modules: dict[nn.Module, tuple[str, int]] = {}
+
+    def note(self, module: str, output: Float[Tensor, "1 head token value_dim"], hooks: ExitStack) -> None:
+        """Keep what W_O is about to read, where it is something else than these heads."""
+        merged = merge_heads(output)
+        projection = output_projection(self.model, module, merged.shape[-1])
+        if projection is None:
+            return
+
+        def compare(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            hook.remove()  # the module may serve other layers, too
+            read = inputs[0].reshape(merged.shape)
+            if not is_close(read, merged):
+                self.reads[projection] = inputs[0].clone()
+                self.modules[projection] = module, output.shape[1]
+
+        hook = hooks.enter_context(projection.register_forward_pre_hook(of_this_run(compare)))
+
+    def last_read(
+        self, projection: nn.Module, heads: Float[Tensor, "head value_dim"]
+    ) -> Float[Tensor, "head value_dim"]:
+        """What W_O reads of heads at the last token: these, or something else."""
+        if projection not in self.reads:
+            return heads
+        return self.reads[projection].reshape(-1, heads.numel())[-1].view_as(heads).to(heads)
+
+    def mixed(self, run: Callable[[Callable[[CapturedLayer], Tensor]], object]) -> str:
+        """The module, if there is one, whose W_O does not read heads side by side; empty for none.
+
+        `run` runs the model again, with what it is given in place of attention.
+        """
+        if not self.reads:
+            return ""
+        again: dict[nn.Module, Tensor] = {}
+        modules = {module for module, _ in self.modules.values()}
+
+        def put_back(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            again[module] = given[0]
+            return self.reads[module], *given[1:]
+
+        def without_every_second(layer: CapturedLayer) -> Tensor:
+            assert isinstance(layer.attention, AttentionLayer)
+            output = attend(layer.attention, Wanted(output=True)).output
+            assert output is not None
+            if layer.module in modules:
+                output = output.clone()
+                output[:, 1::2] = 0
+            return output
+
+        with ExitStack() as hooks:
+            for projection in self.reads:
+                hooks.enter_context(projection.register_forward_pre_hook(of_this_run(put_back)))
+            run(without_every_second)
+        for projection, read in self.reads.items():
+            module, num_heads = self.modules[projection]
+            whole, without = (
+                each.double().reshape(-1, num_heads, each.shape[-1] // num_heads)
+                for each in (read, again[projection])
+            )
+            kept, now = whole[:, ::2].flatten(1), without[:, ::2].flatten(1)
+            length = kept.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+            factor = (kept * now).sum(dim=-1, keepdim=True) / length
+            if not is_close(now, factor * kept, whole.flatten(1)) or without[:, 1::2].any():
+                return module
+        return ""
+
+
+def projected_heads(model: nn.Module, run: Callable[[], object]) -> list[ProjectedHeads]:
+    """Those of the layers of a run, in their order."""
+    layers: list[ProjectedHeads] = []
+    with hearing_projected_heads(model, lambda heads, _: layers.append(heads)):
+        run()
+    return layers

@@ -1,0 +1,405 @@
+"""Where in a recording each word is, by heads of cross-attention; which heads say so."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from string import punctuation
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attncli.errors import UserError
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.digests import cache_folder, content_digest
+from attncli.models.layers import CapturedLayer
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.sound_reading import prefix_of, read_sound
+from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
+
+MEDIAN_WIDTH = 7
+"""Frames of the median filter of openai-whisper."""
+MOST_FOUND = 8
+"""Heads that are taken of those that were found, as of Whisper's published ones."""
+OPENING = "\"'\u201c\u00bf([{-"
+CLOSING = "\"'.\u3002,\uff0c!\uff01?\uff1f:\uff1a\u201d)]}\u3001"
+"""Marks that belong to the word after them, and to the one before: those of openai-whisper."""
+SPEECH = Path(__file__).parents[1] / "data" / "speech"
+UNSPACED_LETTERS = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x3040, 0x30FF), (0x3400, 0x9FFF))
+"""Of languages without blanks between words: Thai and Lao, Burmese, kana, Han."""
+
+Head = tuple[int, int]
+
+
+class TimedSpeech(NamedTuple):
+    """A sound, its transcript, and the second at which each of its words, between blanks, begins."""
+
+    file: str
+    text: str
+    begins: tuple[float, ...]
+
+
+def shipped_speech() -> list[TimedSpeech]:
+    """Speech by espeak-ng with silence between the words, whose times are known: three sentences."""
+    times = json.loads((SPEECH / "times.json").read_text())
+    return [
+        TimedSpeech(
+            str(SPEECH / f"{name}.ogg"), entry["text"], tuple(begin for _, begin, _ in entry["words"])
+        )
+        for name, entry in times.items()
+        if name != "hello"
+    ]
+
+
+@dataclass(frozen=True)
+class SpokenWeights:
+    """What the heads of cross-attention give each token of the words, in time.
+
+    `weights` are of the tokens from the last before the words to the last, which is the end: the row n is
+    what the model looked at to write token n of `ids`. They are of the frames of the sound alone,
+    renormalised over these. `probabilities` are those that the model gives the tokens.
+    """
+
+    ids: tuple[int, ...]
+    weights: Mapping[Head, Float[Tensor, "row frame"]]
+    first_row: int
+    probabilities: Float[Tensor, " token"]
+    seconds: float
+    step: float
+
+
+def spoken_weights(pretrained: Pretrained, reading: Reading) -> SpokenWeights:
+    """The weights of every head of cross-attention on a sound, for the words of a reading and their end.
+
+    Raises UserError for a model without a decoder, and one whose attention is not handed over.
+    """
+    heard = reading.heard
+    if heard is None or reading.context is None:
+        raise UserError(f"sound: {pretrained.name} has no decoder that looks at a sound")
+    if pretrained.with_head is None:
+        raise UserError(f"sound: {pretrained.name} has no head that writes")
+    num_before = len(prefix_of(pretrained, reading.inputs or {}))
+    end = getattr(pretrained.whole.generation_config, "eos_token_id", None)
+    end = end[0] if isinstance(end, list) else end
+    ids = torch.cat([reading.text.ids, torch.tensor([end or 0])])
+    ended = replace(
+        reading,
+        text=ModelText((*reading.text.tokens, "end"), ids),
+        inputs={**(reading.inputs or {}), "decoder_input_ids": ids.unsqueeze(0).to(pretrained.device)},
+    )
+    num_frames = max(1, int(heard.seconds / heard.step + 1e-6))
+    rows: dict[Head, Tensor] = {}
+
+    def take(layer: CapturedLayer) -> None:
+        if layer.kind == "cross":
+            for head, weights in enumerate(layer.weights()[0, :, :, :num_frames].float()):
+                rows[layer.layer, head] = weights / weights.sum(dim=-1, keepdim=True)
+
+    inputs = pretrained.inputs([ended])
+    check_computed_here(pretrained.whole, inputs)
+    with torch.no_grad():
+        logits = run_model(pretrained.whole, inputs, take).logits[0]
+    spoken = ids[num_before:-1]
+    most = end if isinstance(end, int) and end > max(spoken.tolist(), default=0) else logits.shape[-1]
+    probabilities = logits[num_before - 1 : -2, :most].float().softmax(dim=-1)
+    of_tokens = probabilities[torch.arange(len(spoken)), spoken.to(probabilities.device)]
+    return SpokenWeights(
+        tuple(spoken.tolist()), rows, num_before - 1, of_tokens.cpu(), heard.seconds, heard.step
+    )
+
+
+def median_filtered(weights: Float[Tensor, "... frame"]) -> Float[Tensor, "... frame"]:
+    """Each number the median of MEDIAN_WIDTH around it, mirrored at the ends; a short row as it is."""
+    half = MEDIAN_WIDTH // 2
+    if weights.shape[-1] <= half:
+        return weights
+    padded = pad(weights, (half, half), mode="reflect")
+    return padded.unfold(-1, MEDIAN_WIDTH, 1).sort()[0][..., half]
+
+
+def warped(cost: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The path of least cost (row, frame) from the first to the last, as rows and frames: time warping.
+
+    A step goes to the next row, the next frame, or both; of equal ones along the frames. By diagonals, whose
+    numbers do not depend on each other. In float32, as openai-whisper's, so that equal costs are equal here.
+    """
+    num_rows, num_frames = cost.shape
+    total = np.full((num_rows + 1, num_frames + 1), np.inf, dtype=np.float32)
+    trace = np.full((num_rows + 1, num_frames + 1), 2, dtype=np.int8)
+    total[0, 0] = 0
+    for diagonal in range(2, num_rows + num_frames + 1):
+        rows = np.arange(max(1, diagonal - num_frames), min(num_rows, diagonal - 1) + 1)
+        frames = diagonal - rows
+        both, down, along = (
+            total[rows - 1, frames - 1],
+            total[rows - 1, frames],
+            total[rows, frames - 1],
+        )
+        is_both, is_down = (both < down) & (both < along), (down < both) & (down < along)
+        before = np.where(is_both, both, np.where(is_down, down, along))
+        total[rows, frames] = cost[rows - 1, frames - 1] + before
+        trace[rows, frames] = np.where(is_both, 0, np.where(is_down, 1, 2))
+    trace[0, :], trace[:, 0] = 2, 1
+    row, frame, path = num_rows, num_frames, []
+    while row > 0 or frame > 0:
+        path.append((row - 1, frame - 1))
+        step = trace[row, frame]
+        row, frame = row - (step != 2), frame - (step != 1)
+    rows, frames = np.array(path[::-1]).T
+    return rows, frames
+
+
+def token_begins(spoken: SpokenWeights, heads: Sequence[Head]) -> NDArray[np.float64]:
+    """Where each token begins by these heads together, and the end, in seconds.
+
+    As openai-whisper's find_alignment: the weights of each head less their mean over the tokens, by their
+    deviation, through a median filter; the mean over the heads; dynamic time warping.
+    """
+    weights = torch.stack([spoken.weights[head] for head in heads])
+    deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
+    weights = median_filtered(((weights - mean) / deviation).nan_to_num(0.0))
+    matrix = weights.mean(dim=0)[spoken.first_row : -1].double().cpu().numpy()
+    rows, frames = warped(-matrix)
+    is_new = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
+    return np.asarray((frames[is_new] * spoken.step).round(6))
+
+
+def concentration(weights: Float[Tensor, "row frame"]) -> float:
+    """The sum of the norms of columns and of rows: large where each token looks at few frames.
+
+    Yeh et al. 2025, Whisper has an internal word aligner (2509.09987).
+    """
+    return float(weights.norm(dim=-2).sum() + weights.norm(dim=-1).sum())
+
+
+def concentrated_heads(spoken: SpokenWeights, count: int = 10) -> list[Head]:
+    """The heads with the largest `concentration`: the filter of 2509.09987, on the tokens of a model."""
+    return sorted(spoken.weights, key=lambda head: -concentration(spoken.weights[head]))[:count]
+
+
+def words_of_tokens(pretrained: Pretrained, ids: Sequence[int]) -> list[tuple[str, int]]:
+    """The words that tokens make, and how many tokens each: split at blanks, marks by themselves.
+
+    In languages without blanks each character, or more where a token holds more, is a word.
+    """
+    pieces: list[tuple[str, int]] = []
+    pending: list[int] = []
+    for number in ids:
+        pending.append(number)
+        text = _spelled(pretrained, pending)
+        if "\ufffd" not in text:
+            pieces.append((text, len(pending)))
+            pending = []
+    if pending:
+        pieces.append((_spelled(pretrained, pending), len(pending)))
+    words: list[tuple[str, int]] = []
+    for text, count in pieces:
+        begins = text.startswith(" ") or text.strip() in punctuation or not words
+        if begins or _is_unspaced(text):
+            words.append((text, count))
+        else:
+            before, several = words[-1]
+            words[-1] = before + text, several + count
+    return words
+
+
+def _spelled(pretrained: Pretrained, ids: Sequence[int]) -> str:
+    labels = pretrained.labels(ids)
+    if pretrained.token_spelling == "metaspace":
+        return "".join(labels).replace("▁", " ")
+    text: str = pretrained.tokenizer.convert_tokens_to_string([*labels])
+    return text
+
+
+def _is_unspaced(text: str) -> bool:
+    """Whether a piece is written in letters of a language without blanks between words."""
+    return any(first <= ord(char) <= last for char in text for first, last in UNSPACED_LETTERS)
+
+
+def joined_marks(rows: list[tuple[str, float, float, float]]) -> list[tuple[str, float, float, float]]:
+    """Marks joined to the words that they stand at, whose times stay; openai-whisper's rule."""
+    joined: list[tuple[str, float, float, float]] = []
+    waiting = ""
+    for word, begin, end, probability in rows:
+        stripped = word.strip()
+        if joined and not waiting and stripped and word in CLOSING and not word.startswith(" "):
+            before, *rest = joined[-1]
+            joined[-1] = (before + word, rest[0], rest[1], rest[2])
+        elif word.startswith(" ") and stripped and stripped in OPENING:
+            waiting += word
+        else:
+            joined.append((waiting + word, begin, end, probability))
+            waiting = ""
+    if waiting and joined:
+        joined.append((waiting, *rows[-1][1:]))
+    return joined
+
+
+def published_heads(pretrained: Pretrained) -> list[Head]:
+    """The alignment heads of the model's generation_config.json; empty without any."""
+    named = getattr(pretrained.whole.generation_config, "alignment_heads", None) or []
+    return [(int(layer), int(head)) for layer, head in named]
+
+
+def spoken_words(
+    pretrained: Pretrained, reading: Reading, heads: str | Sequence[Head] = "model"
+) -> SpokenWords:
+    """Each word of a reading of a sound, with its begin and end in seconds.
+
+    `heads`: those of the model's generation_config.json (model), else those that were found before on speech
+    with known times (found), those whose weights are most concentrated (filter; Yeh et al. 2025), or some.
+    Raises UserError where there are none, and for heads that the model does not have.
+    """
+    spoken = spoken_weights(pretrained, reading)
+    chosen, how = _chosen_heads(pretrained, spoken, heads)
+    begins = token_begins(spoken, chosen)
+    rows, place = [], 0
+    for word, count in words_of_tokens(pretrained, spoken.ids):
+        probability = float(spoken.probabilities[place : place + count].mean())
+        rows.append((word, float(begins[place]), float(begins[place + count]), probability))
+        place += count
+    names = tuple(f"{layer}:{head}" for layer, head in chosen)
+    return SpokenWords(
+        words=SpokenWord.rows(
+            {"word": word.strip(), "begin": begin, "end": end, "probability": probability}
+            for word, begin, end, probability in joined_marks(rows)
+        ),
+        seconds=spoken.seconds,
+        step=spoken.step,
+        aligned_by=names,
+        notes=(f"Times by {how}: {', '.join(names)}; dynamic time warping, in steps of {spoken.step:g} s.",),
+    )
+
+
+def _chosen_heads(
+    pretrained: Pretrained, spoken: SpokenWeights, heads: str | Sequence[Head]
+) -> tuple[list[Head], str]:
+    """The heads that time words, and a line on which they are."""
+    if not isinstance(heads, str):
+        for head in heads:
+            if head not in spoken.weights:
+                layers, counts = zip(*spoken.weights, strict=True)
+                known = f"from 0:0 to {max(layers)}:{max(counts)} in {pretrained.name}"
+                raise UserError(f"by: must be heads of cross-attention, {known} (got {head[0]}:{head[1]})")
+        return [*heads], "the heads that were named"
+    if heads == "filter":
+        return concentrated_heads(spoken), "the most concentrated heads (2509.09987)"
+    if heads == "model" and (published := published_heads(pretrained)):
+        return published, "the heads that its generation_config.json names"
+    if found := kept_heads(pretrained):
+        return found, "the heads that were found on speech with known times"
+    lacking = "names no alignment heads" if heads == "model" else "has no heads that were found"
+    raise UserError(f"by: {pretrained.name} {lacking}: find them by `find_heads`, or take `by` filter")
+
+
+def found_heads(
+    pretrained: Pretrained,
+    speech: Sequence[TimedSpeech],
+    progress: Callable[[float], None] | None = None,
+) -> AligningHeads:
+    """Every head of cross-attention by how far from their known times it alone puts the begins of words.
+
+    The first MOST_FOUND are kept in the user's cache, under the digest of the model's weights.
+    """
+    errors: dict[Head, list[float]] = {}
+    scores: dict[Head, float] = {}
+    spoken_of, published = list[tuple[SpokenWeights, TimedSpeech]](), published_heads(pretrained)
+    for number, timed in enumerate(speech):
+        spoken = spoken_weights(pretrained, read_sound(pretrained, timed.file, timed.text))
+        spoken_of.append((spoken, timed))
+        for head, weights in spoken.weights.items():
+            errors.setdefault(head, []).extend(_begin_errors(pretrained, spoken, timed, [head]))
+            scores[head] = scores.get(head, 0.0) + concentration(weights) / len(speech)
+        if progress is not None:
+            progress((number + 1) / len(speech))
+    medians = {head: float(np.median(np.abs(of_head))) for head, of_head in errors.items()}
+    ranked = sorted(medians, key=lambda head: (medians[head], head))
+    chosen = ranked[:MOST_FOUND]
+    together = [
+        error for spoken, timed in spoken_of for error in _begin_errors(pretrained, spoken, timed, chosen)
+    ]
+    of_published = [
+        error
+        for spoken, timed in spoken_of
+        for error in (_begin_errors(pretrained, spoken, timed, published) if published else ())
+    ]
+    kept = keep_heads(pretrained, chosen)
+    return AligningHeads(
+        heads=AligningHead.rows(
+            {
+                "stack": "cross",
+                "layer": head[0],
+                "head": head[1],
+                "error": medians[head],
+                "shift": float(np.median(errors[head])),
+                "concentration": scores[head],
+                "is_published": head in published,
+            }
+            for head in ranked
+        ),
+        num_words=len(together),
+        num_found=len(chosen),
+        error_of_found=float(np.median(np.abs(together))),
+        error_of_published=float(np.median(np.abs(of_published))) if of_published else None,
+        num_published=len(published),
+        published_among_first=len({*published} & {*chosen}),
+        notes=() if kept is None else (f"The first {len(chosen)} are kept in {kept}.",),
+    )
+
+
+def _begin_errors(
+    pretrained: Pretrained, spoken: SpokenWeights, timed: TimedSpeech, heads: Sequence[Head]
+) -> list[float]:
+    """By how much each word begins later than it is known to, by these heads. UserError for other words."""
+    begins, place, of_words = token_begins(spoken, heads), 0, list[float]()
+    for word, count in words_of_tokens(pretrained, spoken.ids):
+        if word.startswith(" ") or not of_words:
+            of_words.append(float(begins[place]))
+        place += count
+    if len(of_words) != len(timed.begins):
+        got = f"{len(of_words)} words where {len(timed.begins)} have times"
+        raise UserError(f"speech: {timed.file}: {pretrained.name} reads {got}")
+    return [found - known for found, known in zip(of_words, timed.begins, strict=True)]
+
+
+def _file_of_heads(pretrained: Pretrained) -> Path | None:
+    """Where the heads that were found of this model are kept, by its weights; None without a folder."""
+    folder = Path(pretrained.source) if isinstance(pretrained.source, str) else None
+    if folder is None or not folder.is_dir():
+        return None
+    with suppress(OSError):
+        digests = [content_digest(file) for file in sorted(folder.glob("*.safetensors"))]
+        if digests:
+            return cache_folder("alignment") / f"{'-'.join(digest[:16] for digest in digests)[:200]}.json"
+    return None
+
+
+def keep_heads(pretrained: Pretrained, heads: Sequence[Head]) -> Path | None:
+    """Keep heads in the user's cache; None where that cannot be, or for a model without a folder."""
+    file = _file_of_heads(pretrained)
+    if file is None:
+        return None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({"heads": [[*head] for head in heads]}))
+        part.replace(file)
+    except OSError:
+        return None
+    return file
+
+
+def kept_heads(pretrained: Pretrained) -> list[Head]:
+    """The heads that were found of this model before; empty without any."""
+    file = _file_of_heads(pretrained)
+    try:
+        kept = {} if file is None else json.loads(file.read_bytes())
+        return [(int(layer), int(head)) for layer, head in kept.get("heads", [])]
+    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: found anew
+        return []

@@ -1,0 +1,189 @@
+"""How a model runs so that gradient x input is AttnLRP (Achtibat et al. 2024, 2402.05602)."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from attncli.models.capture import with_eager_attention
+from attncli.models.frozen_norms import frozen_norm
+from attncli.models.torch_calls import MATMULS, SCALINGS, SOFTMAXES, functions_named
+
+
+@contextmanager
+def _parameters_fixed(model: PreTrainedModel) -> Iterator[None]:
+    """While it is open, no parameter asks for gradients, which would be kept of all of them."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def with_gradients(model: PreTrainedModel) -> Iterator[None]:
+    """Eager attention, gradients of vectors alone; the model is then as before."""
+    with with_eager_attention(model), _parameters_fixed(model), torch.enable_grad():
+        yield
+
+
+ACTIVATIONS = functions_named(
+    *("silu", "gelu", "relu", "relu6", "tanh", "sigmoid", "softplus", "elu", "leaky_relu", "hardswish"),
+    *("mish", "pow", "square", "exp"),
+)
+"""Functions of each entry alone."""
+PRODUCTS = MATMULS | SCALINGS
+SUMS_WITH_BIAS = functions_named("add", "addmm", "baddbmm")
+NAMES_OF_ACTIVATIONS = ("act", "elu", "silu", "swish", "tanh", "sigmoid")
+
+
+class Relevance:
+    """Gradients changed so that gradient x input is AttnLRP, while it is open; and what constants absorb.
+
+    Norms keep their scale; functions of each entry pass relevance on (equation 9); of a product of two
+    vectors that both depend on the tokens each gets half (equation 15); softmax is linear around its scores
+    (equation 13), which leaves a constant. Biases and that constant absorb the rest: `absorbed`.
+    """
+
+    def __init__(self) -> None:
+        self.absorbed = torch.zeros((), dtype=torch.float64)
+        self._constants: list[Tensor] = []
+
+    def of(self, logits: Float[Tensor, " new"], vectors: Tensor) -> Float[Tensor, " token"]:
+        """The relevance for the sum of logits of the vectors that a run began with, by token, in float64."""
+        wanted = [vectors, *self._constants]
+        gradient, *of_constants = torch.autograd.grad(
+            logits.sum(), wanted, allow_unused=True, retain_graph=True
+        )
+        for constant, of_constant in zip(self._constants, of_constants, strict=True):
+            if of_constant is not None:
+                self._add(constant, of_constant, 1)
+        return (gradient * vectors.detach())[0].double().sum(dim=-1).cpu()
+
+    def _add(self, tensor: Tensor, gradient: Tensor, sign: int) -> None:
+        relevance = torch.where(gradient == 0, 0.0, gradient.detach() * tensor.detach())
+        self.absorbed = self.absorbed + sign * relevance.double().sum().cpu()
+
+    def take(self, tensor: Tensor, sign: int = 1) -> Tensor:
+        """The tensor, whose relevance is added to what is absorbed, or taken from it."""
+        marked = tensor.view_as(tensor)
+        # torch leaves it without types.
+        marked.register_hook(  # type: ignore[no-untyped-call]
+            lambda gradient: self._add(tensor, gradient, sign)
+        )
+        return marked
+
+    def constant(self, tensor: Tensor) -> Tensor:
+        """A tensor that does not depend on the tokens, whose relevance is absorbed."""
+        self._constants.append(tensor.detach().requires_grad_())
+        return self._constants[-1]
+
+    @contextmanager
+    def made(self, model: PreTrainedModel) -> Iterator[None]:
+        """While it is open, the model runs by these rules."""
+        with ExitStack() as opened:
+            for module in model.modules():
+                name = type(module).__name__.lower()
+                if any(module.children()):
+                    continue
+                if "norm" in name:
+                    opened.enter_context(module.register_forward_hook(_with_frozen_scale))
+                elif not [*module.parameters(recurse=False)] and any(
+                    part in name for part in NAMES_OF_ACTIVATIONS
+                ):
+                    opened.enter_context(module.register_forward_hook(_passing_on))
+            opened.enter_context(_Rules(self))
+            yield
+
+
+def _with_frozen_scale(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    """What a norm gives, its scale a constant."""
+    if len(inputs) != 1 or not isinstance(output, Tensor) or not output.requires_grad:
+        return output
+    frozen = frozen_norm(module, inputs[0].detach(), output.detach())
+    return output if frozen is None else frozen.of(inputs[0])
+
+
+def _passing_on(_module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    """What an activation gives, as its input times a constant."""
+    if len(inputs) != 1 or not isinstance(output, Tensor) or output.shape != inputs[0].shape:
+        return output
+    return _as_factor(inputs[0], output)
+
+
+def _as_factor(read: Tensor, gave: Tensor) -> Tensor:
+    """gave as read x factor, the factor a constant; where `read` is 0 a constant."""
+    factor = torch.where(read == 0, 0.0, gave / read).detach()
+    rest = torch.where(read == 0, gave, 0.0).detach()
+    return read * factor + rest
+
+
+class _Halved(torch.autograd.Function):
+    """A tensor as it is, its gradient halved."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient / 2
+
+
+class _Rules(TorchFunctionMode):
+    """torch's functions by the rules of `Relevance`."""
+
+    def __init__(self, relevance: Relevance) -> None:
+        super().__init__()
+        self.relevance = relevance
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        changing = [value for value in args if isinstance(value, Tensor) and value.requires_grad]
+        if not changing or not torch.is_grad_enabled():
+            return func(*args, **named)
+        if func in PRODUCTS and len(changing) == 2:
+            return func(*(self._halved(value) for value in args), **named)
+        if func in SOFTMAXES:
+            return self.relevance.take(func(self.relevance.take(args[0], -1), *args[1:], **named))
+        if func in ACTIVATIONS:
+            return _as_factor(args[0], func(*args, **named))
+        if func is functional.linear:
+            return self._linear(*args, **named)
+        if func in SUMS_WITH_BIAS:
+            return self._sum(func, args, named)
+        return func(*args, **named)
+
+    def _halved(self, value: Any) -> Any:
+        # torch leaves it without types.
+        is_changing = isinstance(value, Tensor) and value.requires_grad
+        return _Halved.apply(value) if is_changing else value  # type: ignore[no-untyped-call]
+
+    def _linear(self, read: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        product = functional.linear(read, weight)
+        return product if bias is None else product + self.relevance.constant(bias)
+
+    def _sum(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What is added and does not depend on the tokens absorbs; the factors of a product get half each."""
+        added, *others = args
+        if len(others) == 2 and sum(value.requires_grad for value in others) == 2:
+            others = [self._halved(value) for value in others]
+        elif len(others) == 1 and isinstance(others[0], Tensor) and not others[0].requires_grad:
+            others = [self._absorbing(others[0])]
+        if isinstance(added, Tensor) and not added.requires_grad:
+            added = self._absorbing(added)
+        return func(added, *others, **named)
+
+    def _absorbing(self, value: Tensor) -> Tensor:
+        return self.relevance.constant(value) if value.is_floating_point() else value

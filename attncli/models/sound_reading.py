@@ -1,0 +1,341 @@
+"""A sound as a model reads it: alone, or before the words that a decoder writes of it.
+
+Where each token lies in time is measured by the gradients of what the first block of a model reads: nothing
+here goes by the name of a model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from attncli.arguments import FilePath, checked
+from attncli.errors import UserError
+from attncli.models.architectures import BLOCK, SOUNDS, arguments_of
+from attncli.models.capture import model_errors, unchanged, with_eager_attention
+from attncli.models.in_turn import random_numbers_kept
+from attncli.models.layers import CannotShow, StopCapture
+from attncli.models.pretrained import (
+    FIRST_WORD_ID,
+    HeardSound,
+    ModelText,
+    OpenedModel,
+    Pretrained,
+    Reading,
+    part_that_hears,
+)
+from attncli.models.sound_files import (
+    OpenedSound,
+    feature_extractor,
+    features_of,
+    most_seconds_of,
+    open_sound,
+)
+
+TRIAL_SECONDS = 2
+"""Of noise, on which the places of tokens are measured: a step is the same everywhere."""
+KALDI_SHIFT = 0.01
+"""Seconds between frames of extractors that do not say so: those with Kaldi's filter banks."""
+SAME_STEP = 0.1
+"""How far a measured step may be from the product of strides, relative to it."""
+ATTENDS = "att"
+
+
+@dataclass(frozen=True)
+class TokenTimes:
+    """Where the tokens of a sound lie: token `first` + n from n to n + 1 times `step` seconds.
+
+    `bands` is how many rows of frequencies there are, each a run of tokens through time; those before `first`
+    are no part of the sound.
+    """
+
+    step: float
+    first: int = 0
+    bands: int = 1
+    num_tokens: int | None = None
+    """How many there are in a model that fills up every sound to the same length."""
+
+
+def _is_block(name: str, module: nn.Module) -> bool:
+    return BLOCK.fullmatch(name) is not None and any(
+        ATTENDS in inner.lower() for inner, _ in module.named_modules() if inner
+    )
+
+
+def _read_by_first_block(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], strides: list[int] | None = None
+) -> Float[Tensor, "token dim"]:
+    """The vectors of the tokens that the first block with attention reads.
+
+    The strides of the convolutions before it are appended to `strides`.
+    """
+    vectors_read: list[Tensor] = []
+
+    def take(_module: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        vectors = given[0] if given else named.get("hidden_states")
+        if isinstance(vectors, Tensor) and vectors.ndim == 3 and vectors.is_floating_point():
+            vectors_read.append(vectors)
+            raise StopCapture
+
+    def note_stride(module: nn.Module, _inputs: object, _outputs: object) -> None:
+        assert isinstance(module, nn.Conv1d | nn.Conv2d)
+        if strides is not None:
+            strides.append(module.stride[0])
+
+    with ExitStack() as hooks, suppress(StopCapture):
+        hooks.enter_context(unchanged(model))
+        hooks.enter_context(with_eager_attention(model))
+        for name, module in model.named_modules():
+            if _is_block(name, module):
+                hooks.enter_context(module.register_forward_pre_hook(take, with_kwargs=True))
+            elif isinstance(module, nn.Conv1d | nn.Conv2d):
+                hooks.enter_context(module.register_forward_hook(note_stride))
+        model.config.use_cache = False
+        model(**inputs)
+    if not vectors_read:
+        raise CannotShow("no block of it reads a row of vectors, so that attn cannot tell what a token is")
+    return vectors_read[0].flatten(0, 1).float()
+
+
+def _centres(
+    vectors: Float[Tensor, "token dim"], features: Tensor, tokens: Sequence[int], axis: int
+) -> Float[Tensor, " chosen"]:
+    """The frame in the middle of what each token is made of; NaN for one that is not made of the sound."""
+    direction = torch.randn(vectors.shape[1], generator=torch.Generator().manual_seed(0)).to(vectors)
+    outputs, frames = vectors @ direction, torch.arange(features.shape[axis], dtype=torch.double)
+    centres = []
+    for token in tokens:
+        (gradient,) = torch.autograd.grad(outputs[token], [features], retain_graph=True, allow_unused=True)
+        if gradient is None:
+            centres.append(torch.nan)
+            continue
+        others = [place for place in range(gradient.ndim) if place != axis]
+        shares = gradient.double().square().sum(dim=others).cpu()
+        centres.append(float((shares * frames).sum() / shares.sum()))
+    return torch.tensor(centres, dtype=torch.double)
+
+
+_times: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], TokenTimes]] = WeakKeyDictionary()
+
+
+def times_of(part: Pretrained, extractor: Any) -> TokenTimes:
+    """Where the tokens of any sound lie, as `part` makes them of what `extractor` gives.
+
+    The step is a whole number of frames. Raises UserError where tokens have no places in time.
+    """
+    known = _times.setdefault(part.model, {})
+    key = (type(extractor).__name__, int(extractor.sampling_rate))
+    if key not in known:
+        with model_errors(part.model.config.model_type, "read sound"), torch.enable_grad():
+            known[key] = _measured_times(part, extractor)
+    return known[key]
+
+
+def _measured_times(part: Pretrained, extractor: Any) -> TokenTimes:
+    rate = int(extractor.sampling_rate)
+    noise = np.random.default_rng(0).normal(0, 0.1, (TRIAL_SECONDS + 1) * rate).astype(np.float32)
+    short = _accepted(part, features_of(extractor, noise[: TRIAL_SECONDS * rate], part.name))
+    long = _accepted(part, features_of(extractor, noise, part.name))
+    name = next(name for name in SOUNDS if name in short)
+    sizes = [tuple(inputs[name].shape) for inputs in (short, long)]
+    grows = [axis for axis, (few, more) in enumerate(zip(*sizes, strict=True)) if few != more]
+    axis = grows[0] if grows else 1 + int(np.argmax(sizes[0][1:]))
+    if grows:
+        seconds_per_frame = 1 / (sizes[1][axis] - sizes[0][axis])
+    else:
+        hop = getattr(extractor, "hop_length", None)
+        seconds_per_frame = hop / rate if isinstance(hop, int) else KALDI_SHIFT
+    features = short[name].detach().clone().requires_grad_(True)
+    strides: list[int] = []
+    vectors = _read_by_first_block(part.model, {**short, name: features}, strides)
+    count = len(vectors)
+    if count < 8:
+        raise CannotShow(f"{count} tokens of {TRIAL_SECONDS} s of sound have no places in time")
+    begins = _centres(vectors, features, range(4), axis)
+    first = int((~begins.isnan()).nonzero()[:1].sum()) if not begins.isnan().all() else -1
+    if first < 0:
+        raise CannotShow("its tokens are not made of the sound alone, before its first attention")
+    places = torch.tensor([first + (count - first) * part_of // 10 for part_of in (2, 5, 8)])
+    centres = _centres(vectors, features, places.tolist(), axis)
+    step = float((centres[2] - centres[0]) / (places[2] - places[0]))
+    is_straight = abs(float(centres[1] - centres[0]) - step * float(places[1] - places[0])) < 3 * max(step, 1)
+    bands = 1
+    if not is_straight or round(step) < 1:  # bands, one after another, each begin anew
+        length, step = _first_band(lambda tokens: _centres(vectors, features, tokens, axis), first, count)
+        bands = (count - first) // length
+    # Unlike gradients, strides are exact; but not all that lies between two tokens is a convolution.
+    exact = prod(strides) if abs(prod(strides) / step - 1) < SAME_STEP else round(step)
+    return TokenTimes(exact * seconds_per_frame, first, bands, None if grows else count)
+
+
+def _first_band(
+    centres: Callable[[Sequence[int]], Float[Tensor, " chosen"]], first: int, count: int
+) -> tuple[int, float]:
+    """How many tokens run through time before the next band begins anew, and the frames between them."""
+    begin, few = first + 1, 4
+    near = centres([begin, begin + few])
+    step = float(near[1] - near[0]) / few
+    shortest, longest = few + 2, count - first  # it has at least the one number, and fewer than the other
+    while longest - shortest > 1:
+        middle = (shortest + longest) // 2
+        awaited = float(near[0]) + step * (middle - 2)
+        is_on = abs(float(centres([first + middle - 1])[0]) - awaited) < step * (1 + middle / 20)
+        shortest, longest = (middle, longest) if is_on else (shortest, middle)
+    again = centres(
+        [first + 1, first + shortest + 1, count - shortest + 1][: 1 + 2 * (longest < count - first)]
+    )
+    if not step > 0 or (count - first) % shortest or float((again - again[0]).abs().max()) > step / 4:
+        raise CannotShow("its tokens do not lie in time one after another")
+    return shortest, step
+
+
+def _accepted(part: Pretrained, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the model takes of what the extractor gives. Raises UserError where it takes no sound."""
+    known = arguments_of(part.model)
+    inputs = {name: tensor.to(part.device) for name, tensor in made.items() if name in known}
+    name = next((name for name in SOUNDS if name in inputs), None)
+    if name is None:
+        raise UserError(f"sound: {part.name} takes no {next(iter(made), 'sound')}")
+    inputs[name] = inputs[name].to(part.model.dtype)
+    if part.model.config.is_encoder_decoder:  # one sound is not padded, and a decoder has another mask
+        inputs.pop("attention_mask", None)
+    return inputs
+
+
+def _count_tokens(part: Pretrained, inputs: Mapping[str, Tensor]) -> int:
+    with torch.no_grad(), model_errors(part.model.config.model_type, "read this sound"):
+        return len(_read_by_first_block(part.model, inputs))
+
+
+def _heard(pretrained: Pretrained, file: str) -> tuple[ModelText, dict[str, Tensor], OpenedSound]:
+    """The tokens of a sound, what the model takes of it, and the sound."""
+    part = part_that_hears(pretrained)
+    extractor = feature_extractor(pretrained)
+    rate = int(extractor.sampling_rate)
+    opened = open_sound(file, rate, most_seconds=most_seconds_of(extractor), reader=pretrained.name)
+    times = times_of(part, extractor)
+    inputs = _accepted(part, features_of(extractor, opened.samples, part.name))
+    count = times.num_tokens or _count_tokens(part, inputs)
+    begins, labels = _labels(times, count)
+    in_time = (count - times.first) // times.bands * times.step
+    slack = 4 * times.step + 0.1
+    if opened.seconds > in_time + slack:
+        reads = f"is {opened.seconds:,.2f} s long, and {pretrained.name} reads {in_time:.2f} s"
+        raise UserError(f"sound: {file}: {reads}: cut it, as by: sox {file} part.wav trim 0 {in_time:.2f}")
+    filled = f", filled up to {in_time:.4g} s with silence" if in_time > opened.seconds + slack else ""
+    size = f"{1000 * times.step:.4g} ms" + (f" in {times.bands} bands" if times.bands > 1 else "")
+    note = f"{opened.name}: {opened.seconds:.2f} s{filled}; {count:,} tokens of {size}."
+    heard = HeardSound(
+        opened.name, file, opened.seconds, times.step, begins, (*opened.notes, note), opened.samples, rate
+    )
+    ids = FIRST_WORD_ID * 2 + torch.arange(count)
+    return ModelText(labels, ids, is_merged=True, heard=heard), inputs, opened
+
+
+def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tuple[str, ...]]:
+    """Where each token begins, in seconds, and its label; NaN for a token that is no part of the sound."""
+    length = (count - times.first) // times.bands
+    begins = torch.full((count,), torch.nan, dtype=torch.double)
+    places: Int[Tensor, " token"] = torch.arange(count - times.first)
+    begins[times.first :] = (places % length) * times.step
+    ticks = round(times.step * 10_000)
+    decimals = 4 if ticks % 10 else 3 if ticks % 100 else 2
+    labels = [f"token{place}" for place in range(times.first)]
+    for place, begin in enumerate(begins[times.first :].tolist()):
+        band = f"/b{place // length + 1}" if times.bands > 1 else ""
+        labels.append(f"{begin:.{decimals}f}s{band}")
+    return begins, tuple(labels)
+
+
+@checked
+def read_sound(pretrained: OpenedModel, file: FilePath, text: str | None = None) -> Reading:
+    """A sound as an encoder reads it, or with the words that a decoder writes of it.
+
+    Tokens are named by the second at which each begins. A model with a decoder reads `text` after the sound;
+    an empty text is what it writes itself (greedy decoding by its own generate), and None reads the sound by
+    the encoder alone. Raises UserError for a file that is no sound, for one that is longer than the model
+    reads, and for a model that does not hear.
+    """
+    sound, inputs, _ = _heard(pretrained, str(file))
+    if text is None:
+        return Reading(sound, inputs=inputs)
+    if not pretrained.has_decoder:
+        raise UserError(f"sentence: of {pretrained.name} the part that hears is shown: leave the text out")
+    ids = transcript_ids(pretrained, inputs) if not text else spoken_ids(pretrained, text)
+    ids = [*prefix_of(pretrained, inputs), *ids]
+    most = getattr(pretrained.model.config, "max_target_positions", None) or pretrained.most_tokens()
+    if most is not None and len(ids) > most:
+        raise UserError(f"sentence: must be at most {most} tokens for {pretrained.name} (got {len(ids)})")
+    words = ModelText(pretrained.labels(ids), torch.tensor(ids))
+    decoder = {"decoder_input_ids": words.ids.unsqueeze(0).to(pretrained.device)}
+    return Reading(words, sound, inputs={**inputs, **decoder})
+
+
+def _settings_to_write(pretrained: Pretrained) -> Any:
+    return getattr(pretrained.whole, "generation_config", None) or pretrained.model.config
+
+
+def prefix_of(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list[int]:
+    """What a decoder reads before the words: its start token, and those for language, task and no times.
+
+    The language is the one that the model hears, where it knows several.
+    """
+    settings: Any = _settings_to_write(pretrained)
+    start = getattr(settings, "decoder_start_token_id", None)
+    start = pretrained.model.config.decoder_start_token_id if start is None else start
+    prefix = [int(start)]
+    if getattr(settings, "is_multilingual", False) and getattr(settings, "lang_to_id", None):
+        whole: Any = pretrained.whole
+        kind = pretrained.model.config.model_type
+        with torch.no_grad(), model_errors(kind, "tell the language"), with_eager_attention(whole):
+            prefix.append(int(whole.detect_language(input_features=inputs["input_features"])[0]))
+        prefix.append(int(settings.task_to_id["transcribe"]))
+    if (no_times := getattr(settings, "no_timestamps_token_id", None)) is not None:
+        prefix.append(int(no_times))
+    return prefix
+
+
+def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
+    """A given transcript as the model would write it: with a blank before its first word."""
+    spelled = text.strip()
+    blank = " " if pretrained.token_spelling == "byte-level" else ""
+    ids: list[int] = pretrained.encoded(f"{blank}{spelled}", add_special_tokens=False)["input_ids"]
+    if not ids:
+        raise UserError(f"sentence: the tokenizer of {pretrained.name} finds no tokens in it")
+    return ids
+
+
+def transcript_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list[int]:
+    """The words that the model writes of a sound by transformers' generate, without special tokens."""
+    whole: Any = pretrained.whole
+    kind = pretrained.model.config.model_type
+    if pretrained.with_head is None or not whole.can_generate():
+        raise UserError(f"sound: {pretrained.name} has no head that writes: give the words that are spoken")
+    with (
+        torch.no_grad(),
+        unchanged(whole),
+        with_eager_attention(whole),  # what is handed over in a run before may still be
+        random_numbers_kept(),
+        model_errors(kind, "write by transformers' generate"),
+    ):
+        whole.config.use_cache = True
+        (ids,) = whole.generate(**inputs)
+    special = pretrained.special_ids
+    vocabulary = len(pretrained.tokenizer)
+    written = [number for number in ids.tolist() if number not in special and number < vocabulary]
+    if not written:
+        raise UserError(f"sound: {pretrained.name} hears no words in it: give them by `sentence` or `file`")
+    return written
+
+
+def without_prefix(pretrained: Pretrained, reading: Reading) -> int:
+    """How many tokens of a reading stand before its words."""
+    return len(prefix_of(pretrained, reading.inputs or {}))

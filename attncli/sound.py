@@ -1,0 +1,70 @@
+"""What is asked about words that are spoken: when each one is, and which heads say so.
+
+The doors of `measure`, as in `library`.
+"""
+
+from collections.abc import Callable, Sequence
+from os import fspath
+from typing import Annotated
+
+from attncli.arguments import FilePath, by, checked, head_names_without_stack
+from attncli.core.names import named_head
+from attncli.errors import UserError
+from attncli.models.loading import in_use
+from attncli.models.model_arguments import Model
+from attncli.models.pretrained import Reading
+from attncli.models.sound_reading import read_sound
+from attncli.records.spoken_words import AligningHeads, SpokenWords
+
+WAYS = ("model", "found", "filter")
+
+
+def _way_or_heads(value: object) -> object:
+    """One of WAYS, or the names of heads. Raises ValueError for anything else."""
+    return value if value in WAYS else head_names_without_stack(value)
+
+
+Aligners = Annotated[str | Sequence[str] | Sequence[tuple[int, int]], by(_way_or_heads)]
+"""Which heads time words."""
+
+
+@checked
+def spoken_words(
+    model: Model,
+    sound: FilePath | Reading,
+    text: str = "",
+    *,
+    heads: Aligners = "model",
+) -> SpokenWords:
+    """Each word of a sound with its begin and end in seconds, by heads of cross-attention.
+
+    `sound` is a file, or what `read_sound` made of one with its words. `text` is what is spoken; without it
+    the model writes that. `heads` are those of the model's generation_config.json (model), else those that
+    `aligning_heads` found (found), the most concentrated (filter; Yeh et al. 2025), or some. Times come as in
+    openai-whisper's find_alignment, by dynamic time warping over the mean of the heads. UserError for a model
+    that does not hear or write, and where it has no such heads.
+    """
+    from attncli.measure.spoken_words import spoken_words as words_of
+
+    chosen: str | list[tuple[int, int]] = str(heads)
+    if heads not in WAYS:
+        named = (named_head(name) for name in head_names_without_stack(heads))
+        chosen = [(place.layer, place.head) for place in named]
+    with in_use(model) as pretrained:
+        reading = sound if isinstance(sound, Reading) else read_sound(pretrained, fspath(sound), text)
+        if reading.heard is None:
+            raise UserError("sound: must be what read_sound made, or a file")
+        return words_of(pretrained, reading, chosen)
+
+
+@checked
+def aligning_heads(model: Model, *, progress: Callable[[float], None] | None = None) -> AligningHeads:
+    """Every head of cross-attention by how well it alone times words, on speech whose times are known.
+
+    Three sentences by espeak-ng, which ship, with silence between their words. The best heads are kept in the
+    user's cache, under the digest of the model's weights. UserError for a model that does not hear or write.
+    """
+    from attncli.measure.spoken_words import found_heads, shipped_speech
+
+    with in_use(model) as pretrained:
+        return found_heads(pretrained, shipped_speech(), progress)

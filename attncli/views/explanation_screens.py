@@ -1,0 +1,173 @@
+"""The first screens of `source --compare`: ways to read side by side, and against removal over prompts."""
+
+from collections.abc import Iterator
+
+from attncli.plain_text import plain_text
+from attncli.records.columns import Records
+from attncli.records.explanations import ComparedWay, ComparedWays, ExplainedSource, Explanations
+from attncli.report import Report
+from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, Special, SpecialCells
+from attncli.views.sections import GAP, Column, Elastic, Grid, Paragraph, ScreenParts, Section
+from attncli.views.texts import NO_NUMBER, fixed, shortened
+
+DECIMALS = 2
+MOST_SOURCES, LEAST_SOURCES, LEAST_TEXT = 9, 3, 10
+MOST_WAYS = 14
+HEADERS = {
+    "all_heads": ("all", "mean"),
+    "best_heads": ("best", "mean"),
+    "rollout": ("roll", "out"),
+    "value_norms": ("val.", "norm"),
+    "alti": ("", "ALTI"),
+    "attention_gradient": ("attn", "grad"),
+    "gradient_input": ("grad", "inp."),
+    "attnlrp": ("Attn", "LRP"),
+    "direct_logit": ("to", "logit"),
+    "context_cite": ("Ctx", "Cite"),
+}
+NAMES = {
+    "all_heads": "all heads, mean",
+    "best_heads": "retrieving heads",
+    "rollout": "rollout",
+    "value_norms": "value norms",
+    "alti": "ALTI",
+    "attention_gradient": "attention x gradient",
+    "gradient_input": "gradient x input",
+    "attnlrp": "AttnLRP",
+    "direct_logit": "direct logit",
+    "context_cite": "ContextCite",
+    "removal": "(removal of each)",
+    "last": "(the last first)",
+    "first": "(the first first)",
+    "longest": "(the longest first)",
+    "random": "(random)",
+}
+
+
+def _title(report: Report, display: Display) -> Iterator[str]:
+    yield plain_text(f"source: {report.about.rstrip('.')}")
+
+
+def _asked(report: Report, display: Display) -> Iterator[str]:
+    asked = " ".join(str(report.spec.get("sentence") or "").split())
+    written = " ".join((report.written or "").split())
+    yield shortened(plain_text(f"{asked} → {written}"), display.width)
+
+
+def _side_by_side(report: Report, display: Display) -> ScreenParts:
+    """One line per source, a column per way: the rank that each gives it."""
+    result = report.result_of(Explanations)
+    count = len(result.sources)
+    usual = min(MOST_SOURCES, count)
+    yield Elastic(lambda most: _ranks(result, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1)
+
+
+def _ranks_of(numbers: list[float]) -> list[int]:
+    """1 for the largest."""
+    order = sorted(range(len(numbers)), key=lambda place: -numbers[place])
+    return [order.index(place) + 1 for place in range(len(numbers))]
+
+
+def _ranks(result: Explanations, count: int, display: Display) -> Iterator[Section]:
+    sources: Records[ExplainedSource] = result.sources
+    some = sources[:count]
+    columns = [Column(("", "lost"), [fixed(row.lost, DECIMALS) for row in some])]
+    ways = result.ways.sorted(lambda row: 1.0 if row.spearman is None else -row.spearman)
+    for row in ways:
+        ranks = _ranks_of(sources.numbers(row.way).tolist())
+        columns.append(Column(HEADERS.get(row.way, ("", plain_text(row.way))), [*map(str, ranks[:count])]))
+    label = Column(("", "source"), [plain_text(row.name) for row in some], left=True)
+    room = (display.width or TEXT_WIDTH) - label.width - sum(GAP + column.width for column in columns) - GAP
+    if room >= LEAST_TEXT:
+        texts = [shortened(plain_text(" ".join(str(row.text).split())), room) for row in some]
+        columns.append(Column(("", "text"), texts, left=True))
+    grid = Grid("the rank of each source, by what is lost without it and in each way", label, columns)
+    yield grid
+    differing = [NAMES.get(row.way, plain_text(row.way)) for row in ways if not row.first_agrees]
+    yield Paragraph("", "dim")
+    if differing:
+        yield Paragraph(f"Another source first: {', '.join(differing)}.", "line")
+    else:
+        yield Paragraph("Every way puts first the source without which most is lost.", "line")
+
+
+def _notes(report: Report) -> Iterator[str]:
+    yield from report.notes
+    yield report.how_to_read
+
+
+EXPLANATIONS_SCREEN = FirstScreen(
+    Explanations,
+    (
+        Sentences(_title, "title", said=("about", "how_to_read")),
+        Sentences(_asked),
+        Special(_side_by_side, "its columns are the ways, which data name"),
+        Notes(_notes),
+    ),
+)
+"""One line per source, and its rank in each way."""
+
+
+def _ways(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
+    return [Column(("", "way"), [NAMES.get(row.way, plain_text(row.way)) for row in rows], left=True)]
+
+
+def _interval(row: ComparedWay, name: str) -> str:
+    """`0.61-0.83`, or nothing for one prompt."""
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    if not isinstance(low, float) or not isinstance(high, float):
+        return NO_NUMBER
+    return f"{fixed(low, DECIMALS)} to {fixed(high, DECIMALS)}"
+
+
+def _numbers(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
+    columns = [
+        Column(("", "gap"), [fixed(row.gap, DECIMALS) for row in rows]),
+        Column(("", "95 %"), [_interval(row, "gap") for row in rows], left=True),
+        Column(("rank", "corr."), [fixed(row.spearman, DECIMALS) for row in rows]),
+        Column(("first", "agrees"), [fixed(row.first, DECIMALS) for row in rows]),
+    ]
+    if any(row.right is not None for row in rows):
+        columns.append(Column(("first", "right"), [fixed(row.right, DECIMALS) for row in rows]))
+    columns.append(Column(("", "runs"), [fixed(row.runs, 0) for row in rows]))
+    return columns
+
+
+def _heading(report: Report, rows: Records[ComparedWay], total: int) -> str:
+    return "ways to read, the best first; (orders that read nothing, and removal itself)"
+
+
+def _findings(report: Report, display: Display) -> Iterator[str]:
+    """Which ways are no better than the best order that reads nothing."""
+    rows = report.result_of(ComparedWays).ways
+    orders, ways = rows.where(lambda row: row.kind == "ordering"), rows.where(lambda row: row.kind == "way")
+    if not orders or all(row.is_better is None for row in ways):
+        yield "One prompt has no intervals: give several."
+        return
+    order = NAMES.get(orders[0].way, plain_text(orders[0].way)).strip("()")
+    no_better = [NAMES.get(row.way, plain_text(row.way)) for row in ways if not row.is_better]
+    if no_better:
+        yield f"No better than position or length alone ({order}): {', '.join(no_better)}."
+    else:
+        yield f"Every way is better than position or length alone ({order})."
+
+
+WAYS_SCREEN = FirstScreen(
+    ComparedWays,
+    (
+        Sentences(_title, "title", said=("about", "how_to_read")),
+        Sentences(_findings, "line"),
+        Ranked(
+            "ways",
+            (SpecialCells(_numbers),),
+            title=_heading,
+            label=SpecialCells(_ways),
+            usual=MOST_WAYS + 1,
+            least=6,
+            is_cut=True,
+        ),
+        Notes(_notes, apart=True),
+    ),
+)
+"""One line per way: how much more is lost by its first sources than by its last, and what it costs."""

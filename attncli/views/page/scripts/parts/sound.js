@@ -1,0 +1,111 @@
+// A sound that plays: its spectrogram with a line where it is, and its words, each of which plays by a click.
+
+import { make, makeToken } from "./elements.js";
+import { Picture } from "./picture.js";
+
+const MEDIA = { OggS: "audio/ogg", fLaC: "audio/flac", RIFF: "audio/wav", FORM: "audio/aiff" };
+const WIDTH = 640;
+
+let address = null; // of the sound of the report that is shown
+let playing = null;
+
+function addressOf(sound) {
+  if (address) URL.revokeObjectURL(address);
+  address = null;
+  if (!sound) return null;
+  const bytes = Uint8Array.from(atob(sound), (character) => character.charCodeAt(0));
+  const type = MEDIA[String.fromCharCode(...bytes.slice(0, 4))] ?? "audio/mpeg";
+  address = URL.createObjectURL(new Blob([bytes], { type }));
+  return address;
+}
+
+// From one second to another, or to the end.
+function play(from, to = Infinity) {
+  if (!playing) return;
+  Object.assign(playing, { until: to });
+  playing.audio.currentTime = from;
+  playing.audio.play().catch(() => {}); // a browser that does not know the format shows so itself
+}
+
+// Where a token of the sound begins.
+export function playToken(picture, token) {
+  const box = token === null ? null : picture?.boxes[token];
+  if (picture?.seconds && box) play(box[0] * picture.seconds, (box[0] + 1) * picture.seconds);
+}
+
+export async function showSound(container, report) {
+  const picture = report.pictures.find(({ seconds }) => seconds);
+  container.replaceChildren();
+  container.hidden = !picture;
+  playing?.audio.pause();
+  playing = null;
+  const source = addressOf(picture?.sound);
+  if (!picture) return;
+  const audio = make("audio", { controls: "", "aria-label": `Sound ${picture.name}`, preload: "auto" });
+  if (source) audio.src = source;
+  const words = Array.isArray(report.statistics.words) ? report.statistics.words : [];
+  const line = make("div", { class: "now" });
+  const strip = make("div", { class: "heard" });
+  const canvas = make("canvas", { "aria-hidden": "true" });
+  const stage = make("div", { class: "stage sound" }, canvas, strip, line);
+  const list = make("div", { class: "spoken", role: "group", "aria-label": "words" });
+  const buttons = words.map((word) => {
+    const element = make("button", { type: "button", title: `${word.begin.toFixed(2)}-${word.end.toFixed(2)} s` }, makeToken(word.word));
+    element.addEventListener("click", () => play(word.begin, word.end));
+    for (const type of ["pointerenter", "focus"]) element.addEventListener(type, () => mark(word));
+    for (const type of ["pointerleave", "blur"]) element.addEventListener(type, () => mark(null));
+    return element;
+  });
+  list.append(...buttons);
+  const percent = (seconds) => `${(100 * Math.min(1, seconds / picture.seconds)).toFixed(3)}%`;
+
+  function mark(word) {
+    strip.hidden = !word;
+    if (!word) return;
+    strip.style.left = percent(word.begin);
+    strip.style.width = percent(word.end - word.begin);
+  }
+
+  function step() {
+    const now = audio.currentTime;
+    line.style.left = percent(now);
+    if (now >= playing?.until) {
+      audio.pause();
+      playing.until = Infinity;
+    }
+    words.forEach(({ begin, end }, i) => buttons[i].classList.toggle("spoken-now", begin <= now && now < end));
+    if (!audio.paused && playing?.audio === audio) requestAnimationFrame(step);
+  }
+
+  for (const type of ["play", "seeked", "pause"]) audio.addEventListener(type, step);
+  stage.addEventListener("pointermove", (event) => {
+    const at = secondAt(event);
+    const under = words.findIndex(({ begin, end }) => begin <= at && at < end);
+    buttons.forEach((button, i) => button.classList.toggle("under", i === under));
+    mark(words[under] ?? null);
+  });
+  stage.addEventListener("pointerleave", () => {
+    for (const button of buttons) button.classList.remove("under");
+    mark(null);
+  });
+  stage.addEventListener("click", (event) => play(secondAt(event)));
+
+  function secondAt(event) {
+    const area = stage.getBoundingClientRect();
+    return ((event.clientX - area.left) / area.width) * picture.seconds;
+  }
+
+  mark(null);
+  if (words.length) {
+    const drawn = new Picture({ ...picture });
+    await drawn.load();
+    const { width, height, pixels } = drawn.inSize(WIDTH);
+    Object.assign(canvas, { width, height });
+    canvas.getContext("2d").putImageData(new ImageData(pixels, width, height), 0, 0);
+    container.append(stage);
+  }
+  if (source) container.append(audio);
+  else container.append(make("p", { class: "quiet", text: `${picture.name} is too large for the page, or was not kept: it does not play here.` }));
+  container.append(list);
+  playing = { audio, until: Infinity };
+}

