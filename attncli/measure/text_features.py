@@ -78,7 +78,7 @@ class PartMasses:
     """
 
     def __init__(self, readings: Sequence[PartedReading], *, is_causal: bool) -> None:
-        self.readings = readings
+        self.readings, self.is_causal = readings, is_causal
         num_tokens = len(readings[0].text.ids)
         self.start = min(reading.rows.start for reading in readings) if is_causal else 0
         self.stop = max(reading.rows.stop for reading in readings) if is_causal else num_tokens
@@ -106,8 +106,7 @@ class PartMasses:
 
     def of_layer(self, layer: CapturedLayer) -> Float[Tensor, "text head statistic"]:
         """The numbers of a layer."""
-        part = queries_of(layer, self.start, self.stop).attention
-        weights = _weights(part)
+        weights = self._rows_of(layer)
         counts = self.rows.sum(dim=1).to(weights)
         rows = self.rows.to(weights)
         masks = self.masks[..., : weights.shape[-1]].to(weights)
@@ -121,6 +120,13 @@ class PartMasses:
             numbers.append(self._lookback(weights, rows) / counts.unsqueeze(1))
         return torch.stack(numbers, dim=-1)
 
+    def _rows_of(self, layer: CapturedLayer) -> Float[Tensor, "text head query key"]:
+        """The weights of the rows that are looked at; cut to them first where later keys are never seen."""
+        attention = layer.attention
+        if self.is_causal and isinstance(attention, AttentionLayer) and attention.visibility.causal:
+            return _weights(queries_of(layer, self.start, self.stop).attention)
+        return _weights(attention)[:, :, self.start : self.stop]
+
     def _lookback(
         self, weights: Float[Tensor, "text head query key"], rows: Float[Tensor, "text query"]
     ) -> Float[Tensor, "text head"]:
@@ -128,17 +134,23 @@ class PartMasses:
         ends = [reading.context_end for reading in self.readings]
         return torch.stack(
             [
-                lookback_ratios(of_text, end, self.start) @ kept
+                lookback_ratios(of_text, end, self.start if self.is_causal else None) @ kept
                 for of_text, end, kept in zip(weights, ends, rows, strict=True)
             ]
         )
 
 
 def lookback_ratios(
-    weights: Float[Tensor, "head query key"], context_end: int, first_query: int
+    weights: Float[Tensor, "head query key"], context_end: int, first_query: int | None
 ) -> Float[Tensor, "head query"]:
-    """The lookback ratio of each row, m / (m + n): see `PartMasses`. Query i stands at first_query + i."""
-    num_new = torch.arange(weights.shape[1], device=weights.device) + first_query + 1 - context_end
+    """The lookback ratio of each row, m / (m + n): see `PartMasses`. Query i stands at first_query + i.
+
+    Without `first_query` every row sees all keys, as in an encoder.
+    """
+    num_queries, num_keys = weights.shape[1:]
+    num_new = torch.full((num_queries,), num_keys - context_end, device=weights.device)
+    if first_query is not None:
+        num_new = torch.arange(num_queries, device=weights.device) + first_query + 1 - context_end
     on_context = weights[..., :context_end].sum(dim=-1) / context_end
     on_new = weights[..., context_end:].sum(dim=-1) / num_new.clamp(min=1)
     return on_context / (on_context + on_new)
@@ -196,9 +208,8 @@ class FeatureRun:
 
     def _is_causal(self, layer: CapturedLayer) -> bool:
         attention = layer.attention
-        if isinstance(attention, AttentionLayer):
-            return attention.visibility.causal
-        return self.pretrained.predicts == "next"
+        is_causal = isinstance(attention, AttentionLayer) and attention.visibility.causal
+        return is_causal or self.pretrained.predicts == "next"
 
     def _captured(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BertConfig, BertModel
 
 import attncli
 from attncli.commands.separate import EXAMPLE, EXAMPLE_GROUP, EXAMPLE_LABEL
@@ -25,6 +25,7 @@ from attncli.models.labelled_texts import (
     PartedReading,
     without_marks,
 )
+from attncli.models.loading import borrowed
 from attncli.models.pretrained import ModelText, Pretrained
 from attncli.models.text_files import TextLine
 from attncli.records.detectors import SeparatedTexts
@@ -139,6 +140,26 @@ def test_parts_have_their_tokens_and_masses_their_sums(tiny: Pretrained) -> None
         new = weights[:, row, read.context_end : row + 1]
         ratios.append(on_context / (on_context + (new.mean(-1) if new.shape[-1] else 0)))
     assert torch.allclose(numbers[:, names.index("lookback_ratio")], torch.stack(ratios).mean(0), atol=1e-6)
+
+
+def test_rows_of_an_encoder_are_whole() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20}
+    model = BertModel(BertConfig(vocab_size=31, initializer_range=0.7, **sizes)).eval()
+    model.set_attn_implementation("eager")
+    ids, places, end, num_answer = [*range(3, 20)], {"instruction": (1, 2, 3), "text": (5, 6, 7, 8)}, 9, 5
+    with torch.no_grad():
+        eager = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+    reading = parted(ids, places=places, context_end=end, num_answer=num_answer)
+    with borrowed("bert", model, None) as pretrained:
+        run = FeatureRun(pretrained).go([reading])
+    weights = torch.cat(eager).flatten(0, 1)
+    on_context, on_new = weights[..., :end].mean(-1), weights[..., end:].mean(-1)
+    expected = {f"{name}_mass": weights[..., [*keys]].sum(-1).mean(-1) for name, keys in places.items()}
+    expected["lookback_ratio"] = (on_context / (on_context + on_new)).mean(-1)
+    for statistic, theirs in expected.items():
+        kept = [place for place, each in enumerate(run.features) if each.statistic == statistic]
+        assert torch.allclose(run.numbers[0, kept], theirs.flatten(), atol=1e-6), statistic
 
 
 def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts(
