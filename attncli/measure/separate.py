@@ -14,6 +14,7 @@ from attncli.core.separation import (
     QUANTILE,
     Separation,
     corrected_p,
+    error_without_variance,
     hedges_g,
     largest_by_chance,
     paired_difference,
@@ -217,7 +218,17 @@ class MeanAuroc(NamedTuple):
 def _mean_auroc(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> MeanAuroc:
     groups = [_of_group(trial, number, is_positive, parts) for number in range(len(parts.names))]
     aurocs = [float(each.auroc) for each in groups]
-    return MeanAuroc(_mean(aurocs), _error_of_mean([float(each.error) for each in groups]), min(aurocs))
+    errors = [
+        _error(float(each.error), is_positive[parts.of_text == part]) for part, each in enumerate(groups)
+    ]
+    return MeanAuroc(_mean(aurocs), _error_of_mean(errors), min(aurocs))
+
+
+def _error(error: float, is_positive: Bool[Tensor, " text"]) -> float:
+    """The error of a group, and a bound where its texts do not vary, which says little of a few."""
+    if error > 0:
+        return error
+    return error_without_variance(int(is_positive.sum()), int((~is_positive).sum()))
 
 
 def _of_group(trial: Trial, number: int, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> Separation:
@@ -230,9 +241,8 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _error_of_mean(errors: Sequence[float]) -> float:
-    """Of a mean over independent groups; one that is told without a mistake adds nothing, unless all are."""
-    known = [error for error in errors if not isnan(error)]
-    return sqrt(sum(error**2 for error in known)) / len(errors) if known else float("nan")
+    """Of a mean over independent groups; NaN where that of one is not known."""
+    return sqrt(sum(error**2 for error in errors)) / len(errors)
 
 
 def _interval(mean: float, error: float, least: float) -> tuple[float | None, float | None]:
@@ -261,7 +271,10 @@ def _detector_row(
             for number in range(len(parts.names))
         ]
         difference = _mean([each.difference for each in differences])
-        error = _error_of_mean([each.error for each in differences])
+        errors = [
+            _error(each.error, is_positive[parts.of_text == part]) for part, each in enumerate(differences)
+        ]
+        error = mean.error if isnan(mean.error) else _error_of_mean(errors)
         difference_lower, difference_upper = _interval(difference, error, -1.0)
     return {
         "detector": trial.name,
@@ -335,7 +348,7 @@ def _measures(
     """The AUROC of each feature over all texts, what chance makes of the largest, and effect sizes."""
     result = separation(numbers, is_positive)
     lower, upper = result.interval()
-    largest = largest_by_chance(numbers, is_positive, parts.of_text, count=permutations, generator=generator)
+    largest = largest_by_chance(numbers, is_positive, parts.groups, count=permutations, generator=generator)
     columns = {
         "auroc": result.auroc,
         "lower": lower,

@@ -1,11 +1,14 @@
 """Which heads tell two groups apart: on tables of features, without a model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from attncli.core.separation import error_without_variance
 from attncli.errors import UserError
 from attncli.measure.detectors import (
     TextsToFit,
@@ -129,6 +132,38 @@ def test_groups_never_cross_folds(num_groups: int) -> None:
         }
         assert held and fitted and not held & fitted
     assert sum(split.held_out for split in parts.splits()).eq(1).all()  # type: ignore[union-attr]
+
+
+def test_groups_that_share_folds_are_kept_apart_where_labels_are_permuted() -> None:
+    """Numbers differ between 24 groups, and so does the share of positive texts: within them nothing does."""
+    small = 0
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        table, _ = drawn_table(seed, num_texts=240, num_heads=3, num_groups=24)
+        levels = torch.randn(24, generator=generator)
+        group = torch.arange(240) % 24
+        labels = torch.rand(240, generator=generator) < 0.5 + 0.25 * levels.sign()[group]
+        table.numbers[:] = table.numbers + 4 * levels[group].unsqueeze(1)
+        parts = named_parts([text.group for text in table.texts], labels, generator)
+        assert all(len(parts.groups[group == number].unique()) == 1 for number in range(24))
+        result = separated(table, labels, permutations=49, seed=seed)
+        small += min(row.p_value for row in result.features) < 0.05
+    assert small <= 1
+
+
+def test_a_group_of_which_nothing_is_known_leaves_no_interval() -> None:
+    table, labels = drawn_table(1, shift=3.0, num_texts=40, num_groups=2)
+    lone = int(labels.nonzero()[0])
+    for place, text in enumerate(table.texts):
+        is_small = place == lone or (not labels[place] and place % 4 == 1)
+        table.texts[place] = replace(text, group="small" if is_small else f"group {place % 3}")
+    result = separated(table, labels, permutations=9)
+    held = result.held_out
+    assert (held.lower, held.upper, held.difference_lower, held.difference_upper) == (None,) * 4
+    assert held.difference is not None and not result.attention_adds
+    sure = result_of(1, shift=30.0)
+    lower = 1 - 1.96 * error_without_variance(8, 12) / 3**0.5
+    assert sure.held_out.auroc == 1 and sure.held_out.lower == pytest.approx(lower, abs=0.02)
 
 
 def test_texts_without_a_group_are_dealt_and_so_is_a_group_with_a_label_of_its_own() -> None:
