@@ -220,12 +220,12 @@ def bag_of_words_scores(
 ) -> Float[Tensor, " text"]:
     """The scores of all texts by a logistic regression on the words of those that it is fitted to.
 
-    scikit-learn's CountVectorizer, words of two letters and more in lower case, and C = 1.
+    scikit-learn's CountVectorizer, words in lower case and single signs, and C = 1.
     """
     from sklearn.feature_extraction.text import CountVectorizer  # type: ignore[import-untyped]
 
     model = _regression()
-    vectorizer = CountVectorizer()
+    vectorizer = CountVectorizer(token_pattern=r"\w+|[^\w\s]")
     chosen = [text for text, is_chosen in zip(words, choosing.tolist(), strict=True) if is_chosen]
     try:
         counts = vectorizer.fit_transform(chosen)

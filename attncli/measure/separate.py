@@ -1,6 +1,6 @@
 """Which heads tell two groups of texts apart, and what holds on groups that were left out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan, sqrt
 from typing import NamedTuple
@@ -60,6 +60,7 @@ ALL_HEADS = "all heads"
 """The detector that was named before anything was measured: its AUROC is `held_out.auroc`."""
 BEST_HEAD, DISTRACTED, LOOKBACK_LENS = "best head", "Attention Tracker", "Lookback Lens"
 LENGTH, LOSS, WORDS = "length", "loss", "bag of words"
+ANSWER_LENGTH, TOKENS = "answer length", "bag of tokens"
 PERMUTATIONS = 1000
 NUM_STRONGEST, NUM_WRONG = 20, 20
 RATES = torch.linspace(0, 1, 51, dtype=torch.float64)
@@ -144,12 +145,22 @@ def separated(
             row for trial in (trials[0], best) for row in _curves(trial, is_positive, parts)
         ),
         shared=parts.shared,
-        notes=tuple(table.notes),
+        notes=(*table.notes, *_same_texts(table, parts)),
     )
 
 
 def _nothing(_: float) -> None:
     """Nobody wants to know."""
+
+
+def _same_texts(table: FeatureTable, parts: NamedParts) -> Iterator[str]:
+    """How many texts stand in several of the groups that are held out."""
+    parts_of = dict[str, set[int]]()
+    for text, part in zip(table.texts, parts.of_text.tolist(), strict=True):
+        parts_of.setdefault(text.words, set()).add(part)
+    if count := sum(len(of_text) > 1 for of_text in parts_of.values()):
+        stand = "text stands" if count == 1 else "texts stand"
+        yield f"{count:,} {stand} in several groups: these are tested on what they were fitted to."
 
 
 def _trials(
@@ -174,15 +185,22 @@ def _trials(
     for name, statistic, fit_of_paper in published:
         if of_statistic := [place for place, each in enumerate(statistics) if each == statistic]:
             kinds.append((name, ATTENTION, usable.numbers, of_statistic, fit_of_paper))
-    kinds.append((LENGTH, BASELINE, table.lengths.double().unsqueeze(1), [0], best_feature))
-    if table.losses is not None:
-        kinds.append((LOSS, BASELINE, table.losses.double().unsqueeze(1), [0], best_feature))
+    for name, column in (
+        (LENGTH, table.lengths),
+        (ANSWER_LENGTH, table.answer_lengths),
+        (LOSS, table.losses),
+    ):
+        if column is not None:
+            kinds.append((name, BASELINE, column.double().unsqueeze(1), [0], best_feature))
     trials = []
     for number, (name, kind, numbers, places, fit) in enumerate(kinds):
         texts = TextsToFit(numbers[:, [*places]], is_positive, parts.of_text, generator)
         trials.append(_tried(name, kind, texts, places, fit, parts))
         progress((number + 1) / (len(kinds) + 1))
-    trials.append(_tried_words([text.words for text in table.texts], is_positive, parts))
+    trials.append(_tried_words(WORDS, [text.words for text in table.texts], is_positive, parts))
+    if table.ids:
+        tokens = [" ".join(map(str, ids)) for ids in table.ids]
+        trials.append(_tried_words(TOKENS, tokens, is_positive, parts))
     progress(1.0)
     return trials
 
@@ -202,9 +220,11 @@ def _tried(
     return Trial(name, kind, places, scores, thresholds, whole)
 
 
-def _tried_words(words: Sequence[str], is_positive: Bool[Tensor, " text"], parts: NamedParts) -> Trial:
+def _tried_words(
+    name: str, words: Sequence[str], is_positive: Bool[Tensor, " text"], parts: NamedParts
+) -> Trial:
     scores = [bag_of_words_scores(words, is_positive, split.choosing) for split in parts.splits()]
-    return Trial(WORDS, BASELINE, [], scores, [0.0] * len(scores), None)
+    return Trial(name, BASELINE, [], scores, [0.0] * len(scores), None)
 
 
 class MeanAuroc(NamedTuple):

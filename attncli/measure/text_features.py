@@ -52,7 +52,8 @@ class FeatureTable:
     """The statistics of every head on each text, in the order of the file, and what needs no attention.
 
     `losses` are the mean negative log-likelihood of a text's tokens, or of its answer's, in nats; None where
-    the model predicts no next token.
+    the model predicts no next token. `lengths` are in tokens, `answer_lengths` those of answers, None without
+    any; `ids` the tokens of each text.
     """
 
     features: list[HeadFeature]
@@ -61,6 +62,8 @@ class FeatureTable:
     lengths: Int[Tensor, " text"]
     losses: Float[Tensor, " text"] | None
     notes: list[str] = field(default_factory=list)
+    answer_lengths: Int[Tensor, " text"] | None = None
+    ids: list[list[int]] = field(default_factory=list)
 
     def places(self, *statistics: str) -> list[int]:
         """Where the features of these statistics are."""
@@ -295,7 +298,8 @@ def feature_table(
     """
     run = FeatureRun(pretrained, with_loss=with_loss and pretrained.predicts == "next")
     texts: list[LabelledText] = []
-    lengths: list[int] = []
+    ids: list[list[int]] = []
+    answer_lengths: list[int] = []
     numbers: list[Tensor] = []
     losses: list[Tensor] = []
     features: list[HeadFeature] = []
@@ -306,7 +310,8 @@ def feature_table(
                 raise UserError("texts: must all have the same statistics")
             features = of_part.features
             texts += [text for text, _ in part]
-            lengths += [len(reading.text.ids) for _, reading in part]
+            ids += [reading.text.ids.tolist() for _, reading in part]
+            answer_lengths += [getattr(reading, "num_answer", 0) for _, reading in part]
             numbers.append(of_part.numbers)
             refuse_bytes("texts", len(texts) * len(features) * BYTES_PER_NUMBER, "fewer texts")
             losses += [] if of_part.losses is None else [of_part.losses]
@@ -315,9 +320,11 @@ def feature_table(
         features,
         torch.cat(numbers)[order],
         [texts[place] for place in order],
-        torch.tensor(lengths)[order],
+        torch.tensor([len(ids[place]) for place in order]),
         torch.cat(losses)[order] if losses else None,
         [*many.notes(), *run.notes],
+        torch.tensor(answer_lengths)[order] if any(answer_lengths) else None,
+        [ids[place] for place in order],
     )
 
 

@@ -48,7 +48,14 @@ def _verdict(report: Report, display: Display) -> Iterator[str]:
     baseline = f"{best.detector} {fixed(best.auroc, DECIMALS)}"
     interval = _between(held.difference_lower, held.difference_upper, "{}")
     groups = "groups left out" if report.spec.get("hold_out") else "texts left out"
-    if result.attention_adds:
+    lowest = [row.lower for row in result.detectors if row.lower is not None]
+    if not lowest:
+        yield plain_text(
+            f"separate: too few texts in each group to say. AUROC on {groups}: {heads}, {baseline}."
+        )
+    elif max(lowest) <= 0.5:
+        yield plain_text(f"separate: nothing tells them apart. AUROC on {groups}: {heads}, {baseline}.")
+    elif result.attention_adds:
         yield plain_text(
             f"separate: the heads add to {best.detector}. AUROC on {groups}: {heads}, {baseline}."
         )

@@ -142,7 +142,7 @@ def test_groups_that_share_folds_are_kept_apart_where_labels_are_permuted() -> N
         table, _ = drawn_table(seed, num_texts=240, num_heads=3, num_groups=24)
         levels = torch.randn(24, generator=generator)
         group = torch.arange(240) % 24
-        labels = torch.rand(240, generator=generator) < 0.5 + 0.25 * levels.sign()[group]
+        labels = torch.rand(240, generator=generator) < 0.5 + 0.2 * levels.sign()[group]
         table.numbers[:] = table.numbers + 4 * levels[group].unsqueeze(1)
         parts = named_parts([text.group for text in table.texts], labels, generator)
         assert all(len(parts.groups[group == number].unique()) == 1 for number in range(24))

@@ -1,7 +1,10 @@
 """What separates texts, measured with models: against other programs' figures, and a detector applied."""
 
 import json
+import os
+from datetime import date
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -200,7 +203,7 @@ def test_the_example_says_what_holds_and_conditions_are_checked(example: Separat
     assert first.startswith("separate: ") and f"all heads {example.held_out.auroc:.2f}" in ended.out
     assert ended.out.count("\n") <= 48
     assert {row.detector for row in example.detectors} == {
-        *("all heads", "best head", "length", "loss", "bag of words")
+        *("all heads", "best head", "length", "loss", "bag of words", "bag of tokens")
     }
     assert all(len(row.true_positive_rate) == len(row.false_positive_rate) for row in example.curves)
     assert all(row.true_positive_rate[-1] == 1 for row in example.curves)
@@ -223,6 +226,61 @@ def test_what_cannot_be_separated_is_refused_in_a_line(content: str, attn: Attn,
     ended = attn(["separate", str(file), "--label", "label"])
     assert ended.code in (1, 2) and WRONG[content] in ended.err, ended.err
     assert ended.err.count("\n") == 1
+
+
+ROWS = [{"text": f"hat={number}", "label": number % 2, "g": number % 3} for number in range(12)]
+
+
+def test_columns_that_are_not_there_or_hold_the_text_are_refused(tiny: Pretrained) -> None:
+    with pytest.raises(UserError, match=r"hold_out: must be a column that texts have \(no text has gg\)"):
+        attncli.separate(tiny, ROWS, label="label", hold_out="gg")
+    with pytest.raises(UserError, match="hold_out: must be another column than answer"):
+        attncli.separate(tiny, ROWS, label="label", hold_out="answer")
+    with pytest.raises(UserError, match="label: must be another column than text"):
+        attncli.separate(tiny, ROWS, label="text")
+    named = [{"prompt": row["text"], "label": row["label"]} for row in ROWS]
+    with pytest.raises(UserError) as refused:
+        attncli.separate(tiny, named, label="label")
+    assert refused.value.lines == ("texts:1: must have a column text (it has prompt, label)",)
+
+
+def test_labels_of_numpy_and_columns_of_others_are_read(tiny: Pretrained) -> None:
+    plain = [{**row, "g": number // 8} for number, row in enumerate(ROWS * 2)]
+    rows = [
+        {**row, "label": np.int64(row["label"]), "g": np.int64(row["g"]), "day": date(2026, 1, 2)}
+        for row in plain
+    ]
+    ours, theirs = (
+        attncli.separate(tiny, each, label="label", hold_out="g", permutations=3) for each in (plain, rows)
+    )
+    assert ours.held_out == theirs.held_out
+    assert any("several groups" in note for note in ours.notes)
+    assert {row.detector for row in ours.detectors} >= {"bag of tokens", "bag of words"}
+
+
+def test_csv_is_read_from_a_pipe(attn: Attn, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = "g,label,text\n" + "".join(f"{row['g']},{row['label']},{row['text']}\n" for row in ROWS)
+    writer = Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    ended = attn(
+        [
+            "separate",
+            str(pipe),
+            "--label",
+            "label",
+            "--hold-out",
+            "g",
+            "--permutations",
+            "3",
+            "--format",
+            "json",
+        ]
+    )
+    writer.join()
+    assert ended.code == 0, ended.err
+    assert len(json.loads(ended.out)["statistics"]["told"]) == 12
 
 
 def test_settings_that_do_not_fit_are_refused(attn: Attn, tmp_path: Path) -> None:
