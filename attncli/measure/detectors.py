@@ -149,7 +149,8 @@ def sparse_regression(texts: TextsToFit) -> LinearDetector:
     """A logistic regression with an L1 penalty on all features, standardised; nested folds choose its C.
 
     Of the strengths that part the texts held out within these equally well the one with the fewest features.
-    So is the threshold chosen there: what a regression fits it parts too well.
+    The threshold is midway between the mean scores of both labels held out there, in deviations of the scores
+    that each regression was fitted to: what it fits it parts too well, and each has a scale of its own.
     """
     aurocs = torch.zeros(len(STRENGTHS), dtype=torch.float64)
     some = _some(texts, MOST_CHOOSING)
@@ -160,7 +161,7 @@ def sparse_regression(texts: TextsToFit) -> LinearDetector:
         if not (_has_both(choosing.is_positive) and _has_both(held_out.is_positive)):
             continue
         scores = torch.stack(
-            [_sparse(choosing, strength).scores(held_out.numbers) for strength in STRENGTHS], dim=1
+            [_standardised(_sparse(choosing, strength), choosing, held_out) for strength in STRENGTHS], dim=1
         )
         aurocs += aurocs_of(scores, held_out.is_positive)
         held_out_scores.append(scores)
@@ -169,8 +170,19 @@ def sparse_regression(texts: TextsToFit) -> LinearDetector:
     detector = _sparse(texts, STRENGTHS[best])
     if not labels:
         return detector
-    threshold = best_threshold(torch.cat(held_out_scores)[:, best], torch.cat(labels))
-    return replace(detector, threshold=threshold)
+    standard, is_positive = torch.cat(held_out_scores)[:, best], torch.cat(labels)
+    middle = float(standard[is_positive].mean() + standard[~is_positive].mean()) / 2
+    fitted = detector.scores(texts.numbers)
+    return replace(detector, threshold=float(fitted.mean() + middle * fitted.std(correction=0)))
+
+
+def _standardised(
+    detector: LinearDetector, choosing: TextsToFit, held_out: TextsToFit
+) -> Float[Tensor, " text"]:
+    """Scores in deviations of those of the texts that it was fitted to; 0 where these are all alike."""
+    fitted = detector.scores(choosing.numbers)
+    deviation = float(fitted.std(correction=0))
+    return (detector.scores(held_out.numbers) - fitted.mean()) / (deviation or 1.0)
 
 
 def _has_both(is_positive: Bool[Tensor, " text"]) -> bool:

@@ -95,6 +95,15 @@ def test_aurocs_and_coefficients_are_scikit_learn_s_on_the_exported_table() -> N
     )
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_threshold_parts_what_the_detector_was_fitted_to(seed: int) -> None:
+    table, labels = drawn_table(seed, shift=1.0, num_heads=40)
+    parts = torch.arange(60) % 3
+    detector = sparse_regression(TextsToFit(table.numbers, labels, parts, torch.Generator().manual_seed(0)))
+    told = detector.scores(table.numbers) > detector.threshold
+    assert told[labels].double().mean() > 0.7 > 0.35 > told[~labels].double().mean()
+
+
 def test_shuffled_labels_come_to_a_half() -> None:
     """100 seeds of noise: the mean is 0.5, the intervals hold it, the corrected p is small in 5 of 100."""
     results = [result_of(seed, num_texts=45, num_heads=8, permutations=39) for seed in range(100)]

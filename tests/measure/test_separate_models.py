@@ -182,6 +182,29 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     is_positive = [row.label == fitted.positive for row in example.told]
     assert roc_auc_score(is_positive, applied.scores.column("score")) > 0.9
 
+    held = example.held_out
+    assert applied.notes[0].startswith(f"Held out: AUROC {held.auroc:.2f} ({held.lower:.2f} to ")
+    assert detector.score({"answered": 1, "text": "hat="}) == detector.score("hat=")
+    for wrong in (5, None, "", {"text": ""}, {"text": None}, {}, ["a"]):
+        with pytest.raises(UserError) as refused:
+            detector.score(wrong)  # type: ignore[arg-type]
+        assert len(refused.value.lines) == 1
+    edits = (
+        *(("coefficients", "scale", value) for value in (0, float("inf"), float("nan"))),
+        *(("coefficients", "coefficient", value) for value in (float("nan"), 1e308)),
+        *(("fitted", "threshold", value) for value in (float("nan"), 1e308)),
+    )
+    for rows, name, value in edits:
+        edited = json.loads(file.read_text())
+        edited["statistics"][rows][0][name] = value
+        page.write_text(json.dumps(edited))
+        with pytest.raises(UserError, match=f"{name} must be"):
+            attncli.read_detector(page, tiny)
+    edited["statistics"]["fitted"] = []
+    page.write_text(json.dumps(edited))
+    with pytest.raises(UserError, match="holds no detector"):
+        attncli.read_detector(page, tiny)
+
     report = json.loads(file.read_text())
     report["statistics"]["fitted"][0]["digest"] = "another"
     other = tmp_path / "other.json"
