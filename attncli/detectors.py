@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import torch
 
-from attncli.arguments import Count, FilePath, NonBlankText, Seed, by, checked, file_name, listed, shown
+from attncli.arguments import FilePath, NonBlankText, Seed, Size, by, checked, file_name, listed, shown
 from attncli.errors import UserError
 from attncli.measure.applied import MODEL, Detector, map_of_head
 from attncli.models.digests import content_digest
@@ -53,7 +53,7 @@ def separate(
     *,
     label: NonBlankText,
     hold_out: NonBlankText | None = None,
-    permutations: Count = 1000,
+    permutations: Size = 1000,
     seed: Seed = 0,
     truncate: bool = False,
     progress: Callable[[float], None] | None = None,
@@ -156,6 +156,10 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str]:
     for place, row in enumerate(weights):
         for name in ("coefficient", "mean", "scale"):
             _check_number(file, f"coefficients[{place}]: {name}", row[name])
+        for name in ("layer", "head"):
+            if not isinstance(row[name], int) or row[name] < 0:
+                wrong = f"coefficients[{place}]: {name} must be a whole number from 0"
+                raise UserError(f"apply: {file}: {wrong} (got {shown(row[name])})")
         if not row.scale > 0:
             raise UserError(f"apply: {file}: coefficients[{place}]: scale must be above 0 (got {row.scale})")
     return first, weights, _how_good(statistics)

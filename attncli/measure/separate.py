@@ -21,6 +21,7 @@ from attncli.core.separation import (
     roc_curve,
     separation,
 )
+from attncli.errors import UserError
 from attncli.measure.detectors import (
     Fit,
     LinearDetector,
@@ -113,6 +114,8 @@ def separated(
     parts = named_parts(groups, is_positive, generator, key=key)
     usable = usable_features(table.numbers)
     features = [table.features[place] for place in usable.places]
+    if not features:
+        raise UserError("texts: must differ: every statistic of every head is the same in all of them")
     trials = _trials(table, usable, is_positive, parts, generator, progress or _nothing)
     baselines = [trial for trial in trials if trial.kind == BASELINE]
     best = max(baselines, key=lambda trial: _mean_auroc(trial, is_positive, parts)[0])

@@ -260,10 +260,10 @@ class FeatureRun:
 def _losses(
     logits: Float[Tensor, "text token word"], ids: Int[Tensor, "text token"], num_scored: Sequence[int]
 ) -> Float[Tensor, " text"]:
-    """The mean negative log-likelihood of the last so many tokens of each text."""
+    """The mean negative log-likelihood of the last so many tokens of each text; NaN of a single token."""
     return torch.stack(
         [
-            nn.functional.cross_entropy(of_text[-1 - count : -1].float(), targets[-count:])
+            nn.functional.cross_entropy(of_text[-1 - count : -1].float(), targets[len(targets) - count :])
             for of_text, targets, count in zip(logits, ids, num_scored, strict=True)
         ]
     )
@@ -321,11 +321,16 @@ def feature_table(
         torch.cat(numbers)[order],
         [texts[place] for place in order],
         torch.tensor([len(ids[place]) for place in order]),
-        torch.cat(losses)[order] if losses else None,
+        _without_gaps(torch.cat(losses)[order]) if losses else None,
         [*many.notes(), *run.notes],
         torch.tensor(answer_lengths)[order] if any(answer_lengths) else None,
         [ids[place] for place in order],
     )
+
+
+def _without_gaps(losses: Float[Tensor, " text"]) -> Float[Tensor, " text"] | None:
+    """The median for a text of one token, which has no loss; None where none has one."""
+    return None if losses.isnan().all() else losses.where(~losses.isnan(), losses.nanmedian())
 
 
 def _small_enough(

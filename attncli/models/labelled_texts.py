@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attncli.errors import UserError
+from attncli.errors import NO_TEXT, UserError
 from attncli.models.pretrained import ModelText, Pretrained, Reading, read_text
 from attncli.models.source_texts import Passage, SourcedText, encoded_sources
 from attncli.models.text_files import IDS, LABELS, LineFile, TextLine, TokenIds
@@ -295,6 +295,9 @@ class LabelledReader:
         for name, begin, end in passages:
             tokens = (i for i, span in enumerate(spans) if max(span[0], begin) < min(span[1], end))
             places[name] = (*places.get(name, ()), *tokens)
+        for name, tokens_of_part in places.items():
+            if not tokens_of_part:
+                raise UserError(f"texts: {name}: {NO_TEXT}")
         last = max(place for tokens in places.values() for place in tokens)
         answer: list[int] = []
         if "answer" in parts:
@@ -302,6 +305,8 @@ class LabelledReader:
                 while spans and spans[-1][0] == spans[-1][1]:  # [SEP], behind which nothing is written
                     ids, spans = ids[:-1], spans[:-1]
             answer = self.pretrained.encoded(parts["answer"], add_special_tokens=False)["input_ids"]
+            if not answer:
+                raise UserError(f"texts: answer: {NO_TEXT}")
         most = self.pretrained.most_tokens()
         if most is not None and len(ids) + len(answer) > most:
             got = len(ids) + len(answer)

@@ -267,6 +267,20 @@ def test_columns_that_are_not_there_or_hold_the_text_are_refused(tiny: Pretraine
     assert refused.value.lines == ("texts:1: must have a column text (it has prompt, label)",)
 
 
+def test_texts_that_are_alike_or_empty_are_refused_in_a_line(tiny: Pretrained) -> None:
+    alike = [{"text": "hat=", "label": number % 2} for number in range(12)]
+    with pytest.raises(UserError, match="texts: must differ"):
+        attncli.separate(tiny, alike, label="label")
+    for part in ({"text": "<< >>"}, {"text": "hat", "answer": " "}):
+        with pytest.raises(UserError, match="must hold at least one token"):
+            attncli.separate(tiny, [{**row, **part} for row in ROWS], label="label")
+    with pytest.raises(UserError, match="permutations"):
+        attncli.separate(tiny, ROWS, label="label", permutations=0)
+    one = [{**row, "text": "h" if number == 3 else row["text"]} for number, row in enumerate(ROWS)]
+    result = attncli.separate(tiny, one, label="label", hold_out="g", permutations=3)
+    assert result.num_texts == 12 and "loss" in {row.detector for row in result.detectors}
+
+
 def test_labels_of_numpy_and_columns_of_others_are_read(tiny: Pretrained) -> None:
     plain = [{**row, "g": number // 8} for number, row in enumerate(ROWS * 2)]
     rows = [
