@@ -157,9 +157,10 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str]:
         for name in ("coefficient", "mean", "scale"):
             _check_number(file, f"coefficients[{place}]: {name}", row[name])
         for name in ("layer", "head"):
-            if not isinstance(row[name], int) or row[name] < 0:
+            value = row[name]
+            if not isinstance(value, int) or value < 0:
                 wrong = f"coefficients[{place}]: {name} must be a whole number from 0"
-                raise UserError(f"apply: {file}: {wrong} (got {shown(row[name])})")
+                raise UserError(f"apply: {file}: {wrong} (got {shown(value)})")
         if not row.scale > 0:
             raise UserError(f"apply: {file}: coefficients[{place}]: scale must be above 0 (got {row.scale})")
     return first, weights, _how_good(statistics)

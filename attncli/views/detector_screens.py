@@ -209,6 +209,11 @@ def _told(report: Report, rows: Records[AppliedScore], display: Display) -> list
     ]
 
 
+def _after_applying(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """What is offered of texts: scores are no detector, and have no groups."""
+    return tuple(step for step in steps if step == "-o page.html")
+
+
 APPLIED_SCREEN = FirstScreen(
     AppliedDetector,
     (
@@ -223,4 +228,5 @@ APPLIED_SCREEN = FirstScreen(
         ),
         Notes(apart=True, rank=0),
     ),
+    next_steps=_after_applying,
 )

@@ -205,6 +205,9 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     with pytest.raises(UserError, match="holds no detector"):
         attncli.read_detector(page, tiny)
 
+    ended = attn(["separate", str(EXAMPLE), "--apply", str(file)])
+    assert "Held out: AUROC" in ended.out and "detector.json" not in ended.out.partition("Next")[2]
+
     report = json.loads(file.read_text())
     report["statistics"]["fitted"][0]["digest"] = "another"
     other = tmp_path / "other.json"
