@@ -66,10 +66,10 @@ class Detector:
     def _reader(self) -> LabelledReader:
         return LabelledReader(self.pretrained)
 
-    def score(self, text: str | Mapping[str, object]) -> float:
+    def score(self, text: object) -> float:
         """The score of a text, or of a mapping with the parts that the detector was fitted to.
 
-        UserError for other parts, and for a text that the model cannot read.
+        UserError for anything else, for other parts, and for a text that the model cannot read.
         """
         parts = _parts_of(text)
         with in_use(self.pretrained) as pretrained:

@@ -22,6 +22,7 @@ from attncli.measure.text_features import FeatureTable, HeadFeature, usable_feat
 from attncli.models.labelled_texts import LabelledText
 from attncli.models.text_files import TextLine
 from attncli.records.detectors import SeparatedTexts
+from attncli.views.matrices import _of_rows
 
 WORDS_OF_TEXTS = ("cat", "mat", "rain", "fell", "over", "seven", "quiet", "hills", "nobody", "came", "while")
 
@@ -209,3 +210,9 @@ def test_features_that_say_nothing_are_left_out_and_gaps_are_filled() -> None:
     numbers = torch.tensor([[1.0, 2.0, nothing], [1.0, nothing, nothing], [1.0, 4.0, 1.0], [1.0, 3.0, 2.0]])
     places, filled = usable_features(numbers)
     assert places == [1] and filled[:, 0].tolist() == [2.0, 3.0, 4.0, 3.0]
+
+
+def test_curves_are_drawn_over_the_false_positive_rate() -> None:
+    rows = [{"curve": "one", "false_positive_rate": [0.0, 0.25, 1.0], "true_positive_rate": [0.5, 0.75, 1.0]}]
+    (drawn,) = _of_rows("curves", rows)
+    assert drawn.x_name == "false_positive_rate" and drawn.curves[0].x.tolist() == [0.0, 0.25, 1.0]

@@ -187,7 +187,7 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     assert detector.score({"answered": 1, "text": "hat="}) == detector.score("hat=")
     for wrong in (5, None, "", {"text": ""}, {"text": None}, {}, ["a"]):
         with pytest.raises(UserError) as refused:
-            detector.score(wrong)  # type: ignore[arg-type]
+            detector.score(wrong)
         assert len(refused.value.lines) == 1
     edits = (
         *(("coefficients", "scale", value) for value in (0, float("inf"), float("nan"))),
