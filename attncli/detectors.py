@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import torch
 
-from attncli.arguments import Count, FilePath, NonBlankText, Seed, by, checked, file_name, listed, shown
+from attncli.arguments import FilePath, NonBlankText, Seed, Size, by, checked, file_name, listed, shown
 from attncli.errors import UserError
 from attncli.measure.applied import MODEL, Detector, map_of_head
 from attncli.models.digests import content_digest
@@ -20,7 +20,14 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Pretrained
 from attncli.models.text_files import ManyTexts
-from attncli.records.detectors import AppliedDetector, DetectorWeight, FittedDetector, SeparatedTexts
+from attncli.records.columns import Records
+from attncli.records.detectors import (
+    BASELINE,
+    AppliedDetector,
+    DetectorWeight,
+    FittedDetector,
+    SeparatedTexts,
+)
 
 OF_RUNS = 0.8
 """The share of the time that runs of the model take, in what is told of progress."""
@@ -46,7 +53,7 @@ def separate(
     *,
     label: NonBlankText,
     hold_out: NonBlankText | None = None,
-    permutations: Count = 1000,
+    permutations: Size = 1000,
     seed: Seed = 0,
     truncate: bool = False,
     progress: Callable[[float], None] | None = None,
@@ -122,23 +129,63 @@ def read_detector(file: FilePath, model: Model) -> Detector:
     `detector.score("a text")` is its score, positive above `detector.threshold`. UserError for a file without
     a detector, and for another model.
     """
-    fitted, weights = _read(Path(fspath(file)))
+    fitted, weights, held_out = _read(Path(fspath(file)))
     pretrained = model if isinstance(model, Pretrained) else open_model(model)
     if weights_digest(pretrained) != fitted.digest:
         raise UserError(MODEL.format(name=pretrained.name, fitted=fitted.model))
-    return Detector(pretrained, fitted, weights.where(lambda row: row.detector == fitted.detector))
+    return Detector(pretrained, fitted, weights, held_out)
 
 
-def _read(file: Path) -> "tuple[FittedDetector, Any]":
+def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str]:
+    """The detector in a report, its weights, and how well it did on groups left out."""
     try:
         statistics = json.loads(file.read_bytes())["statistics"]
         fitted = FittedDetector.rows(statistics["fitted"])
         weights = DetectorWeight.rows(statistics.get("coefficients", []))
+        first = fitted[0]
     except OSError as error:
         raise UserError(f"apply: {file}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, LookupError, RecursionError, OverflowError):
         raise UserError(f"apply: {file}: holds no detector: attn separate -o FILE.json writes one") from None
-    return fitted[0], weights
+    weights = weights.where(lambda row: row.detector == first.detector)
+    for name in ("detector", "model", "digest", "positive", "negative", "parts"):
+        if not isinstance(first[name], str):
+            raise UserError(f"apply: {file}: fitted: {name} must be text (got {shown(first[name])})")
+    for name in ("threshold", "intercept"):
+        _check_number(file, f"fitted: {name}", first[name])
+    for place, row in enumerate(weights):
+        for name in ("coefficient", "mean", "scale"):
+            _check_number(file, f"coefficients[{place}]: {name}", row[name])
+        for name in ("layer", "head"):
+            value = row[name]
+            if not isinstance(value, int) or value < 0:
+                wrong = f"coefficients[{place}]: {name} must be a whole number from 0"
+                raise UserError(f"apply: {file}: {wrong} (got {shown(value)})")
+        if not row.scale > 0:
+            raise UserError(f"apply: {file}: coefficients[{place}]: scale must be above 0 (got {row.scale})")
+    return first, weights, _how_good(statistics)
+
+
+LARGEST = 1e30
+"""Of a number in a detector: far beyond what statistics of heads come to, and their products are finite."""
+
+
+def _check_number(file: Path, name: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(float(str(value))) < LARGEST:
+        raise UserError(f"apply: {file}: {name} must be a finite number (got {shown(value)})")
+
+
+def _how_good(statistics: Any) -> str:
+    """As `Held out: AUROC 0.56 (0.39 to 0.72); bag of words 0.61.`; nothing where a report lacks it."""
+    try:
+        held = statistics["held_out"]
+        interval = "" if held["lower"] is None else f" ({held['lower']:.2f} to {held['upper']:.2f})"
+        baselines = [row for row in statistics["detectors"] if row["kind"] == BASELINE]
+        best = max(baselines, key=lambda row: row["auroc"])
+        return f"Held out: AUROC {held['auroc']:.2f}{interval}; {best['detector']} {best['auroc']:.2f}."
+    except (KeyError, TypeError, ValueError):
+        return ""
 
 
 @checked

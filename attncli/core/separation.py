@@ -1,7 +1,7 @@
 """How well numbers tell two groups apart: AUROC with its interval, what chance makes of it, effect sizes."""
 
 from dataclasses import dataclass
-from math import sqrt
+from math import nan, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ def placements(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor,
     The difference of a text's midrank among all texts and among its own group, as in Sun & Xu 2014
     (10.1109/LSP.2014.2337313): both follow from where runs of equal numbers begin and end.
     """
-    ordered, order = numbers.double().sort(dim=0)
+    ordered, order = numbers.sort(dim=0)
     labels = is_positive[order]
     num_positive, num_negative = int(is_positive.sum()), int((~is_positive).sum())
     begins, ends = _runs(ordered)
@@ -84,6 +84,16 @@ def _error(placed: Placements) -> Float[Tensor, " feature"]:
     for part in placed:
         variance += part.var(dim=0) / len(part) if len(part) > 1 else torch.nan
     return variance.sqrt().masked_fill(variance == 0, torch.nan)
+
+
+def error_without_variance(num_positive: int, num_negative: int) -> float:
+    """An error for placements that are all alike, as where two groups do not overlap; NaN with one text.
+
+    Of m pairs without a text in common, m the smaller count, all agree: by Clopper & Pearson 1934 the share
+    of those that do not is below 1 - 0.025^(1/m), and this is 1.96 errors.
+    """
+    smaller = min(num_positive, num_negative)
+    return (1 - ((1 - LEVEL) / 2) ** (1 / smaller)) / QUANTILE if smaller > 1 else nan
 
 
 def separation(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]) -> Separation:
@@ -150,24 +160,42 @@ def largest_by_chance(
 ) -> Float[Tensor, " permutation"]:
     """The largest |AUROC - 1/2| of all features where labels are permuted within groups, `count` times.
 
-    Only labels move: ranks are computed once, and a product with the labels gives the sums of ranks
-    (Westfall & Young 1993, the largest statistic).
+    Groups of one label alone exchange theirs as wholes. Only labels move: ranks are computed once, and a
+    product with the labels gives the sums of ranks (Westfall & Young 1993, the largest statistic).
     """
-    num_positive, num_negative = int(is_positive.sum()), int((~is_positive).sum())
     # Centred, so that float32 keeps what differs.
     ranks = (midranks(numbers) - (len(numbers) + 1) / 2).float()
-    by_group = groups.argsort(stable=True)
     largest = []
     for start in range(0, count, PERMUTATIONS_AT_ONCE):
         num_labels = min(PERMUTATIONS_AT_ONCE, count - start)
-        keys = torch.rand(num_labels, len(numbers), generator=generator, dtype=torch.float64)
-        # Sorted by group, then by a random number: a permutation within each group.
-        order = (keys[:, by_group] + groups[by_group]).argsort(dim=1)
-        labels = torch.empty(num_labels, len(numbers))
-        labels[:, by_group] = is_positive[by_group].float()[order]
-        deviations = (labels @ ranks) / (num_positive * num_negative)
+        labels = _permuted(is_positive, groups, num_labels, generator)
+        num_positive = labels.sum(dim=1, keepdim=True)
+        deviations = (labels @ ranks) / (num_positive * (len(numbers) - num_positive))
         largest.append(deviations.abs().amax(dim=1))
     return torch.cat(largest).double()
+
+
+def _permuted(
+    is_positive: Bool[Tensor, " text"], groups: Int[Tensor, " text"], count: int, generator: torch.Generator
+) -> Float[Tensor, "permutation text"]:
+    """Labels, 1 for positive, permuted within groups, or between groups that have one label alone."""
+    by_group = groups.argsort(stable=True)
+    keys = torch.rand(count, len(groups), generator=generator, dtype=torch.float64)
+    # Sorted by group, then by a random number: a permutation within each group.
+    order = (keys[:, by_group] + groups[by_group]).argsort(dim=1)
+    labels = torch.empty(count, len(groups))
+    labels[:, by_group] = is_positive[by_group].float()[order]
+    numbers: Tensor = torch.unique(groups, return_inverse=True)[1]
+    sizes = torch.bincount(numbers)
+    num_positive = torch.bincount(numbers, weights=is_positive.double())
+    alike = ((num_positive == 0) | (num_positive == sizes)).nonzero().flatten()
+    if len(alike) > 1:
+        of_groups = torch.zeros(count, len(sizes))
+        order = torch.rand(count, len(alike), generator=generator, dtype=torch.float64).argsort(dim=1)
+        of_groups[:, alike] = (num_positive[alike] > 0).float()[order]
+        in_alike = torch.isin(numbers, alike)
+        labels[:, in_alike] = of_groups[:, numbers[in_alike]]
+    return labels
 
 
 def corrected_p(

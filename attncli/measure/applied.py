@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.errors import UserError
+from attncli.errors import NO_TEXT, UserError
 from attncli.measure.detectors import LinearDetector
 from attncli.measure.masks import mask_of
 from attncli.measure.separate import START
 from attncli.measure.text_features import FeatureRun, HeadFeature
 from attncli.models.capture import capture
-from attncli.models.labelled_texts import LabelledReader, LabelledText
+from attncli.models.labelled_texts import PARTS, LabelledReader, LabelledText
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
 from attncli.models.pretrained import Pretrained, Reading
@@ -42,6 +42,8 @@ class Detector:
     pretrained: Pretrained
     fitted: FittedDetector
     weights: Records[DetectorWeight]
+    held_out: str = ""
+    """How well it did on groups left out, in a sentence."""
 
     @property
     def threshold(self) -> float:
@@ -64,14 +66,14 @@ class Detector:
     def _reader(self) -> LabelledReader:
         return LabelledReader(self.pretrained)
 
-    def score(self, text: str | Mapping[str, object]) -> float:
+    def score(self, text: object) -> float:
         """The score of a text, or of a mapping with the parts that the detector was fitted to.
 
-        UserError for other parts, and for a text that the model cannot read.
+        UserError for anything else, for other parts, and for a text that the model cannot read.
         """
-        parts = {"text": text} if isinstance(text, str) else text
+        parts = _parts_of(text)
         with in_use(self.pretrained) as pretrained:
-            labelled = LabelledText(TextLine(1, text_or_ids(parts.get("text"))), _as_texts(parts))
+            labelled = LabelledText(TextLine(1, parts["text"]), parts)
             self.check_parts(labelled)
             return float(self.scores(pretrained, [self._reader.read(labelled)])[0])
 
@@ -120,7 +122,7 @@ class Detector:
             scores=scored,
             num_texts=len(scored),
             num_positive=sum(row.margin > 0 for row in scored),
-            notes=tuple(many.notes()),
+            notes=tuple(note for note in (self.held_out, *many.notes()) if note),
         )
 
 
@@ -143,5 +145,17 @@ def map_of_head(pretrained: Pretrained, reading: Reading, feature: SeparatingFea
     return maps[0] if maps else None
 
 
-def _as_texts(parts: Mapping[str, object]) -> dict[str, str]:
-    return {part: text_or_ids(text) for part, text in parts.items()}
+def _parts_of(text: object) -> dict[str, str]:
+    """The parts of a text in the order in which a model reads them; columns of others are left alone."""
+    given = text if isinstance(text, Mapping) and not {"ids", "tokens"} & {*text} else {"text": text}
+    parts = {}
+    for part in PARTS:
+        if part not in given and part != "text":
+            continue
+        try:
+            parts[part] = text_or_ids(given.get(part))
+        except ValueError as error:
+            raise UserError(f"{part}: {error}") from None
+        if not parts[part]:
+            raise UserError(f"{part}: {NO_TEXT}")
+    return parts

@@ -56,10 +56,12 @@ def dealt(
 class NamedParts:
     """The part that each text is held out with, and the names of the parts.
 
+    `groups` has the group of each, within which labels may be permuted: its part, unless groups share parts.
     `shared` is a group whose texts were dealt to all parts, since no other has its label.
     """
 
     of_text: Int[Tensor, " text"]
+    groups: Int[Tensor, " text"]
     names: tuple[str, ...]
     shared: str | None = None
 
@@ -82,7 +84,7 @@ def named_parts(
         if min(int(is_positive.sum()), int((~is_positive).sum())) < USUAL_PARTS:
             raise UserError(f"label: needs {USUAL_PARTS} texts or more of either value")
         parts = dealt(is_positive, USUAL_PARTS, generator)
-        return NamedParts(parts, tuple(f"fold {number + 1}" for number in range(USUAL_PARTS)), shared)
+        return NamedParts(parts, parts, tuple(f"fold {number + 1}" for number in range(USUAL_PARTS)), shared)
     if len(names) < 2:
         raise UserError(f"hold_out: {key} must have two groups or more (got {names[0]} alone)")
     numbers = {name: number for number, name in enumerate(names)}
@@ -94,15 +96,20 @@ def named_parts(
         of_text[grouped] = group_of[grouped]
     else:
         of_text[grouped] = parts_of_groups(group_of[grouped], len(names), num_parts, generator)
-        names = [f"fold {number + 1}" for number in range(num_parts)]
     if is_alone.any():
         of_text[is_alone] = dealt(is_positive[is_alone], num_parts, generator)
+    groups_of_text = of_text
+    if num_parts < len(names):
+        groups_of_text = group_of.clone()
+        if is_alone.any():
+            groups_of_text[is_alone] = dealt(is_positive[is_alone], len(names), generator)
+        names = [f"fold {number + 1}" for number in range(num_parts)]
     for part, name in enumerate(names):
         labels = is_positive[of_text == part]
         if not len(labels) or bool(labels.all()) or not bool(labels.any()):
             what = "texts without a group are shared among all: leave its cell empty"
             raise UserError(f"hold_out: {key} {name} has texts of one label alone ({what})")
-    return NamedParts(of_text, tuple(names), shared)
+    return NamedParts(of_text, groups_of_text, tuple(names), shared)
 
 
 def _names(groups: list[str | None], is_positive: Bool[Tensor, " text"]) -> tuple[list[str], str | None]:

@@ -1,6 +1,6 @@
 """Which heads tell two groups of texts apart, and what holds on groups that were left out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan, sqrt
 from typing import NamedTuple
@@ -14,12 +14,14 @@ from attncli.core.separation import (
     QUANTILE,
     Separation,
     corrected_p,
+    error_without_variance,
     hedges_g,
     largest_by_chance,
     paired_difference,
     roc_curve,
     separation,
 )
+from attncli.errors import UserError
 from attncli.measure.detectors import (
     Fit,
     LinearDetector,
@@ -59,6 +61,7 @@ ALL_HEADS = "all heads"
 """The detector that was named before anything was measured: its AUROC is `held_out.auroc`."""
 BEST_HEAD, DISTRACTED, LOOKBACK_LENS = "best head", "Attention Tracker", "Lookback Lens"
 LENGTH, LOSS, WORDS = "length", "loss", "bag of words"
+ANSWER_LENGTH, TOKENS = "answer length", "bag of tokens"
 PERMUTATIONS = 1000
 NUM_STRONGEST, NUM_WRONG = 20, 20
 RATES = torch.linspace(0, 1, 51, dtype=torch.float64)
@@ -111,6 +114,8 @@ def separated(
     parts = named_parts(groups, is_positive, generator, key=key)
     usable = usable_features(table.numbers)
     features = [table.features[place] for place in usable.places]
+    if not features:
+        raise UserError("texts: must differ: every statistic of every head is the same in all of them")
     trials = _trials(table, usable, is_positive, parts, generator, progress or _nothing)
     baselines = [trial for trial in trials if trial.kind == BASELINE]
     best = max(baselines, key=lambda trial: _mean_auroc(trial, is_positive, parts)[0])
@@ -143,12 +148,22 @@ def separated(
             row for trial in (trials[0], best) for row in _curves(trial, is_positive, parts)
         ),
         shared=parts.shared,
-        notes=tuple(table.notes),
+        notes=(*table.notes, *_same_texts(table, parts)),
     )
 
 
 def _nothing(_: float) -> None:
     """Nobody wants to know."""
+
+
+def _same_texts(table: FeatureTable, parts: NamedParts) -> Iterator[str]:
+    """How many texts stand in several of the groups that are held out."""
+    parts_of = dict[str, set[int]]()
+    for text, part in zip(table.texts, parts.of_text.tolist(), strict=True):
+        parts_of.setdefault(text.words, set()).add(part)
+    if count := sum(len(of_text) > 1 for of_text in parts_of.values()):
+        stand = "text stands" if count == 1 else "texts stand"
+        yield f"{count:,} {stand} in several groups: these are tested on what they were fitted to."
 
 
 def _trials(
@@ -173,15 +188,22 @@ def _trials(
     for name, statistic, fit_of_paper in published:
         if of_statistic := [place for place, each in enumerate(statistics) if each == statistic]:
             kinds.append((name, ATTENTION, usable.numbers, of_statistic, fit_of_paper))
-    kinds.append((LENGTH, BASELINE, table.lengths.double().unsqueeze(1), [0], best_feature))
-    if table.losses is not None:
-        kinds.append((LOSS, BASELINE, table.losses.double().unsqueeze(1), [0], best_feature))
+    for name, column in (
+        (LENGTH, table.lengths),
+        (ANSWER_LENGTH, table.answer_lengths),
+        (LOSS, table.losses),
+    ):
+        if column is not None:
+            kinds.append((name, BASELINE, column.double().unsqueeze(1), [0], best_feature))
     trials = []
     for number, (name, kind, numbers, places, fit) in enumerate(kinds):
         texts = TextsToFit(numbers[:, [*places]], is_positive, parts.of_text, generator)
         trials.append(_tried(name, kind, texts, places, fit, parts))
         progress((number + 1) / (len(kinds) + 1))
-    trials.append(_tried_words([text.words for text in table.texts], is_positive, parts))
+    trials.append(_tried_words(WORDS, [text.words for text in table.texts], is_positive, parts))
+    if table.ids:
+        tokens = [" ".join(map(str, ids)) for ids in table.ids]
+        trials.append(_tried_words(TOKENS, tokens, is_positive, parts))
     progress(1.0)
     return trials
 
@@ -201,9 +223,11 @@ def _tried(
     return Trial(name, kind, places, scores, thresholds, whole)
 
 
-def _tried_words(words: Sequence[str], is_positive: Bool[Tensor, " text"], parts: NamedParts) -> Trial:
+def _tried_words(
+    name: str, words: Sequence[str], is_positive: Bool[Tensor, " text"], parts: NamedParts
+) -> Trial:
     scores = [bag_of_words_scores(words, is_positive, split.choosing) for split in parts.splits()]
-    return Trial(WORDS, BASELINE, [], scores, [0.0] * len(scores), None)
+    return Trial(name, BASELINE, [], scores, [0.0] * len(scores), None)
 
 
 class MeanAuroc(NamedTuple):
@@ -217,7 +241,17 @@ class MeanAuroc(NamedTuple):
 def _mean_auroc(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> MeanAuroc:
     groups = [_of_group(trial, number, is_positive, parts) for number in range(len(parts.names))]
     aurocs = [float(each.auroc) for each in groups]
-    return MeanAuroc(_mean(aurocs), _error_of_mean([float(each.error) for each in groups]), min(aurocs))
+    errors = [
+        _error(float(each.error), is_positive[parts.of_text == part]) for part, each in enumerate(groups)
+    ]
+    return MeanAuroc(_mean(aurocs), _error_of_mean(errors), min(aurocs))
+
+
+def _error(error: float, is_positive: Bool[Tensor, " text"]) -> float:
+    """The error of a group, and a bound where its texts do not vary, which says little of a few."""
+    if error > 0:
+        return error
+    return error_without_variance(int(is_positive.sum()), int((~is_positive).sum()))
 
 
 def _of_group(trial: Trial, number: int, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> Separation:
@@ -230,9 +264,8 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _error_of_mean(errors: Sequence[float]) -> float:
-    """Of a mean over independent groups; one that is told without a mistake adds nothing, unless all are."""
-    known = [error for error in errors if not isnan(error)]
-    return sqrt(sum(error**2 for error in known)) / len(errors) if known else float("nan")
+    """Of a mean over independent groups; NaN where that of one is not known."""
+    return sqrt(sum(error**2 for error in errors)) / len(errors)
 
 
 def _interval(mean: float, error: float, least: float) -> tuple[float | None, float | None]:
@@ -261,7 +294,10 @@ def _detector_row(
             for number in range(len(parts.names))
         ]
         difference = _mean([each.difference for each in differences])
-        error = _error_of_mean([each.error for each in differences])
+        errors = [
+            _error(each.error, is_positive[parts.of_text == part]) for part, each in enumerate(differences)
+        ]
+        error = mean.error if isnan(mean.error) else _error_of_mean(errors)
         difference_lower, difference_upper = _interval(difference, error, -1.0)
     return {
         "detector": trial.name,
@@ -335,7 +371,7 @@ def _measures(
     """The AUROC of each feature over all texts, what chance makes of the largest, and effect sizes."""
     result = separation(numbers, is_positive)
     lower, upper = result.interval()
-    largest = largest_by_chance(numbers, is_positive, parts.of_text, count=permutations, generator=generator)
+    largest = largest_by_chance(numbers, is_positive, parts.groups, count=permutations, generator=generator)
     columns = {
         "auroc": result.auroc,
         "lower": lower,

@@ -52,7 +52,8 @@ class FeatureTable:
     """The statistics of every head on each text, in the order of the file, and what needs no attention.
 
     `losses` are the mean negative log-likelihood of a text's tokens, or of its answer's, in nats; None where
-    the model predicts no next token.
+    the model predicts no next token. `lengths` are in tokens, `answer_lengths` those of answers, None without
+    any; `ids` the tokens of each text.
     """
 
     features: list[HeadFeature]
@@ -61,6 +62,8 @@ class FeatureTable:
     lengths: Int[Tensor, " text"]
     losses: Float[Tensor, " text"] | None
     notes: list[str] = field(default_factory=list)
+    answer_lengths: Int[Tensor, " text"] | None = None
+    ids: list[list[int]] = field(default_factory=list)
 
     def places(self, *statistics: str) -> list[int]:
         """Where the features of these statistics are."""
@@ -78,7 +81,7 @@ class PartMasses:
     """
 
     def __init__(self, readings: Sequence[PartedReading], *, is_causal: bool) -> None:
-        self.readings = readings
+        self.readings, self.is_causal = readings, is_causal
         num_tokens = len(readings[0].text.ids)
         self.start = min(reading.rows.start for reading in readings) if is_causal else 0
         self.stop = max(reading.rows.stop for reading in readings) if is_causal else num_tokens
@@ -106,8 +109,7 @@ class PartMasses:
 
     def of_layer(self, layer: CapturedLayer) -> Float[Tensor, "text head statistic"]:
         """The numbers of a layer."""
-        part = queries_of(layer, self.start, self.stop).attention
-        weights = _weights(part)
+        weights = self._rows_of(layer)
         counts = self.rows.sum(dim=1).to(weights)
         rows = self.rows.to(weights)
         masks = self.masks[..., : weights.shape[-1]].to(weights)
@@ -121,6 +123,13 @@ class PartMasses:
             numbers.append(self._lookback(weights, rows) / counts.unsqueeze(1))
         return torch.stack(numbers, dim=-1)
 
+    def _rows_of(self, layer: CapturedLayer) -> Float[Tensor, "text head query key"]:
+        """The weights of the rows that are looked at; cut to them first where later keys are never seen."""
+        attention = layer.attention
+        if self.is_causal and isinstance(attention, AttentionLayer) and attention.visibility.causal:
+            return _weights(queries_of(layer, self.start, self.stop).attention)
+        return _weights(attention)[:, :, self.start : self.stop]
+
     def _lookback(
         self, weights: Float[Tensor, "text head query key"], rows: Float[Tensor, "text query"]
     ) -> Float[Tensor, "text head"]:
@@ -128,17 +137,23 @@ class PartMasses:
         ends = [reading.context_end for reading in self.readings]
         return torch.stack(
             [
-                lookback_ratios(of_text, end, self.start) @ kept
+                lookback_ratios(of_text, end, self.start if self.is_causal else None) @ kept
                 for of_text, end, kept in zip(weights, ends, rows, strict=True)
             ]
         )
 
 
 def lookback_ratios(
-    weights: Float[Tensor, "head query key"], context_end: int, first_query: int
+    weights: Float[Tensor, "head query key"], context_end: int, first_query: int | None
 ) -> Float[Tensor, "head query"]:
-    """The lookback ratio of each row, m / (m + n): see `PartMasses`. Query i stands at first_query + i."""
-    num_new = torch.arange(weights.shape[1], device=weights.device) + first_query + 1 - context_end
+    """The lookback ratio of each row, m / (m + n): see `PartMasses`. Query i stands at first_query + i.
+
+    Without `first_query` every row sees all keys, as in an encoder.
+    """
+    num_queries, num_keys = weights.shape[1:]
+    num_new = torch.full((num_queries,), num_keys - context_end, device=weights.device)
+    if first_query is not None:
+        num_new = torch.arange(num_queries, device=weights.device) + first_query + 1 - context_end
     on_context = weights[..., :context_end].sum(dim=-1) / context_end
     on_new = weights[..., context_end:].sum(dim=-1) / num_new.clamp(min=1)
     return on_context / (on_context + on_new)
@@ -196,9 +211,8 @@ class FeatureRun:
 
     def _is_causal(self, layer: CapturedLayer) -> bool:
         attention = layer.attention
-        if isinstance(attention, AttentionLayer):
-            return attention.visibility.causal
-        return self.pretrained.predicts == "next"
+        is_causal = isinstance(attention, AttentionLayer) and attention.visibility.causal
+        return is_causal or self.pretrained.predicts == "next"
 
     def _captured(
         self,
@@ -246,10 +260,10 @@ class FeatureRun:
 def _losses(
     logits: Float[Tensor, "text token word"], ids: Int[Tensor, "text token"], num_scored: Sequence[int]
 ) -> Float[Tensor, " text"]:
-    """The mean negative log-likelihood of the last so many tokens of each text."""
+    """The mean negative log-likelihood of the last so many tokens of each text; NaN of a single token."""
     return torch.stack(
         [
-            nn.functional.cross_entropy(of_text[-1 - count : -1].float(), targets[-count:])
+            nn.functional.cross_entropy(of_text[-1 - count : -1].float(), targets[len(targets) - count :])
             for of_text, targets, count in zip(logits, ids, num_scored, strict=True)
         ]
     )
@@ -284,7 +298,8 @@ def feature_table(
     """
     run = FeatureRun(pretrained, with_loss=with_loss and pretrained.predicts == "next")
     texts: list[LabelledText] = []
-    lengths: list[int] = []
+    ids: list[list[int]] = []
+    answer_lengths: list[int] = []
     numbers: list[Tensor] = []
     losses: list[Tensor] = []
     features: list[HeadFeature] = []
@@ -295,7 +310,8 @@ def feature_table(
                 raise UserError("texts: must all have the same statistics")
             features = of_part.features
             texts += [text for text, _ in part]
-            lengths += [len(reading.text.ids) for _, reading in part]
+            ids += [reading.text.ids.tolist() for _, reading in part]
+            answer_lengths += [getattr(reading, "num_answer", 0) for _, reading in part]
             numbers.append(of_part.numbers)
             refuse_bytes("texts", len(texts) * len(features) * BYTES_PER_NUMBER, "fewer texts")
             losses += [] if of_part.losses is None else [of_part.losses]
@@ -304,10 +320,17 @@ def feature_table(
         features,
         torch.cat(numbers)[order],
         [texts[place] for place in order],
-        torch.tensor(lengths)[order],
-        torch.cat(losses)[order] if losses else None,
+        torch.tensor([len(ids[place]) for place in order]),
+        _without_gaps(torch.cat(losses)[order]) if losses else None,
         [*many.notes(), *run.notes],
+        torch.tensor(answer_lengths)[order] if any(answer_lengths) else None,
+        [ids[place] for place in order],
     )
+
+
+def _without_gaps(losses: Float[Tensor, " text"]) -> Float[Tensor, " text"] | None:
+    """The median for a text of one token, which has no loss; None where none has one."""
+    return None if losses.isnan().all() else losses.where(~losses.isnan(), losses.nanmedian())
 
 
 def _small_enough(

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attncli.errors import UserError
+from attncli.errors import NO_TEXT, UserError
 from attncli.models.pretrained import ModelText, Pretrained, Reading, read_text
 from attncli.models.source_texts import Passage, SourcedText, encoded_sources
 from attncli.models.text_files import IDS, LABELS, LineFile, TextLine, TokenIds
@@ -80,12 +80,17 @@ class LabelledFile(LineFile):
         self.columns = [*dict.fromkeys((*PARTS[2:3], *PARTS, "id", *self.names))]
         self.needed = self.names or ["text"]
         self._label, self._hold_out = label, hold_out
+        for key, name in (("label", label and label.column), ("hold_out", hold_out)):
+            if name in (*PARTS, MARKED):
+                raise UserError(f"{key}: must be another column than {name}, which is read as text")
         self._rows: list[Mapping[str, object]] | None = None
         self.values: tuple[str, str] | None = None
         """The negative and the positive value, once the texts have been counted."""
         self.groups: Counter[str] = Counter()
         if isinstance(texts, str | PathLike):
             super().__init__(fspath(texts), f"texts: {fspath(texts)}")
+            if self._spool is not None and not self.is_json:
+                self.is_csv = self.is_json = True
             if not self.is_json:
                 raise UserError(f"texts: {self.label}: must be JSON Lines or CSV (.jsonl, .csv) with a label")
         else:
@@ -101,7 +106,27 @@ class LabelledFile(LineFile):
         """See `LineFile.lines`; of mappings their numbers from 1."""
         if self._rows is None:
             return super().lines()
-        return ((number, json.dumps(dict(row)).encode()) for number, row in enumerate(self._rows, start=1))
+        columns = {*self.columns, IDS, LABELS}
+        rows = ({name: row[name] for name in row if name in columns} for row in self._rows)
+        return (
+            (number, json.dumps(row, default=_plain).encode()) for number, row in enumerate(rows, start=1)
+        )
+
+    def _check_columns(self) -> None:
+        """UserError where the first line has no text, which the others lack, too, if no column has it."""
+        data = next((data for _, data in self.lines()), b"[]")
+        known = _known_columns(data, {*self.columns, IDS, LABELS})
+        if known is None or json.loads(known).get("text") or IDS in json.loads(known):
+            return
+        if self._rows is not None:
+            columns = [str(name) for name in self._rows[0]]
+        elif self.is_csv:
+            columns = self.header()
+        else:
+            columns = [*json.loads(data)]
+        if not {"text", "document"} & {*columns}:
+            has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
+            raise UserError(f"{self.label}:1: must have a column text ({has})")
 
     def count(self) -> int:
         """The number of texts. Raises UserError with the invalid lines, and unless labels have two values."""
@@ -124,9 +149,12 @@ class LabelledFile(LineFile):
             if text.group is not None:
                 self.groups[text.group] += 1
 
+        self._check_columns()
         self.check_lines(check)
         if not count:
             raise UserError(f"texts: {self.label}: holds no text")
+        if self._hold_out is not None and not self.groups:
+            raise UserError(f"hold_out: must be a column that texts have (no text has {self._hold_out})")
         if self._label is not None:
             self.values = self._two_values(self._label, values)
         return count
@@ -176,6 +204,11 @@ class LabelledFile(LineFile):
             )
         group = None if self._hold_out is None else fields.get(self._hold_out)
         return LabelledText(TextLine(number, parts["text"], fields.get("id")), parts, label, group)
+
+
+def _plain(value: object) -> object:
+    """A number or an array of numpy's as Python's, anything else as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
@@ -262,6 +295,9 @@ class LabelledReader:
         for name, begin, end in passages:
             tokens = (i for i, span in enumerate(spans) if max(span[0], begin) < min(span[1], end))
             places[name] = (*places.get(name, ()), *tokens)
+        for name, tokens_of_part in places.items():
+            if not tokens_of_part:
+                raise UserError(f"texts: {name}: {NO_TEXT}")
         last = max(place for tokens in places.values() for place in tokens)
         answer: list[int] = []
         if "answer" in parts:
@@ -269,6 +305,8 @@ class LabelledReader:
                 while spans and spans[-1][0] == spans[-1][1]:  # [SEP], behind which nothing is written
                     ids, spans = ids[:-1], spans[:-1]
             answer = self.pretrained.encoded(parts["answer"], add_special_tokens=False)["input_ids"]
+            if not answer:
+                raise UserError(f"texts: answer: {NO_TEXT}")
         most = self.pretrained.most_tokens()
         if most is not None and len(ids) + len(answer) > most:
             got = len(ids) + len(answer)

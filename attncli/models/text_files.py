@@ -179,9 +179,9 @@ class LineFile:
 
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         """Each record of a CSV file as JSON, with the number of its last line. UserError for a bad record."""
-        with TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        with _decoded(file) as text:
             csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
-            reader = csv.DictReader(self._csv_lines(text), delimiter=DELIMITERS[self._path.suffix.lower()])
+            reader = csv.DictReader(self._csv_lines(text), delimiter=self._delimiter)
             try:
                 columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
                 for name in self.columns:
@@ -202,6 +202,15 @@ class LineFile:
                 raise UserError(f"{self.label}: is not UTF-8 text ({error.reason})") from None
             except csv.Error as error:
                 raise UserError(f"{self.label}:{reader.line_num}: is not valid CSV: {error}") from None
+
+    @property
+    def _delimiter(self) -> str:
+        return DELIMITERS.get(self._path.suffix.lower(), ",")
+
+    def header(self) -> list[str]:
+        """The names of the columns of a CSV file."""
+        with self._opened() as file, _decoded(file) as text:
+            return [name.strip() for name in next(csv.reader(text, delimiter=self._delimiter), [])]
 
     def _csv_lines(self, text: TextIOWrapper) -> Iterator[str]:
         """Every line as it is written. Raises UserError for one that is longer than a cell may be."""
@@ -266,6 +275,16 @@ class LineFile:
             errors.append(f"{self.label}: and {num_errors - len(errors):,} errors more")
         if errors:
             raise UserError(*errors)
+
+
+@contextmanager
+def _decoded(file: IO[bytes]) -> Iterator[TextIOWrapper]:
+    """The text of a file, which stays open: one that was copied is read more than once."""
+    text = TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    try:
+        yield text
+    finally:
+        text.detach()
 
 
 def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:

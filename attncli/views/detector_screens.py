@@ -48,7 +48,14 @@ def _verdict(report: Report, display: Display) -> Iterator[str]:
     baseline = f"{best.detector} {fixed(best.auroc, DECIMALS)}"
     interval = _between(held.difference_lower, held.difference_upper, "{}")
     groups = "groups left out" if report.spec.get("hold_out") else "texts left out"
-    if result.attention_adds:
+    lowest = [row.lower for row in result.detectors if row.lower is not None]
+    if not lowest:
+        yield plain_text(
+            f"separate: too few texts in each group to say. AUROC on {groups}: {heads}, {baseline}."
+        )
+    elif max(lowest) <= 0.5:
+        yield plain_text(f"separate: nothing tells them apart. AUROC on {groups}: {heads}, {baseline}.")
+    elif result.attention_adds:
         yield plain_text(
             f"separate: the heads add to {best.detector}. AUROC on {groups}: {heads}, {baseline}."
         )
@@ -167,7 +174,7 @@ SEPARATE_SCREEN = FirstScreen(
             (SpecialCells(_statistics),),
             title=_heads_title,
             usual=_usual,
-            least=0,
+            least=3,
             rank=1,
         ),
         Ranked(
@@ -180,7 +187,7 @@ SEPARATE_SCREEN = FirstScreen(
             rank=2,
             shows=lambda report: bool(report.result_of(SeparatedTexts).wrong),
         ),
-        Notes(apart=True, usual=MOST_NOTE_LINES, rank=0),
+        Notes(apart=True, usual=MOST_NOTE_LINES),
     ),
 )
 """Whether the heads add to what needs no attention; each detector by group; the heads; texts told wrongly."""
@@ -202,6 +209,11 @@ def _told(report: Report, rows: Records[AppliedScore], display: Display) -> list
     ]
 
 
+def _after_applying(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """What is offered of texts: scores are no detector, and have no groups."""
+    return tuple(step for step in steps if step == "-o page.html")
+
+
 APPLIED_SCREEN = FirstScreen(
     AppliedDetector,
     (
@@ -216,4 +228,5 @@ APPLIED_SCREEN = FirstScreen(
         ),
         Notes(apart=True, rank=0),
     ),
+    next_steps=_after_applying,
 )

@@ -364,7 +364,7 @@ def curves_of(report: Report) -> Iterator[Curves]:
             yield from _of_rows(name, table)
 
 
-ACROSS = ("budget", "step")
+ACROSS = ("budget", "step", "false_positive_rate")
 """A list of numbers in a table over which its other lists stand, where there is one."""
 
 

@@ -1,16 +1,20 @@
 """AUROC against scikit-learn, a naive loop and the published example of DeLong et al. 1988; permutations."""
 
+from math import isnan
+
 import numpy as np
 import pytest
 import torch
-from scipy.stats import rankdata
+from scipy.stats import binomtest, rankdata
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from attncli.core.separation import (
+    QUANTILE,
     aurocs_of,
     best_threshold,
     corrected_p,
+    error_without_variance,
     hedges_g,
     largest_by_chance,
     midranks,
@@ -114,6 +118,28 @@ def test_permutations_keep_groups_and_move_ranks_alone() -> None:
             assert permuted[groups == group].sum() == labels[groups == group].sum()
         expected = (separation(numbers, permuted).auroc - 0.5).abs().max()
         assert float(largest[permutation]) == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_groups_of_one_label_exchange_theirs_as_wholes() -> None:
+    """Each of 24 groups has one label and its own level: no feature tells more than groups differ."""
+    small = 0
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        groups = torch.arange(24).repeat_interleave(5)
+        labels = (torch.randperm(24, generator=generator) < 11)[groups]
+        numbers = torch.randn(24, 7, generator=generator)[groups] + 0.1 * torch.randn(
+            120, 7, generator=generator
+        )
+        largest = largest_by_chance(numbers, labels, groups, count=99, generator=generator)
+        small += float(corrected_p(separation(numbers, labels).auroc, largest).min()) < 0.05
+    assert small <= 6
+
+
+def test_an_error_without_variance_is_clopper_and_pearson_s() -> None:
+    for count in (2, 7, 31):
+        lowest = binomtest(count, count).proportion_ci(0.95, method="exact").low
+        assert 1 - QUANTILE * error_without_variance(count, 40) == pytest.approx(lowest)
+    assert isnan(error_without_variance(1, 40))
 
 
 def test_chance_alone_is_below_a_twentieth_in_a_twentieth_of_all_cases() -> None:

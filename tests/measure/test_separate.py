@@ -1,11 +1,14 @@
 """Which heads tell two groups apart: on tables of features, without a model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from attncli.core.separation import error_without_variance
 from attncli.errors import UserError
 from attncli.measure.detectors import (
     TextsToFit,
@@ -19,6 +22,7 @@ from attncli.measure.text_features import FeatureTable, HeadFeature, usable_feat
 from attncli.models.labelled_texts import LabelledText
 from attncli.models.text_files import TextLine
 from attncli.records.detectors import SeparatedTexts
+from attncli.views.matrices import _of_rows
 
 WORDS_OF_TEXTS = ("cat", "mat", "rain", "fell", "over", "seven", "quiet", "hills", "nobody", "came", "while")
 
@@ -92,6 +96,15 @@ def test_aurocs_and_coefficients_are_scikit_learn_s_on_the_exported_table() -> N
     )
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_threshold_parts_what_the_detector_was_fitted_to(seed: int) -> None:
+    table, labels = drawn_table(seed, shift=1.0, num_heads=40)
+    parts = torch.arange(60) % 3
+    detector = sparse_regression(TextsToFit(table.numbers, labels, parts, torch.Generator().manual_seed(0)))
+    told = detector.scores(table.numbers) > detector.threshold
+    assert told[labels].double().mean() > 0.7 > 0.35 > told[~labels].double().mean()
+
+
 def test_shuffled_labels_come_to_a_half() -> None:
     """100 seeds of noise: the mean is 0.5, the intervals hold it, the corrected p is small in 5 of 100."""
     results = [result_of(seed, num_texts=45, num_heads=8, permutations=39) for seed in range(100)]
@@ -131,6 +144,38 @@ def test_groups_never_cross_folds(num_groups: int) -> None:
     assert sum(split.held_out for split in parts.splits()).eq(1).all()  # type: ignore[union-attr]
 
 
+def test_groups_that_share_folds_are_kept_apart_where_labels_are_permuted() -> None:
+    """Numbers differ between 24 groups, and so does the share of positive texts: within them nothing does."""
+    small = 0
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        table, _ = drawn_table(seed, num_texts=240, num_heads=3, num_groups=24)
+        levels = torch.randn(24, generator=generator)
+        group = torch.arange(240) % 24
+        labels = torch.rand(240, generator=generator) < 0.5 + 0.2 * levels.sign()[group]
+        table.numbers[:] = table.numbers + 4 * levels[group].unsqueeze(1)
+        parts = named_parts([text.group for text in table.texts], labels, generator)
+        assert all(len(parts.groups[group == number].unique()) == 1 for number in range(24))
+        result = separated(table, labels, permutations=49, seed=seed)
+        small += min(row.p_value for row in result.features) < 0.05
+    assert small <= 1
+
+
+def test_a_group_of_which_nothing_is_known_leaves_no_interval() -> None:
+    table, labels = drawn_table(1, shift=3.0, num_texts=40, num_groups=2)
+    lone = int(labels.nonzero()[0])
+    for place, text in enumerate(table.texts):
+        is_small = place == lone or (not labels[place] and place % 4 == 1)
+        table.texts[place] = replace(text, group="small" if is_small else f"group {place % 3}")
+    result = separated(table, labels, permutations=9)
+    held = result.held_out
+    assert (held.lower, held.upper, held.difference_lower, held.difference_upper) == (None,) * 4
+    assert held.difference is not None and not result.attention_adds
+    sure = result_of(1, shift=30.0)
+    lower = 1 - 1.96 * error_without_variance(8, 12) / 3**0.5
+    assert sure.held_out.auroc == 1 and sure.held_out.lower == pytest.approx(lower, abs=0.02)
+
+
 def test_texts_without_a_group_are_dealt_and_so_is_a_group_with_a_label_of_its_own() -> None:
     labels = torch.tensor([True, False] * 30)
     empty = [f"family {number % 3}" if labels[number] else None for number in range(60)]
@@ -165,3 +210,9 @@ def test_features_that_say_nothing_are_left_out_and_gaps_are_filled() -> None:
     numbers = torch.tensor([[1.0, 2.0, nothing], [1.0, nothing, nothing], [1.0, 4.0, 1.0], [1.0, 3.0, 2.0]])
     places, filled = usable_features(numbers)
     assert places == [1] and filled[:, 0].tolist() == [2.0, 3.0, 4.0, 3.0]
+
+
+def test_curves_are_drawn_over_the_false_positive_rate() -> None:
+    rows = [{"curve": "one", "false_positive_rate": [0.0, 0.25, 1.0], "true_positive_rate": [0.5, 0.75, 1.0]}]
+    (drawn,) = _of_rows("curves", rows)
+    assert drawn.x_name == "false_positive_rate" and drawn.curves[0].x.tolist() == [0.0, 0.25, 1.0]

@@ -1,14 +1,17 @@
 """What separates texts, measured with models: against other programs' figures, and a detector applied."""
 
 import json
+import os
+from datetime import date
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BertConfig, BertModel
 
 import attncli
 from attncli.commands.separate import EXAMPLE, EXAMPLE_GROUP, EXAMPLE_LABEL
@@ -25,6 +28,7 @@ from attncli.models.labelled_texts import (
     PartedReading,
     without_marks,
 )
+from attncli.models.loading import borrowed
 from attncli.models.pretrained import ModelText, Pretrained
 from attncli.models.text_files import TextLine
 from attncli.records.detectors import SeparatedTexts
@@ -141,6 +145,26 @@ def test_parts_have_their_tokens_and_masses_their_sums(tiny: Pretrained) -> None
     assert torch.allclose(numbers[:, names.index("lookback_ratio")], torch.stack(ratios).mean(0), atol=1e-6)
 
 
+def test_rows_of_an_encoder_are_whole() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20}
+    model = BertModel(BertConfig(vocab_size=31, initializer_range=0.7, **sizes)).eval()
+    model.set_attn_implementation("eager")
+    ids, places, end, num_answer = [*range(3, 20)], {"instruction": (1, 2, 3), "text": (5, 6, 7, 8)}, 9, 5
+    with torch.no_grad():
+        eager = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+    reading = parted(ids, places=places, context_end=end, num_answer=num_answer)
+    with borrowed("bert", model, None) as pretrained:
+        run = FeatureRun(pretrained).go([reading])
+    weights = torch.cat(eager).flatten(0, 1)
+    on_context, on_new = weights[..., :end].mean(-1), weights[..., end:].mean(-1)
+    expected = {f"{name}_mass": weights[..., [*keys]].sum(-1).mean(-1) for name, keys in places.items()}
+    expected["lookback_ratio"] = (on_context / (on_context + on_new)).mean(-1)
+    for statistic, theirs in expected.items():
+        kept = [place for place, each in enumerate(run.features) if each.statistic == statistic]
+        assert torch.allclose(run.numbers[0, kept], theirs.flatten(), atol=1e-6), statistic
+
+
 def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts(
     tiny: Pretrained, example: SeparatedTexts, attn: Attn, tmp_path: Path
 ) -> None:
@@ -157,6 +181,32 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     # What it was fitted to it tells well.
     is_positive = [row.label == fitted.positive for row in example.told]
     assert roc_auc_score(is_positive, applied.scores.column("score")) > 0.9
+
+    held = example.held_out
+    assert applied.notes[0].startswith(f"Held out: AUROC {held.auroc:.2f} ({held.lower:.2f} to ")
+    assert detector.score({"answered": 1, "text": "hat="}) == detector.score("hat=")
+    for wrong in (5, None, "", {"text": ""}, {"text": None}, {}, ["a"]):
+        with pytest.raises(UserError) as refused:
+            detector.score(wrong)
+        assert len(refused.value.lines) == 1
+    edits = (
+        *(("coefficients", "scale", value) for value in (0, float("inf"), float("nan"))),
+        *(("coefficients", "coefficient", value) for value in (float("nan"), 1e308)),
+        *(("fitted", "threshold", value) for value in (float("nan"), 1e308)),
+    )
+    for rows, name, value in edits:
+        edited = json.loads(file.read_text())
+        edited["statistics"][rows][0][name] = value
+        page.write_text(json.dumps(edited))
+        with pytest.raises(UserError, match=f"{name} must be"):
+            attncli.read_detector(page, tiny)
+    edited["statistics"]["fitted"] = []
+    page.write_text(json.dumps(edited))
+    with pytest.raises(UserError, match="holds no detector"):
+        attncli.read_detector(page, tiny)
+
+    ended = attn(["separate", str(EXAMPLE), "--apply", str(file)])
+    assert "Held out: AUROC" in ended.out and "detector.json" not in ended.out.partition("Next")[2]
 
     report = json.loads(file.read_text())
     report["statistics"]["fitted"][0]["digest"] = "another"
@@ -179,7 +229,7 @@ def test_the_example_says_what_holds_and_conditions_are_checked(example: Separat
     assert first.startswith("separate: ") and f"all heads {example.held_out.auroc:.2f}" in ended.out
     assert ended.out.count("\n") <= 48
     assert {row.detector for row in example.detectors} == {
-        *("all heads", "best head", "length", "loss", "bag of words")
+        *("all heads", "best head", "length", "loss", "bag of words", "bag of tokens")
     }
     assert all(len(row.true_positive_rate) == len(row.false_positive_rate) for row in example.curves)
     assert all(row.true_positive_rate[-1] == 1 for row in example.curves)
@@ -202,6 +252,75 @@ def test_what_cannot_be_separated_is_refused_in_a_line(content: str, attn: Attn,
     ended = attn(["separate", str(file), "--label", "label"])
     assert ended.code in (1, 2) and WRONG[content] in ended.err, ended.err
     assert ended.err.count("\n") == 1
+
+
+ROWS = [{"text": f"hat={number}", "label": number % 2, "g": number % 3} for number in range(12)]
+
+
+def test_columns_that_are_not_there_or_hold_the_text_are_refused(tiny: Pretrained) -> None:
+    with pytest.raises(UserError, match=r"hold_out: must be a column that texts have \(no text has gg\)"):
+        attncli.separate(tiny, ROWS, label="label", hold_out="gg")
+    with pytest.raises(UserError, match="hold_out: must be another column than answer"):
+        attncli.separate(tiny, ROWS, label="label", hold_out="answer")
+    with pytest.raises(UserError, match="label: must be another column than text"):
+        attncli.separate(tiny, ROWS, label="text")
+    named = [{"prompt": row["text"], "label": row["label"]} for row in ROWS]
+    with pytest.raises(UserError) as refused:
+        attncli.separate(tiny, named, label="label")
+    assert refused.value.lines == ("texts:1: must have a column text (it has prompt, label)",)
+
+
+def test_texts_that_are_alike_or_empty_are_refused_in_a_line(tiny: Pretrained) -> None:
+    alike = [{"text": "hat=", "label": number % 2} for number in range(12)]
+    with pytest.raises(UserError, match="texts: must differ"):
+        attncli.separate(tiny, alike, label="label")
+    for part in ({"text": "<< >>"}, {"text": "hat", "answer": " "}):
+        with pytest.raises(UserError, match="must hold at least one token"):
+            attncli.separate(tiny, [{**row, **part} for row in ROWS], label="label")
+    with pytest.raises(UserError, match="permutations"):
+        attncli.separate(tiny, ROWS, label="label", permutations=0)
+    one = [{**row, "text": "h" if number == 3 else row["text"]} for number, row in enumerate(ROWS)]
+    result = attncli.separate(tiny, one, label="label", hold_out="g", permutations=3)
+    assert result.num_texts == 12 and "loss" in {row.detector for row in result.detectors}
+
+
+def test_labels_of_numpy_and_columns_of_others_are_read(tiny: Pretrained) -> None:
+    plain = [{**row, "g": number // 8} for number, row in enumerate(ROWS * 2)]
+    rows = [
+        {**row, "label": np.int64(row["label"]), "g": np.int64(row["g"]), "day": date(2026, 1, 2)}
+        for row in plain
+    ]
+    ours, theirs = (
+        attncli.separate(tiny, each, label="label", hold_out="g", permutations=3) for each in (plain, rows)
+    )
+    assert ours.held_out == theirs.held_out
+    assert any("several groups" in note for note in ours.notes)
+    assert {row.detector for row in ours.detectors} >= {"bag of tokens", "bag of words"}
+
+
+def test_csv_is_read_from_a_pipe(attn: Attn, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = "g,label,text\n" + "".join(f"{row['g']},{row['label']},{row['text']}\n" for row in ROWS)
+    writer = Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    ended = attn(
+        [
+            "separate",
+            str(pipe),
+            "--label",
+            "label",
+            "--hold-out",
+            "g",
+            "--permutations",
+            "3",
+            "--format",
+            "json",
+        ]
+    )
+    writer.join()
+    assert ended.code == 0, ended.err
+    assert len(json.loads(ended.out)["statistics"]["told"]) == 12
 
 
 def test_settings_that_do_not_fit_are_refused(attn: Attn, tmp_path: Path) -> None:
