@@ -38,7 +38,7 @@ def _column(value: str) -> str:
     return value
 
 
-Column = Annotated[str, AfterValidator(_column)]
+NameOfColumn = Annotated[str, AfterValidator(_column)]
 
 
 class SeparateSpec(ModelSpec):
@@ -65,14 +65,14 @@ class SeparateSpec(ModelSpec):
         description="CSV or JSON Lines with text, a column of labels and, optionally, instruction, document, "
         "answer and id; parts of a text between << and >> are measured by themselves; - reads stdin",
     )
-    label: Annotated[Column | None, Everyday("the column of labels, of two values"), NotFor(APPLYING)] = (
-        Field(
-            default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None,
-            description="the column of labels, which has two values; `kind=attack` says which is positive",
-        )
+    label: Annotated[
+        NameOfColumn | None, Everyday("the column of labels, of two values"), NotFor(APPLYING)
+    ] = Field(
+        default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None,
+        description="the column of labels, which has two values; `kind=attack` says which is positive",
     )
     hold_out: Annotated[
-        Column | None, Everyday("the column of groups that are left out in turn"), NotFor(APPLYING)
+        NameOfColumn | None, Everyday("the column of groups that are left out in turn"), NotFor(APPLYING)
     ] = Field(
         default_factory=lambda data: EXAMPLE_GROUP if _is_example(data) else None,
         description="the column of groups that are left out in turn, as families of attacks; texts without "

@@ -254,7 +254,8 @@ class FeatureRun:
                 features += _named(layer_taken.stack_name, layer_taken.layer, values, masses.statistics())
                 numbers.append(values.flatten(1).float().cpu())
         loss = losses[-1].double().cpu() if losses else None
-        return TextNumbers(features, torch.cat(numbers, dim=1), loss)
+        table = torch.cat(numbers, dim=1) if numbers else torch.empty(0, 0)  # no such layer
+        return TextNumbers(features, table, loss)
 
 
 def _losses(

@@ -200,6 +200,12 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
         page.write_text(json.dumps(edited))
         with pytest.raises(UserError, match=f"{name} must be"):
             attncli.read_detector(page, tiny)
+    edited = json.loads(file.read_text())
+    for row in edited["statistics"]["coefficients"]:
+        row["layer"] = 99
+    page.write_text(json.dumps(edited))
+    with pytest.raises(UserError, match="gives no 99:"):
+        attncli.read_detector(page, tiny).score("hat=")
     edited["statistics"]["fitted"] = []
     page.write_text(json.dumps(edited))
     with pytest.raises(UserError, match="holds no detector"):
