@@ -27,7 +27,6 @@ from attncli.commands.surveys import (
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
-from attncli.models.picture_files import PictureFolder
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     Pretrained,
@@ -37,9 +36,9 @@ from attncli.models.pretrained import (
     part_that_sees,
     reader_of,
 )
-from attncli.models.sound_files import SoundFolder
+from attncli.models.sound_files import SOUND_SUFFIXES
 from attncli.models.sound_reading import read_sound
-from attncli.models.text_files import ManyTexts, PictureList, TextFile, TextLine
+from attncli.models.text_files import PICTURE_SUFFIXES, FileFolder, ManyTexts, PictureList, TextFile, TextLine
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
@@ -228,14 +227,15 @@ def _report_pictures(
         looks = FirstLooks(queries, spec.heads_shown(), keeps_all=is_ranked)
 
     def read_one(line: TextLine) -> Reading:
-        assert line.image is not None
-        reading = read_picture(pretrained, line.image, words)
+        assert line.file is not None
+        reading = read_picture(pretrained, line.file, words)
         if looks is not None:
             looks.note_places(line.label, reading, pretrained)
         check_reading(reading, pretrained, options_of(spec))
         return reading
 
-    with nullcontext(PictureFolder(image)) if Path(image).is_dir() else PictureList(image, "image") as files:
+    folder = nullcontext(FileFolder(image, "image", "picture", PICTURE_SUFFIXES))
+    with folder if Path(image).is_dir() else PictureList(image, "image") as files:
         seen = ManyTexts(files, read_one, progress, key="image")
         part = part_that_sees(pretrained) if words is None else pretrained
         totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate, looks=looks)
@@ -253,11 +253,13 @@ def _report_sounds(
     options = options_of(spec)
 
     def read_one(line: TextLine) -> Reading:
-        reading = read_sound(pretrained, line.text, text)
+        assert line.file is not None
+        reading = read_sound(pretrained, line.file, text)
         check_reading(reading, pretrained, options)
         return reading
 
-    heard = ManyTexts(SoundFolder(str(spec.sound)), read_one, progress, key="sound")
+    files = FileFolder(str(spec.sound), "sound", "sound", SOUND_SUFFIXES)
+    heard = ManyTexts(files, read_one, progress, key="sound")
     part = pretrained if pretrained.has_decoder else part_that_hears(pretrained)
     totals, way_notes = head_totals(part, heard, options, ablate=spec.ablate)
     notes = [*heard.notes(), *way_notes, *ablated_notes(spec.ablate)]

@@ -20,10 +20,11 @@ from attncli.errors import UserError, refuse_bytes
 from attncli.measure.masks import mask_of, mask_of_blocks, mask_of_layers
 from attncli.models.architectures import BLOCK
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import Corners, Pretrained, Reading, texts_of_stack
+from attncli.models.pretrained import Pretrained, Reading, texts_of_stack
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import TextLine
 from attncli.models.token_names import positions_named, positions_that_look
+from attncli.models.token_places import Corners
 from attncli.records.values import Mask
 
 BYTES_PER_MEAN_WEIGHT = 12
@@ -340,7 +341,7 @@ class FirstLooks:
             if (rolled := looks.rolled()) is not None:
                 maps[ROLLOUT] = rolled.float().numpy()
         queries = [] if looks.queries is None else [reading.text.tokens[place] for place in looks.queries]
-        file = str(text.image)
+        file = str(text.file)
         self._kept[text.line] = PictureLooks(file, replace(reading, inputs=None), tuple(queries), maps)
         if len(self._kept) > MOST_PICTURES:
             del self._kept[max(self._kept)]

@@ -292,8 +292,8 @@ def _chosen_heads(
         return concentrated_heads(spoken), "the most concentrated heads (2509.09987)"
     if heads == "model" and (published := published_heads(pretrained)):
         return published, "the heads that its generation_config.json names"
-    if found := kept_heads(pretrained):
-        return found, "the heads that were found on speech with known times"
+    if kept := kept_heads(pretrained):
+        return kept, "the heads that were found on speech with known times"
     lacking = "names no alignment heads" if heads == "model" else "has no heads that were found"
     raise UserError(f"by: {pretrained.name} {lacking}: find them by `find_heads`, or take `by` filter")
 
@@ -365,7 +365,7 @@ def _begin_errors(
     if len(of_words) != len(timed.begins):
         got = f"{len(of_words)} words where {len(timed.begins)} have times"
         raise UserError(f"speech: {timed.file}: {pretrained.name} reads {got}")
-    return [found - known for found, known in zip(of_words, timed.begins, strict=True)]
+    return [begin - known for begin, known in zip(of_words, timed.begins, strict=True)]
 
 
 def _file_of_heads(pretrained: Pretrained) -> Path | None:

@@ -6,7 +6,7 @@ from top to bottom.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -25,7 +25,6 @@ from attncli.models.folder import PROCESSOR_FILES, id_and_revision
 from attncli.models.pretrained import (
     Pretrained,
 )
-from attncli.models.text_files import PICTURE_SUFFIXES, TextLine, is_picture
 
 if TYPE_CHECKING:  # an extra
     from PIL.Image import Image
@@ -104,34 +103,6 @@ def _as_rgb(image: "Image", file: str, key: str) -> "Image":
         white = Image.new("RGBA", above.size, "white")
         return Image.alpha_composite(white, above).convert("RGB")
     return image.convert("RGB")
-
-
-@dataclass(frozen=True)
-class PictureFolder:
-    """The pictures of a folder by their names, in order, as many texts are: each the name of its file."""
-
-    folder: str
-
-    @property
-    def label(self) -> str:
-        """Its name in messages."""
-        return self.folder
-
-    def _files(self) -> list[Path]:
-        files = Path(self.folder).iterdir()
-        return sorted(filter(is_picture, files))
-
-    def count(self) -> int:
-        """The number of pictures. Raises UserError without any."""
-        count = len(self._files())
-        if not count:
-            raise UserError(f"image: {self.folder}: holds no picture ({', '.join(PICTURE_SUFFIXES)})")
-        return count
-
-    def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every picture with its number."""
-        for number, file in enumerate(self._files(), start=1):
-            yield number, TextLine(number, file.name, file.name, image=str(file))
 
 
 @lru_cache(maxsize=2)

@@ -30,11 +30,7 @@ from attncli.models.layers import (
     handing_over,
 )
 from attncli.models.picture_files import OpenedPicture, Processing
-from attncli.models.pretrained import (
-    Corners,
-    PictureTokens,
-    SeenPicture,
-)
+from attncli.models.token_places import Corners, PictureTokens, SeenPicture
 
 if TYPE_CHECKING:  # an extra
     pass

@@ -1,6 +1,6 @@
 """A pretrained model and its tokenizer: reading text, its tokens and words, the head that predicts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -34,6 +34,7 @@ from attncli.models.architectures import (
 from attncli.models.folder import IDS_INSTEAD, panics_in_one_line, read_config
 from attncli.models.layers import CapturedLayer, ProcessedInputs
 from attncli.models.text_files import TokenIds, text_or_ids
+from attncli.models.token_places import HeardSound, PictureTokens
 from attncli.models.words import Words, WordsOfCharacters, words_of
 
 FIRST_WORD_ID = 2**32
@@ -46,63 +47,6 @@ ROLES = ("bos", "eos", "cls", "sep", "pad", "mask", "unk", "decoder_start")
 """Of special tokens, in the settings of a model: `cls_token_id`."""
 CLS = "[CLS]"
 """What the token is called that stands for a whole picture."""
-Corners = tuple[float, float, float, float]
-"""Left, top, right and bottom."""
-
-
-@dataclass(frozen=True)
-class SeenPicture:
-    """A picture as a model sees it: `png` is the picture after crop and resize.
-
-    `boxes` has the place of each token as shares of it, None for a token outside. `size` is that of the file
-    in pixels, `crop` the part of it that the model sees.
-    """
-
-    name: str
-    size: tuple[int, int]
-    crop: Corners
-    png: bytes
-    boxes: tuple[Corners | None, ...]
-
-
-@dataclass(frozen=True)
-class PictureTokens:
-    """Where tokens lie: `places` are row and column on a picture, in patches; NaN for tokens outside it.
-
-    Words have no places, nor have the tokens of a picture cut into parts. `special` marks the model's special
-    tokens ([CLS], registers); `notes` say how the files were read.
-    """
-
-    pictures: tuple[SeenPicture, ...]
-    places: Float[Tensor, "token 2"] | None
-    special: Bool[Tensor, " token"]
-    notes: tuple[str, ...] = ()
-
-    def at(self, across: float, down: float) -> int | None:
-        """The token whose box holds a point, given as shares of the first picture."""
-        for token, box in enumerate(self.pictures[0].boxes):
-            if box is not None and box[0] <= across <= box[2] and box[1] <= down <= box[3]:
-                return token
-        return None
-
-
-@dataclass(frozen=True, eq=False)
-class HeardSound:
-    """A sound as a model hears it, and where its tokens lie: each from its `begins` on, for `step` seconds.
-
-    `begins` is NaN for tokens that are no part of the sound. `seconds` is how long the sound is; tokens
-    beyond lie in what fills it up. `samples` are of one channel, at `rate`; `notes` say how the file
-    was read.
-    """
-
-    name: str
-    file: str
-    seconds: float
-    step: float
-    begins: Float[Tensor, " token"]
-    notes: tuple[str, ...]
-    samples: Any
-    rate: int
 
 
 @dataclass(frozen=True)
@@ -582,24 +526,29 @@ def part_that_reads(pretrained: Pretrained) -> Pretrained:
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
     """The model, or the one of its two towers that reads pixels alone. Raises UserError without either."""
-    model = pretrained.model
-    if sees_alone(model):
-        return pretrained
-    for name, module in model.named_modules():
-        if name and isinstance(module, PreTrainedModel) and sees_alone(module):
-            return replace(pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None)
-    raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
+    part = _part(pretrained, sees_alone)
+    if part is None:
+        raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
+    return part
 
 
 def part_that_hears(pretrained: Pretrained) -> Pretrained:
     """The model, or the encoder that reads its sound. Raises UserError where nothing does."""
+    part = _part(pretrained, hears_alone)
+    if part is None:
+        raise UserError(f"sound: {pretrained.name} has no part that hears")
+    return part
+
+
+def _part(pretrained: Pretrained, does: Callable[[PreTrainedModel], bool]) -> Pretrained | None:
+    """The model or the first of its parts that does something."""
     model = pretrained.model
-    if hears_alone(model):
+    if does(model):
         return pretrained
     for name, module in model.named_modules():
-        if name and isinstance(module, PreTrainedModel) and hears_alone(module):
+        if name and isinstance(module, PreTrainedModel) and does(module):
             return replace(pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None)
-    raise UserError(f"sound: {pretrained.name} has no part that hears")
+    return None
 
 
 def decoder_start(*configs: object) -> int | None:

@@ -1,7 +1,6 @@
 """Files of sound, as one channel at the rate that a model wants, and the feature extractor that reads it."""
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -20,7 +19,6 @@ from attncli.errors import UserError, reason_of
 from attncli.files import PICTURE_BYTES, open_file, read_whole
 from attncli.models.folder import PROCESSOR_FILES, id_and_revision
 from attncli.models.pretrained import Pretrained
-from attncli.models.text_files import TextLine
 
 RATES = 1_000, 768_000
 """Samples in a second, from telegraph to laboratory: what other headers say is damage."""
@@ -94,34 +92,6 @@ def open_sound(
         one_channel = resample_poly(one_channel, rate // common, of_file // common).astype(np.float32)
         notes += (f"{Path(file).name}: resampled from {of_file:,} to {rate:,} samples a second.",)
     return OpenedSound(one_channel, rate, Path(file).name, notes)
-
-
-@dataclass(frozen=True)
-class SoundFolder:
-    """The sounds of a folder by their names, in order, as many texts are: each the name of its file."""
-
-    folder: str
-
-    @property
-    def label(self) -> str:
-        """Its name in messages."""
-        return self.folder
-
-    def _files(self) -> list[Path]:
-        files = Path(self.folder).iterdir()
-        return sorted(file for file in files if file.suffix.lower() in SOUND_SUFFIXES and file.is_file())
-
-    def count(self) -> int:
-        """The number of sounds. Raises UserError without any."""
-        count = len(self._files())
-        if not count:
-            raise UserError(f"sound: {self.folder}: holds no sound ({', '.join(SOUND_SUFFIXES)})")
-        return count
-
-    def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every sound with its number."""
-        for number, file in enumerate(self._files(), start=1):
-            yield number, TextLine(number, str(file), file.name)
 
 
 @lru_cache(maxsize=2)

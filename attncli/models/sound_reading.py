@@ -25,7 +25,6 @@ from attncli.models.in_turn import random_numbers_kept
 from attncli.models.layers import CannotShow, StopCapture
 from attncli.models.pretrained import (
     FIRST_WORD_ID,
-    HeardSound,
     ModelText,
     OpenedModel,
     Pretrained,
@@ -39,6 +38,7 @@ from attncli.models.sound_files import (
     most_seconds_of,
     open_sound,
 )
+from attncli.models.token_places import HeardSound
 
 TRIAL_SECONDS = 2
 """Of noise, on which the places of tokens are measured: a step is the same everywhere."""

@@ -356,7 +356,7 @@ def _has_surrogate(text: str) -> bool:
 class TextLine(NamedTuple):
     """One of many texts; `id`, `group`, `context` and `answer` are the file's, if given.
 
-    `other`, `answer` and `against` belong to a pair of prompts. `image` is a picture's file.
+    `other`, `answer` and `against` belong to a pair of prompts. `file` is that of a picture or sound.
     """
 
     line: int
@@ -367,7 +367,7 @@ class TextLine(NamedTuple):
     other: str | None = None
     answer: str | None = None
     against: str | None = None
-    image: str | None = None
+    file: str | None = None
 
     @property
     def label(self) -> str:
@@ -407,7 +407,41 @@ class PictureList(LineFile):
         if not is_picture(file):
             known = ", ".join(PICTURE_SUFFIXES[:4])
             raise UserError(f"{self.label}:{number}: names no picture here ({known}, ...): {name:.200}")
-        return TextLine(number, name, name, image=str(file))
+        return TextLine(number, name, name, file=str(file))
+
+
+@dataclass(frozen=True)
+class FileFolder:
+    """The files of a folder that have these suffixes, by their names, in order, as many texts are.
+
+    Each is the name of its file. `kind` says what they are, `key` is the setting that names the folder.
+    """
+
+    folder: str
+    key: str
+    kind: str
+    suffixes: Sequence[str]
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return self.folder
+
+    def _files(self) -> list[Path]:
+        files = Path(self.folder).iterdir()
+        return sorted(file for file in files if file.suffix.lower() in self.suffixes and file.is_file())
+
+    def count(self) -> int:
+        """The number of files. Raises UserError without any."""
+        count = len(self._files())
+        if not count:
+            raise UserError(f"{self.key}: {self.folder}: holds no {self.kind} ({', '.join(self.suffixes)})")
+        return count
+
+    def numbered(self) -> Iterator[tuple[int, TextLine]]:
+        """Every file with its number."""
+        for number, file in enumerate(self._files(), start=1):
+            yield number, TextLine(number, file.name, file.name, file=str(file))
 
 
 def is_picture(file: Path) -> bool:

@@ -176,7 +176,7 @@ class Job(NamedTuple):
         """The experiments, each with the sentence (and the context and the answer, where it reads them)."""
         if self.prompt is None:
             return self.chain
-        texts = {"sentence": self.prompt.text} if self.prompt.image is None else {"image": self.prompt.image}
+        texts = {"sentence": self.prompt.text} if self.prompt.file is None else {"image": self.prompt.file}
         others = {"context": self.prompt.context, "answer": self.prompt.answer}
         texts |= {key: text for key, text in others.items() if text is not None}
         return tuple(
@@ -260,7 +260,7 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     if prompts is None:
         return Plan(tuple(chains(plan_files(paths, overrides))))
     first = prompts.first()
-    key, text = ("sentence", first.text) if first.image is None else ("image", first.image)
+    key, text = ("sentence", first.text) if first.file is None else ("image", first.file)
     texts = {key: Given(text, "--file", is_flag=True)}
     items = plan_files(paths, overrides, texts)
     _refuse_what_reads_nothing(items, key)
@@ -316,7 +316,7 @@ def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
             if getattr(prompt, key) is not None and not is_read[key]:
                 readers = ", ".join(name for name, spec in SPECS.items() if key in spec.model_fields)
                 raise UserError(f"{key}: is read by {readers} alone")
-        for spec in by_tokenizer.values() if prompt.image is None else ():
+        for spec in by_tokenizer.values() if prompt.file is None else ():
             check_tokens(spec, "sentence", prompt.text)
             if prompt.context is not None:
                 check_tokens(spec, "context", prompt.context)
@@ -461,8 +461,8 @@ class RunKeys:
         for item in job.chain:
             digest = self._beginnings[id(item)].copy()
             digest.update(canonical(_texts(item.spec, job.prompt)))
-            if job.prompt is not None and job.prompt.image is not None:
-                digest.update(self._contents.of_file(Path(job.prompt.image)).encode())
+            if job.prompt is not None and job.prompt.file is not None:
+                digest.update(self._contents.of_file(Path(job.prompt.file)).encode())
             for before in keys:
                 digest.update(before)
             keys.append(digest.digest())

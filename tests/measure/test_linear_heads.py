@@ -23,9 +23,9 @@ from attncli.report import Report
 from attncli.saved import SAVED
 from tests.conftest import Attn
 from tests.core.test_signed_rows import naive
+from tests.hybrids import HybridFolders
 from tests.running import run
-from tools.architecture_sweep.decaying import with_decay
-from tools.architecture_sweep.folders import save_model, save_tokenizer, text_of, tiny_model
+from tools.architecture_sweep.folders import save_model, text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 
@@ -43,19 +43,8 @@ SHOWN = (
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The folder of a tiny model whose states decay as those of trained ones do."""
-    folders: dict[str, str] = {}
-
-    def save(name: str) -> str:
-        if name not in folders:
-            folder = tmp_path_factory.mktemp(name)
-            with_decay(tiny_model(name)).save_pretrained(folder)
-            save_tokenizer(folder)
-            folders[name] = str(folder)
-        return folders[name]
-
-    return save
+def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
+    return HybridFolders(tmp_path_factory.mktemp("hybrids"), AutoModel)
 
 
 def layers_on(folder: str, text: str) -> list[CapturedLinear]:

@@ -14,9 +14,9 @@ import attncli
 from attncli.errors import UserError
 from attncli.models.architectures import mixer_named
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from tests.hybrids import HybridFolders
 from tests.running import run
-from tools.architecture_sweep.decaying import with_decay
-from tools.architecture_sweep.folders import save_tokenizer, text_of, tiny_model
+from tools.architecture_sweep.folders import text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 
@@ -30,22 +30,8 @@ NUM_TOKENS = 19
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The folder of a tiny model with its head, whose states decay as those of trained ones do."""
-    folders: dict[str, str] = {}
-
-    def save(name: str) -> str:
-        if name not in folders:
-            folder = tmp_path_factory.mktemp(name)
-            model = tiny_model(name, AutoModelForCausalLM)
-            if name == "granitemoehybrid":
-                model.config.residual_multiplier = 0.7
-            with_decay(model).save_pretrained(folder)
-            save_tokenizer(folder)
-            folders[name] = str(folder)
-        return folders[name]
-
-    return save
+def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
+    return HybridFolders(tmp_path_factory.mktemp("hybrids"), granitemoehybrid={"residual_multiplier": 0.7})
 
 
 class Heard(NamedTuple):

@@ -14,9 +14,9 @@ from attncli.errors import UserError
 from attncli.measure.residual_stream import Stream
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text
+from tests.hybrids import HybridFolders
 from tests.running import run
-from tools.architecture_sweep.decaying import with_decay
-from tools.architecture_sweep.folders import save_tokenizer, text_of, tiny_model
+from tools.architecture_sweep.folders import text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 
@@ -27,19 +27,8 @@ NUM_TOKENS = 13
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The folder of a tiny model with its head, whose states decay as those of trained ones do."""
-    folders: dict[str, str] = {}
-
-    def save(name: str) -> str:
-        if name not in folders:
-            folder = tmp_path_factory.mktemp(name)
-            with_decay(tiny_model(name, AutoModelForCausalLM)).save_pretrained(folder)
-            save_tokenizer(folder)
-            folders[name] = str(folder)
-        return folders[name]
-
-    return save
+def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
+    return HybridFolders(tmp_path_factory.mktemp("hybrids"))
 
 
 @torch.no_grad()

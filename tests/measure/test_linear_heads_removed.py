@@ -15,9 +15,9 @@ import attncli
 from attncli.errors import UserError
 from attncli.models.architectures import mixer_named
 from attncli.records.effects import HeadEffect, HeadEffects
+from tests.hybrids import HybridFolders
 from tests.running import run
-from tools.architecture_sweep.decaying import with_decay
-from tools.architecture_sweep.folders import save_tokenizer, text_of, tiny_model
+from tools.architecture_sweep.folders import text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 
@@ -31,19 +31,8 @@ NUM_TOKENS = 17
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The folder of a tiny model with its head, whose states decay as those of trained ones do."""
-    folders: dict[str, str] = {}
-
-    def save(name: str) -> str:
-        if name not in folders:
-            folder = tmp_path_factory.mktemp(name)
-            with_decay(tiny_model(name, AutoModelForCausalLM)).save_pretrained(folder)
-            save_tokenizer(folder)
-            folders[name] = str(folder)
-        return folders[name]
-
-    return save
+def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
+    return HybridFolders(tmp_path_factory.mktemp("hybrids"))
 
 
 def loaded(folder: str) -> tuple[PreTrainedModel, Tensor]:

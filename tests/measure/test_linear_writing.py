@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from attncli import library
 from attncli.core import linear_layer
@@ -19,9 +18,9 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.prompts import read_prompt
 from attncli.saved import SAVED
 from tests.core.test_signed_rows import naive
+from tests.hybrids import HybridFolders
 from tests.running import run
-from tools.architecture_sweep.decaying import with_decay
-from tools.architecture_sweep.folders import save_tokenizer, text_of, tiny_model
+from tools.architecture_sweep.folders import text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 
@@ -30,22 +29,8 @@ NUM_NEW = 4
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The folder of a tiny model that writes, whose states decay as those of trained ones do."""
-    folders: dict[str, str] = {}
-
-    def save(name: str) -> str:
-        if name not in folders:
-            folder = tmp_path_factory.mktemp(name)
-            torch.manual_seed(3)
-            model = AutoModelForCausalLM.from_config(tiny_model(name).config)
-            model.generation_config.eos_token_id = None  # so that it writes as much as it is asked for
-            with_decay(model).save_pretrained(folder)
-            save_tokenizer(folder)
-            folders[name] = str(folder)
-        return folders[name]
-
-    return save
+def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
+    return HybridFolders(tmp_path_factory.mktemp("hybrids"))
 
 
 def layers_at_once(folder: str, text: str, new: list[int]) -> dict[int, CapturedLinear]:
