@@ -197,6 +197,9 @@ class SourceSpec(ModelSpec):
             yield contradiction("sentence", "is not for a file of prompts, each of which has its own", "file")
         if self.prompts is not None and self.answer is not None:
             yield contradiction("answer", "is not for a file of prompts, each of which has its own", "file")
+        is_alone = self.file is None and not self.document
+        if self.compare and is_alone and str(self.sentence).endswith(PROMPT_SUFFIXES):
+            yield contradiction("sentence", f"no such file: {self.sentence}", "file")
         if self.document and self.sentence is None:
             yield contradiction("document", "needs a question below it", "sentence")
         if self.document and self.given("split"):

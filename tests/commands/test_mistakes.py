@@ -44,6 +44,7 @@ MISTAKES = [
     ('generate --prompt "the cat"', "--prompt: is not a flag of attn generate: did you mean --sentence?"),
     ("generate -n 20", "-n: is not a flag of attn generate: did you mean --max-new-tokens?"),
     ("generate --temp 0.7", "--temp: is not a flag of attn generate: did you mean --sampling-temperature?"),
+    ("source nope.jsonl --compare", "--sentence: no such file: nope.jsonl"),
     ("browse --open", "--open: is not a flag of attn browse: attn average, attn self, attn multihead, attn cross and 16 more have --open"),
     ("self --causal true", "--causal: takes no value (got true): --causal turns it on, --no-causal turns it off"),
     ("self --causal=yes", "--causal: takes no value (got yes): --causal turns it on, --no-causal turns it off"),
