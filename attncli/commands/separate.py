@@ -134,13 +134,36 @@ def report_many(
     )
     tensors = {} if result.weights is None else {"weights": result.weights}
     tensors |= {f"auroc {stack}".strip(): grid for stack, grid in result.heads.grids("auroc").items()}
-    about = f"{pretrained.name}: {counted(len(result.heads), 'head')} on {counted(result.num_texts, 'text')}"
     texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
     notes = [*_notes(spec, result), *result.notes]
     if result.weights is not None:
         head, text = result.strongest[0], result.wrong[0]
         notes.append(MAP_NOTE.format(head=f"{head.layer}:{head.head}", text=text.id or text.text))
-    return build_report(spec, texts, tensors, result, notes, about=about)
+    return build_report(spec, texts, tensors, result, notes, about=_verdict(spec, result))
+
+
+def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
+    """Whether the heads add to what needs no attention, on groups left out."""
+    held, best = result.held_out, result.of_baseline()
+    name = f"{best.detector[0].upper()}{best.detector[1:]}"
+    heads = f"all heads {held.auroc:.2f}{_between(held.lower, held.upper, ' ({})')}"
+    baseline = f"{best.detector} {best.auroc:.2f}"
+    numbers = f"AUROC on {'groups' if spec.hold_out else 'texts'} left out: {heads}, {baseline}."
+    lowest = [row.lower for row in result.detectors if row.lower is not None]
+    if not lowest:
+        return f"Too few texts in each group to say. {numbers}"
+    if max(lowest) <= 0.5:
+        return f"Nothing tells them apart. {numbers}"
+    if result.attention_adds:
+        return f"The heads add to {best.detector}. {numbers}"
+    if (held.difference or 0.0) > 0:
+        interval = _between(held.difference_lower, held.difference_upper, " ({})")
+        return f"{name} may do as well. {numbers[:-1]}; their difference may be none{interval}."
+    return f"{name} does as well. {numbers}"
+
+
+def _between(lower: float | None, upper: float | None, form: str) -> str:
+    return "" if lower is None or upper is None else form.format(f"{lower:.2f} to {upper:.2f}")
 
 
 HELD_OUT_NOTE = (

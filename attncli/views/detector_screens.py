@@ -6,7 +6,6 @@ from pathlib import Path
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
 from attncli.records.detectors import (
-    BASELINE,
     AppliedDetector,
     AppliedScore,
     DetectorAuroc,
@@ -40,38 +39,8 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 
 def _verdict(report: Report, display: Display) -> Iterator[str]:
     """Whether the heads add to what needs no attention, on groups left out."""
-    result = report.result_of(SeparatedTexts)
-    if not any(row.kind == BASELINE for row in result.detectors):  # edited
-        return
-    held, best = result.held_out, result.of_baseline()
-    heads = f"all heads {fixed(held.auroc, DECIMALS)}{_between(held.lower, held.upper, ' ({})')}"
-    baseline = f"{best.detector} {fixed(best.auroc, DECIMALS)}"
-    interval = _between(held.difference_lower, held.difference_upper, "{}")
-    groups = "groups left out" if report.spec.get("hold_out") else "texts left out"
-    lowest = [row.lower for row in result.detectors if row.lower is not None]
-    if not lowest:
-        yield plain_text(
-            f"separate: too few texts in each group to say. AUROC on {groups}: {heads}, {baseline}."
-        )
-    elif max(lowest) <= 0.5:
-        yield plain_text(f"separate: nothing tells them apart. AUROC on {groups}: {heads}, {baseline}.")
-    elif result.attention_adds:
-        yield plain_text(
-            f"separate: the heads add to {best.detector}. AUROC on {groups}: {heads}, {baseline}."
-        )
-    elif (held.difference or 0.0) > 0:
-        sure = f"their difference may be none ({interval})"
-        yield plain_text(
-            f"separate: {best.detector} may do as well. AUROC on {groups}: {heads}, {baseline}; {sure}."
-        )
-    else:
-        yield plain_text(f"separate: {best.detector} does as well. AUROC on {groups}: {baseline}, {heads}.")
-
-
-def _between(lower: float | None, upper: float | None, form: str) -> str:
-    if lower is None or upper is None:
-        return ""
-    return form.format(f"{fixed(lower, DECIMALS)} to {fixed(upper, DECIMALS)}")
+    if report.about:
+        yield plain_text(f"separate: {report.about[0].lower()}{report.about[1:]}")
 
 
 def _interval(lower: float | None, upper: float | None) -> str:
