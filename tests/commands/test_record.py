@@ -331,7 +331,6 @@ for rank in (1, 0):
     assert {file.name for file in tmp_path.glob("*.csv")} == {"run.rank0.csv", "run.rank1.csv"}
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["fork", "spawn"])
 def test_workers_are_heard(tmp_path: Path, way: str) -> None:
     program = f"""{MODEL}
@@ -352,7 +351,6 @@ if __name__ == "__main__":
     assert [modules(tmp_path / f"run.{number}.json")[0]["queries"] for number in (1, 2)] == [5, 7]
 
 
-@pytest.mark.nightly
 def test_a_fork_counts_for_itself(tmp_path: Path) -> None:
     program = f"""{PROGRAM}
 import os, sys
@@ -367,7 +365,6 @@ call(9)
     assert (of_fork["measured"], of_fork["queries"], of_program["measured"]) == (1, 7, 2)
 
 
-@pytest.mark.nightly
 def test_threads_are_heard(tmp_path: Path) -> None:
     program = f"""{MODEL}
 from threading import Thread
@@ -458,7 +455,6 @@ for tokens in (5, 7, 5):
     np.testing.assert_allclose(runs.values[0], values, atol=1e-6)
 
 
-@pytest.mark.nightly
 def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn) -> None:
     program = f"{MODEL}for tokens in (5, 7, 9):\n    call(tokens)\n"
     assert record(tmp_path, program, "-o", "run.db").returncode == 0
@@ -516,7 +512,6 @@ def test_runs_are_there_while_the_program_runs(tmp_path: Path) -> None:
     running.communicate()
 
 
-@pytest.mark.nightly
 def test_threads_and_forks_keep_each_of_their_runs(tmp_path: Path) -> None:
     program = f"""{MODEL}
 from threading import Thread
@@ -695,7 +690,6 @@ def test_a_file_that_is_no_picture_is_refused_before_the_program_runs(attn: Attn
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.nightly
 def test_heads_without_maps_are_counted(tmp_path: Path, attn: Attn) -> None:
     program = f"""{MODEL}
 decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(12, 3, 24, batch_first=True), 1).eval()

@@ -173,7 +173,6 @@ QUESTION = "What is the best thing to do in San Francisco?"
 RETRIEVAL = {(17, 3), (18, 6), (18, 7), (20, 6)}
 
 
-@pytest.mark.nightly
 def test_the_heads_that_copy_from_the_needle_are_named(
     attn: Attn, folder: Path, tmp_path: Path, pretrained: Pretrained
 ) -> None:
