@@ -5,12 +5,13 @@ Weights from another tool are such arrays, and their tokens such texts.
 
 import json
 import math
+import re
 import struct
 import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -199,11 +200,88 @@ def is_array_file(file: str) -> bool:
 def read_array(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
     """The array of that name (or the only one) in native byte order, as float32 or float64.
 
-    Half precision becomes float32, whole numbers float64; both are exact (whole numbers up to 2^53).
+    Half precision becomes float32, whole numbers float64; both are exact (whole numbers up to 2^53). Arrays
+    of layers whose names differ in their number alone are one array (layer, head, query, key): those of the
+    `name` with * for the number, without a name those of a cache of activations that are weights.
     """
-    numbers = read_stored(file, name=name, most_bytes=most_bytes)
+    names = _names_of(file)
+    of_layers = layer_arrays(names, name)
+    if not of_layers and name is None and len(names) > 1:
+        name = _chosen(file, dict.fromkeys(map(_form, names)), None)
+    if not of_layers:
+        numbers = read_stored(file, name=name, most_bytes=most_bytes)
+    else:
+        refuse_size(file, checked_size(file), most_bytes)
+        numbers = stacked_layers(
+            {layer: read_stored(file, name=each, most_bytes=most_bytes) for layer, each in of_layers.items()},
+            file,
+        )
     is_single = numbers.dtype.kind == "f" and numbers.dtype.itemsize <= 4
     return numbers.astype(np.float32 if is_single else np.float64, order="C")
+
+
+WEIGHT_NAMES = ("hook_pattern", "pattern")
+"""What the weights of a layer are called in caches of activations, behind its place."""
+NUMBER = re.compile(r"\d+")
+
+
+def _form(name: str) -> str:
+    """`blocks.*.attn.hook_pattern` of the name of a layer's array."""
+    return NUMBER.sub("*", name, count=1)
+
+
+def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
+    """The arrays of layers among these, by their numbers: of the form `name`, with * for the number.
+
+    Without a name those of the only form, or the only one of weights; empty where there is none.
+    """
+    forms: dict[str, dict[int, str]] = {}
+    for each in names:
+        if number := NUMBER.search(each):
+            forms.setdefault(_form(each), {})[int(number[0])] = each
+    if name is not None:
+        return dict(sorted(forms.get(name, {}).items()))
+    chosen = [form for form in forms if form.rpartition(".")[2] in WEIGHT_NAMES] or [*forms]
+    is_whole = len(chosen) == 1 and (len(forms) > 1 or len(forms[chosen[0]]) == len([*names]) > 1)
+    return dict(sorted(forms[chosen[0]].items())) if is_whole else {}
+
+
+def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
+    """The weights of each layer (head, query, key), with a leading axis of one text or without, as one array.
+
+    UserError where layers are missing or differ in their sizes, and for several texts.
+    """
+    if [*layers] != [*range(len(layers))]:
+        listed = ", ".join(map(str, layers))
+        raise UserError(f"{source}: has layers {listed} alone: name one of their arrays (--array)")
+    texts = {len(array) if array.ndim == 4 else 1 for array in layers.values()}
+    if texts != {1}:
+        raise UserError(f"{source}: holds {max(texts)} texts: save one")
+    arrays = [array[0] if array.ndim == 4 else array for array in layers.values()]
+    shapes = list(dict.fromkeys(array.shape for array in arrays))
+    if len(shapes) > 1:
+        sizes = " and ".join(" × ".join(map(str, shape)) for shape in shapes[:2])
+        raise UserError(
+            f"{source}: has layers of different sizes ({sizes}): name one of their arrays (--array)"
+        )
+    return np.stack(arrays)
+
+
+def _names_of(file: str) -> list[str]:
+    """The names of the arrays of a file; none where it holds one without a name."""
+    checked_size(file)
+    suffix = Path(file).suffix.lower()
+    with _damage(file, READERS[suffix][0]):
+        match suffix:
+            case ".npz":
+                with zipfile.ZipFile(file) as archive:
+                    members = archive.namelist()
+                return [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
+            case ".safetensors":
+                with Path(file).open("rb") as stream:
+                    header, _ = safetensors_header(stream, Path(file).stat().st_size)
+                return [name for name in header if name != METADATA]
+    return []
 
 
 def read_stored(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:

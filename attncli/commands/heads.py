@@ -24,6 +24,7 @@ from attncli.commands.surveys import (
     report_of_totals,
     sinks_of,
 )
+from attncli.measure.activations import activations
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
@@ -131,10 +132,30 @@ def report_each(
     options = replace(options, linear=first.shows_linear_heads())
     pretrained = reader_of(pretrained, readings[0])
     run = surveyed(pretrained, readings, options, ablate=first.ablate, progress=progress)
-    return [
+    reports = [
         report_of_text(spec, reading, run, text, pretrained)
         for text, (spec, reading) in enumerate(zip(specs, readings, strict=True))
     ]
+    if first.names is None:
+        return reports
+    return [
+        _with_activations(report, activations(pretrained, reading, first.names), pretrained)
+        for report, reading in zip(reports, readings, strict=True)
+    ]
+
+
+def _with_activations(report: Report, tensors: Mapping[str, torch.Tensor], pretrained: Pretrained) -> Report:
+    """The report with what every layer computed in the place of its maps."""
+    side = ("row", "column", "vector") if pretrained.has_decoder else ("query", "key", "token")
+    is_heads_first = report.spec["names"] == "nnsight"
+    named_tensors: dict[str, NamedTensor] = {}
+    for name, tensor in tensors.items():
+        is_matrix = name.endswith(("pattern", "scores"))
+        vectors = ("batch", "head", side[2], "dim") if is_heads_first else ("batch", side[2], "head", "dim")
+        axes = ("batch", "head", *side[:2]) if is_matrix else vectors
+        named_tensors[name] = named(tensor, *axes)
+    note = f"{counted(len(named_tensors), 'tensor')} of every layer: -o FILE.safetensors or FILE.npz."
+    return replace(report, tensors=named_tensors, notes=(*report.notes, note))
 
 
 def values_each(

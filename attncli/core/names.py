@@ -16,6 +16,8 @@ PairMethod = Literal["heads", "mean", "logistic"]
 """What looks for known pairs: heads one by one, the mean of the best, a regression over all."""
 SourceMethod = Literal["weights", "removal", "sampled"]
 """How it is measured where an answer came from."""
+ActivationNames = Literal["transformer_lens", "nnsight"]
+"""Whose names arrays of activations have."""
 WholeRows = Literal["none", "mean", "heads"]
 """Which weights are kept of what a model writes."""
 MOST_KEYS_OF_HEADS = 128

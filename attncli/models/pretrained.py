@@ -200,6 +200,14 @@ class Pretrained:
         """What results call a module of `whole` or of `model`: its name in `model`, if it is part of that."""
         return self._names_without_head.get(name, name)
 
+    def name_in_whole(self, name: str) -> str:
+        """What a module of `model` is called in the model with its head, whether that was loaded or not."""
+        if self._names_without_head:
+            return next(whole for whole, part in self._names_without_head.items() if part == name)
+        kind, prefix = type(self.model).__name__, self.model.base_model_prefix
+        has_head = self.with_head is None and kind not in (self.model.config.architectures or (kind,))
+        return f"{prefix}.{name}" if has_head and prefix else name
+
     @cached_property
     def predicts(self) -> Predicts | None:
         """Which tokens the model predicts; None without a head."""

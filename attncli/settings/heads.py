@@ -16,6 +16,7 @@ from attncli.core.names import (
     STARTS_SPECIAL,
     WITH_SHARE,
     WITHOUT_FIRST,
+    ActivationNames,
     named_head,
 )
 from attncli.files import STORE_SUFFIXES
@@ -81,6 +82,8 @@ EXAMPLES = Form(
     "cannot be combined with examples of one head",
     is_asked=lambda spec: spec.num_examples is not None and spec.names_one_head(),
 )
+ABLATED = Form("ablate", "cannot be combined with `ablate`")
+OF_WORDS = Form("words", "cannot be combined with `words`: it is about tokens")
 MAPS_OF_PICTURES = Form(
     "head",
     "cannot be combined with `head`, which names the heads",
@@ -174,6 +177,7 @@ class HeadsSpec(
             "head",
             "num_examples",
             "pattern",
+            "names",
         }
     )
     parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "--maps self shows those of a text"}
@@ -258,6 +262,15 @@ class HeadsSpec(
         None,
         description="with `head`: show N texts, and the query in each, where `sort` is strongest, N where "
         "it is weakest and N where it is typical",
+    )
+
+    names: Annotated[
+        ActivationNames | None, Heading("Output"), NotFor(RELATIONS, PAIRS, MANY_TEXTS, ABLATED, OF_WORDS)
+    ] = Field(
+        None,
+        description="with -o FILE.safetensors or FILE.npz: query, key, value, scores, weights and output of "
+        "every layer, by the names of this tool: transformer_lens (blocks.3.attn.hook_pattern), nnsight "
+        "(the path of the module)",
     )
 
     def chosen_head(self) -> tuple[int, int]:
