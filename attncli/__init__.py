@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from attncli.core.runtime import limit_spinning, load_place
 
 if TYPE_CHECKING:
-    from attncli.api import NotebookReport, heads, run
+    from attncli.activations import activation_cache, hooks, patch
+    from attncli.api import NotebookReport, heads, read_cache, run
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.detectors import apply_detector, read_detector, separate
     from attncli.errors import UserError
@@ -55,6 +56,7 @@ __all__ = [
     "UserError",
     "Watch",
     "ablate",
+    "activation_cache",
     "aligning_heads",
     "answer_sources",
     "apply_detector",
@@ -70,11 +72,14 @@ __all__ = [
     "head_differences",
     "head_edges",
     "heads",
+    "hooks",
     "layers",
     "layers_of",
     "open_model",
     "pair_table",
     "pairs",
+    "patch",
+    "read_cache",
     "read_detector",
     "read_picture",
     "read_probe",
@@ -103,6 +108,7 @@ _OF_MODELS = {
         ),
         "library",
     ),
+    **dict.fromkeys(("activation_cache", "hooks", "patch"), "activations"),
     **dict.fromkeys(("apply_detector", "read_detector", "separate"), "detectors"),
     **dict.fromkeys(("compare_explanations", "explanations"), "explaining"),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
@@ -127,6 +133,7 @@ _MODULES = {
     "head_differences": "measure.differences",
     "heads": "api",
     "layers_of": "recording",
+    "read_cache": "api",
     "record": "recording",
     "run": "api",
     **_OF_MODELS,

@@ -1,15 +1,19 @@
 """What Python calls: an experiment by its name and settings; reports that show themselves in a notebook."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from io import StringIO
 from keyword import iskeyword
 from os import PathLike, fspath
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_origin
 
+import numpy as np
+
 from attncli.arguments import is_list, listed, one_of
+from attncli.arrays import checked_weights, layer_arrays, read_array, stacked_layers
 from attncli.errors import NoSuchName, UserError
 from attncli.models.folder import check_packages
 from attncli.models.text_files import text_or_ids
@@ -152,6 +156,43 @@ def heads(
     0 and 1.
     """
     return run("heads", model=model, tokenizer=tokenizer, sentence=text, **settings)
+
+
+def read_cache(
+    cache: Mapping[str, object] | str | PathLike[str],
+    tokens: Sequence[str] = (),
+    *,
+    array: str | None = None,
+) -> NotebookReport:
+    """The weights in a cache of activations as a report: what `attn show` shows of a file.
+
+    `cache` is a TransformerLens ActivationCache, any mapping of names to tensors or arrays, or a .npz or
+    .safetensors file. Its weights are those called hook_pattern or pattern, of all layers together, or the
+    `array` with * for the layer. `tokens` are those of the text. UserError where it holds no such weights.
+    """
+    if isinstance(cache, str | PathLike):
+        name, numbers = Path(cache).name, read_array(fspath(cache), name=array)
+    else:
+        name = type(cache).__name__
+        chosen = layer_arrays(list(cache), array)
+        if not chosen:
+            raise UserError(f"cache: holds no weights of layers, as blocks.0.attn.hook_pattern ({name})")
+        layers = {layer: _as_array(cache[each], each) for layer, each in chosen.items()}
+        numbers = stacked_layers(layers, "cache")
+    named_tokens = tuple(tokens) or None
+    weights = checked_weights(numbers, name, named_tokens, None)
+    from attncli.report_parts import weights_report  # with torch
+
+    return NotebookReport.of(weights_report(weights, {"file": name, "array": array}, tuple(tokens), ()))
+
+
+def _as_array(tensor: object, name: str) -> np.ndarray:
+    if hasattr(tensor, "detach"):  # of torch
+        tensor = tensor.detach().float().cpu()
+    numbers = np.asarray(tensor)
+    if numbers.dtype.kind not in "fiub":
+        raise UserError(f"cache: {name} must be a tensor or an array of numbers")
+    return numbers
 
 
 def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:

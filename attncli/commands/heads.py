@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from attncli.activations import activation_cache
 from attncli.commands.examples import report_examples
 from attncli.commands.known_pairs import report_pairs
 from attncli.commands.relations import report_relations
@@ -24,7 +25,6 @@ from attncli.commands.surveys import (
     report_of_totals,
     sinks_of,
 )
-from attncli.measure.activations import activations
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
@@ -139,7 +139,7 @@ def report_each(
     if first.names is None:
         return reports
     return [
-        _with_activations(report, activations(pretrained, reading, first.names), pretrained)
+        _with_activations(report, activation_cache(pretrained, reading, names=first.names), pretrained)
         for report, reading in zip(reports, readings, strict=True)
     ]
 

@@ -33,6 +33,7 @@ from attncli.models.architectures import (
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.frozen_norms import FrozenNorm, frozen_norm, in_turn, is_close
 from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.patched_heads import refuse_replaced
 from attncli.models.pretrained import Pretrained, Reading
 
 HookInputs = ParamSpec("HookInputs")
@@ -136,6 +137,7 @@ class Stream:
         self.inputs = pretrained.inputs([reading])
         self.num_tokens = len(reading.text.ids)
         self.way = check_computed_here(self.model, self.inputs)
+        refuse_replaced(self.model, "output", "which comes of no values")
         self.attention: dict[int, CapturedLayer] = {}
         """That of the calls of blocks that have one."""
         self.linear: dict[str, ProjectedHeads] = {}

@@ -36,6 +36,7 @@ from attncli.models.architectures import (
 from attncli.models.capture import Way, check_computed_here, run_model
 from attncli.models.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import refuse_replaced
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.records.columns import Records
 from attncli.records.logits import HeadLogit, KeyLogit, LayerLogit, LogitAttribution, LogitParts
@@ -413,6 +414,7 @@ def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) ->
     """The run of a text; last rows are of layers with the head that is asked for."""
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     way, num_tokens = check_computed_here(model, inputs), len(reading.text.ids)
+    refuse_replaced(model, "output", "which comes of no values")
     wanted = None if head is None else named_head(head).layer
     mixers: list[LastHeads] = []
     outputs: dict[str, Tensor] = {}

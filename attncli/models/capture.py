@@ -37,6 +37,7 @@ from attncli.models.layers import (
     run_by_interface,
     uncompiled,
 )
+from attncli.models.patched_heads import is_patched, refuse_replaced, without_patches
 from attncli.models.side_by_side import by_itself, go_on, side_by_side, wait_for_others
 from attncli.models.stored import blocks_of, first_blocks, use_of
 
@@ -208,6 +209,7 @@ EAGER_NOTE = (
     "This architecture gives its weights as dense matrices only: memory grows with the square of the tokens."
 )
 NOT_COMPARED = "Not compared with the model's own eager attention"
+NOT_CHANGED = "computes its attention itself: no head of it can be changed"
 
 
 @dataclass(frozen=True)
@@ -334,6 +336,8 @@ def capture(
             if way.kind == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
+                if is_patched(model):
+                    raise UserError(f"heads: {model.config.model_type} {NOT_CHANGED}")
                 for layer in _eager_layers(model, inputs):
                     guarded(consume)(layer)
     return way
@@ -347,6 +351,7 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
     if way.kind == "eager":
         message = "computes its attention itself, so that attn sees its weights alone: use another"
         raise UserError(f"model: {kind} {message}")
+    refuse_replaced(model, "pattern", "which comes of no query and key")
     return way
 
 
@@ -434,11 +439,12 @@ def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str
 
     # Each kind of block is read twice; where that settles nothing, all of them. A picture is no few tokens.
     is_picture = isinstance(few, ProcessedInputs)
-    with unchanged(model), first_blocks(model, in_memory=is_picture) as is_shorter:
-        if is_shorter and (way := tried()) == Way("interface"):
-            return way
-    with unchanged(model):
-        return tried()
+    with without_patches():
+        with unchanged(model), first_blocks(model, in_memory=is_picture) as is_shorter:
+            if is_shorter and (way := tried()) == Way("interface"):
+                return way
+        with unchanged(model):
+            return tried()
 
 
 def _windows_of(model: PreTrainedModel) -> set[int]:

@@ -23,6 +23,7 @@ from attncli.core.mask_tensors import HIDDEN_BY_A_HEAD, HIDES, parts_of_mask
 from attncli.core.process import SharedChange
 from attncli.core.row_tiles import TILE, GivenWeights
 from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack
+from attncli.models.patched_heads import patched_layer
 
 
 class CannotShow(Exception):
@@ -389,8 +390,8 @@ def _attend_and_hand_over(
     **others: Any,
 ) -> tuple[Float[Tensor, "text query head value_dim"], None]:
     """An attention function as transformers wants it: the output, and no weights."""
-    receiver = _receiver.get()
-    name = receiver.names[module]
+    receiver = _receiver.get(None)
+    name = "another thread's run" if receiver is None else receiver.names[module]
     for argument, given in others.items():
         if given is not None and argument not in ARGUMENTS_WITHOUT_EFFECT:
             raise CannotShow(f"{name} passes {argument} to its attention, which attn does not know")
@@ -417,13 +418,25 @@ def _attend_and_hand_over(
         ScoreRules(softcap=softcap, bias=bias, sink=None if s_aux is None else s_aux.unsqueeze(0)),
     )
     output = None
-    if name.startswith(receiver.numbering.part):
-        output = receiver.consume(receiver.numbering.layer(name, layer_kind(name), layer))
+    # Of a run that another thread began beside that of this one nothing is handed over.
+    if receiver is not None and name.startswith(receiver.numbering.part):
+        output = _handed_over(receiver, module, name, layer)
     if output is None:
         output = attend(layer, Wanted(output=True)).output
         assert output is not None
     # Half precision is computed in float32; the model continues in its dtype.
     return output.transpose(1, 2).to(query.dtype).contiguous(), None
+
+
+def _handed_over(
+    receiver: _Receiver, module: nn.Module, name: str, attention: AttentionLayer
+) -> Float[Tensor, "text head query value_dim"] | None:
+    """The output of a layer, where the consumer or a change of its heads computes it."""
+    layer = receiver.numbering.layer(name, layer_kind(name), attention)
+    patched = patched_layer(module, layer.stack_name, layer.layer, attention)
+    if patched is None:
+        return receiver.consume(layer)
+    return patched.finished(receiver.consume(replace(layer, attention=patched.attention)))
 
 
 def _numbers_of_mask(mask: Tensor) -> Tensor:

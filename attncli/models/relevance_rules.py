@@ -11,8 +11,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from attncli.errors import UserError
 from attncli.models.capture import with_eager_attention
 from attncli.models.frozen_norms import frozen_norm
+from attncli.models.patched_heads import is_patched
 from attncli.models.torch_calls import MATMULS, SCALINGS, SOFTMAXES, functions_named
 
 
@@ -31,7 +33,12 @@ def _parameters_fixed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def with_gradients(model: PreTrainedModel) -> Iterator[None]:
-    """Eager attention, gradients of vectors alone; the model is then as before."""
+    """Eager attention, gradients of vectors alone; the model is then as before.
+
+    UserError where heads are changed, which eager attention would not heed.
+    """
+    if is_patched(model):
+        raise UserError("model: gradients are those of the model itself: ask outside `hooks` and `patch`")
     with with_eager_attention(model), _parameters_fixed(model), torch.enable_grad():
         yield
 

@@ -117,13 +117,17 @@ class LastRows:
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """Keep the last rows; gives the output by fused attention, None where that cannot compute it."""
         attention = layer.attention
-        assert isinstance(attention, AttentionLayer)
+        if isinstance(attention, GivenWeights):  # that a caller replaced, and with them the output
+            if layer.stack != "encoder":
+                rows = GivenWeights(attention.weights[:, :, -self.count :], attention.seen[:, -self.count :])
+                self.layers.append(replace(layer, attention=rows))
+            return None
         if layer.stack != "encoder":
             is_self, num_queries = layer.kind == "self", attention.shape[2]
             if is_self and not self.has_picture:  # whose tokens may see each other
                 _refuse_the_future(layer.module, attention.visibility)
-            rows = of_queries(attention, max(0, num_queries - self.count), num_queries, is_self=is_self)
-            self.layers.append(replace(layer, attention=rows))
+            last = of_queries(attention, max(0, num_queries - self.count), num_queries, is_self=is_self)
+            self.layers.append(replace(layer, attention=last))
         return self.fused.output(attention)
 
     def take_returned(self, outputs: ModelOutput, sources: Mapping[Tensor, str]) -> None:

@@ -265,7 +265,10 @@ class HeadsSpec(
     )
 
     names: Annotated[
-        ActivationNames | None, Heading("Output"), NotFor(RELATIONS, PAIRS, MANY_TEXTS, ABLATED, OF_WORDS)
+        ActivationNames | None,
+        Heading("Output"),
+        NotFor(RELATIONS, PAIRS, ABLATED, OF_WORDS),
+        NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: it is about one text"),
     ] = Field(
         None,
         description="with -o FILE.safetensors or FILE.npz: query, key, value, scores, weights and output of "

@@ -8,7 +8,15 @@ import pytest
 from attncli.errors import UserError
 from attncli.settings import SPECS
 from attncli.settings.fields import Form, Given, NotFor, Requires, Spec, build_spec
-from attncli.settings.heads import EXAMPLES, GRID, MAPS_OF_PICTURES, MEASURED_WITH, HeadsSpec
+from attncli.settings.heads import (
+    ABLATED,
+    EXAMPLES,
+    GRID,
+    MAPS_OF_PICTURES,
+    MEASURED_WITH,
+    OF_WORDS,
+    HeadsSpec,
+)
 from attncli.settings.models import MANY_TEXTS, PAIRS, PICTURE, PROBE, RELATIONS, SOUND
 
 
@@ -73,6 +81,7 @@ VALUES: dict[str, Any] = {
     "pairs": "trees.conllu",
     "sound": "talk.wav",
     "find_heads": True,
+    "names": "nnsight",
 }
 OF_EXAMPLES = {"texts": "texts.txt", "head": "0:1", "num_examples": 2, "sort": "entropy"}
 ASKED: dict[Form, dict[str, Any]] = {
@@ -82,6 +91,8 @@ ASKED: dict[Form, dict[str, Any]] = {
     PAIRS: {"pairs": "trees.conllu"},
     MANY_TEXTS: {"texts": "texts.txt"},
     PROBE: {"num_tokens": 5},
+    ABLATED: {"ablate": ["0:1"]},
+    OF_WORDS: {"words": True},
     GRID: {"statistic": "entropy"},
     EXAMPLES: OF_EXAMPLES,
     MAPS_OF_PICTURES: {"model": str(HeadsSpec.default_model), "image": "pictures.txt", "head": "0:1"},

@@ -1,0 +1,372 @@
+"""Activations by other tools' names, and heads that a caller replaces, against transformers' attention."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import (
+    AttentionInterface,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.models.llama.modeling_llama import repeat_kv
+
+import attncli
+from attncli.models.patched_heads import PartChange, PatchedHead
+from tests.model_folders import save_tokenizer
+
+IDS = {"ids": [5, 6, 7, 5, 8, 9, 6, 3, 7, 11, 2]}
+SIZES = {"hidden_size": 40, "num_attention_heads": 5, "num_hidden_layers": 3, "vocab_size": 97}
+
+
+@pytest.fixture(scope="module")
+def llama() -> LlamaForCausalLM:
+    torch.manual_seed(4)
+    config = LlamaConfig(**SIZES, num_key_value_heads=1, intermediate_size=48)
+    return LlamaForCausalLM(config).eval()
+
+
+def inputs() -> Tensor:
+    return torch.tensor([IDS["ids"]])
+
+
+@torch.no_grad()
+def eager_weights(model: PreTrainedModel) -> list[Tensor]:
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    weights = model(inputs(), output_attentions=True).attentions
+    model.set_attn_implementation(before)
+    return list(weights)
+
+
+@torch.no_grad()
+def outputs_of(model: PreTrainedModel, name: str) -> Tensor:
+    """What a module gives."""
+    given: list[Tensor] = []
+    hook = model.get_submodule(name).register_forward_hook(lambda _module, _inputs, out: given.append(out))
+    model(inputs())
+    hook.remove()
+    return given[0]
+
+
+def test_names_and_layouts_are_transformer_lenses(llama: LlamaForCausalLM) -> None:
+    cache = attncli.activation_cache(attncli.open_model(llama), IDS)
+    assert len(cache) == 3 * 8
+    for layer, weights in enumerate(eager_weights(llama)):
+        place, path = f"blocks.{layer}.attn", f"model.layers.{layer}.self_attn"
+        torch.testing.assert_close(cache[f"{place}.hook_pattern"], weights, atol=1e-6, rtol=0)
+        scores = cache[f"{place}.hook_attn_scores"]
+        torch.testing.assert_close(scores.softmax(dim=-1), weights, atol=1e-6, rtol=0)
+        assert scores.isneginf().sum() == 5 * 11 * 10 // 2
+        for part, heads in (("q", 5), ("k", 1), ("v", 1)):
+            given = outputs_of(llama, f"{path}.{part}_proj").view(1, 11, heads, 8)
+            torch.testing.assert_close(cache[f"{place}.hook_{part}"], given, atol=1e-6, rtol=0)
+        rotated, before = cache[f"{place}.hook_rot_q"], cache[f"{place}.hook_q"]
+        torch.testing.assert_close(rotated[:, 0], before[:, 0], atol=1e-6, rtol=0)  # the first position
+        assert not torch.allclose(rotated[:, 1:], before[:, 1:], atol=1e-3)
+        keys = cache[f"{place}.hook_rot_k"]
+        product = torch.einsum("tqhd,tkd->thqk", rotated, keys[:, :, 0]) / 8**0.5
+        seen = ~scores.isneginf()
+        torch.testing.assert_close(product[seen], scores[seen], atol=1e-5, rtol=0)
+        read = torch.einsum("thqk,tkd->tqhd", weights, cache[f"{place}.hook_v"][:, :, 0])
+        torch.testing.assert_close(cache[f"{place}.hook_z"], read, atol=1e-6, rtol=0)
+
+
+def test_without_rotation_there_is_one_query() -> None:
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=5, n_embd=40, vocab_size=97)).eval()
+    cache = attncli.activation_cache(attncli.open_model(model), IDS)
+    assert {name.rpartition(".")[2] for name in cache} == {
+        *("hook_q", "hook_k", "hook_v", "hook_attn_scores", "hook_pattern", "hook_z")
+    }
+    parts = outputs_of(model, "transformer.h.1.attn.c_attn").split(40, dim=-1)
+    for name, given in zip(("q", "k", "v"), parts, strict=True):
+        torch.testing.assert_close(cache[f"blocks.1.attn.hook_{name}"], given.view(1, 11, 5, 8))
+
+
+def test_paths_are_those_of_the_whole_model(llama: LlamaForCausalLM, tmp_path: Path) -> None:
+    opened = attncli.open_model(llama)
+    cache = attncli.activation_cache(opened, IDS, names="nnsight")
+    weights = eager_weights(llama)[2]
+    torch.testing.assert_close(cache["model.layers.2.self_attn.pattern"], weights, atol=1e-6, rtol=0)
+    assert cache["model.layers.2.self_attn.key"].shape == (1, 1, 11, 8)
+    llama.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    report = attncli.run("heads", model=str(tmp_path), sentence="the cat", names="nnsight")
+    assert "model.layers.2.self_attn.query" in report.tensors  # also where the model has no head loaded
+    torch.manual_seed(0)
+    bert = BertModel(BertConfig(**SIZES, intermediate_size=48)).eval()
+    assert "encoder.layer.1.attention.self.key" in attncli.activation_cache(
+        attncli.open_model(bert), IDS, names="nnsight"
+    )
+
+
+def test_stacks_are_those_of_its_bridge() -> None:
+    torch.manual_seed(0)
+    config = T5Config(num_layers=2, num_heads=5, d_model=40, d_kv=8, d_ff=48, vocab_size=97)
+    model = T5ForConditionalGeneration(config).eval()
+    cache = attncli.activation_cache(attncli.open_model(model), IDS)
+    for place in ("encoder_blocks.1.attn", "decoder_blocks.1.self_attn", "decoder_blocks.0.cross_attn"):
+        assert cache[f"{place}.hook_pattern"].shape == (1, 5, 11, 11)
+
+
+def test_a_cache_is_shown_again(llama: LlamaForCausalLM, tmp_path: Path) -> None:
+    cache = attncli.activation_cache(attncli.open_model(llama), IDS)
+    expected = torch.cat(eager_weights(llama)).numpy()
+    save_file(cache, tmp_path / "cache.safetensors")
+    np.savez(tmp_path / "cache.npz", **{name: tensor.numpy() for name, tensor in cache.items()})
+    tokens = [f"t{number}" for number in range(11)]
+    for given in (cache, tmp_path / "cache.safetensors", tmp_path / "cache.npz"):
+        report = attncli.read_cache(given, tokens)
+        np.testing.assert_allclose(report.tensors["weights"].values, expected, atol=1e-6)
+        assert report.tokens == tuple(tokens)
+    gone = {name: tensor for name, tensor in cache.items() if not name.startswith("blocks.1")}
+    with pytest.raises(attncli.UserError, match="has layers 0, 2 alone"):
+        attncli.read_cache(gone)
+    several = {name: torch.cat([tensor] * 3) for name, tensor in cache.items()}
+    with pytest.raises(attncli.UserError, match="holds 3 texts"):
+        attncli.read_cache(several)
+    with pytest.raises(attncli.UserError, match="no weights of layers"):
+        attncli.read_cache({"loss": torch.zeros(3)})
+
+
+def test_a_command_writes_what_the_function_gives(llama: LlamaForCausalLM, tmp_path: Path) -> None:
+    opened = attncli.open_model(llama)
+    report = attncli.run("heads", model=llama, sentence=IDS, names="transformer_lens")
+    for name, tensor in attncli.activation_cache(opened, IDS).items():
+        np.testing.assert_array_equal(report.tensors[name].values, tensor.numpy())
+    from attncli.views import Display, load_view
+
+    with (tmp_path / "x.npz").open("wb") as stream:
+        load_view("npz")([attncli.Report(**vars(report))], stream, Display())
+    assert {*np.load(tmp_path / "x.npz")} == {*report.tensors}
+    with (tmp_path / "x.safetensors").open("wb") as stream:
+        load_view("safetensors")([attncli.Report(**vars(report))], stream, Display())
+    assert {*load_file(tmp_path / "x.safetensors")} == {*report.tensors}
+
+
+PART = {"query": 2, "key": 3, "value": 4}
+
+
+def changed_eagerly(
+    model: LlamaForCausalLM, layer: int, head: int, part: str, change: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The logits by attention that is written out here, with one part of one head changed."""
+
+    def attention(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **others: Any
+    ) -> tuple[Tensor, None]:
+        groups = module.num_key_value_groups
+        parts = {"query": query.clone(), "key": repeat_kv(key, groups), "value": repeat_kv(value, groups)}
+        parts = {name: tensor.clone() for name, tensor in parts.items()}
+
+        def put(name: str, tensor: Tensor) -> None:
+            if module.layer_idx == layer and part == name:
+                tensor[:, head] = change(tensor[:, head])
+
+        for name, tensor in parts.items():
+            put(name, tensor)
+        scores = parts["query"] @ parts["key"].mT * scaling
+        count = scores.shape[-1]
+        scores = scores.masked_fill(torch.ones(count, count).triu(1).bool(), -torch.inf)
+        weights = scores.softmax(dim=-1)
+        put("pattern", weights)
+        output = weights @ parts["value"]
+        put("output", output)
+        return output.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("written_out", attention)
+    before = model.config._attn_implementation
+    model.set_attn_implementation("written_out")
+    with torch.no_grad():
+        logits: Tensor = model(inputs()).logits
+    model.set_attn_implementation(before)
+    return logits
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "query": lambda tensor: -3 * tensor,
+    "key": lambda tensor: tensor.roll(2, -2),
+    "value": lambda tensor: tensor.flip(-1),
+    "pattern": lambda tensor: tensor.tril(-1) - 0.1,
+    "output": lambda tensor: tensor.mean(dim=-2, keepdim=True).expand_as(tensor),
+}
+
+
+@pytest.mark.parametrize("part", CHANGES)
+def test_a_changed_part_is_what_transformers_would_compute(llama: LlamaForCausalLM, part: Any) -> None:
+    expected = changed_eagerly(llama, 1, 3, part, CHANGES[part])
+    with torch.no_grad():
+        before = llama(inputs()).logits
+    change = CHANGES[part]
+    with attncli.patch(
+        llama_of(llama), "1:3", lambda head: change(getattr(head, part)), part=part
+    ) as patched:
+        with torch.no_grad():
+            logits = llama(inputs()).logits
+        weights = attncli.layers(patched, IDS)[1].weights()[0, 3]
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    assert not torch.allclose(logits, before, atol=1e-4)
+    if part == "pattern":
+        torch.testing.assert_close(weights, change(eager_weights(llama)[1][0, 3]), atol=1e-6, rtol=0)
+    with torch.no_grad():
+        assert torch.equal(llama(inputs()).logits, before)
+    assert llama.config._attn_implementation == "sdpa"
+
+
+def llama_of(model: LlamaForCausalLM) -> Any:
+    return attncli.open_model(model)
+
+
+def without_output(head: PatchedHead) -> Tensor:
+    return torch.zeros_like(head.output)
+
+
+def test_taking_out_a_head_is_what_ablate_measures(llama: LlamaForCausalLM) -> None:
+    (row,) = attncli.ablate(llama_of(llama), IDS, heads="1:3").heads
+    with torch.no_grad():
+        with attncli.patch(llama_of(llama), "1:3", without_output):
+            logits = llama(inputs()).logits[0, :-1]
+        whole = llama(inputs()).logits[0, :-1]
+    lost, kept = (torch.nn.functional.cross_entropy(each, inputs()[0, 1:]) for each in (logits, whole))
+    assert row["loss"] == pytest.approx(float(lost - kept), abs=1e-5)
+
+
+def test_a_model_writes_with_changed_heads(llama: LlamaForCausalLM) -> None:
+    projection = llama.model.layers[1].self_attn.o_proj
+    kept = projection.weight.clone()
+    with attncli.patch(llama_of(llama), ["1:3", "1:0"], without_output):
+        written = llama.generate(inputs(), max_new_tokens=7, do_sample=False)
+    with torch.no_grad():
+        projection.weight[:, 3 * 8 : 4 * 8] = 0
+        projection.weight[:, :8] = 0
+        expected = llama.generate(inputs(), max_new_tokens=7, do_sample=False)
+        projection.weight.copy_(kept)
+    assert torch.equal(written, expected)
+
+
+def test_parts_are_changed_one_after_the_other(llama: LlamaForCausalLM) -> None:
+    met: dict[str, Tensor] = {}
+
+    def keep(name: str, change: PartChange) -> PartChange:
+        def changed(head: PatchedHead) -> Tensor:
+            met[name] = change(head)
+            return met[name]
+
+        return changed
+
+    changes: dict[str, PartChange] = {
+        "query": keep("query", lambda head: 2 * head.query),
+        "pattern": keep("pattern", lambda head: head.pattern / 2),
+        "output": keep("output", lambda head: head.output + 1),
+    }
+    with attncli.hooks(llama_of(llama), {"0:2": changes}), torch.no_grad():
+        llama(inputs())
+    cache = attncli.activation_cache(llama_of(llama), IDS)
+    keys, values = cache["blocks.0.attn.hook_rot_k"][0, :, 0], cache["blocks.0.attn.hook_v"][0, :, 0]
+    query = 2 * cache["blocks.0.attn.hook_rot_q"][0, :, 2]
+    hidden = torch.ones(11, 11).triu(1).bool()
+    weights = (query @ keys.T / 8**0.5).masked_fill(hidden, -torch.inf).softmax(dim=-1) / 2
+    torch.testing.assert_close(met["pattern"][0], weights, atol=1e-6, rtol=0)
+    torch.testing.assert_close(met["output"][0], weights @ values + 1, atol=1e-6, rtol=0)
+
+
+def test_heads_of_each_stack_are_named() -> None:
+    torch.manual_seed(0)
+    config = T5Config(num_layers=2, num_heads=5, d_model=40, d_kv=8, d_ff=48, vocab_size=97)
+    model = T5ForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        before = model(input_ids=inputs(), decoder_input_ids=inputs()).logits
+        projection = model.decoder.block[1].layer[1].EncDecAttention.o
+        kept = projection.weight.clone()
+        projection.weight[:, 8:16] = 0
+        expected = model(input_ids=inputs(), decoder_input_ids=inputs()).logits
+        projection.weight.copy_(kept)
+        with attncli.patch(attncli.open_model(model), "cross:1:1", without_output):
+            logits = model(input_ids=inputs(), decoder_input_ids=inputs()).logits
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    assert not torch.allclose(logits, before, atol=1e-4)
+    with (
+        pytest.raises(attncli.UserError, match="must be encoder:, decoder:, cross: and a head"),
+        attncli.patch(attncli.open_model(model), "1:1", without_output),
+    ):
+        pass
+
+
+def test_two_threads_each_have_their_own(llama: LlamaForCausalLM) -> None:
+    """One changes heads and runs the model, the other runs it meanwhile and has it as it is."""
+    barrier = Barrier(2, timeout=20)
+    with torch.no_grad():
+        before = llama(inputs()).logits
+
+    @torch.no_grad()
+    def changes() -> Tensor:
+        with attncli.patch(llama_of(llama), "1:3", without_output):
+            barrier.wait()
+            logits: Tensor = llama(inputs()).logits
+            barrier.wait()
+        return logits
+
+    @torch.no_grad()
+    def runs() -> Tensor:
+        barrier.wait()
+        logits: Tensor = llama(inputs()).logits
+        barrier.wait()
+        return logits
+
+    with ThreadPoolExecutor() as pool:
+        changed, plain = (pool.submit(work) for work in (changes, runs))
+    torch.testing.assert_close(plain.result(), before, atol=1e-5, rtol=0)
+    assert not torch.allclose(changed.result(), before, atol=1e-4)
+
+
+def raised(wrong: Callable[[], Any]) -> str:
+    with pytest.raises(attncli.UserError) as error, wrong():
+        pass
+    return str(error.value)
+
+
+def test_wrong_changes_are_one_line(llama: LlamaForCausalLM) -> None:
+    model = llama_of(llama)
+    nothing: Any = {"z": without_output}
+    assert "3 layers (got 3:0)" in raised(lambda: attncli.patch(model, "3:0", without_output))
+    assert "must be one of query, key" in raised(lambda: attncli.hooks(model, {"0:0": nothing}))
+    assert "must be a function" in raised(lambda: attncli.hooks(model, {"0:0": {"key": 3}}))  # type: ignore[dict-item]
+    assert "must name a layer" in raised(lambda: attncli.hooks(model, {"first": {"key": without_output}}))
+    with (
+        pytest.raises(attncli.UserError, match=r"layer 0 has 5 heads \(got 0:5\)"),
+        attncli.patch(model, "0:5", without_output),
+    ):
+        llama(inputs())
+    with (
+        pytest.raises(attncli.UserError, match=r"output of 0:4 must be a tensor of shape \(1, 11, 8\)"),
+        attncli.patch(model, "0:4", lambda head: head.output[:, 1:]),
+    ):
+        llama(inputs())
+    assert llama.config._attn_implementation == "sdpa"
+
+
+def test_a_changed_weight_is_refused_by_what_needs_more(llama: LlamaForCausalLM) -> None:
+    with (
+        attncli.patch(llama_of(llama), "1:3", lambda head: head.pattern / 2, part="pattern") as patched,
+        pytest.raises(attncli.UserError, match="1:3 has a replaced pattern"),
+    ):
+        attncli.ablate(patched, IDS)
+    with attncli.patch(llama_of(llama), "1:3", without_output) as patched:
+        for split in (attncli.why, attncli.head_edges):
+            with pytest.raises(attncli.UserError, match="1:3 has a replaced output"):
+                split(patched, IDS)
