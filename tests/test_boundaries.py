@@ -30,7 +30,7 @@ ARROWS = {
     "views": {"settings", "core", *LEAVES},
     "toys": {"core", "records", "errors", "report"},
     "measure": {"models", "core", *LEAVES} - {"report"},
-    "models": {"core", *LEAVES} - {"report"},
+    "models": {"core", "signals", *LEAVES} - {"report"},
     "settings": {"models", "core", *LEAVES},
     "core": set(),
     "report_parts": {"settings", "core", "records", "report"},

@@ -3,12 +3,15 @@
 import json
 import os
 import re
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, lru_cache, partial
 from glob import escape
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
+from itertools import islice
 from logging import CRITICAL
 from math import prod
 from pathlib import Path
@@ -29,6 +32,7 @@ from attncli.files import (
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.tokenizer_files import check_tokenizer
 from attncli.models.weight_headers import BYTES_A_NUMBER, TensorInFile, gguf_header, safetensors_tensors
+from attncli.signals import is_command_line
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = (".bin", ".pt", ".pth")
@@ -149,7 +153,54 @@ def no_such_model(name: str, allow_download: str) -> str:
     near = alike(name.rpartition("/")[2], models_in_packages())
     meant = f"did you mean {near}? " if near else ""
     name = f"{name:.200}" if name.isprintable() else repr(name[:200])
-    return f"no such folder or installed package: {name} ({meant}a hub id needs {allow_download})"
+    message = f"no such folder or installed package: {name} ({meant}a hub id needs {allow_download})"
+    return f"{message}{_instead(name)}" if is_command_line() else message
+
+
+MOST_COMMAND = 300
+"""Characters of a command that is repeated."""
+MOST_FOLDERS, MOST_MODELS = 200, 5
+"""Folders beside that are looked into, and models that are named."""
+DOWNLOADED = "models--"
+"""What the cache of downloads puts before the name of a model, whose parts -- joins."""
+
+
+def _instead(name: str) -> str:
+    """The models that are here, the most alike first, and the command that would download it."""
+    kept = _downloaded()
+    here = [*_folders_beside(), *models_in_packages(), *(f"{each} (downloaded)" for each in kept)]
+    near = alike(name.rpartition("/")[2], [each.rpartition("/")[2] for each in here])
+    here.sort(key=lambda each: each.rpartition("/")[2] != near)
+    instead = ""
+    if here:
+        more = f" and {len(here) - MOST_MODELS} more" if len(here) > MOST_MODELS else ""
+        instead = f"; here: {', '.join(here[:MOST_MODELS])}{more}"
+    command = shlex.join(["attn", *sys.argv[1:], "--allow-download"])
+    if name in sys.argv and len(command) <= MOST_COMMAND and command.isprintable():
+        instead += f"; {'as downloaded' if name in kept else 'from the hub'}: {command}"
+    return instead
+
+
+def _folders_beside() -> list[str]:
+    """Models in folders of the working folder, or one below these."""
+    found: list[str] = []
+    with suppress(OSError):
+        for pattern in ("*/config.json", "*/*/config.json", "*.gguf"):
+            for path in islice(Path().glob(pattern), MOST_FOLDERS):
+                is_model = path.suffix == GGUF or any(path.parent.glob("*.safetensors"))
+                if is_model and str(path).isprintable():
+                    found.append(f"./{path if path.suffix == GGUF else path.parent}")
+    return sorted(found)
+
+
+def _downloaded() -> list[str]:
+    """The ids of models in the cache of downloads, of which some revision is there."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache_of_hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    with suppress(OSError, RuntimeError):
+        folders = [path for path in cache_of_hub.glob(f"{DOWNLOADED}*") if any(path.glob("snapshots/*"))]
+        return sorted(path.name.removeprefix(DOWNLOADED).replace("--", "/") for path in folders)
+    return []
 
 
 def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> str:

@@ -103,3 +103,26 @@ def test_half_precision_is_close_and_takes_a_model(attn: Attn, tmp_path: Path) -
     assert '"dtype": "bfloat16"' in attn([*asked[:5], "--dtype", "bfloat16", "--format", "json"]).out
     assert '"dtype"' not in attn([*asked[:5], "--format", "json"]).out
     assert attn(["self", "--dtype", "float16"]).err == "--dtype: needs --model\n"
+
+
+def test_an_unknown_name_is_no_dead_end(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typed in a terminal it says which models are here, and the command that would fetch it."""
+    (tmp_path / "runs" / "whisker").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "runs" / "whisker" / name).touch()
+    (tmp_path / "hub" / "models--owner--named" / "snapshots" / "1a2b").mkdir(parents=True)
+    (tmp_path / "hub" / "models--owner--nothing").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("attncli.models.folder.is_command_line", lambda: True)
+    monkeypatch.setattr("attncli.models.folder.models_in_packages", lambda: ["packed"])
+    for name, here, fetched in (
+        ("whiskers", "./runs/whisker, packed, owner/named (downloaded)", "from the hub"),
+        ("owner/named", "owner/named (downloaded), ./runs/whisker, packed", "as downloaded"),
+    ):
+        typed = ["heads", "it's", "--model", name]
+        monkeypatch.setattr("sys.argv", ["attn", *typed])
+        line = attn(typed).err
+        assert line.startswith(f"--model: no such folder or installed package: {name} (")
+        command = f"attn heads 'it'\"'\"'s' --model {name} --allow-download"
+        assert line.endswith(f"; here: {here}; {fetched}: {command}\n")
