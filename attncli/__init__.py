@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     )
     from attncli.measure.differences import changed_heads, head_differences
     from attncli.measure.own_tensors import attention_statistics
-    from attncli.models.loading import open_model
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_probe, read_text
     from attncli.models.sound_reading import read_sound
     from attncli.models.words import words_of_characters
+    from attncli.opened import OpenedModel, open_model
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
     from attncli.runs.watching import Watch
@@ -51,6 +51,7 @@ __version__ = "0.3.0"
 __all__ = [
     "AttentionStatistics",
     "NotebookReport",
+    "OpenedModel",
     "Recording",
     "Report",
     "UserError",
@@ -114,7 +115,7 @@ _OF_MODELS = {
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     "Watch": "runs.watching",
-    "open_model": "models.loading",
+    **dict.fromkeys(("OpenedModel", "open_model"), "opened"),
     "read_picture": "models.picture_reading",
     "read_sound": "models.sound_reading",
     "read_probe": "models.pretrained",

@@ -29,6 +29,8 @@ from attncli.views import Display, load_view
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from attncli.models.pretrained import Pretrained
+
 
 MAX_CELL_BYTES = 2_500_000
 """A Jupyter server drops what a kernel sends beyond 1 MB per second, averaged over 3 seconds."""
@@ -116,7 +118,7 @@ OF_LOADING = ("device", "allow_download")
 def run(
     experiment: str,
     *,
-    model: "str | PathLike[str] | PreTrainedModel | None" = None,
+    model: "str | PathLike[str] | PreTrainedModel | Pretrained | None" = None,
     tokenizer: "str | PreTrainedTokenizerBase | None" = None,
     **settings: Any,
 ) -> NotebookReport:
@@ -126,8 +128,9 @@ def run(
     (docs/settings.md; `from_` is --from), and None is the default. A list may be a text with commas. As with
     `-o page.html` heads keeps what each head looks at; maps="none" leaves it out.
 
-    `model` is a folder, or a transformers model that is loaded; then `tokenizer` is its tokenizer. It runs
-    on its device in evaluation mode and is left unchanged. Half precision is computed in float32.
+    `model` is a folder, what `open_model` gave, or a transformers model that is loaded; then `tokenizer` is
+    its tokenizer. It runs on its device in evaluation mode and is left unchanged. Half precision is computed
+    in float32.
 
     `report.tensors["weights"].values` is an array with the axes in `.axes`, and
     `report.tensors_of("rows")["entropy"].values` has a number in nats for each query (docs/report.md).
@@ -143,7 +146,7 @@ def run(
 
 
 def heads(
-    model: "str | PathLike[str] | PreTrainedModel",
+    model: "str | PathLike[str] | PreTrainedModel | Pretrained",
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     text: str | Mapping[str, Any] | None = None,
     **settings: Any,
@@ -231,7 +234,7 @@ def _setting(spec_class: type[Spec], key: str, value: Any) -> Any:
 
 
 def _run_loaded(
-    experiment: str, model: "PreTrainedModel", tokenizer: object, settings: Mapping[str, Any]
+    experiment: str, model: "PreTrainedModel | Pretrained", tokenizer: object, settings: Mapping[str, Any]
 ) -> NotebookReport:
     mistakes = [
         f"{key}: cannot be combined with a loaded model, which is there already"
@@ -245,7 +248,10 @@ def _run_loaded(
         mistakes += error.lines
     if mistakes:
         raise UserError(*mistakes)
-    name = getattr(model, "name_or_path", "") or type(model).__name__
+    is_opened = hasattr(model, "is_in_use")  # by open_model, which knows its tokenizer
+    if is_opened and tokenizer is not None:
+        raise UserError("tokenizer: is that of the opened model: leave it out")
+    name = getattr(model, "name" if is_opened else "name_or_path", "") or type(model).__name__
     named = cast(ModelSpec, spec.model_copy(update={"model": name}))
     check_packages()
     return NotebookReport.of(run_loaded(named, model, tokenizer))

@@ -15,6 +15,7 @@ ARROWS = {
     "activations": {"measure", "models", "core", *LEAVES} - {"report"},
     "api": {"settings", "runs", "models", "views", "arrays", "report_parts", *LEAVES},
     "child": {"measure", "models", "views", "commands", "runs", "settings", "report_parts", *LEAVES},
+    "opened": {"api", "models"},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
     "explaining": {"measure", "models", "core", *LEAVES} - {"report"},

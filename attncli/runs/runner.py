@@ -216,12 +216,19 @@ def _nothing() -> None:
 
 
 def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
-    """The report of one experiment on a transformers model that is already loaded, and left unchanged."""
+    """The report of one experiment on a model that is already opened, or loaded by transformers.
+
+    It is left unchanged.
+    """
     from torch import Generator
 
-    from attncli.models.loading import borrowed, checked_model, measuring, short_name
+    from attncli.models.loading import borrowed, checked_model, in_use, measuring, short_name
+    from attncli.models.pretrained import Pretrained
 
     assert spec.model is not None
+    if isinstance(model, Pretrained):
+        with in_use(model) as pretrained:
+            return _run_on_model(spec, read_texts(spec), pretrained, Generator().manual_seed(spec.seed))
     name = short_name(spec.model)
     with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as as_it_is:
         pretrained = replace(as_it_is, is_in_use=True)

@@ -212,3 +212,17 @@ def test_the_folder_that_a_loaded_model_came_from_is_not_read_again(tmp_path: Pa
     model, tokenizer = AutoModel.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     assert len(attncli.heads(model, tokenizer, SENTENCE).table("heads")) > 0
+
+
+def test_an_opened_model_is_asked_itself() -> None:
+    opened = attncli.open_model(SHIPPED)
+    assert repr(opened) == "<OpenedModel: tiny-induction, 2 layers, cpu>"
+    report, expected = opened.heads(SENTENCE), attncli.run("heads", model=SHIPPED, sentence=SENTENCE)
+    assert as_json(report)["statistics"] == as_json(expected)["statistics"]
+    assert "<iframe " in report._repr_html_()
+    loaded, tokenizer = (kind.from_pretrained(SHIPPED) for kind in (AutoModelForCausalLM, AutoTokenizer))
+    lent = attncli.open_model(loaded, tokenizer).run("self", sentence=SENTENCE, layer=1, head=2)
+    of_folder = attncli.run("self", model=SHIPPED, sentence=SENTENCE, layer=1, head=2)
+    np.testing.assert_array_equal(lent.tensors["weights"].values, of_folder.tensors["weights"].values)
+    with pytest.raises(attncli.UserError, match="tokenizer: is that of the opened model"):
+        attncli.run("heads", model=opened, tokenizer=tokenizer, sentence=SENTENCE)
