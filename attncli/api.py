@@ -1,7 +1,7 @@
 """What Python calls: an experiment by its name and settings; reports that show themselves in a notebook."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from html import escape
 from io import StringIO
 from keyword import iskeyword
@@ -55,7 +55,7 @@ class NotebookReport(Report):
     @classmethod
     def of(cls, report: Report) -> "NotebookReport":
         """The same report."""
-        return cls(**{**vars(report), "tensors": Tensors(report.tensors)})
+        return cls(**{**_fields_of(report), "tensors": Tensors(report.tensors)})
 
     def table(self, name: str) -> Table:
         """The statistic of that name as a table."""
@@ -96,10 +96,15 @@ class NotebookReport(Report):
         return _frame(small, small.to_html())
 
 
+def _fields_of(report: Report) -> dict[str, Any]:
+    """What a report was made of, without what it has worked out since."""
+    return {field.name: getattr(report, field.name) for field in fields(Report)}
+
+
 def _written(view: str, report: Report, display: Display) -> str:
     stream = StringIO()
     # Views ask for what a report may have.
-    load_view(view)([Report(**vars(report))], stream, display)
+    load_view(view)([Report(**_fields_of(report))], stream, display)
     return stream.getvalue()
 
 
