@@ -38,6 +38,7 @@ from attncli.errors import (
 from attncli.plain_text import forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS
 from attncli.signals import end_as_by_default, end_quietly
+from attncli.systems import at_fork, interrupt_main_thread
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, Parameter
@@ -562,7 +563,7 @@ def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
             sys.__unraisablehook__(unraisable)
             return
     main_thread = threading.main_thread().ident or 0
-    threading.Timer(0.01, signal.pthread_kill, [main_thread, asked]).start()
+    threading.Timer(0.01, interrupt_main_thread, [main_thread, asked]).start()
 
 
 def main() -> None:
@@ -583,7 +584,7 @@ def _run_process() -> int:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _ask_again
-    os.register_at_fork(after_in_child=end_as_by_default)
+    at_fork(after_in_child=end_as_by_default)
     for descriptor in range(3):  # in the place of one that is closed no file of ours is opened
         try:
             os.fstat(descriptor)

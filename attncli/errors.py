@@ -2,12 +2,13 @@
 
 import os
 import re
-import resource
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+
+from attncli.systems import machine_memory, memory_limit, memory_taken
 
 # How a command ends: its exit code.
 DONE, FAILED, REFUSED, SOME_FAILED, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -220,16 +221,15 @@ def available_bytes() -> int:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
-        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        available = machine_memory()
     try:
         group = Path("/sys/fs/cgroup")
         limit = int((group / "memory.max").read_text())
         available = min(available, limit - int((group / "memory.current").read_text()))
     except (OSError, ValueError):
         pass
-    most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if most != resource.RLIM_INFINITY and Path("/proc/self/statm").exists():
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most = memory_limit()
+    if most is not None and (taken := memory_taken()) is not None:
         available = min(available, most - taken)
     return available
 
@@ -265,7 +265,7 @@ def check_place(*, needs_torch: bool) -> None:
     except OSError as error:
         raise UserError(f"the working folder is not there ({error.strerror}): cd to another one") from None
     is_loaded = "torch" in sys.modules
-    if needs_torch and not is_loaded and resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+    if needs_torch and not is_loaded and memory_limit() is not None:
         free = available_bytes()
         if free < TORCH_BYTES:
             sizes = f"needs {readable_bytes(TORCH_BYTES)} and {readable_bytes(max(0, free))} are free"

@@ -8,6 +8,8 @@ from pathlib import Path
 from select import select
 from typing import IO, BinaryIO
 
+from attncli.systems import NO_WAIT, PRIVATE, wait_as_usual
+
 STDIN = "-"
 STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 """Of a store in one file."""
@@ -73,14 +75,14 @@ def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = 
     """A file that is open for reading; OSError as `check_file`, and for a pipe to which nobody writes."""
     check_file(path, most, may_be_pipe=may_be_pipe)
     # Without waiting: since it was looked at, it may have become a pipe.
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    file = os.fdopen(os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE), "rb")
     try:
         mode = os.fstat(file.fileno()).st_mode
         if wrong := not_a_file(mode, may_be_pipe=may_be_pipe):
             raise OSError(errno.EINVAL, f"it {wrong}", str(path))
         if stat.S_ISFIFO(mode) and _has_a_name(path):
             _wait_for_writer(file, path)
-        os.set_blocking(file.fileno(), True)
+        wait_as_usual(file.fileno())
     except BaseException:
         file.close()
         raise

@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from attncli.errors import UserError
 from attncli.measure.recorded import RecordedRuns, Recorder
 from attncli.models.listening import HeardCall, Listener, reading
+from attncli.systems import at_fork
 
 if TYPE_CHECKING:
     from attncli.runs.recorded_runs import WrittenRun
@@ -38,7 +39,7 @@ def listen(folder: str) -> None:
     process.opened.__enter__()
     register_module_forward_hook(lambda *_: process.write_if_due())
     atexit.register(process.end)
-    os.register_at_fork(after_in_child=process.begin_again)
+    at_fork(after_in_child=process.begin_again)
     # Workers that multiprocessing forks end without Python's own end.
     util.register_after_fork(process, ListeningProcess.end_with_worker)
 

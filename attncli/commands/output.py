@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from errno import EINVAL, ENOLCK, EOPNOTSUPP
-from fcntl import LOCK_EX, LOCK_NB, flock
 from importlib.util import find_spec
 from io import StringIO
 from itertools import chain, count, islice
@@ -33,6 +32,16 @@ from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
 from attncli.models.folder import local_model, stored_bytes
 from attncli.plain_text import plain_text
+from attncli.systems import (
+    NO_LINK,
+    NO_WAIT,
+    PRIVATE,
+    close_and_remove,
+    close_and_rename,
+    is_alive,
+    is_mine,
+    lock_file,
+)
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view
 
 if TYPE_CHECKING:
@@ -544,32 +553,31 @@ def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
     # Of the path itself: what a link to an open pipe resolves to, as /dev/fd/63, is no name of a file.
     is_special = path.exists() and not path.is_file()
     try:
-        with nullcontext(path) if is_special else _part_of(target) as written:
-            with (
-                written.open("wb")
-                if is_binary
-                else written.open("w", encoding="utf-8", newline="\n") as stream
-            ):
-                yield stream
-            if not is_special:
-                written.replace(target)
+        with (
+            nullcontext(path) if is_special else _part_of(target) as written,
+            written.open("wb") if is_binary else written.open("w", encoding="utf-8", newline="\n") as stream,
+        ):
+            yield stream
     except OSError as error:
         raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
 
 
 @contextmanager
 def _part_of(target: Path) -> Iterator[Path]:
-    """A file beside the target, with its mode: locked, so that nobody takes it for one of a killed run."""
+    """A file beside the target, with its mode, that takes its place when all went well.
+
+    It is locked, so that nobody takes it for one of a killed run.
+    """
     _remove_parts_of_killed_runs(target)
     part, lock = _locked_part(target)
     try:
         if target.exists():
             part.chmod(target.stat().st_mode)
         yield part
-    finally:
-        if part.exists():
-            part.unlink()
-        os.close(lock)
+    except BaseException:
+        close_and_remove(lock, part)
+        raise
+    close_and_rename(lock, part, target)
 
 
 def _locked_part(target: Path) -> tuple[Path, int]:
@@ -577,7 +585,7 @@ def _locked_part(target: Path) -> tuple[Path, int]:
     for number in count(1):
         extra = "" if number == 1 else f".{number}"  # a process of another host may have the same number
         part = target.with_name(f".{target.name}.{os.getpid()}{extra}.part")
-        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        file = os.open(part, os.O_WRONLY | os.O_CREAT | NO_LINK | PRIVATE, 0o666)
         if _has_lock(file):
             return part, file
         os.close(file)
@@ -587,7 +595,7 @@ def _locked_part(target: Path) -> tuple[Path, int]:
 def _has_lock(file: int) -> bool:
     """Lock a file; whether nobody else has it, and it is still there. Some file systems know no locks."""
     try:
-        flock(file, LOCK_EX | LOCK_NB)
+        lock_file(file)
     except BlockingIOError:
         return False
     except OSError as error:
@@ -602,28 +610,17 @@ def _remove_parts_of_killed_runs(target: Path) -> None:
     with suppress(OSError):  # a folder that cannot be listed
         for path in target.parent.iterdir():
             match = part.fullmatch(path.name)
-            if match is not None and not _is_alive(int(match[1])):
+            if match is not None and not is_alive(int(match[1])):
                 _remove_unlocked(path)
 
 
 def _remove_unlocked(path: Path) -> None:
     with suppress(OSError):  # whatever is not to be opened, locked or removed stays
-        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDWR | NO_LINK | NO_WAIT | PRIVATE)
         try:
             about = os.fstat(file)
-            if S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
-                flock(file, LOCK_EX | LOCK_NB)
+            if S_ISREG(about.st_mode) and is_mine(about):
+                lock_file(file)
                 path.unlink()
         finally:
             os.close(file)
-
-
-def _is_alive(process: int) -> bool:
-    """Whether a process with this id exists, whoever runs it."""
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -45,6 +45,7 @@ from attncli.runs.store_files import is_file_name, is_store_name
 from attncli.runs.stored_columns import survey_number
 from attncli.saved import read_array_report
 from attncli.settings.record import RecordSpec
+from attncli.systems import signals_named
 from attncli.views import VIEWS
 
 EXAMPLES = (
@@ -133,7 +134,7 @@ SINK_RATE = "model.sink_rate"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 OF_SIGNAL = 128
 """What a shell adds to the number of the signal that ended a program."""
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = signals_named("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 """Ctrl-C and Ctrl-Z reach the program by themselves."""
 
 

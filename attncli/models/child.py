@@ -2,17 +2,17 @@
 
 import faulthandler
 import os
-import resource
 import select
 import signal
 import traceback
 from collections.abc import Callable
-from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import NoReturn
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import readable_bytes
+from attncli.systems import CAN_FORK, limit_memory
 
 MADE = "\x02"
 """Stands before what was made, since a reason is one line of text."""
@@ -23,8 +23,11 @@ def made_in_child(make: Callable[[], str], *, most_memory: int = MOST_MEMORY, is
     """What a function makes in a separate process, which ends when it takes too much time or memory.
 
     Raises ValueError, with the reason in one line, in that case and where the function raises one. A quiet
-    process writes nothing on standard error, as Rust would when it runs out of memory.
+    process writes nothing on standard error, as Rust would when it runs out of memory. Without forks, as on
+    Windows, it is made in this process, and only its time is limited.
     """
+    if not CAN_FORK:
+        return _made_in_thread(make)
     reading, writing = os.pipe()
     with quiet_warnings():  # about threads that may hold a lock: the code below takes only Python's locks
         process = os.fork()
@@ -45,7 +48,7 @@ def _make(make: Callable[[], str], writing: int, most_memory: int, *, is_quiet: 
         if is_quiet:
             faulthandler.disable()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        _limit_memory(most_memory)
+        limit_memory(most_memory)
         try:
             written = f"{MADE}{make()}".encode("utf-8", "surrogatepass")
         except MemoryError:
@@ -64,15 +67,24 @@ def _too_much(most_memory: int) -> str:
     return f"it takes more than {readable_bytes(most_memory)}"
 
 
-def _limit_memory(most_memory: int) -> None:
-    """Where the system says how much this process has, it may take but little more."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        most = int(statm.read_text().split()[0]) * resource.getpagesize() + most_memory
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
-    # An abort for want of memory leaves no file behind.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+def _made_in_thread(make: Callable[[], str]) -> str:
+    """What a function makes, unless that takes too long: then its thread is left behind."""
+    made: list[str | BaseException] = []
+
+    def work() -> None:
+        try:
+            made.append(make())
+        except BaseException as error:  # it passes to who waits
+            made.append(error)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(MOST_SECONDS)
+    if not made:
+        raise ValueError(f"it takes more than {MOST_SECONDS} s")
+    if isinstance(made[0], BaseException):
+        raise made[0]
+    return made[0]
 
 
 def _answer(reading: int, process: int, most_memory: int) -> str:

@@ -1,6 +1,5 @@
 """Threads that measure one model do so one after another; one forked meanwhile has it unchanged."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock, RLock, get_ident
@@ -11,6 +10,7 @@ from transformers import PreTrainedModel
 from attncli.core.process import ALONE
 from attncli.errors import UserError
 from attncli.models.capture import configs_of, remembered
+from attncli.systems import at_fork
 
 TRIED_AGAIN = 0.05
 """Seconds after which a thread that waits looks by itself whether it may go on."""
@@ -170,4 +170,4 @@ def _after_fork_in_child() -> None:
             _end(use)
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -21,6 +21,7 @@ from attncli.runs.schema import (
     SCHEMA_VERSION,
     create,
 )
+from attncli.systems import NO_LINK, NO_WAIT, close_and_remove, lock_file
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
@@ -75,14 +76,13 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
 
 def is_driven(path: Path) -> bool:
     """Whether a process is writing a store."""
-    import fcntl
-
+    flags = os.O_RDWR | NO_LINK | NO_WAIT
     try:
-        descriptor = os.open(beside(database_of(path), "-lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(beside(database_of(path), "-lock"), flags)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock_file(descriptor, shared=True)
     except BlockingIOError:
         return True
     finally:
@@ -97,16 +97,14 @@ def driving(path: Path) -> Iterator[str]:
     A folder must be there. The lock has the number of the process and a word of this batch alone, which is
     given, so that workers can tell that they see the same folder.
     """
-    import fcntl
-
     lock, word = beside(database_of(path), "-lock"), secrets.token_hex(8)
     while True:
         try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         except OSError as error:
             raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(descriptor)
         except BlockingIOError:
             owner = (os.read(descriptor, 64).decode(errors="replace").split() or ["unknown"])[0]
             os.close(descriptor)
@@ -127,8 +125,7 @@ def driving(path: Path) -> Iterator[str]:
         os.fsync(descriptor)
         yield word
     finally:
-        lock.unlink(missing_ok=True)
-        os.close(descriptor)
+        close_and_remove(descriptor, lock)
 
 
 def create_file(path: Path, *, rows: bool, weights: bool) -> None:
