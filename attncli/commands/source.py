@@ -93,7 +93,7 @@ class SourceSpec(ModelSpec):
         default_factory=_default_question, description="the question, below the sources"
     )
     split: Annotated[
-        Literal["sentence", "line", "paragraph", "turn"], Everyday("what the sources of a text are")
+        Literal["word", "sentence", "line", "paragraph", "turn"], Everyday("what the sources of a text are")
     ] = Field(
         default_factory=lambda data: "line" if data.get("sentence") == QUESTION else "sentence",
         description="what the sources of a text are; a text with <source NAME>...</source> in it has its own",
@@ -214,11 +214,15 @@ class SourceSpec(ModelSpec):
 
 def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
     """What the model reads; UserError for what does not fit, and for sources that hold no text."""
+    from attncli.models.encoders import is_encoder, read_for_encoder
     from attncli.models.pretrained import read_probe
     from attncli.models.source_texts import read_sourced
 
     if spec.find_heads:
         return read_probe(pretrained, 1, generator)
+    if spec.compare and not spec.chat and is_encoder(pretrained):
+        question = texts.text if spec.document or texts.context is not None else None
+        return read_for_encoder(pretrained, _sourced_text(spec, texts), question, key=_key(spec))
     sourced = _sourced(spec, texts, pretrained)
     num_new = 0 if spec.answer or pretrained.has_decoder else spec.max_new_tokens - 1
     return read_sourced(pretrained, sourced, num_new=num_new, key=_key(spec))
@@ -251,7 +255,7 @@ def _chat(spec: SourceSpec, texts: Texts) -> str | None:
 
 def _sourced_text(spec: SourceSpec, texts: Texts) -> "SourcedText":
     """The sources of documents, or the marked or other parts of a text; no model is needed for these."""
-    from attncli.models.source_texts import marked_text, split_text, with_documents
+    from attncli.models.source_texts import marked_text, with_documents
 
     question, context, key = texts.text, texts.context, _key(spec)
     if spec.document:
@@ -260,10 +264,22 @@ def _sourced_text(spec: SourceSpec, texts: Texts) -> "SourcedText":
         return with_documents(documents, question)
     if context is None:
         assert question is not None
-        marked = marked_text(question, key=key)
-        return marked or split_text(question, spec.split, key=key)
-    marked = marked_text(context, question=question, key=key)
-    return marked or split_text(context, spec.split, question=question, key=key)
+        return marked_text(question, key=key) or _split(spec, question, None)
+    return marked_text(context, question=question, key=key) or _split(spec, context, question)
+
+
+LEAST_COMPARED = 3
+"""Sources that have an order."""
+
+
+def _split(spec: SourceSpec, text: str, question: str | None) -> "SourcedText":
+    """The parts of a text; its words where ways are compared and it has hardly any sentence."""
+    from attncli.models.source_texts import split_text
+
+    parts = split_text(text, spec.split, question=question, key=_key(spec))
+    if not spec.compare or spec.given("split") or len(parts.sources) >= LEAST_COMPARED:
+        return parts
+    return split_text(text, "word", question=question, key=_key(spec))
 
 
 def check_texts(spec: SourceSpec, texts: Texts) -> None:

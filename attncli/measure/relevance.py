@@ -4,16 +4,16 @@ Attention x gradient (Chefer et al. 2021, 2103.15679), gradient x input, AttnLRP
 2402.05602). What is explained is the sum of the logits of the answer's tokens, each after those before it.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from math import isfinite
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attncli.errors import refuse_bytes
+from attncli.errors import UserError, refuse_bytes
 from attncli.measure.token_flow import ExplainedRun, rolled_out
 from attncli.models.architectures import BLOCK
 from attncli.models.capture import fault_of, model_errors, returned_weights
@@ -21,6 +21,8 @@ from attncli.models.relevance_rules import Relevance, with_gradients
 
 KEPT_PER_SCORE, KEPT_PER_ENTRY, FLOAT_BYTES = 10, 40, 4
 """Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
+LEAST_SHARE = 1e-9
+"""Of the length of a gradient: below it a vector is not read."""
 CONSERVED = 1e-3
 """By how much the relevance of all parts may differ from the logits, in logits."""
 
@@ -136,12 +138,9 @@ def attnlrp(run: ExplainedRun) -> TokenRelevance:
     return parts
 
 
-def directions(run: ExplainedRun) -> Float[Tensor, "row embed"]:
-    """What the logits read of the last stream at each place, the last norm's scale frozen.
-
-    UserError where that and a constant are not the logit: a model changes its logits after W_U.
-    """
-    model, streams, relevance = run.whole, list[Tensor](), Relevance()
+@contextmanager
+def _cut_at_blocks(run: ExplainedRun, streams: list[Tensor]) -> Iterator[None]:
+    """While the model runs, what a block gives begins anew: the last such tensor is that in `streams`."""
 
     def cut(_module: nn.Module, _inputs: object, output: object) -> object:
         vectors = output[0] if isinstance(output, tuple) else output
@@ -150,10 +149,35 @@ def directions(run: ExplainedRun) -> Float[Tensor, "row embed"]:
         streams[:] = [vectors.detach().requires_grad_()]
         return (streams[0], *output[1:]) if isinstance(output, tuple) else streams[0]
 
-    with with_gradients(model), ExitStack() as hooks:
+    with ExitStack() as hooks:
         for name, module in run.pretrained.model.named_modules():
             if BLOCK.fullmatch(name):
                 hooks.enter_context(module.register_forward_hook(cut))
+        yield
+
+
+def rows_read(run: ExplainedRun) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
+    """The places of the last stream that what is explained depends on, and their shares of the gradient."""
+    streams = list[Tensor]()
+    with with_gradients(run.whole), _cut_at_blocks(run, streams):
+        result = _run(run, "places")
+        if not streams:
+            raise UserError(f"model: {run.pretrained.name} has no blocks whose vectors could be read")
+        (gradient,) = torch.autograd.grad(result.logits.sum(), streams)
+    lengths = gradient[0].double().norm(dim=-1).cpu()
+    places = (lengths > LEAST_SHARE * lengths.sum()).nonzero().flatten()
+    if not len(places):
+        raise UserError(f"model: what {run.pretrained.name} says does not depend on its last vectors")
+    return places, lengths[places] / lengths[places].sum()
+
+
+def directions(run: ExplainedRun) -> Float[Tensor, "row embed"]:
+    """What the logits read of the last stream at each place, the last norm's scale frozen.
+
+    UserError where that and a constant are not the logit: a model changes its logits after W_U.
+    """
+    model, streams, relevance = run.whole, list[Tensor](), Relevance()
+    with with_gradients(model), _cut_at_blocks(run, streams):
         with relevance.made(model):
             result = _run(run, "direct_logit", keeps_lengths=True)
         if not streams:

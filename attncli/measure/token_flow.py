@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
@@ -182,6 +182,7 @@ class CarryingLayer:
         self.attention = layer.attention
         self.read, self.projected = stream.read_by(call), stream.projected(call)
         self.adds = stream.adds_to_stream(call)
+        self.norm = None if self.adds else stream.norm_behind_attention(call)
         self.projection = stream.projection(call)
         self.name = run.pretrained.module_name(layer.module)
 
@@ -209,6 +210,25 @@ class CarryingLayer:
         """What each head carries."""
         vectors = torch.einsum("hev,hkv->hke", self.columns(), self.values())
         return CarriedVectors(self.weights(), vectors)
+
+    def behind(
+        self, rows: range, vectors: Float[Tensor, "query key embed"]
+    ) -> tuple[Float[Tensor, "query key embed"], Float[Tensor, "query embed"]]:
+        """What is behind the attention of these queries, of each token's vector and of all with the biases:
+        where a norm stands there (BERT), that of it, its scale as it was in the run.
+        """
+        whole = self.read[rows.start : rows.stop] + self.projected[rows.start : rows.stop]
+        if self.norm is None:
+            return vectors, whole
+        scale = self.norm.scale.reshape(-1, 1)[rows.start : rows.stop]
+
+        def normed(some: Tensor, scales: Tensor) -> Tensor:
+            assert self.norm is not None
+            centred = some - some.mean(dim=-1, keepdim=True) if self.norm.is_centred else some
+            return centred * self.norm.gain * scales
+
+        shift = 0.0 if self.norm.shift is None else self.norm.shift
+        return normed(vectors, scale.unsqueeze(1)), normed(whole, scale) + shift
 
     @property
     def bias(self) -> Tensor | float:
@@ -255,23 +275,24 @@ def alti(run: ExplainedRun) -> Float[Tensor, " token"]:
     """The product over the layers of C, c_ij ~ max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), rows of sum 1.
 
     y_i is the stream behind the attention: its own vector x_i and the vectors that the heads carry,
-    y_i = sum over j of T_i(x_j) + b_O. Ferrando et al. 2022, equations 9 and 10. UserError where a block adds
-    something else to its stream.
+    y_i = sum over j of T_i(x_j) + b_O; through the norm that stands there in models as BERT, which keeps its
+    scale. Ferrando et al. 2022, equations 6 to 10. UserError where a block does anything else.
     """
     mixed = []
     for layer in carrying_layers(run, "alti"):
-        if not layer.adds:
+        if not layer.adds and layer.norm is None:
             run.refuse("alti", f"the block of {layer.name} does not add to its stream what W_O gives")
         count = len(run.ids)
         matrix = torch.zeros(count, count, dtype=torch.float64)
         for rows, vectors in layer.carried().rows(0):
             places = torch.arange(rows.start, rows.stop)
             vectors[places - rows.start, places] += layer.read[rows.start : rows.stop]
-            whole = layer.read[rows.start : rows.stop] + layer.projected[rows.start : rows.stop]
-            if not is_close(vectors.sum(dim=1) + layer.bias, whole):
+            summed = layer.read[rows.start : rows.stop] + layer.projected[rows.start : rows.stop]
+            if not is_close(vectors.sum(dim=1) + layer.bias, summed):
                 run.refuse("alti", f"the vectors of {layer.name} do not add up to what W_O gives")
+            parts, whole = layer.behind(rows, vectors)
             size = whole.abs().sum(dim=-1, keepdim=True)
-            rest = (whole.unsqueeze(1) - vectors).abs_().sum(dim=-1)
+            rest = (whole.unsqueeze(1) - parts).abs_().sum(dim=-1)
             near = (size - rest).clamp_min(0)
             matrix[rows.start : rows.stop] = (near / near.sum(dim=-1, keepdim=True)).nan_to_num(0.0).cpu()
         mixed.append(matrix)

@@ -291,10 +291,18 @@ def _loaded_by_transformers(
     body = body_of(loaded)
     check_has_attention(name, loaded)
     check_takes_what_attn_reads(name, body)
-    heads = {"with_head": loaded} if head is not None else {}
-    if head is not None and head is classifier:
-        heads = {"classifier": loaded}
-    return Pretrained(name, body, about.tokenizer, **heads, source=model, no_tokenizer=about.no_tokenizer)
+    tells_classes = head is not None and head is classifier
+    with_its_head = None if head is None or tells_classes else loaded
+    with_classes = loaded if tells_classes else None
+    return Pretrained(
+        name,
+        body,
+        about.tokenizer,
+        with_its_head,
+        with_classes,
+        source=model,
+        no_tokenizer=about.no_tokenizer,
+    )
 
 
 def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from attncli.records.columns import Record, Records, Result, column, group
-from attncli.records.sources import NATS
 
+Explained = Literal["answer", "class", "score", "word", "similarity"]
+"""What is explained: what a decoder writes, an encoder's class, its only score, its word, or a cosine."""
 TIED = 2.0**-20
 """Numbers nearer than this share of the largest are tied: eight times the rounding of float32."""
 TIED_NATS = 1e-4
@@ -34,13 +36,16 @@ def first_of_ranks(ranks: Sequence[int]) -> int | None:
 
 
 class ExplainedSource(Record, others=float):
-    """A source, what the answer loses without it, and behind that what each way gives it."""
+    """A source, what is lost without it, and behind that what each way gives it.
+
+    `lost` is in nats, of a score in its units, of a similarity a difference of cosines.
+    """
 
     source: int
     name: str
     text: str | None
     tokens: int = column(is_kept=False)
-    lost: float | None = column(unit=NATS)
+    lost: float | None
 
 
 class WayOfReading(Record):
@@ -68,6 +73,7 @@ class Explanations(Result):
     sources: Records[ExplainedSource] = group()
     ways: Records[WayOfReading] = group()
     answer: str = ""
+    explained: Explained = "answer"
     ids: Sequence[int] = ()
     tokens: npt.NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
@@ -87,8 +93,8 @@ class Explanations(Result):
 class ComparedWay(Record):
     """A way to read against removal: means over prompts, with 95 % intervals.
 
-    `gap` is `morf` - `lerf`: nats per token of the answer that are lost as its first (last) sources are
-    removed first, mean over the share that is gone. `spearman` is the rank correlation with what is lost
+    `gap` is `morf` - `lerf`: what is lost, per token of an answer, as its first (last) sources are removed
+    first, mean over the share that is gone. `spearman` is the rank correlation with what is lost
     without each source, `first` the share of prompts in which the first is the same, `right` in which it is
     the right one, where that is known. `over_position` is the gap minus that of the best ordering by position
     or length alone, in pairs; `is_better` is 1 where its interval is above 0.
@@ -97,13 +103,13 @@ class ComparedWay(Record):
     way: str
     kind: str
     prompts: int = column(is_kept=False)
-    gap: float | None = column(unit=NATS, has_interval=True)
-    morf: float | None = column(unit=NATS, has_interval=True)
-    lerf: float | None = column(unit=NATS, has_interval=True)
+    gap: float | None = column(has_interval=True)
+    morf: float | None = column(has_interval=True)
+    lerf: float | None = column(has_interval=True)
     spearman: float | None = column(has_interval=True)
     first: float | None
     right: float | None
-    over_position: float | None = column(unit=NATS, has_interval=True)
+    over_position: float | None = column(has_interval=True)
     is_better: int | None
     runs: float
 
@@ -113,9 +119,9 @@ class PromptWay(Record):
 
     prompt: str
     way: str
-    gap: float | None = column(unit=NATS)
-    morf: float | None = column(unit=NATS)
-    lerf: float | None = column(unit=NATS)
+    gap: float | None
+    morf: float | None
+    lerf: float | None
     spearman: float | None
     first: int | None
 
@@ -138,6 +144,7 @@ class ComparedWays(Result):
     prompts: Records[PromptWay] = group(is_kept=False)
     refused: Records[RefusedWay] | None = group(is_needed=False)
     position: str = ""
+    explained: Explained = "answer"
     num_prompts: int = 0
     mean_sources: float = 0.0
     mean_tokens: float = 0.0

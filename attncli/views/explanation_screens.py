@@ -17,7 +17,7 @@ from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, Sp
 from attncli.views.sections import GAP, Column, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import NO_NUMBER, fixed, shortened
 
-DECIMALS = 2
+DECIMALS, OF_COSINES = 2, 3
 MOST_SOURCES, LEAST_SOURCES, LEAST_TEXT = 9, 3, 10
 MOST_WAYS = 14
 HEADERS = {
@@ -51,6 +51,10 @@ NAMES = {
 }
 
 
+def _decimals(result: Explanations | ComparedWays) -> int:
+    return OF_COSINES if result.explained == "similarity" else DECIMALS
+
+
 def _title(report: Report, display: Display) -> Iterator[str]:
     yield plain_text(f"source: {report.about.rstrip('.')}")
 
@@ -58,7 +62,7 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 def _asked(report: Report, display: Display) -> Iterator[str]:
     asked = " ".join(str(report.spec.get("sentence") or "").split())
     written = " ".join((report.written or "").split())
-    yield shortened(plain_text(f"{asked} → {written}"), display.width)
+    yield shortened(plain_text(f"{asked} → {written}" if asked else written), display.width)
 
 
 def _side_by_side(report: Report, display: Display) -> ScreenParts:
@@ -72,7 +76,7 @@ def _side_by_side(report: Report, display: Display) -> ScreenParts:
 def _ranks(result: Explanations, count: int, display: Display) -> Iterator[Section]:
     sources: Records[ExplainedSource] = result.sources
     some = sources[:count]
-    columns = [Column(("", "lost"), [fixed(row.lost, DECIMALS) for row in some])]
+    columns = [Column(("", "lost"), [fixed(row.lost, _decimals(result)) for row in some])]
     ways = result.ways
     if not result.is_of_one_source:
         ways = ways.sorted(lambda row: 2.0 if row.spearman is None else -row.spearman)
@@ -132,18 +136,19 @@ def _ways(report: Report, rows: Records[ComparedWay], display: Display) -> list[
     return [Column(("", "way"), [NAMES.get(row.way, plain_text(row.way)) for row in rows], left=True)]
 
 
-def _interval(row: ComparedWay, name: str) -> str:
+def _interval(row: ComparedWay, name: str, decimals: int) -> str:
     """`0.61-0.83`, or nothing for one prompt."""
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     if not isinstance(low, float) or not isinstance(high, float):
         return NO_NUMBER
-    return f"{fixed(low, DECIMALS)} to {fixed(high, DECIMALS)}"
+    return f"{fixed(low, decimals)} to {fixed(high, decimals)}"
 
 
 def _numbers(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
+    decimals = _decimals(report.result_of(ComparedWays))
     columns = [
-        Column(("", "gap"), [fixed(row.gap, DECIMALS) for row in rows]),
-        Column(("", "95 %"), [_interval(row, "gap") for row in rows], left=True),
+        Column(("", "gap"), [fixed(row.gap, decimals) for row in rows]),
+        Column(("", "95 %"), [_interval(row, "gap", decimals) for row in rows], left=True),
         Column(("rank", "corr."), [fixed(row.spearman, DECIMALS) for row in rows]),
         Column(("first", "agrees"), [fixed(row.first, DECIMALS) for row in rows]),
     ]
@@ -181,9 +186,13 @@ def _findings(report: Report, display: Display) -> Iterator[str]:
         yield f"Every way is better than {alone}."
 
 
+UNITS = {"answer": "nats per token", "score": "of the score", "similarity": "of the cosine"}
+
+
 def _words(report: Report, display: Display) -> Iterator[str]:
     """What the columns are, where there is no room for how to read them."""
-    yield "gap: nats per token, MoRF - LeRF; rank corr., first agrees: with removal."
+    unit = UNITS.get(report.result_of(ComparedWays).explained, "nats")
+    yield f"gap: {unit}, MoRF - LeRF; rank corr., first agrees: with removal."
 
 
 WAYS_SCREEN = FirstScreen(
