@@ -37,7 +37,7 @@ ONE_ORDER = "The ways are in the order of their rank correlation with what is lo
 
 
 def _how_to_read_one(result: Explanations) -> str:
-    how = f"{EXPLAINED[result.explained]}lost: {LOST[result.explained]}; equal ones have the same rank."
+    how = f"{EXPLAINED[result.kind]}lost: {LOST[result.kind]}; equal ones have the same rank."
     return how if result.is_of_one_source else f"{how} {ONE_ORDER}"
 
 
@@ -52,7 +52,7 @@ GAPS: Mapping[str, str] = {
 
 def _how_to_read_many(result: ComparedWays) -> str:
     return (
-        f"{EXPLAINED[result.explained]}gap: {GAPS[result.explained]} as a way's first sources are removed "
+        f"{EXPLAINED[result.kind]}gap: {GAPS[result.kind]} as a way's first sources are removed "
         "first (MoRF), minus as its last are (LeRF). rank corr.: Spearman's, with what is lost without each "
         "source; first agrees: both put the same first. runs: a backward pass counts as two."
     )
@@ -83,7 +83,7 @@ def report_explanations(
     ways = tuple(row.way for row in result.ways)
     assert result.tokens is not None
     num_tokens = counted(len(reading.prompt.ids), "token")
-    has_answer = result.explained == "answer"
+    has_answer = result.kind == "answer"
     of_tokens = f"{num_tokens} in the prompt, {len(result.ids)} in the answer" if has_answer else num_tokens
     return build_report(
         spec,

@@ -220,7 +220,10 @@ def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: An
 
     if spec.find_heads:
         return read_probe(pretrained, 1, generator)
-    if spec.compare and not spec.chat and is_encoder(pretrained):
+    if is_encoder(pretrained) and not spec.chat:
+        if not spec.compare:
+            message = "is an encoder, which writes no answer: --compare explains what it says of a text"
+            raise UserError(f"model: {pretrained.name} {message}")
         question = texts.text if spec.document or texts.context is not None else None
         return read_for_encoder(pretrained, _sourced_text(spec, texts), question, key=_key(spec))
     sourced = _sourced(spec, texts, pretrained)

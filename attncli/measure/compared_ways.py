@@ -30,6 +30,7 @@ from attncli.records.explanations import (
     ComparedWay,
     ComparedWays,
     Explained,
+    ExplainedOutput,
     PromptWay,
     RefusedWay,
     first_of_ranks,
@@ -147,7 +148,7 @@ class WaysTotals:
             if self.refused
             else None,
             position=position,
-            explained=self.kind,
+            explained=ExplainedOutput.rows([{"kind": self.kind, "output": None, "value": None}]),
             num_prompts=len(self.counts),
             mean_sources=fmean(count for count, _ in self.counts),
             mean_tokens=fmean(count for _, count in self.counts),

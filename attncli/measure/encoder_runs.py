@@ -100,12 +100,14 @@ class ReadEncoder(ReadAnswer):
         self.weights = _weights(self.run, [named_head(name) for name in heads])
         is_score = self.output.kind == "class" and not self.output.is_probability
         self.kind = "score" if is_score else self.output.kind
+        self.name = self.output.name or None
+        self._value = self._measured([[True] * len(reading.places)])[0]
         self.tied = 1e-4 if self.output.is_probability else TIED_COSINES
 
-    @cached_property
+    @property
     def value(self) -> float:
-        """The log-probability of the class or the word, or the cosine, of the whole text."""
-        return self._measured([[True] * self.num_sources])[0]
+        """The log-probability of the class or the word, the score, or the cosine, of the whole text."""
+        return self._value
 
     @property
     def num_explained(self) -> int:

@@ -35,6 +35,7 @@ from attncli.models.source_texts import SourcedReading
 from attncli.records.explanations import (
     TIED_NATS,
     Explained,
+    ExplainedOutput,
     ExplainedSource,
     Explanations,
     WayOfReading,
@@ -66,6 +67,8 @@ class ReadAnswer:
     kind: Explained = "answer"
     skips_first = True
     tied = TIED_NATS
+    name: str | None = None
+    """The class or the word of an encoder."""
 
     def __init__(
         self,
@@ -94,6 +97,11 @@ class ReadAnswer:
     def num_sources(self) -> int:
         """How many there are."""
         return len(self.reading.places)
+
+    @property
+    def value(self) -> float:
+        """The log-probability of what is explained, or what else is lost of it."""
+        return float(self.expected.sum())
 
     @property
     def num_explained(self) -> int:
@@ -334,7 +342,7 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
         ways=WayOfReading.rows(rows),
         answer=answer.said,
         ids=answer.said_ids,
-        explained=answer.kind,
+        explained=ExplainedOutput.rows([{"kind": answer.kind, "output": answer.name, "value": answer.value}]),
         tokens=tokens.numpy(force=True),
         notes=(
             *answer.notes(),

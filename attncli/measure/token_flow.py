@@ -243,7 +243,8 @@ def carrying_layers(run: ExplainedRun, way: str) -> Iterator[CarryingLayer]:
     try:
         stream = Stream(run.pretrained, run.reading())
     except UserError as error:
-        run.refuse(way, error.lines[0].rpartition("use another: ")[2])
+        reason = error.lines[0].rpartition("use another: ")[2]
+        run.refuse(way, reason.removeprefix("model: ").removesuffix(": use another"))
     if stream.linear or len(stream.attention) < stream.num_blocks:
         run.refuse(way, "some layers mix tokens without a softmax, or not at all")
     for call in stream.attention:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from attncli.errors import UserError
-from attncli.models.answers import log_probabilities_at, one_token_each
+from attncli.models.answers import one_token_each
 from attncli.models.architectures import arguments_of
 from attncli.models.capture import model_errors, with_eager_attention
 from attncli.models.folder import read_json
@@ -107,7 +107,9 @@ def read_for_encoder(
     Of a text with a masked word the source that holds the mask is none. UserError, which names `key`, as
     `read_sourced`, and for anything but one mask.
     """
-    pretrained.check_reads_text()
+    if pretrained.model.main_input_name != "input_ids":
+        takes = pretrained.model.main_input_name
+        raise UserError(f"model: {pretrained.name} takes {takes}: attn source explains text alone")
     if says(pretrained) == "word":
         sourced = _around_mask(pretrained, sourced, question, key)
     elif question is not None:
@@ -277,15 +279,12 @@ def _word_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: st
         mask = pretrained.tokenizer.mask_token
         raise UserError(f"sources: must hold one {mask}, the word that is explained (got {len(places)})")
     place, notes = int(places), tuple[str, ...]()
+    outputs = run_encoder(pretrained.whole, inputs_of(pretrained, ids.unsqueeze(0)))
+    log_probabilities = outputs["logits"][0, place].double().log_softmax(dim=-1).cpu()
     if answer is None:
-        index = int(log_probabilities_at(pretrained, reading, place).argmax())
+        index = int(log_probabilities.argmax())
     else:
-        tokens = one_token_each(
-            pretrained,
-            {"answer": answer},
-            None,
-            lambda: log_probabilities_at(pretrained, reading, place),
-        )
+        tokens = one_token_each(pretrained, {"answer": answer}, None, lambda: log_probabilities)
         (index,), notes = tokens.ids, tuple(tokens.notes)
     name = pretrained.text_of([index]).strip() or pretrained.labels([index])[0]
     return EncoderOutput("word", pretrained.whole, name, index, place, notes=notes)

@@ -35,6 +35,21 @@ def first_of_ranks(ranks: Sequence[int]) -> int | None:
     return ranks.index(1) + 1 if ranks.count(1) == 1 else None
 
 
+class ExplainedOutput(Record):
+    """What is explained: `answer` of a decoder, of an encoder `class`, `score`, `word` or `similarity`.
+
+    `output` is the class or the word, `value` its log-probability, the score, or the cosine.
+    """
+
+    kind: str
+    output: str | None
+    value: float | None = column(is_kept=False)
+
+
+def _kind(explained: Records[ExplainedOutput] | None) -> str:
+    return explained[0].kind if explained else "answer"
+
+
 class ExplainedSource(Record, others=float):
     """A source, what is lost without it, and behind that what each way gives it.
 
@@ -72,11 +87,16 @@ class Explanations(Result):
 
     sources: Records[ExplainedSource] = group()
     ways: Records[WayOfReading] = group()
+    explained: Records[ExplainedOutput] | None = group(is_needed=False, is_kept=False)
     answer: str = ""
-    explained: Explained = "answer"
     ids: Sequence[int] = ()
     tokens: npt.NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What is explained, as `ExplainedOutput` has it."""
+        return _kind(self.explained)
 
     def ranks(self, way: str) -> list[int | None]:
         """Of each source the rank that a way gives it, equal ones the same; None where all are equal."""
@@ -143,9 +163,14 @@ class ComparedWays(Result):
     ways: Records[ComparedWay] = group("compared")
     prompts: Records[PromptWay] = group(is_kept=False)
     refused: Records[RefusedWay] | None = group(is_needed=False)
+    explained: Records[ExplainedOutput] | None = group(is_needed=False, is_kept=False)
     position: str = ""
-    explained: Explained = "answer"
     num_prompts: int = 0
     mean_sources: float = 0.0
     mean_tokens: float = 0.0
     notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What is explained, as `ExplainedOutput` has it."""
+        return _kind(self.explained)

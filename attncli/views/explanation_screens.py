@@ -52,7 +52,7 @@ NAMES = {
 
 
 def _decimals(result: Explanations | ComparedWays) -> int:
-    return OF_COSINES if result.explained == "similarity" else DECIMALS
+    return OF_COSINES if result.kind == "similarity" else DECIMALS
 
 
 def _title(report: Report, display: Display) -> Iterator[str]:
@@ -191,7 +191,7 @@ UNITS = {"answer": "nats per token", "score": "of the score", "similarity": "of 
 
 def _words(report: Report, display: Display) -> Iterator[str]:
     """What the columns are, where there is no room for how to read them."""
-    unit = UNITS.get(report.result_of(ComparedWays).explained, "nats")
+    unit = UNITS.get(report.result_of(ComparedWays).kind, "nats")
     yield f"gap: {unit}, MoRF - LeRF; rank corr., first agrees: with removal."
 
 

@@ -370,9 +370,12 @@ def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier:
     with pytest.raises(UserError, match="num_runs: must be at least 2"):
         attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", num_runs=1)
     file = tmp_path / "p.jsonl"
-    file.write_text('{"sentence": "a"}\n')
+    file.write_text('{"sentence": "a"}\n')  # whose parts are the sources
     ended = attn(["source", str(file), "--compare"])
-    assert ended.code == 2 and "context: must be given" in ended.err
+    assert ended.code == 2 and "sources: must be at least 3" in ended.err
+    file.write_text('{"context": "a"}\n')
+    ended = attn(["source", str(file), "--compare"])
+    assert ended.code == 2 and "sentence: must be given" in ended.err
 
 
 def test_a_model_is_as_before(tmp_path: Path) -> None:
