@@ -400,3 +400,18 @@ def test_pooling_is_what_the_folder_says(tmp_path: Path) -> None:
         UserError, match=r"its pooling must be one of cls, mean, lasttoken \(got cls and mean"
     ):
         attncli.explanations(folder, QUESTION, TEXT)
+
+
+def test_relevance_is_that_of_lxt_and_captum(minilm: Pretrained) -> None:
+    """lxt's AttnLRP and captum's gradient x input of a cosine: tools/lxt_bert.py."""
+    by_others = json.loads(Path(__file__).with_name("lxt_bert.json").read_text())
+    with in_use(minilm) as pretrained:
+        sourced = split_text(by_others["text"], "sentence")
+        reading = read_for_encoder(pretrained, sourced, by_others["question"])
+        read = ReadEncoder(pretrained, reading)
+        assert read.run.ids.tolist() == by_others["ids"]
+        assert read.value == pytest.approx(by_others["cosine"], abs=1e-6)
+        of_tokens = attnlrp(read.run).of_prompt
+        of_inputs = gradients(read.run).gradient_input
+    np.testing.assert_allclose(of_tokens, by_others["attnlrp"], atol=2e-6)
+    np.testing.assert_allclose(of_inputs, by_others["gradient_input"], atol=2e-6)
