@@ -4,8 +4,8 @@ In the environment of tools/lxt_relevance.py:
 
     python tools/lxt_bert.py ALL_MINILM_FOLDER
 
-Of the cosine of the vectors of a text and a question: gradient x input of the embeddings (captum), and AttnLRP
-(lxt.efficient) of the same with the length of the text's vector kept.
+Of the cosine of the vectors of a text and a question: gradient x input of the embeddings (captum), and
+AttnLRP (lxt.efficient) of the same with the length of the text's vector kept.
 """
 
 import json

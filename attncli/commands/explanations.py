@@ -31,13 +31,16 @@ EXPLAINED: Mapping[str, str] = {
     "class": "Explained: the logit of the class. ",
     "score": "Explained: the score. ",
     "word": "Explained: the logit of the word. ",
-    "similarity": "Explained: the cosine of the text's vector and the question's, or without one its own. ",
+    "similarity": "Explained: the cosine of the text's vector and the question's. ",
+    "itself": "Explained: the cosine of the text's vector and that of the whole text. ",
 }
 ONE_ORDER = "The ways are in the order of their rank correlation with what is lost."
 
 
 def _how_to_read_one(result: Explanations) -> str:
-    how = f"{EXPLAINED[result.kind]}lost: {LOST[result.kind]}; equal ones have the same rank."
+    is_alone = result.explained is not None and result.explained[0].output == "itself"
+    explained = EXPLAINED["itself" if is_alone and result.kind == "similarity" else result.kind]
+    how = f"{explained}lost: {LOST[result.kind]}; equal ones have the same rank."
     return how if result.is_of_one_source else f"{how} {ONE_ORDER}"
 
 
@@ -94,7 +97,7 @@ def report_explanations(
         about=f"{pretrained.name}: {counted(len(result.sources), 'source')} by {counted(len(ways), 'way')}, "
         f"{of_tokens}.",
         how_to_read=_how_to_read_one(result),
-        written=result.answer,
+        written=result.answer if has_answer else None,
     )
 
 

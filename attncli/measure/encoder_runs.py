@@ -100,7 +100,7 @@ class ReadEncoder(ReadAnswer):
         self.weights = _weights(self.run, [named_head(name) for name in heads])
         is_score = self.output.kind == "class" and not self.output.is_probability
         self.kind = "score" if is_score else self.output.kind
-        self.name = self.output.name or None
+        self.name = "itself" if self.output.is_of_itself else self.output.name or None
         self._value = self._measured([[True] * len(reading.places)])[0]
         self.tied = 1e-4 if self.output.is_probability else TIED_COSINES
 
@@ -116,12 +116,8 @@ class ReadEncoder(ReadAnswer):
 
     @property
     def said(self) -> str:
-        """The class or the word, with its probability, or the cosine."""
-        if self.output.is_probability:
-            return f"{self.output.name} ({torch.tensor(self.value).exp():.2f})"
-        if self.output.is_of_itself:
-            return "its own vector"
-        return f"{'cosine' if self.kind == 'similarity' else self.output.name} {self.value:.3f}"
+        """The class or the word; nothing for a similarity."""
+        return self.output.name
 
     @property
     def said_ids(self) -> list[int]:

@@ -38,7 +38,8 @@ def first_of_ranks(ranks: Sequence[int]) -> int | None:
 class ExplainedOutput(Record):
     """What is explained: `answer` of a decoder, of an encoder `class`, `score`, `word` or `similarity`.
 
-    `output` is the class or the word, `value` its log-probability, the score, or the cosine.
+    `output` is the class or the word, `itself` of a text that is compared with itself; `value` the
+    log-probability, the score, or the cosine.
     """
 
     kind: str

@@ -1,6 +1,7 @@
 """The first screens of `source --compare`: ways to read side by side, and against removal over prompts."""
 
 from collections.abc import Iterator
+from math import exp
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
@@ -61,8 +62,21 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 
 def _asked(report: Report, display: Display) -> Iterator[str]:
     asked = " ".join(str(report.spec.get("sentence") or "").split())
-    written = " ".join((report.written or "").split())
+    written = _said(report.result_of(Explanations)) or " ".join((report.written or "").split())
     yield shortened(plain_text(f"{asked} → {written}" if asked else written), display.width)
+
+
+def _said(result: Explanations) -> str:
+    """What an encoder says: `POSITIVE (0.98)`, `score 1.20`, `cosine 0.202`; nothing for a decoder."""
+    if result.explained is None or result.kind == "answer":
+        return ""
+    (row,) = result.explained
+    value = row.value or 0.0
+    if row.kind == "similarity":
+        return "its own vector" if row.output else f"cosine {fixed(value, OF_COSINES)}"
+    if row.kind == "score":
+        return f"score {fixed(value, DECIMALS)}"
+    return f"{row.output} ({fixed(exp(value), DECIMALS)})"
 
 
 def _side_by_side(report: Report, display: Display) -> ScreenParts:

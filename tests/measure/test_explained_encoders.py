@@ -328,7 +328,7 @@ def test_of_a_sentence_encoder_the_answer_s_sentence_is_first(minilm: Pretrained
         "context_cite": 4,
     }
     alone = attncli.explanations(minilm, None, VIOLIN, ways="gradient_input")
-    assert alone.answer == "its own vector" and alone.explained is not None
+    assert alone.explained is not None and alone.explained[0].output == "itself"
     assert alone.explained[0].value == pytest.approx(1, abs=1e-6)
     # Its length is kept: a cosine of 1 would have no gradient.
     assert np.abs(alone.sources.numbers("gradient_input")).max() > 1e-4
@@ -415,3 +415,12 @@ def test_relevance_is_that_of_lxt_and_captum(minilm: Pretrained) -> None:
         of_inputs = gradients(read.run).gradient_input
     np.testing.assert_allclose(of_tokens, by_others["attnlrp"], atol=2e-6)
     np.testing.assert_allclose(of_inputs, by_others["gradient_input"], atol=2e-6)
+
+
+def test_the_questions_of_the_study_have_six_sentences_and_a_right_one() -> None:
+    file = Path(__file__).parents[2] / "docs" / "studies" / "questions.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len({line["id"] for line in lines}) == len(lines) == 24
+    for line in lines:
+        sources = split_text(line["context"], "sentence").sources
+        assert len(sources) == 6 and line["right"] in {source.name for source in sources}
