@@ -96,7 +96,8 @@ class SourceSpec(ModelSpec):
         Literal["word", "sentence", "line", "paragraph", "turn"], Everyday("what the sources of a text are")
     ] = Field(
         default_factory=lambda data: "line" if data.get("sentence") == QUESTION else "sentence",
-        description="what the sources of a text are; a text with <source NAME>...</source> in it has its own",
+        description="what the sources of a text are (with `compare` words, where it has fewer than three "
+        "sentences); a text with <source NAME>...</source> in it has its own",
     )
     chat: Annotated[bool, Everyday("in the chat template; of a chat as JSON each turn"), NotFor(FINDING)] = (
         Field(
@@ -109,7 +110,7 @@ class SourceSpec(ModelSpec):
         Field(
             None,
             description="an answer that is there already, as a text or a file: the model reads it "
-            "(default: it writes one)",
+            "(default: it writes one); with `compare` of an encoder a class or a word",
         )
     )
     max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
@@ -136,7 +137,8 @@ class SourceSpec(ModelSpec):
     )
     compare: Annotated[bool, Everyday("ways to read, against removal"), NotFor(FINDING)] = Field(
         False,
-        description="every way to read, beside what is lost without each source; of a file of prompts "
+        description="every way to read, beside what is lost without each source of an answer, or of what an "
+        "encoder says (a class, a masked word, a similarity); of a file of prompts "
         "(.jsonl, .csv: sentence, context, answer, id, right) how good each way is",
     )
     find_heads: Annotated[bool, Everyday("choose a model's retrieving heads, and keep them")] = Field(

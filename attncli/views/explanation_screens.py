@@ -61,9 +61,13 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 
 
 def _asked(report: Report, display: Display) -> Iterator[str]:
-    asked = " ".join(str(report.spec.get("sentence") or "").split())
-    written = _said(report.result_of(Explanations)) or " ".join((report.written or "").split())
-    yield shortened(plain_text(f"{asked} → {written}" if asked else written), display.width)
+    asked = plain_text(" ".join(str(report.spec.get("sentence") or "").split()))
+    if said := plain_text(_said(report.result_of(Explanations))):
+        ending = f" → {said}" if asked else said
+        yield shortened(asked, max(LEAST_TEXT, (display.width or TEXT_WIDTH) - len(ending))) + ending
+        return
+    written = plain_text(" ".join((report.written or "").split()))
+    yield shortened(f"{asked} → {written}", display.width)
 
 
 def _said(result: Explanations) -> str:
