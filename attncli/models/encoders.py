@@ -1,6 +1,6 @@
 """What an encoder says of a text: its class, the word behind a mask, or how similar it is to another text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,6 +24,7 @@ EncoderSays = Literal["class", "word", "similarity"]
 PoolingMode = Literal["cls", "mean", "lasttoken"]
 POOLING_MODES: tuple[PoolingMode, ...] = ("cls", "mean", "lasttoken")
 MODULES, SENTENCE_SETTINGS = "modules.json", "sentence_bert_config.json"
+SENTENCE_PROMPTS = "config_sentence_transformers.json"
 SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")
 OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 
@@ -90,6 +91,16 @@ def _folder_of(pretrained: Pretrained) -> Path | None:
         if isinstance(name, str) and name and (Path(name) / MODULES).is_file():
             return Path(name)
     return None
+
+
+def _prompt_notes(pretrained: Pretrained) -> Iterator[str]:
+    """Which prompts a folder has for questions or texts, which are not put before them."""
+    folder = _folder_of(pretrained)
+    if folder is None or not (folder / SENTENCE_PROMPTS).is_file():
+        return
+    prompts = read_json(folder / SENTENCE_PROMPTS).get("prompts") or {}
+    if names := [name for name, prompt in prompts.items() if prompt]:
+        yield f"Prompts of {pretrained.name} ({', '.join(names)}) are not put before the texts."
 
 
 def says(pretrained: Pretrained) -> EncoderSays:
@@ -242,9 +253,9 @@ def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: s
     if "last_hidden_state" not in outputs:
         raise UserError(f"model: {pretrained.name} gives no vectors of its tokens, of which texts have one")
     (vector,) = pooling.of(outputs["last_hidden_state"])
-    notes = (
-        () if pooling.is_known else ("No file says how vectors of tokens become one: their mean is taken.",)
-    )
+    notes = (*_prompt_notes(pretrained),)
+    if not pooling.is_known:
+        notes = ("No file says how vectors of tokens become one: their mean is taken.",)
     return EncoderOutput(
         kind,
         model,

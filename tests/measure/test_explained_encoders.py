@@ -89,7 +89,7 @@ def read_of(pretrained: Pretrained, kind: EncoderSays, answer: str | None = None
     else:
         sourced = split_text(TEXT, "sentence", question=QUESTION)
         reading = read_for_encoder(pretrained, sourced, QUESTION)
-    return ReadEncoder(pretrained, reading, answer, num_runs=8)
+    return ReadEncoder(pretrained, reading, answer, heads=["1:2"], num_runs=8)
 
 
 class NaiveBert:
@@ -200,6 +200,8 @@ def test_ways_of_bert_are_those_of_naive_loops(kind: EncoderSays, tmp_path: Path
             (result.attention_gradient, naive.rolled(chefer)),
             (read.weights.mean[0], torch.stack(means).mean(dim=0).double().detach()),
         ]
+        assert read.weights.chosen is not None
+        ways.append((read.weights.chosen[0], naive.weights[1][0, 2].double().detach()))
         for numbers, rows in ways:
             torch.testing.assert_close(numbers, shares @ rows, atol=1e-6, rtol=1e-4)
         by_input = (of_vectors * naive.vectors)[0].sum(dim=-1).double().detach()
@@ -341,13 +343,14 @@ def test_encoders_from_the_command_line(attn: Attn, tmp_path: Path) -> None:
     ]
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["source", str(file), "--compare", "--model", str(MINILM), "--runs", "8"]
-    ended = attn([*words, "--format", "json"])
+    words = ["source", str(file), "--compare", "--model", str(MINILM), "--runs", "4"]
+    saved = tmp_path / "ways.json"
+    ended = attn([*words, "-o", str(saved)])
     assert ended.code == 0, ended.err
-    statistics = json.loads(ended.out)["statistics"]
+    statistics = json.loads(saved.read_text())["statistics"]
     assert statistics["explained"][0]["kind"] == "similarity"
     assert {row["refused"] for row in statistics["refused"]} == {"best_heads", "direct_logit"}
-    screen = attn(words)
+    screen = attn(["show", str(saved)])
     assert "gap: of the cosine, MoRF - LeRF" in screen.out and "AttnLRP" in screen.out
     short = attn(["source", "The film was dull, but I liked the end", "--compare", "--model", str(MINILM)])
     assert "9 sources" in short.out and "word4" in short.out and "→ its own vector" in short.out
@@ -394,6 +397,10 @@ def test_pooling_is_what_the_folder_says(tmp_path: Path) -> None:
             assert pooling_of(pretrained).mode == mode
             run = read_of(pretrained, "similarity").run
             assert run.places.tolist() == [0 if mode == "cls" else len(run.ids) - 1]
+    prompts = {"prompts": {"query": "query: ", "document": ""}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    noted = attncli.explanations(folder, QUESTION, TEXT, ways="all_heads")
+    assert noted.notes == (f"Prompts of {folder.name} (query) are not put before the texts.",)
     both = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(both))
     with pytest.raises(
