@@ -54,8 +54,10 @@ GAPS: Mapping[str, str] = {
 
 
 def _how_to_read_many(result: ComparedWays) -> str:
+    or_itself = "Explained: the cosine of the text's vector and the question's (without one: its own). "
+    explained = or_itself if result.kind == "similarity" else EXPLAINED[result.kind]
     return (
-        f"{EXPLAINED[result.kind]}gap: {GAPS[result.kind]} as a way's first sources are removed "
+        f"{explained}gap: {GAPS[result.kind]} as a way's first sources are removed "
         "first (MoRF), minus as its last are (LeRF). rank corr.: Spearman's, with what is lost without each "
         "source; first agrees: both put the same first. runs: a backward pass counts as two."
     )
