@@ -101,7 +101,12 @@ class ReadAnswer:
     @cached_property
     def lost(self) -> Float[Tensor, " source"]:
         """What the answer loses without each source."""
-        return self.losses(~torch.eye(self.num_sources, dtype=torch.bool))
+        return self.losses(self.without_each)
+
+    @property
+    def without_each(self) -> Bool[Tensor, "source source"]:
+        """All sources but one, for each."""
+        return ~torch.eye(self.num_sources, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,9 @@ def _gradient_input(answer: ReadAnswer) -> SourceScores:
 
 def _context_cite(answer: ReadAnswer) -> SourceScores:
     masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
-    log_probabilities = answer.expected.sum() - answer.losses(masks)
+    # What is lost without each is asked for anyway: prompts that begin alike are read together.
+    losses = answer.losses(torch.cat([masks, answer.without_each]))[: len(masks)]
+    log_probabilities = answer.expected.sum() - losses
     return SourceScores(lasso_effects(masks, log_probabilities, len(answer.run.answer)))
 
 

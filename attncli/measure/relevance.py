@@ -33,10 +33,11 @@ class _Differentiable(NamedTuple):
     weights: Sequence[Float[Tensor, "1 head query key"]]
 
 
-def _run(run: AnswerRun, way: str) -> _Differentiable:
+def _run(run: AnswerRun, way: str, *, from_embeddings: bool = True) -> _Differentiable:
     """The logits of the answer's tokens, the embeddings they came of, and the weights of all layers.
 
-    UserError for a model without eager attention, or where the backward pass does not fit into memory.
+    Not `from_embeddings` where they come of what a hook makes of a later vector. UserError for a model
+    without eager attention, or where the backward pass does not fit into memory.
     """
     model, ids = run.pretrained.whole, run.ids
     _refuse_what_does_not_fit(run, way)
@@ -45,7 +46,7 @@ def _run(run: AnswerRun, way: str) -> _Differentiable:
     def begin(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
         if leaves or output.shape[:2] != (1, len(ids)):
             return output
-        leaves.append(output.detach().clone().requires_grad_())
+        leaves.append(output.detach().clone().requires_grad_(from_embeddings))
         return leaves[0]
 
     embeddings: nn.Module = model.get_input_embeddings()
@@ -143,6 +144,7 @@ def directions(run: AnswerRun) -> Float[Tensor, "new embed"]:
     UserError where that and a constant are not the logit: a model changes its logits after W_U.
     """
     model, streams, relevance = run.pretrained.whole, list[Tensor](), Relevance()
+    blocks = [module for name, module in model.named_modules() if BLOCK.fullmatch(name)]
 
     def cut(_module: nn.Module, _inputs: object, output: object) -> object:
         vectors = output[0] if isinstance(output, tuple) else output
@@ -152,11 +154,10 @@ def directions(run: AnswerRun) -> Float[Tensor, "new embed"]:
         return (streams[0], *output[1:]) if isinstance(output, tuple) else streams[0]
 
     with with_gradients(model), ExitStack() as hooks:
-        for name, module in model.named_modules():
-            if BLOCK.fullmatch(name):
-                hooks.enter_context(module.register_forward_hook(cut))
+        for block in blocks[-1:]:
+            hooks.enter_context(block.register_forward_hook(cut))
         with relevance.made(model):
-            result = _run(run, "direct_logit")
+            result = _run(run, "direct_logit", from_embeddings=False)
         if not streams:
             run.refuse("direct_logit", "no blocks were found in it")
         read = relevance.of(result.logits, streams[0])

@@ -6,6 +6,7 @@ Rollout (Abnar & Zuidema 2020, 2005.00928), value-weighted norms (Kobayashi et a
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NoReturn
 
 import torch
@@ -50,6 +51,11 @@ class AnswerRun:
     def ids(self) -> Int[Tensor, " read"]:
         """What the model reads: the last token of the answer chooses nothing."""
         return torch.cat([self.prompt, self.answer[:-1]])
+
+    @cached_property
+    def stream(self) -> Stream:
+        """What the blocks read and wrote; UserError for a model whose stream is no sum of such parts."""
+        return Stream(self.pretrained, self.reading())
 
     @property
     def first(self) -> int:
@@ -171,7 +177,7 @@ def carrying_layers(run: AnswerRun, way: str) -> Iterator[CarryingLayer]:
     """The layers of a run in order. UserError for a model whose stream is no sum of such parts."""
     run.refuse_unshown_layers(way)
     try:
-        stream = Stream(run.pretrained, run.reading())
+        stream = run.stream
     except UserError as error:
         run.refuse(way, error.lines[0].rpartition("use another: ")[2])
     if stream.linear or len(stream.attention) < stream.num_blocks:
