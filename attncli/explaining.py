@@ -70,7 +70,7 @@ def explanations(
     answer: NonBlankText | None = None,
     max_new_tokens: Size = 24,
     heads: HeadsArgument = (),
-    num_runs: Size = 64,
+    num_runs: Size = 32,
     seed: Seed = 0,
     on_text: Callable[[str], None] | None = None,
 ) -> Explanations:
@@ -137,7 +137,7 @@ def compare_explanations(
     chat: bool = False,
     max_new_tokens: Size = 24,
     heads: HeadsArgument = (),
-    num_runs: Size = 64,
+    num_runs: Size = 32,
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
 ) -> ComparedWays:

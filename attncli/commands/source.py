@@ -56,6 +56,8 @@ COMPARING = Form("compare", "cannot be combined with `compare`, which reads in e
 FINDING = Form("find_heads", "cannot be combined with `find_heads`, which asks nothing")
 
 
+COMPARED_RUNS = 32
+"""Sets of sources of each prompt, beside those that all ways need."""
 PROMPT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")
 
 
@@ -123,9 +125,6 @@ class SourceSpec(ModelSpec):
         description="what sources are ranked by: weights, checked by removing five; removal of "
         "each; or sampled, random sets of them and a Lasso (ContextCite)",
     )
-    runs: Annotated[Size, NotFor(FINDING)] = Field(
-        64, description="with `method` sampled: random sets of sources"
-    )
     head: Annotated[
         Annotated[str, BeforeValidator(_joined_heads)] | None,
         Everyday("the retrieving heads, as 18:6,14:3"),
@@ -140,6 +139,10 @@ class SourceSpec(ModelSpec):
         description="every way to read, beside what is lost without each source of an answer, or of what an "
         "encoder says (a class, a masked word, a similarity); of a file of prompts "
         "(.jsonl, .csv: sentence, context, answer, id, right) how good each way is",
+    )
+    runs: Annotated[Size, NotFor(FINDING)] = Field(
+        default_factory=lambda data: COMPARED_RUNS if data.get("compare") else 64,
+        description="random sets of sources, with `method` sampled (default: 64) or `compare` (default: 32)",
     )
     find_heads: Annotated[bool, Everyday("choose a model's retrieving heads, and keep them")] = Field(
         False,

@@ -158,7 +158,12 @@ class ReadAnswer:
     @cached_property
     def lost(self) -> Float[Tensor, " source"]:
         """What the answer loses without each source."""
-        return self.losses(~torch.eye(self.num_sources, dtype=torch.bool))
+        return self.losses(self.without_each)
+
+    @property
+    def without_each(self) -> Bool[Tensor, "source source"]:
+        """All sources but one, for each."""
+        return ~torch.eye(self.num_sources, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -206,6 +211,8 @@ def _gradient_input(answer: ReadAnswer) -> SourceScores:
 
 def _context_cite(answer: ReadAnswer) -> SourceScores:
     masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
+    # What is lost without each is asked for anyway: prompts that begin alike are read together.
+    answer.losses(torch.cat([masks, answer.without_each]))
     return SourceScores(answer.sampled_effects(masks))
 
 

@@ -35,10 +35,13 @@ class _Differentiable(NamedTuple):
     weights: Sequence[Float[Tensor, "1 head query key"]]
 
 
-def _run(run: ExplainedRun, way: str, *, keeps_lengths: bool = False) -> _Differentiable:
+def _run(
+    run: ExplainedRun, way: str, *, keeps_lengths: bool = False, from_embeddings: bool = True
+) -> _Differentiable:
     """What is explained, the embeddings it came of, and the weights of all layers.
 
-    UserError for a model without eager attention, or where the backward pass does not fit into memory.
+    Not `from_embeddings` where they come of what a hook makes of a later vector. UserError for a model
+    without eager attention, or where the backward pass does not fit into memory.
     """
     model, ids = run.whole, run.ids
     _refuse_what_does_not_fit(run, way)
@@ -47,7 +50,7 @@ def _run(run: ExplainedRun, way: str, *, keeps_lengths: bool = False) -> _Differ
     def begin(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
         if leaves or output.shape[:2] != (1, len(ids)):
             return output
-        leaves.append(output.detach().clone().requires_grad_())
+        leaves.append(output.detach().clone().requires_grad_(from_embeddings))
         return leaves[0]
 
     embeddings: nn.Module = model.get_input_embeddings()
@@ -139,8 +142,10 @@ def attnlrp(run: ExplainedRun) -> TokenRelevance:
 
 
 @contextmanager
-def _cut_at_blocks(run: ExplainedRun, streams: list[Tensor]) -> Iterator[None]:
-    """While the model runs, what a block gives begins anew: the last such tensor is that in `streams`."""
+def _cut_behind_blocks(run: ExplainedRun, streams: list[Tensor]) -> Iterator[None]:
+    """While the model runs, what its last block gives begins anew: `streams` holds that."""
+    model = run.pretrained.model
+    blocks = [module for name, module in model.named_modules() if BLOCK.fullmatch(name)]
 
     def cut(_module: nn.Module, _inputs: object, output: object) -> object:
         vectors = output[0] if isinstance(output, tuple) else output
@@ -150,17 +155,16 @@ def _cut_at_blocks(run: ExplainedRun, streams: list[Tensor]) -> Iterator[None]:
         return (streams[0], *output[1:]) if isinstance(output, tuple) else streams[0]
 
     with ExitStack() as hooks:
-        for name, module in run.pretrained.model.named_modules():
-            if BLOCK.fullmatch(name):
-                hooks.enter_context(module.register_forward_hook(cut))
+        for block in blocks[-1:]:
+            hooks.enter_context(block.register_forward_hook(cut))
         yield
 
 
 def rows_read(run: ExplainedRun) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
     """The places of the last stream that what is explained depends on, and their shares of the gradient."""
     streams = list[Tensor]()
-    with with_gradients(run.whole), _cut_at_blocks(run, streams):
-        result = _run(run, "places")
+    with with_gradients(run.whole), _cut_behind_blocks(run, streams):
+        result = _run(run, "places", from_embeddings=False)
         if not streams:
             raise UserError(f"model: {run.pretrained.name} has no blocks whose vectors could be read")
         (gradient,) = torch.autograd.grad(result.logits.sum(), streams)
@@ -177,9 +181,9 @@ def directions(run: ExplainedRun) -> Float[Tensor, "row embed"]:
     UserError where that and a constant are not the logit: a model changes its logits after W_U.
     """
     model, streams, relevance = run.whole, list[Tensor](), Relevance()
-    with with_gradients(model), _cut_at_blocks(run, streams):
+    with with_gradients(model), _cut_behind_blocks(run, streams):
         with relevance.made(model):
-            result = _run(run, "direct_logit", keeps_lengths=True)
+            result = _run(run, "direct_logit", keeps_lengths=True, from_embeddings=False)
         if not streams:
             run.refuse("direct_logit", "no blocks were found in it")
         read = relevance.of(result.logits, streams[0])

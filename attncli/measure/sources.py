@@ -279,10 +279,9 @@ class Removals:
         log_probabilities = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
         order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
         told = repeat(None) if work is None else work.remove(masks[order], self.replay, what)
-        for run, _ in zip(order, told, strict=False):
-            log_probabilities[run] = self.replay.log_probabilities(
-                self._prompt(self.sourced.with_only(masks[run]))
-            )
+        prompts = [self._prompt(self.sourced.with_only(masks[run])) for run in order]
+        for run, _, given in zip(order, told, self.replay.each_log_probabilities(prompts), strict=False):
+            log_probabilities[run] = given
         return log_probabilities
 
     def _prompt(self, sourced: SourcedText) -> Int[Tensor, " token"]:

@@ -6,6 +6,7 @@ Rollout (Abnar & Zuidema 2020, 2005.00928), value-weighted norms (Kobayashi et a
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NoReturn
 
 import torch
@@ -55,6 +56,11 @@ class ExplainedRun:
     def shares(self) -> Float[Tensor, " row"]:
         """How much each of these places counts."""
         raise NotImplementedError
+
+    @cached_property
+    def stream(self) -> Stream:
+        """What the blocks read and wrote; UserError for a model whose stream is no sum of such parts."""
+        return Stream(self.pretrained, self.reading())
 
     @property
     def first(self) -> int:
@@ -241,7 +247,7 @@ def carrying_layers(run: ExplainedRun, way: str) -> Iterator[CarryingLayer]:
     """The layers of a run in order. UserError for a model whose stream is no sum of such parts."""
     run.refuse_unshown_layers(way)
     try:
-        stream = Stream(run.pretrained, run.reading())
+        stream = run.stream
     except UserError as error:
         reason = error.lines[0].rpartition("use another: ")[2]
         run.refuse(way, reason.removeprefix("model: ").removesuffix(": use another"))
