@@ -3,10 +3,10 @@
 The doors of `measure`, as in `library`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from attncli.arguments import (
     HeadsArgument,
@@ -22,6 +22,7 @@ from attncli.arguments import (
 )
 from attncli.core.names import source_number
 from attncli.errors import UserError
+from attncli.models.encoders import is_encoder, read_for_encoder
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, Sources
 from attncli.models.pretrained import Pretrained
@@ -31,7 +32,7 @@ from attncli.models.writing import Decoding
 from attncli.records.explanations import ComparedWays, Explanations
 
 if TYPE_CHECKING:
-    from attncli.measure.sources import Answer
+    from attncli.measure.explanations import ReadAnswer
 
 
 def _prompts(value: Any) -> Any:
@@ -39,7 +40,7 @@ def _prompts(value: Any) -> Any:
         return file_name(value)
     prompts = listed(value)
     for prompt in prompts:
-        if not isinstance(prompt, Mapping) or not {"sentence", "context"} <= {*prompt}:
+        if not isinstance(prompt, Mapping) or "sentence" not in prompt:
             form = '{"sentence": "...", "context": "..."}'
             raise ValueError(f"must be mappings as {form} (got {shown(prompt)})")
     return prompts
@@ -69,33 +70,61 @@ def explanations(
     answer: NonBlankText | None = None,
     max_new_tokens: Size = 24,
     heads: HeadsArgument = (),
-    num_runs: Size = 64,
+    num_runs: Size = 32,
     seed: Seed = 0,
     on_text: Callable[[str], None] | None = None,
 ) -> Explanations:
     """Which sources an answer came from by each way to read, beside what the answer loses without each.
 
     The first arguments are those of `answer_sources`; `ways` are names, by default all that are right for
-    the model (docs/explain.md). UserError for a model that is no decoder, an unknown way, and where none is
-    right.
+    the model (docs/explain.md). Of an encoder the class, the masked word or the similarity to the question is
+    explained; `answer` is then a class or a word. UserError for a model with an encoder and a decoder, an
+    unknown way, and where none is right.
     """
-    from attncli.measure.explanations import ReadAnswer
     from attncli.measure.explanations import explanations as explanations_of
-    from attncli.measure.sources import answer_to
 
     _check_runs(num_runs)
     with in_use(model) as pretrained:
         reading = sources
         if not isinstance(reading, SourcedReading):
-            reading = _reading(pretrained, sourced_text(question, reading, split), chat=chat)
+            reading = _reading(pretrained, question, sourced_text(question, reading, split), chat=chat)
         decoding = Decoding(max_new_tokens, seed=seed)
-        given = answer_to(pretrained, reading, answer, decoding, on_text=on_text)
-        read = ReadAnswer(pretrained, reading, given, heads=head_names(heads), num_runs=num_runs, seed=seed)
+        how: _How = {"heads": head_names(heads), "num_runs": num_runs, "seed": seed}
+        read = _read(pretrained, reading, answer, decoding, how, on_text)
         return explanations_of(read, [*ways])
 
 
-def _reading(pretrained: Pretrained, sourced: SourcedText, *, chat: bool) -> SourcedReading:
+def _reading(
+    pretrained: Pretrained, question: str | None, sourced: SourcedText, *, chat: bool
+) -> SourcedReading:
+    if not chat and is_encoder(pretrained):
+        return read_for_encoder(pretrained, sourced, question)
     return read_sourced(pretrained, sourced.in_template(pretrained) if chat else sourced, key="sources")
+
+
+class _How(TypedDict):
+    heads: Sequence[str]
+    num_runs: int
+    seed: int
+
+
+def _read(
+    pretrained: Pretrained,
+    reading: SourcedReading,
+    answer: str | None,
+    decoding: Decoding,
+    how: _How,
+    on_text: Callable[[str], None] | None = None,
+) -> "ReadAnswer":
+    """The answer of a decoder, or what an encoder says."""
+    from attncli.measure.encoder_runs import ReadEncoder
+    from attncli.measure.explanations import ReadAnswer
+    from attncli.measure.sources import answer_to
+
+    if is_encoder(pretrained):
+        return ReadEncoder(pretrained, reading, answer, **how)
+    given = answer_to(pretrained, reading, answer, decoding, on_text=on_text)
+    return ReadAnswer(pretrained, reading, given, **how)
 
 
 @checked
@@ -108,33 +137,33 @@ def compare_explanations(
     chat: bool = False,
     max_new_tokens: Size = 24,
     heads: HeadsArgument = (),
-    num_runs: Size = 64,
+    num_runs: Size = 32,
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
 ) -> ComparedWays:
     """How well each way to read predicts what answers lose without their sources, over many prompts.
 
     `prompts` is a file (JSON Lines, CSV), or mappings, with sentence and context, and maybe answer, id and
-    right, the name or the number of the source that is right. A prompt that cannot be read is left out, with
+    right, the name or the number of the source that is right; without a context the parts of the sentence are
+    the sources. A prompt that cannot be read is left out, with
     a note; UserError where none is left, and as for `explanations`.
     """
     from attncli.measure.compared_ways import WaysTotals
-    from attncli.measure.explanations import ReadAnswer, mean_notes
+    from attncli.measure.explanations import mean_notes
 
     _check_runs(num_runs)
     with ExitStack() as opened:
         lines = _listed(prompts, opened)
         pretrained = opened.enter_context(in_use(model))
         totals, notes = WaysTotals([*ways]), list[str]()
+        decoding = Decoding(max_new_tokens, seed=seed)
+        how: _How = {"heads": head_names(heads), "num_runs": num_runs, "seed": seed}
         for done, prompt in enumerate(lines, start=1):
             try:
-                sourced = sourced_text(prompt.sentence, prompt.context, split)
-                reading = _reading(pretrained, sourced, chat=chat)
+                sourced = sourced_text(prompt.question, prompt.sources, split)
+                reading = _reading(pretrained, prompt.question, sourced, chat=chat)
                 right = _right(prompt, reading)
-                given = _answer(pretrained, reading, prompt.answer, Decoding(max_new_tokens, seed=seed))
-                read = ReadAnswer(
-                    pretrained, reading, given, heads=head_names(heads), num_runs=num_runs, seed=seed
-                )
+                read = _read(pretrained, reading, prompt.answer, decoding, how)
             except UserError as error:
                 if len(lines) == 1:
                     raise
@@ -161,11 +190,11 @@ def _listed(
         if unknown:
             must = ", ".join(SourcePromptFile.columns)
             raise UserError(f"prompts: {number}: must have {must} (got {unknown[0]})")
-        name, sentence, context = cells.get("id"), cells["sentence"], cells["context"]
-        if sentence is None or context is None:
-            raise UserError(f"prompts: {number}: must have sentence and context")
-        others = {key: cells.get(key) for key in ("answer", "right")}
-        listed_prompts.append(SourcePrompt(name or str(number), sentence, context, **others))
+        name, sentence = cells.get("id"), cells["sentence"]
+        if sentence is None:
+            raise UserError(f"prompts: {number}: must have a sentence")
+        others = {key: cells.get(key) for key in ("context", "answer", "right")}
+        listed_prompts.append(SourcePrompt(name or str(number), sentence, **others))
     if not listed_prompts:
         raise UserError("prompts: must hold at least one prompt (got none)")
     return listed_prompts
@@ -183,14 +212,6 @@ def _cell(where: str, key: str, cell: object) -> str | None:
 def _check_runs(num_runs: int) -> None:
     if num_runs < 2:
         raise UserError(f"num_runs: must be at least 2: one set of sources says nothing (got {num_runs})")
-
-
-def _answer(
-    pretrained: Pretrained, reading: SourcedReading, answer: str | None, decoding: Decoding
-) -> "Answer":
-    from attncli.measure.sources import answer_to
-
-    return answer_to(pretrained, reading, answer, decoding)
 
 
 def _right(prompt: SourcePrompt, reading: SourcedReading) -> int | None:

@@ -73,7 +73,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         attncli.answer_sources,
         {"question": None, "sources": "a", "num_runs": 0},
     ),
-    "split: must be one of sentence, line, paragraph or turn (got nope)": (
+    "split: must be one of word, sentence, line, paragraph or turn (got nope)": (
         attncli.answer_sources,
         {"question": None, "sources": "a", "split": "nope"},
     ),

@@ -56,6 +56,8 @@ COMPARING = Form("compare", "cannot be combined with `compare`, which reads in e
 FINDING = Form("find_heads", "cannot be combined with `find_heads`, which asks nothing")
 
 
+COMPARED_RUNS = 32
+"""Sets of sources of each prompt, beside those that all ways need."""
 PROMPT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")
 
 
@@ -93,10 +95,11 @@ class SourceSpec(ModelSpec):
         default_factory=_default_question, description="the question, below the sources"
     )
     split: Annotated[
-        Literal["sentence", "line", "paragraph", "turn"], Everyday("what the sources of a text are")
+        Literal["word", "sentence", "line", "paragraph", "turn"], Everyday("what the sources of a text are")
     ] = Field(
         default_factory=lambda data: "line" if data.get("sentence") == QUESTION else "sentence",
-        description="what the sources of a text are; a text with <source NAME>...</source> in it has its own",
+        description="what the sources of a text are (with `compare` words, where it has fewer than three "
+        "sentences); a text with <source NAME>...</source> in it has its own",
     )
     chat: Annotated[bool, Everyday("in the chat template; of a chat as JSON each turn"), NotFor(FINDING)] = (
         Field(
@@ -109,7 +112,7 @@ class SourceSpec(ModelSpec):
         Field(
             None,
             description="an answer that is there already, as a text or a file: the model reads it "
-            "(default: it writes one)",
+            "(default: it writes one); with `compare` of an encoder a class or a word",
         )
     )
     max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
@@ -122,9 +125,6 @@ class SourceSpec(ModelSpec):
         description="what sources are ranked by: weights, checked by removing five; removal of "
         "each; or sampled, random sets of them and a Lasso (ContextCite)",
     )
-    runs: Annotated[Size, NotFor(FINDING)] = Field(
-        64, description="with `method` sampled: random sets of sources"
-    )
     head: Annotated[
         Annotated[str, BeforeValidator(_joined_heads)] | None,
         Everyday("the retrieving heads, as 18:6,14:3"),
@@ -136,8 +136,13 @@ class SourceSpec(ModelSpec):
     )
     compare: Annotated[bool, Everyday("ways to read, against removal"), NotFor(FINDING)] = Field(
         False,
-        description="every way to read, beside what is lost without each source; of a file of prompts "
+        description="every way to read, beside what is lost without each source of an answer, or of what an "
+        "encoder says (a class, a masked word, a similarity); of a file of prompts "
         "(.jsonl, .csv: sentence, context, answer, id, right) how good each way is",
+    )
+    runs: Annotated[Size, NotFor(FINDING)] = Field(
+        default_factory=lambda data: COMPARED_RUNS if data.get("compare") else 64,
+        description="random sets of sources, with `method` sampled (default: 64) or `compare` (default: 32)",
     )
     find_heads: Annotated[bool, Everyday("choose a model's retrieving heads, and keep them")] = Field(
         False,
@@ -214,11 +219,18 @@ class SourceSpec(ModelSpec):
 
 def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
     """What the model reads; UserError for what does not fit, and for sources that hold no text."""
+    from attncli.models.encoders import is_encoder, read_for_encoder
     from attncli.models.pretrained import read_probe
     from attncli.models.source_texts import read_sourced
 
     if spec.find_heads:
         return read_probe(pretrained, 1, generator)
+    if is_encoder(pretrained) and not spec.chat:
+        if not spec.compare:
+            message = "is an encoder, which writes no answer: --compare explains what it says of a text"
+            raise UserError(f"model: {pretrained.name} {message}")
+        question = texts.text if spec.document or texts.context is not None else None
+        return read_for_encoder(pretrained, _sourced_text(spec, texts), question, key=_key(spec))
     sourced = _sourced(spec, texts, pretrained)
     num_new = 0 if spec.answer or pretrained.has_decoder else spec.max_new_tokens - 1
     return read_sourced(pretrained, sourced, num_new=num_new, key=_key(spec))
@@ -251,7 +263,7 @@ def _chat(spec: SourceSpec, texts: Texts) -> str | None:
 
 def _sourced_text(spec: SourceSpec, texts: Texts) -> "SourcedText":
     """The sources of documents, or the marked or other parts of a text; no model is needed for these."""
-    from attncli.models.source_texts import marked_text, split_text, with_documents
+    from attncli.models.source_texts import marked_text, with_documents
 
     question, context, key = texts.text, texts.context, _key(spec)
     if spec.document:
@@ -260,10 +272,22 @@ def _sourced_text(spec: SourceSpec, texts: Texts) -> "SourcedText":
         return with_documents(documents, question)
     if context is None:
         assert question is not None
-        marked = marked_text(question, key=key)
-        return marked or split_text(question, spec.split, key=key)
-    marked = marked_text(context, question=question, key=key)
-    return marked or split_text(context, spec.split, question=question, key=key)
+        return marked_text(question, key=key) or _split(spec, question, None)
+    return marked_text(context, question=question, key=key) or _split(spec, context, question)
+
+
+LEAST_COMPARED = 3
+"""Sources that have an order."""
+
+
+def _split(spec: SourceSpec, text: str, question: str | None) -> "SourcedText":
+    """The parts of a text; its words where ways are compared and it has hardly any sentence."""
+    from attncli.models.source_texts import split_text
+
+    parts = split_text(text, spec.split, question=question, key=_key(spec))
+    if not spec.compare or spec.given("split") or len(parts.sources) >= LEAST_COMPARED:
+        return parts
+    return split_text(text, "word", question=question, key=_key(spec))
 
 
 def check_texts(spec: SourceSpec, texts: Texts) -> None:

@@ -26,7 +26,15 @@ from attncli.measure.explanations import (
     runs_of,
     scored,
 )
-from attncli.records.explanations import ComparedWay, ComparedWays, PromptWay, RefusedWay, first_of_ranks
+from attncli.records.explanations import (
+    ComparedWay,
+    ComparedWays,
+    Explained,
+    ExplainedOutput,
+    PromptWay,
+    RefusedWay,
+    first_of_ranks,
+)
 
 POSITIONS: Mapping[str, Callable[[ReadAnswer, int], Float[Tensor, " source"]]] = {
     "last": lambda answer, _: torch.arange(answer.num_sources).double(),
@@ -77,7 +85,7 @@ def removal_curves(answer: ReadAnswer, rankings: Sequence[Sequence[int]]) -> lis
             for number, step in enumerate(steps):
                 masks[place, way_round, 0, number, order[:step]] = False
                 masks[place, way_round, 1, number, order[count - step :]] = False
-    losses = answer.losses(masks.flatten(0, 3)).view(masks.shape[:4]) / len(answer.run.answer)
+    losses = answer.losses(masks.flatten(0, 3)).view(masks.shape[:4]) / answer.num_explained
     shares = [0.0, *(step / count for step in steps)]
     widths = torch.tensor([after - before for before, after in pairwise(shares)], dtype=torch.float64)
     starts = torch.cat([torch.zeros_like(losses[..., :1]), losses[..., :-1]], dim=-1)
@@ -95,6 +103,7 @@ class WaysTotals:
         self.rights: dict[str, list[int]] = {}
         self.counts: list[tuple[int, int]] = []
         self.num_runs = 0
+        self.kind: Explained = "answer"
 
     def add(self, prompt: str, answer: ReadAnswer, right: int | None = None) -> None:
         """Compare the ways on a prompt; `right` is the number of the source that is known to be right.
@@ -106,9 +115,9 @@ class WaysTotals:
         number = len(self.counts) + 1
         ranks = {name: ranks_of(of_way.sources) for name, of_way in result.scores.items()}
         ranks |= {name: ranks_of(of_position(answer, number)) for name, of_position in POSITIONS.items()}
-        ranks[REMOVAL] = of_losses = ranks_of_losses(answer.lost)
-        self.num_runs = answer.num_runs
-        self.counts.append((answer.num_sources, len(answer.run.prompt)))
+        ranks[REMOVAL] = of_losses = ranks_of_losses(answer)
+        self.num_runs, self.kind = answer.num_runs, answer.kind
+        self.counts.append((answer.num_sources, answer.run.num_prompt))
         curves = removal_curves(answer, [*ranks.values()])
         for (name, of_way), (morf, lerf) in zip(ranks.items(), curves, strict=True):
             first = first_of_ranks(of_way)
@@ -139,6 +148,7 @@ class WaysTotals:
             if self.refused
             else None,
             position=position,
+            explained=ExplainedOutput.rows([{"kind": self.kind, "output": None, "value": None}]),
             num_prompts=len(self.counts),
             mean_sources=fmean(count for count, _ in self.counts),
             mean_tokens=fmean(count for _, count in self.counts),

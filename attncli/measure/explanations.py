@@ -21,12 +21,21 @@ from attncli.measure.sources import (
     sampled_masks,
     source_weights,
 )
-from attncli.measure.token_flow import AnswerRun, alti, direct_contributions, rollout, value_norms
+from attncli.measure.token_flow import (
+    AnswerRun,
+    ExplainedRun,
+    alti,
+    direct_contributions,
+    rollout,
+    value_norms,
+)
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import SourcedReading
 from attncli.records.explanations import (
     TIED_NATS,
+    Explained,
+    ExplainedOutput,
     ExplainedSource,
     Explanations,
     WayOfReading,
@@ -38,12 +47,28 @@ LEAST_SOURCES = 3
 """Fewer sources have no order that could be right or wrong."""
 
 
+def check_sources(count: int) -> None:
+    """Raise UserError for fewer sources than have an order."""
+    if count < LEAST_SOURCES:
+        must = f"must be at least {LEAST_SOURCES} for an order of them (got {count})"
+        raise UserError(f"sources: {must}: --split word or sentence cuts finer")
+
+
 class ReadAnswer:
     """An answer of a decoder that is explained: what several ways share is computed once.
 
     The prompt's first token, where sinks are, counts for no source, whatever the way. UserError for a model
-    of another kind, for fewer than three sources, and for heads that are not there.
+    of another kind, for fewer than three sources, and for heads that are not there. `kind` says what is
+    explained; losses nearer than `tied` have the same rank.
     """
+
+    run: ExplainedRun
+    weights: SourceWeights
+    kind: Explained = "answer"
+    skips_first = True
+    tied = TIED_NATS
+    name: str | None = None
+    """The class or the word of an encoder."""
 
     def __init__(
         self,
@@ -57,17 +82,14 @@ class ReadAnswer:
     ) -> None:
         ids = torch.tensor(answer.ids)
         self.run = AnswerRun(pretrained, reading.prompt.ids, ids)
-        if len(reading.places) < LEAST_SOURCES:
-            got = f"(got {len(reading.places)})"
-            raise UserError(f"sources: must be at least {LEAST_SOURCES} for an order of them {got}")
+        check_sources(len(reading.places))
         self.reading, self.heads, self.num_runs, self.seed = reading, heads, num_runs, seed
         self.replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
         layers, self.expected = self.replay.layers()
         each = replace(reading, places=tuple((place,) for place in range(len(reading.prompt.ids))))
-        self.weights: SourceWeights = source_weights(
-            layers, each, len(ids), list(map(named_head, heads)), with_first=True
-        )
+        self.weights = source_weights(layers, each, len(ids), list(map(named_head, heads)), with_first=True)
         """Of each token of the prompt."""
+        self._answer = answer
         self._removals = Removals(pretrained, reading, self.replay)
         self._losses: dict[tuple[bool, ...], float] = {}
 
@@ -75,6 +97,30 @@ class ReadAnswer:
     def num_sources(self) -> int:
         """How many there are."""
         return len(self.reading.places)
+
+    @property
+    def value(self) -> float:
+        """The log-probability of what is explained, or what else is lost of it."""
+        return float(self.expected.sum())
+
+    @property
+    def num_explained(self) -> int:
+        """The tokens of the answer."""
+        return len(self._answer.ids)
+
+    @property
+    def said(self) -> str:
+        """The answer."""
+        return self.run.pretrained.text_of(self._answer.ids)
+
+    @property
+    def said_ids(self) -> list[int]:
+        """Its tokens."""
+        return self._answer.ids
+
+    def notes(self) -> tuple[str, ...]:
+        """What there is to know of it."""
+        return ()
 
     @cached_property
     def gradients(self) -> Gradients:
@@ -84,7 +130,10 @@ class ReadAnswer:
     def by_source(self, of_tokens: Float[Tensor, " token"]) -> Float[Tensor, " source"]:
         """The sum over the tokens of each source."""
         return torch.stack(
-            [of_tokens[[place for place in places if place]].sum() for places in self.reading.places]
+            [
+                of_tokens[[place for place in places if place or not self.skips_first]].sum()
+                for places in self.reading.places
+            ]
         )
 
     def losses(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
@@ -93,15 +142,28 @@ class ReadAnswer:
         new = [key for key in dict.fromkeys(keys) if key not in self._losses and not all(key)]
         self._losses[(True,) * self.num_sources] = 0.0
         if new:
-            given = self._removals.log_probabilities(torch.tensor(new)).sum(dim=1)
-            whole = float(self.expected.sum())
-            self._losses |= {key: whole - number for key, number in zip(new, given.tolist(), strict=True)}
+            self._losses |= dict(zip(new, self.losses_of(new), strict=True))
         return torch.tensor([self._losses[key] for key in keys], dtype=torch.float64)
+
+    def losses_of(self, masks: Sequence[Sequence[bool]]) -> list[float]:
+        """Those of masks that were not run before."""
+        given = self._removals.log_probabilities(torch.tensor(masks)).sum(dim=1)
+        return (self.expected.sum() - given).tolist()
+
+    def sampled_effects(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " source"]:
+        """What each source adds, by ContextCite's fit on these sets of them."""
+        log_probabilities = self.expected.sum() - self.losses(masks)
+        return lasso_effects(masks, log_probabilities, self.num_explained)
 
     @cached_property
     def lost(self) -> Float[Tensor, " source"]:
         """What the answer loses without each source."""
-        return self.losses(~torch.eye(self.num_sources, dtype=torch.bool))
+        return self.losses(self.without_each)
+
+    @property
+    def without_each(self) -> Bool[Tensor, "source source"]:
+        """All sources but one, for each."""
+        return ~torch.eye(self.num_sources, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -112,7 +174,9 @@ class SourceScores:
     tokens: Float[Tensor, " token"] | None = None
 
 
-def _of_tokens(way: Callable[[AnswerRun], Float[Tensor, " token"]]) -> Callable[[ReadAnswer], SourceScores]:
+def _of_tokens(
+    way: Callable[[ExplainedRun], Float[Tensor, " token"]],
+) -> Callable[[ReadAnswer], SourceScores]:
     def scores(answer: ReadAnswer) -> SourceScores:
         of_tokens = way(answer.run)
         return SourceScores(answer.by_source(of_tokens), of_tokens)
@@ -128,7 +192,8 @@ def _all_heads(answer: ReadAnswer) -> SourceScores:
 def _best_heads(answer: ReadAnswer) -> SourceScores:
     if answer.weights.chosen is None:
         name = answer.run.pretrained.name
-        raise UserError(f"best_heads: no retrieving heads of {name} are known: attn source --find-heads")
+        how = "attn source --find-heads" if answer.kind == "answer" else "--head names some"
+        raise UserError(f"best_heads: no retrieving heads of {name} are known: {how}")
     of_tokens = answer.weights.chosen.sum(dim=0)
     return SourceScores(answer.by_source(of_tokens), of_tokens)
 
@@ -146,8 +211,9 @@ def _gradient_input(answer: ReadAnswer) -> SourceScores:
 
 def _context_cite(answer: ReadAnswer) -> SourceScores:
     masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
-    log_probabilities = answer.expected.sum() - answer.losses(masks)
-    return SourceScores(lasso_effects(masks, log_probabilities, len(answer.run.answer)))
+    # What is lost without each is asked for anyway: prompts that begin alike are read together.
+    answer.losses(torch.cat([masks, answer.without_each]))
+    return SourceScores(answer.sampled_effects(masks))
 
 
 @dataclass(frozen=True)
@@ -209,9 +275,9 @@ def ranks_of(scores: Float[Tensor, " source"]) -> list[int]:
     return tied_ranks(scores.tolist())
 
 
-def ranks_of_losses(lost: Float[Tensor, " source"]) -> list[int]:
+def ranks_of_losses(answer: ReadAnswer) -> list[int]:
     """1 for the largest loss; those within the rounding of two runs are tied."""
-    return tied_ranks(lost.tolist(), TIED_NATS)
+    return tied_ranks(answer.lost.tolist(), answer.tied)
 
 
 def correlation(ranks: Sequence[int], of_losses: Sequence[int]) -> float | None:
@@ -250,7 +316,7 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
     if not result.scores:
         raise UserError(*(f"{name}: {reason}" for name, reason in result.refused.items()))
     lost, reading = answer.lost, answer.reading
-    of_losses = ranks_of_losses(lost)
+    of_losses = ranks_of_losses(answer)
     ranks = {name: ranks_of(of_way.sources) for name, of_way in result.scores.items()}
     rows = [
         {
@@ -281,10 +347,12 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
     return Explanations(
         sources=sources.sorted(lambda row: of_losses[row.source - 1]),
         ways=WayOfReading.rows(rows),
-        answer=answer.run.pretrained.text_of(answer.run.answer.tolist()),
-        ids=answer.run.answer.tolist(),
+        answer=answer.said,
+        ids=answer.said_ids,
+        explained=ExplainedOutput.rows([{"kind": answer.kind, "output": answer.name, "value": answer.value}]),
         tokens=tokens.numpy(force=True),
         notes=(
+            *answer.notes(),
             *mean_notes(answer.run.pretrained, result.scores),
             *(f"{name}: {reason}" for name, reason in result.refused.items()),
             *equal_sources(reading.sourced),

@@ -4,23 +4,25 @@ Attention x gradient (Chefer et al. 2021, 2103.15679), gradient x input, AttnLRP
 2402.05602). What is explained is the sum of the logits of the answer's tokens, each after those before it.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from math import isfinite
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attncli.errors import refuse_bytes
-from attncli.measure.token_flow import AnswerRun, rolled_out
+from attncli.errors import UserError, refuse_bytes
+from attncli.measure.token_flow import ExplainedRun, rolled_out
 from attncli.models.architectures import BLOCK
 from attncli.models.capture import fault_of, model_errors, returned_weights
 from attncli.models.relevance_rules import Relevance, with_gradients
 
 KEPT_PER_SCORE, KEPT_PER_ENTRY, FLOAT_BYTES = 10, 40, 4
 """Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
+LEAST_SHARE = 1e-9
+"""Of the length of a gradient: below it a vector is not read."""
 CONSERVED = 1e-3
 """By how much the relevance of all parts may differ from the logits, in logits."""
 
@@ -33,36 +35,38 @@ class _Differentiable(NamedTuple):
     weights: Sequence[Float[Tensor, "1 head query key"]]
 
 
-def _run(run: AnswerRun, way: str) -> _Differentiable:
-    """The logits of the answer's tokens, the embeddings they came of, and the weights of all layers.
+def _run(
+    run: ExplainedRun, way: str, *, keeps_lengths: bool = False, from_embeddings: bool = True
+) -> _Differentiable:
+    """What is explained, the embeddings it came of, and the weights of all layers.
 
-    UserError for a model without eager attention, or where the backward pass does not fit into memory.
+    Not `from_embeddings` where they come of what a hook makes of a later vector. UserError for a model
+    without eager attention, or where the backward pass does not fit into memory.
     """
-    model, ids = run.pretrained.whole, run.ids
+    model, ids = run.whole, run.ids
     _refuse_what_does_not_fit(run, way)
     leaves: list[Tensor] = []
 
     def begin(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
         if leaves or output.shape[:2] != (1, len(ids)):
             return output
-        leaves.append(output.detach().clone().requires_grad_())
+        leaves.append(output.detach().clone().requires_grad_(from_embeddings))
         return leaves[0]
 
     embeddings: nn.Module = model.get_input_embeddings()
     model.config.use_cache = False
-    inputs = run.pretrained.inputs([run.reading()])
-    with model_errors(model.config.model_type, "explain an answer"), ExitStack() as hooks:
+    inputs = run.inputs()
+    with model_errors(model.config.model_type, f"explain {run.what}"), ExitStack() as hooks:
         hooks.enter_context(embeddings.register_forward_hook(begin))
         outputs = model(**inputs, output_attentions=True, use_cache=False)
     if not leaves:
         run.refuse(way, "its embeddings are not those of the tokens alone")
     weights = [weights for _, weights in returned_weights(outputs)]
-    rows = outputs.logits[0, run.first :]
-    logits = rows.gather(-1, run.answer.to(rows.device).unsqueeze(-1))[:, 0]
+    logits = run.explained(outputs, keeps_lengths=keeps_lengths)
     return _Differentiable(leaves[0], logits, weights)
 
 
-def _refuse_what_does_not_fit(run: AnswerRun, way: str) -> None:
+def _refuse_what_does_not_fit(run: ExplainedRun, way: str) -> None:
     config = run.pretrained.model.config.get_text_config()
     count, layers = len(run.ids), run.pretrained.num_layers
     scores = count**2 * getattr(config, "num_attention_heads", 1) * KEPT_PER_SCORE
@@ -78,7 +82,7 @@ class Gradients(NamedTuple):
     gradient_input: Float[Tensor, " token"]
 
 
-def gradients(run: AnswerRun) -> Gradients:
+def gradients(run: ExplainedRun) -> Gradients:
     """Chefer et al. 2021: R = I, then R + A R for each layer, A the mean over heads of max(0, dA * A);
     the rows of the tokens that chose the answer. Gradient x input: of the embeddings, dx . x.
     """
@@ -95,7 +99,7 @@ def gradients(run: AnswerRun) -> Gradients:
         matrix = (weights.detach() * gradient)[0].clamp_min(0).mean(dim=0).double()
         mixed.append(matrix + torch.eye(len(matrix), dtype=torch.float64, device=matrix.device))
     of_tokens = (of_vectors * result.vectors.detach())[0].double().sum(dim=-1)
-    return Gradients(run.of_prompt(rolled_out(mixed, run.first)), of_tokens[: len(run.prompt)].cpu())
+    return Gradients(run.of_prompt(rolled_out(mixed, run.places)), of_tokens[: run.num_prompt].cpu())
 
 
 class TokenRelevance(NamedTuple):
@@ -115,17 +119,17 @@ class TokenRelevance(NamedTuple):
         return abs(float(self.of_prompt.sum()) + self.rest + self.absorbed - self.logits)
 
 
-def attnlrp(run: AnswerRun) -> TokenRelevance:
+def attnlrp(run: ExplainedRun) -> TokenRelevance:
     """AttnLRP of the sum of the logits, by gradient x input with changed gradients.
 
     UserError where the parts do not add up to the logits: a model computes by rules that are not known.
     """
-    model, relevance = run.pretrained.whole, Relevance()
+    model, relevance = run.whole, Relevance()
     with with_gradients(model):
         with relevance.made(model):
-            result = _run(run, "attnlrp")
+            result = _run(run, "attnlrp", keeps_lengths=True)
         of_tokens = relevance.of(result.logits, result.vectors)
-    count, logits = len(run.prompt), result.logits.detach().double().sum()
+    count, logits = run.num_prompt, result.logits.detach().double().sum()
     parts = TokenRelevance(
         of_tokens[:count], float(of_tokens[count:].sum()), float(relevance.absorbed), float(logits)
     )
@@ -137,12 +141,11 @@ def attnlrp(run: AnswerRun) -> TokenRelevance:
     return parts
 
 
-def directions(run: AnswerRun) -> Float[Tensor, "new embed"]:
-    """What the logit of each token of the answer reads of the last stream, the last norm's scale frozen.
-
-    UserError where that and a constant are not the logit: a model changes its logits after W_U.
-    """
-    model, streams, relevance = run.pretrained.whole, list[Tensor](), Relevance()
+@contextmanager
+def _cut_behind_blocks(run: ExplainedRun, streams: list[Tensor]) -> Iterator[None]:
+    """While the model runs, what its last block gives begins anew: `streams` holds that."""
+    model = run.pretrained.model
+    blocks = [module for name, module in model.named_modules() if BLOCK.fullmatch(name)]
 
     def cut(_module: nn.Module, _inputs: object, output: object) -> object:
         vectors = output[0] if isinstance(output, tuple) else output
@@ -151,19 +154,43 @@ def directions(run: AnswerRun) -> Float[Tensor, "new embed"]:
         streams[:] = [vectors.detach().requires_grad_()]
         return (streams[0], *output[1:]) if isinstance(output, tuple) else streams[0]
 
-    with with_gradients(model), ExitStack() as hooks:
-        for name, module in model.named_modules():
-            if BLOCK.fullmatch(name):
-                hooks.enter_context(module.register_forward_hook(cut))
+    with ExitStack() as hooks:
+        for block in blocks[-1:]:
+            hooks.enter_context(block.register_forward_hook(cut))
+        yield
+
+
+def rows_read(run: ExplainedRun) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
+    """The places of the last stream that what is explained depends on, and their shares of the gradient."""
+    streams = list[Tensor]()
+    with with_gradients(run.whole), _cut_behind_blocks(run, streams):
+        result = _run(run, "places", from_embeddings=False)
+        if not streams:
+            raise UserError(f"model: {run.pretrained.name} has no blocks whose vectors could be read")
+        (gradient,) = torch.autograd.grad(result.logits.sum(), streams)
+    lengths = gradient[0].double().norm(dim=-1).cpu()
+    places = (lengths > LEAST_SHARE * lengths.sum()).nonzero().flatten()
+    if not len(places):
+        raise UserError(f"model: what {run.pretrained.name} says does not depend on its last vectors")
+    return places, lengths[places] / lengths[places].sum()
+
+
+def directions(run: ExplainedRun) -> Float[Tensor, "row embed"]:
+    """What the logits read of the last stream at each place, the last norm's scale frozen.
+
+    UserError where that and a constant are not the logit: a model changes its logits after W_U.
+    """
+    model, streams, relevance = run.whole, list[Tensor](), Relevance()
+    with with_gradients(model), _cut_behind_blocks(run, streams):
         with relevance.made(model):
-            result = _run(run, "direct_logit")
+            result = _run(run, "direct_logit", keeps_lengths=True, from_embeddings=False)
         if not streams:
             run.refuse("direct_logit", "no blocks were found in it")
         read = relevance.of(result.logits, streams[0])
         (gradient,) = torch.autograd.grad(result.logits.sum(), streams)
     error = abs(
-        float(read[run.first :].sum() + relevance.absorbed - result.logits.detach().double().sum().cpu())
+        float(read[run.places].sum() + relevance.absorbed - result.logits.detach().double().sum().cpu())
     )
     if not error <= CONSERVED * max(1.0, float(result.logits.detach().abs().sum())):
         run.refuse("direct_logit", "its logits are no sum of what its last stream holds")
-    return gradient[0, run.first :]
+    return gradient[0, run.places]

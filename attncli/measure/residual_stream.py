@@ -313,6 +313,19 @@ class Stream:
         """What W_O gives of the attention of a block."""
         return self._runs[call].mixers[0].projected
 
+    def norm_behind_attention(self, call: int) -> FrozenNorm | None:
+        """The norm of what a block reads plus what W_O gives (BERT), by its scales; None where none is."""
+        run = self._runs[call]
+        total = run.read + self.projected(call)
+        for norm in (norm for norms in run.norms.values() for norm in norms):
+            scale = norm.scale.reshape(-1, 1)
+            centred = total - total.mean(dim=-1, keepdim=True) if norm.is_centred else total
+            if len(scale) == len(total) and is_close(
+                (centred * scale).square().mean(dim=-1, keepdim=True), torch.ones_like(scale)
+            ):
+                return norm
+        return None
+
     def adds_to_stream(self, call: int) -> bool:
         """Whether a block adds to what it reads what W_O gives, as it is, and what one other module does."""
         return self._runs[call].mlp is not None

@@ -279,10 +279,9 @@ class Removals:
         log_probabilities = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
         order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
         told = repeat(None) if work is None else work.remove(masks[order], self.replay, what)
-        for run, _ in zip(order, told, strict=False):
-            log_probabilities[run] = self.replay.log_probabilities(
-                self._prompt(self.sourced.with_only(masks[run]))
-            )
+        prompts = [self._prompt(self.sourced.with_only(masks[run])) for run in order]
+        for run, _, given in zip(order, told, self.replay.each_log_probabilities(prompts), strict=False):
+            log_probabilities[run] = given
         return log_probabilities
 
     def _prompt(self, sourced: SourcedText) -> Int[Tensor, " token"]:
@@ -307,11 +306,23 @@ def lasso_effects(
     """
     sums = log_probabilities.double().clamp(max=-torch.finfo(torch.float64).eps)
     logits = sums - torch.log(-torch.expm1(sums))
+    return _fitted(masks, logits / num_tokens) * num_tokens
+
+
+def standardised_effects(
+    masks: Bool[Tensor, "run source"], numbers: Float[Tensor, " run"]
+) -> Float[Tensor, " source"]:
+    """What each source adds to a number that is no probability, by the same fit in units of its deviation."""
+    spread = numbers.double().std(correction=0)
+    return torch.zeros(masks.shape[1]) if not spread else _fitted(masks, numbers.double() / spread) * spread
+
+
+def _fitted(masks: Bool[Tensor, "run source"], target: Float[Tensor, " run"]) -> Float[Tensor, " source"]:
+    """The weights of the Lasso on standardised masks, per mask."""
     present = masks.double()
     scale = present.std(dim=0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
-    weights = lasso((present - present.mean(dim=0)) / scale, logits / num_tokens, LASSO_ALPHA)
-    return weights / scale * num_tokens
+    return lasso((present - present.mean(dim=0)) / scale, target, LASSO_ALPHA) / scale
 
 
 def lasso(

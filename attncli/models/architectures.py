@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
     AutoModelForSpeechSeq2Seq,
     PreTrainedConfig,
     PreTrainedModel,
@@ -29,6 +30,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
     MODEL_MAPPING_NAMES,
 )
@@ -141,6 +143,23 @@ def class_with_head(config: PreTrainedConfig) -> Any:
     return next((head.auto_class for head in (*named, *of_kind)), None)
 
 
+def _name_of_classifier(config: PreTrainedConfig) -> str | None:
+    """What transformers calls the class of an encoder with a head of classes; None for another model."""
+    is_encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder
+    return MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(config.model_type) if is_encoder else None
+
+
+def classifier_class(config: PreTrainedConfig) -> Any:
+    """transformers' class that loads an encoder saved with a head of classes; None for any other model."""
+    is_saved = _name_of_classifier(config) in (config.architectures or ())
+    return AutoModelForSequenceClassification if is_saved else None
+
+
+def is_classifier(model: PreTrainedModel) -> bool:
+    """Whether it is an encoder with a head of classes."""
+    return type(model).__name__ == _name_of_classifier(model.config)
+
+
 def tokenizer_class(kind: str) -> Any:
     """transformers' tokenizer class for a kind of model whose files do not name one."""
     return getattr(transformers, TOKENIZER_MAPPING_NAMES.get(kind) or "TokenizersBackend", TokenizersBackend)
@@ -149,6 +168,7 @@ def tokenizer_class(kind: str) -> Any:
 def class_of(auto_class: Any, config: PreTrainedConfig) -> Any:
     """The class of the model that one of transformers' auto classes makes of a config."""
     by_head = {head.auto_class: head.class_names for head in LANGUAGE_HEADS}
+    by_head[AutoModelForSequenceClassification] = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
     name = by_head.get(auto_class, MODEL_MAPPING_NAMES).get(config.model_type)
     if isinstance(name, str):
         return getattr(transformers, name)

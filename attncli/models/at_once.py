@@ -69,4 +69,5 @@ def with_own_modules(pretrained: Pretrained) -> Pretrained:
     copy_of_whole = deepcopy(whole, copies)
     body = copies[id(pretrained.model)]
     copy_ways(pretrained.model, body)
-    return replace(pretrained, model=body, with_head=None if pretrained.with_head is None else copy_of_whole)
+    with_head = None if pretrained.with_head is None else copy_of_whole
+    return replace(pretrained, model=body, with_head=with_head, classifier=None)

@@ -37,7 +37,9 @@ from attncli.models.architectures import (
     UNTRAINED_PARTS,
     class_of,
     class_with_head,
+    classifier_class,
     has_attention,
+    is_classifier,
     predicted_tokens,
     tokenizer_class,
 )
@@ -269,6 +271,8 @@ def _loaded_by_transformers(
     config._attn_implementation = config._experts_implementation = None
     # Some kinds are nothing without it (TrOCR).
     head = class_with_head(config) if with_head or config.model_type not in MODEL_MAPPING_NAMES else None
+    classifier = classifier_class(config) if with_head else None
+    head = classifier or head
     # Eager from the start: some choose parts as they are built.
     options |= {"config": config, "dtype": dtype, "attn_implementation": "eager"}
     with building_of(path), quiet_warnings():
@@ -287,9 +291,17 @@ def _loaded_by_transformers(
     body = body_of(loaded)
     check_has_attention(name, loaded)
     check_takes_what_attn_reads(name, body)
-    with_its_head = None if head is None else loaded
+    tells_classes = head is not None and head is classifier
+    with_its_head = None if head is None or tells_classes else loaded
+    with_classes = loaded if tells_classes else None
     return Pretrained(
-        name, body, about.tokenizer, with_its_head, source=model, no_tokenizer=about.no_tokenizer
+        name,
+        body,
+        about.tokenizer,
+        with_its_head,
+        with_classes,
+        source=model,
+        no_tokenizer=about.no_tokenizer,
     )
 
 
@@ -430,9 +442,9 @@ def _loaded(
         model_class, state = weights
         loaded, info = model_class.from_pretrained(None, state_dict=state, **how, **options)
         loaded.name_or_path = str(path)
-    missing = [
-        name for name in sorted(info["missing_keys"]) if not any(part in name for part in UNTRAINED_PARTS)
-    ]
+    # Classes are told from the pooler's vector.
+    untrained = () if is_classifier(loaded) else UNTRAINED_PARTS
+    missing = [name for name in sorted(info["missing_keys"]) if not any(part in name for part in untrained)]
     if (weights is not None and loaded.can_generate()) or (
         # Only a model that writes has it; the decoder's first token may stand there alone.
         loaded.config.is_encoder_decoder and not loaded.can_generate()
@@ -531,7 +543,8 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     with tried_again_when_changed(model, body):
         model.train(False)
         head = model if predicted_tokens(model) else None
-        yield Pretrained(name, body, own_tokenizer, head, source=processor)
+        classifier = model if is_classifier(model) and body is not model else None
+        yield Pretrained(name, body, own_tokenizer, head, classifier, source=processor)
 
 
 def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None, Any]:

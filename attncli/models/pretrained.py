@@ -150,16 +150,18 @@ class Reading:
 class Pretrained:
     """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
 
-    `with_head` is the model with the head that predicts tokens, if requested and present. `lent` is a
-    caller's model, which is measured in its present state and left unchanged. `source` is its folder, whose
-    image processor is opened to read a picture, or that processor itself. `is_in_use`: whoever hands it on
-    has it measured by this thread alone. `no_tokenizer` is why its tokenizer could not be opened.
+    `with_head` is the model with the head that predicts tokens, if requested and present, `classifier` an
+    encoder's with one of classes. `lent` is a caller's model, which is measured in its present state and left
+    unchanged. `source` is its folder, whose image processor is opened to read a picture, or that processor
+    itself. `is_in_use`: whoever hands it on has it measured by this thread alone. `no_tokenizer` is why its
+    tokenizer could not be opened.
     """
 
     name: str
     model: PreTrainedModel
     own_tokenizer: PreTrainedTokenizerBase | None
     with_head: PreTrainedModel | None = None
+    classifier: PreTrainedModel | None = None
     lent: PreTrainedModel | None = None
     source: Any = None
     is_in_use: bool = False
@@ -529,7 +531,9 @@ def part_that_reads(pretrained: Pretrained) -> Pretrained:
         return pretrained
     if not hasattr(pretrained.model, "get_text_features"):  # it writes after both (Idefics 3)
         return pretrained
-    return replace(pretrained, name=f"{pretrained.name} ({TOWERS[0]})", model=text, with_head=None)
+    return replace(
+        pretrained, name=f"{pretrained.name} ({TOWERS[0]})", model=text, with_head=None, classifier=None
+    )
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
@@ -555,7 +559,9 @@ def _part(pretrained: Pretrained, does: Callable[[PreTrainedModel], bool]) -> Pr
         return pretrained
     for name, module in model.named_modules():
         if name and isinstance(module, PreTrainedModel) and does(module):
-            return replace(pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None)
+            return replace(
+                pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None, classifier=None
+            )
     return None
 
 

@@ -1,10 +1,10 @@
 """A model reads a given answer (teacher forcing): where it looks, and how likely the answer is.
 
-Prompts that begin alike share a cache, where the model's cache may be cut.
+Prompts that begin alike share a cache, where the model's cache may be cut; many of them are read together.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
@@ -21,7 +21,8 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.errors import refuse_bytes
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import Way, guarded, model_errors, way_of, with_eager_attention
-from attncli.models.layers import CannotShow, CapturedLayer, handing_over
+from attncli.models.layers import CannotShow, CapturedLayer, Numbering, handing_over
+from attncli.models.packed_prompts import Pack, PackedAttention, kept_keys, num_alike, packs
 from attncli.models.writing import (
     LONG_CHUNK,
     LastRows,
@@ -33,6 +34,11 @@ from attncli.models.writing import (
 
 BYTES_PER_LOGIT = 12
 """The logits of an answer in float32, and some of their log-probabilities in float64."""
+LEAST_PACKED = 8
+"""Prompts that are read together at least: one of them is read alone, too, to see that it is the same."""
+SAME_NATS = 1e-3
+"""By how much the two may differ, per token of the answer and of one that is certain: far above rounding."""
+POSITIONS = "position_ids"
 
 
 class Replay:
@@ -63,6 +69,9 @@ class Replay:
         empty = whole_cache(model)
         self._empty = empty.cache if empty is not None and empty.may_be_cut else None
         self._read: dict[str, tuple[Tensor, DynamicCache]] = {}
+        self._may_pack = self._empty is not None and self.way.kind == "interface"
+        self._is_checked = False
+        self._may_pack = self._may_pack and POSITIONS in inspect.signature(model.forward).parameters
         if cache is not None and self._empty is not None:
             self._read["whole"] = self._ids(prompt)[: cache.get_seq_length()], cache
 
@@ -86,6 +95,61 @@ class Replay:
     def log_probabilities(self, prompt: Int[Tensor, " token"]) -> Float[Tensor, " new"]:
         """ln p of each token of the answer after another prompt, in float64."""
         return self._log_probabilities(prompt, LastRows(self.is_pair), "last")
+
+    def each_log_probabilities(self, prompts: Sequence[Tensor]) -> Iterator[Float[Tensor, " new"]]:
+        """Those after each of several prompts (token) in turn.
+
+        Neighbours that begin alike share what they begin with; many are read together, where that gives the
+        same as reading one of them alone.
+        """
+        longest = max(map(len, prompts), default=0) + len(self.answer)
+        may_pack = self._may_pack and "whole" in self._read
+        if len(prompts) < LEAST_PACKED or not may_pack or longest > LONG_CHUNK:
+            yield from map(self.log_probabilities, prompts)
+            return
+        count = 0
+        for rows in self._packed(prompts):
+            if not self._is_checked:
+                alone = self.log_probabilities(prompts[count + len(rows) - 1])
+                if not ((rows[-1] - alone).abs() <= SAME_NATS * alone.abs().clamp(min=1)).all():
+                    break
+                self._is_checked = True
+            yield from rows
+            count += len(rows)
+        if count < len(prompts):
+            self._may_pack = False
+            yield from map(self.log_probabilities, prompts[count:])
+
+    @torch.no_grad()
+    def _packed(self, prompts: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+        """The log-probabilities of some prompts at a time, until a layer has a rule that is not known."""
+        whole, cache = self._read["whole"]
+        texts, most_shared = [*map(self._ids, prompts)], [len(prompt) - 1 for prompt in prompts]
+        for pack in packs(whole, texts, most_shared):
+            cache = kept_keys(cache, pack.before)
+            logits = self._of_pack(pack, cache)
+            if logits is None:
+                return
+            yield [
+                -token_losses(logits(columns[-len(self.answer) :]), self.answer).cpu()
+                for columns in pack.texts
+            ]
+
+    def _of_pack(self, pack: Pack, cache: DynamicCache) -> Callable[[Tensor], Tensor] | None:
+        """The logits at columns of a pack, whose keys join the cache; None for a rule that is not known."""
+        attention, numbering = PackedAttention(pack, self.model), Numbering(False, None)
+        device, count, before = self.model.device, len(self.answer), pack.num_before
+        chosen = torch.cat([columns[-count:] for columns in pack.texts])
+        chosen = torch.unique(chosen)
+        options = {LOGITS_TO_KEEP: (chosen - before).to(device)} if self._keeps_logits else {}
+        inputs = {"input_ids": pack.ids, POSITIONS: pack.positions}
+        rows = {name: torch.tensor([row], device=device) for name, row in inputs.items()}
+        kind = self.model.config.model_type
+        consume = guarded(attention.take)
+        with model_errors(kind, "read an answer"), handing_over(self.model, consume, numbering):
+            output = self.model(**rows, past_key_values=cache, use_cache=True, **options)
+        logits = output.logits[0] if self._keeps_logits else output.logits[0, chosen - before]
+        return (lambda columns: logits[torch.searchsorted(chosen, columns)]) if attention.is_known else None
 
     def _ids(self, prompt: Int[Tensor, " token"]) -> Int[Tensor, " read"]:
         """What a decoder reads to choose the answer: not the answer's last token."""
@@ -120,7 +184,7 @@ class Replay:
         shared, cache = 0, copy(self._empty)
         cache.layers = [copy(layer) for layer in self._empty.layers]
         for before, kept in self._read.values():
-            alike = min(_num_alike(before, ids), len(prompt) - 1)
+            alike = min(num_alike(before, ids), len(prompt) - 1)
             if alike > shared:
                 shared, cache = alike, _cut(kept, alike)
         # Long prompts in pieces, the answer whole in the last one.
@@ -149,13 +213,6 @@ class Replay:
             yield
             if not rows.layers:
                 raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
-
-
-def _num_alike(a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> int:
-    """How many tokens both begin with."""
-    count = min(len(a), len(b))
-    differ = (a[:count] != b[:count]).nonzero()
-    return int(differ[0]) if len(differ) else count
 
 
 def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:

@@ -14,7 +14,7 @@ from attncli.errors import UserError
 from attncli.models.chat_places import Span, placed_chat
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 
-Split = Literal["sentence", "line", "paragraph", "turn"]
+Split = Literal["word", "sentence", "line", "paragraph", "turn"]
 
 
 class Passage(NamedTuple):
@@ -43,12 +43,14 @@ class Passage(NamedTuple):
 class SourcedText:
     """A text and its sources, in order; one in a chat template `is_whole`: no special tokens stand around it.
 
+    `apart` is a question that an encoder reads by itself, or as the first text of a pair.
     Blanks between two sources belong to the second; any other text there stays when sources are removed.
     """
 
     text: str
     sources: tuple[Passage, ...]
     is_whole: bool = False
+    apart: str | None = None
 
     def texts(self) -> list[str]:
         """That of each source."""
@@ -76,6 +78,10 @@ class SourcedText:
         left = tuple(self.sources[number].moved_to(spans[number]) for number in sorted(spans))
         return replace(self, text="".join([*pieces, self.text[end:]]), sources=left)
 
+    def with_question_apart(self, question: str) -> "SourcedText":
+        """The text without the question below it, which is read apart."""
+        return replace(self, text=self.text.removesuffix(f"\n\n{question}"), apart=question)
+
     def in_template(self, pretrained: Pretrained) -> "SourcedText":
         """The text as a user's message, in the model's chat template."""
         messages = [{"role": "user", "content": self.text}]
@@ -94,10 +100,12 @@ class SourcedText:
 
 
 SENTENCE_END = re.compile(r"[.!?][\"')\]\u2019\u201d]*\s+")
+WORD_END = re.compile(r"\s+")
 LINE_END, PARAGRAPH_END = re.compile(r"\n"), re.compile(r"\n[^\S\n]*\n\s*")
 TURN_START = re.compile(r"^(?=[^\W\d][\w .-]{0,30}:(?:\s|$))", re.MULTILINE)
 """`Ann Lee: ` at the start of a line."""
 ENDS: Mapping[Split, re.Pattern[str]] = {
+    "word": WORD_END,
     "sentence": SENTENCE_END,
     "line": LINE_END,
     "paragraph": PARAGRAPH_END,
@@ -313,8 +321,35 @@ def read_sourced(
     return SourcedReading(nothing, read, sourced=sourced, places=places)
 
 
+class EncodedPair(NamedTuple):
+    """The tokens of two texts, the characters of the second, and of which text each token is."""
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    types: list[int]
+
+
+def encoded_pair(pretrained: Pretrained, sourced: SourcedText) -> EncodedPair:
+    """The question, then the text with the sources, as a model reads a pair; names of tokens are text."""
+    read = pretrained.encoded(
+        sourced.apart or "",
+        text_pair=sourced.text,
+        return_offsets_mapping=True,
+        return_token_type_ids=True,
+        padding=False,
+        truncation=False,
+        split_special_tokens=True,
+    )
+    of_text = [number == 1 for number in read.sequence_ids(0)]
+    spans = [span if inside else (0, 0) for span, inside in zip(read["offset_mapping"], of_text, strict=True)]
+    return EncodedPair(read["input_ids"], spans, read["token_type_ids"])
+
+
 def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[int], list[tuple[int, int]]]:
     """The tokens of a text and their characters. A special token's name in a source is ordinary text."""
+    if sourced.apart is not None and pretrained.classifier is not None:
+        pair = encoded_pair(pretrained, sourced)
+        return pair.ids, pair.spans
     text, options = sourced.text, {"return_offsets_mapping": True, "padding": False, "truncation": False}
     special = {
         token.content: i for i, token in pretrained.tokenizer.added_tokens_decoder.items() if token.special

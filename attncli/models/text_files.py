@@ -534,17 +534,27 @@ PICTURES_PER_WINDOW = 32
 
 
 class SourcePrompt(NamedTuple):
-    """A question, the text with its sources, and maybe an answer and which source is right."""
+    """A question and the text with its sources, or that alone; maybe an answer, and which source is right."""
 
     name: str
     sentence: str
-    context: str
+    context: str | None = None
     answer: str | None = None
     right: str | None = None
 
+    @property
+    def question(self) -> str | None:
+        """What is asked; None where the sentence itself has the sources."""
+        return None if self.context is None else self.sentence
+
+    @property
+    def sources(self) -> str:
+        """The text with the sources."""
+        return self.sentence if self.context is None else self.context
+
 
 class SourcePromptFile(LineFile):
-    """JSON Lines or CSV with sentence, context, and maybe answer, id and right, the name of a source."""
+    """JSON Lines or CSV with sentence, and maybe context, answer, id and right, the name of a source."""
 
     columns = ("sentence", "context", "answer", "id", "right")
 
@@ -557,12 +567,11 @@ class SourcePromptFile(LineFile):
 
         def take(number: int, data: bytes) -> None:
             fields = self.fields(number, data, ("sentence", "context", "answer"), ("id", "right"))
-            sentence, context = fields["sentence"], fields.get("context")
-            if context is None:
-                raise UserError(f"{self.label}:{number}: context: must be given: the text with the sources")
+            sentence = fields["sentence"]
             assert sentence is not None
             name = fields.get("id") or str(number)
-            prompts.append(SourcePrompt(name, sentence, context, fields.get("answer"), fields.get("right")))
+            others = {key: fields.get(key) for key in ("context", "answer", "right")}
+            prompts.append(SourcePrompt(name, sentence, **others))
 
         self.check_lines(take)
         if not prompts:

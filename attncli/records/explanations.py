@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from attncli.records.columns import Record, Records, Result, column, group
-from attncli.records.sources import NATS
 
+Explained = Literal["answer", "class", "score", "word", "similarity"]
+"""What is explained: what a decoder writes, an encoder's class, its only score, its word, or a cosine."""
 TIED = 2.0**-20
 """Numbers nearer than this share of the largest are tied: eight times the rounding of float32."""
 TIED_NATS = 1e-4
@@ -33,14 +35,33 @@ def first_of_ranks(ranks: Sequence[int]) -> int | None:
     return ranks.index(1) + 1 if ranks.count(1) == 1 else None
 
 
+class ExplainedOutput(Record):
+    """What is explained: `answer` of a decoder, of an encoder `class`, `score`, `word` or `similarity`.
+
+    `output` is the class or the word, `itself` of a text that is compared with itself; `value` the
+    log-probability, the score, or the cosine.
+    """
+
+    kind: str
+    output: str | None
+    value: float | None = column(is_kept=False)
+
+
+def _kind(explained: Records[ExplainedOutput] | None) -> str:
+    return explained[0].kind if explained else "answer"
+
+
 class ExplainedSource(Record, others=float):
-    """A source, what the answer loses without it, and behind that what each way gives it."""
+    """A source, what is lost without it, and behind that what each way gives it.
+
+    `lost` is in nats, of a score in its units, of a similarity a difference of cosines.
+    """
 
     source: int
     name: str
     text: str | None
     tokens: int = column(is_kept=False)
-    lost: float | None = column(unit=NATS)
+    lost: float | None
 
 
 class WayOfReading(Record):
@@ -67,10 +88,16 @@ class Explanations(Result):
 
     sources: Records[ExplainedSource] = group()
     ways: Records[WayOfReading] = group()
+    explained: Records[ExplainedOutput] | None = group(is_needed=False, is_kept=False)
     answer: str = ""
     ids: Sequence[int] = ()
     tokens: npt.NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What is explained, as `ExplainedOutput` has it."""
+        return _kind(self.explained)
 
     def ranks(self, way: str) -> list[int | None]:
         """Of each source the rank that a way gives it, equal ones the same; None where all are equal."""
@@ -87,8 +114,8 @@ class Explanations(Result):
 class ComparedWay(Record):
     """A way to read against removal: means over prompts, with 95 % intervals.
 
-    `gap` is `morf` - `lerf`: nats per token of the answer that are lost as its first (last) sources are
-    removed first, mean over the share that is gone. `spearman` is the rank correlation with what is lost
+    `gap` is `morf` - `lerf`: what is lost, per token of an answer, as its first (last) sources are removed
+    first, mean over the share that is gone. `spearman` is the rank correlation with what is lost
     without each source, `first` the share of prompts in which the first is the same, `right` in which it is
     the right one, where that is known. `over_position` is the gap minus that of the best ordering by position
     or length alone, in pairs; `is_better` is 1 where its interval is above 0.
@@ -97,13 +124,13 @@ class ComparedWay(Record):
     way: str
     kind: str
     prompts: int = column(is_kept=False)
-    gap: float | None = column(unit=NATS, has_interval=True)
-    morf: float | None = column(unit=NATS, has_interval=True)
-    lerf: float | None = column(unit=NATS, has_interval=True)
+    gap: float | None = column(has_interval=True)
+    morf: float | None = column(has_interval=True)
+    lerf: float | None = column(has_interval=True)
     spearman: float | None = column(has_interval=True)
     first: float | None
     right: float | None
-    over_position: float | None = column(unit=NATS, has_interval=True)
+    over_position: float | None = column(has_interval=True)
     is_better: int | None
     runs: float
 
@@ -113,9 +140,9 @@ class PromptWay(Record):
 
     prompt: str
     way: str
-    gap: float | None = column(unit=NATS)
-    morf: float | None = column(unit=NATS)
-    lerf: float | None = column(unit=NATS)
+    gap: float | None
+    morf: float | None
+    lerf: float | None
     spearman: float | None
     first: int | None
 
@@ -137,8 +164,14 @@ class ComparedWays(Result):
     ways: Records[ComparedWay] = group("compared")
     prompts: Records[PromptWay] = group(is_kept=False)
     refused: Records[RefusedWay] | None = group(is_needed=False)
+    explained: Records[ExplainedOutput] | None = group(is_needed=False, is_kept=False)
     position: str = ""
     num_prompts: int = 0
     mean_sources: float = 0.0
     mean_tokens: float = 0.0
     notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What is explained, as `ExplainedOutput` has it."""
+        return _kind(self.explained)

@@ -1,6 +1,7 @@
 """The first screens of `source --compare`: ways to read side by side, and against removal over prompts."""
 
 from collections.abc import Iterator
+from math import exp
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
@@ -17,7 +18,7 @@ from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, Sp
 from attncli.views.sections import GAP, Column, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import NO_NUMBER, fixed, shortened
 
-DECIMALS = 2
+DECIMALS, OF_COSINES = 2, 3
 MOST_SOURCES, LEAST_SOURCES, LEAST_TEXT = 9, 3, 10
 MOST_WAYS = 14
 HEADERS = {
@@ -51,14 +52,35 @@ NAMES = {
 }
 
 
+def _decimals(result: Explanations | ComparedWays) -> int:
+    return OF_COSINES if result.kind == "similarity" else DECIMALS
+
+
 def _title(report: Report, display: Display) -> Iterator[str]:
     yield plain_text(f"source: {report.about.rstrip('.')}")
 
 
 def _asked(report: Report, display: Display) -> Iterator[str]:
-    asked = " ".join(str(report.spec.get("sentence") or "").split())
-    written = " ".join((report.written or "").split())
-    yield shortened(plain_text(f"{asked} → {written}"), display.width)
+    asked = plain_text(" ".join(str(report.spec.get("sentence") or "").split()))
+    if said := plain_text(_said(report.result_of(Explanations))):
+        ending = f" → {said}" if asked else said
+        yield shortened(asked, max(LEAST_TEXT, (display.width or TEXT_WIDTH) - len(ending))) + ending
+        return
+    written = plain_text(" ".join((report.written or "").split()))
+    yield shortened(f"{asked} → {written}", display.width)
+
+
+def _said(result: Explanations) -> str:
+    """What an encoder says: `POSITIVE (0.98)`, `score 1.20`, `cosine 0.202`; nothing for a decoder."""
+    if result.explained is None or result.kind == "answer":
+        return ""
+    (row,) = result.explained
+    value = row.value or 0.0
+    if row.kind == "similarity":
+        return "its own vector" if row.output else f"cosine {fixed(value, OF_COSINES)}"
+    if row.kind == "score":
+        return f"score {fixed(value, DECIMALS)}"
+    return f"{row.output} ({fixed(exp(value), DECIMALS)})"
 
 
 def _side_by_side(report: Report, display: Display) -> ScreenParts:
@@ -72,7 +94,7 @@ def _side_by_side(report: Report, display: Display) -> ScreenParts:
 def _ranks(result: Explanations, count: int, display: Display) -> Iterator[Section]:
     sources: Records[ExplainedSource] = result.sources
     some = sources[:count]
-    columns = [Column(("", "lost"), [fixed(row.lost, DECIMALS) for row in some])]
+    columns = [Column(("", "lost"), [fixed(row.lost, _decimals(result)) for row in some])]
     ways = result.ways
     if not result.is_of_one_source:
         ways = ways.sorted(lambda row: 2.0 if row.spearman is None else -row.spearman)
@@ -132,18 +154,19 @@ def _ways(report: Report, rows: Records[ComparedWay], display: Display) -> list[
     return [Column(("", "way"), [NAMES.get(row.way, plain_text(row.way)) for row in rows], left=True)]
 
 
-def _interval(row: ComparedWay, name: str) -> str:
+def _interval(row: ComparedWay, name: str, decimals: int) -> str:
     """`0.61-0.83`, or nothing for one prompt."""
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     if not isinstance(low, float) or not isinstance(high, float):
         return NO_NUMBER
-    return f"{fixed(low, DECIMALS)} to {fixed(high, DECIMALS)}"
+    return f"{fixed(low, decimals)} to {fixed(high, decimals)}"
 
 
 def _numbers(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
+    decimals = _decimals(report.result_of(ComparedWays))
     columns = [
-        Column(("", "gap"), [fixed(row.gap, DECIMALS) for row in rows]),
-        Column(("", "95 %"), [_interval(row, "gap") for row in rows], left=True),
+        Column(("", "gap"), [fixed(row.gap, decimals) for row in rows]),
+        Column(("", "95 %"), [_interval(row, "gap", decimals) for row in rows], left=True),
         Column(("rank", "corr."), [fixed(row.spearman, DECIMALS) for row in rows]),
         Column(("first", "agrees"), [fixed(row.first, DECIMALS) for row in rows]),
     ]
@@ -181,9 +204,13 @@ def _findings(report: Report, display: Display) -> Iterator[str]:
         yield f"Every way is better than {alone}."
 
 
+UNITS = {"answer": "nats per token", "score": "of the score", "similarity": "of the cosine"}
+
+
 def _words(report: Report, display: Display) -> Iterator[str]:
     """What the columns are, where there is no room for how to read them."""
-    yield "gap: nats per token, MoRF - LeRF; rank corr., first agrees: with removal."
+    unit = UNITS.get(report.result_of(ComparedWays).kind, "nats")
+    yield f"gap: {unit}, MoRF - LeRF; rank corr., first agrees: with removal."
 
 
 WAYS_SCREEN = FirstScreen(

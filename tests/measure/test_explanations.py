@@ -259,7 +259,10 @@ def test_random_orders_differ_between_prompts_of_equal_length(copier: Pretrained
     prompt = {"sentence": "lamp=", "context": LINES, "answer": "green"}
     found = attncli.compare_explanations(copier, [prompt] * 3, split="line", ways="attnlrp")
     gaps = [row.gap for row in found.prompts if row.way == "random"]
-    assert len({*gaps}) > 1 and len({row.gap for row in found.prompts if row.way == "attnlrp"}) == 1
+    assert (
+        len({*gaps}) > 1
+        and len({round(row.gap or 0, 4) for row in found.prompts if row.way == "attnlrp"}) == 1
+    )
 
 
 HYBRID = ("rollout", "attention_gradient", "value_norms", "alti")
@@ -370,9 +373,12 @@ def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier:
     with pytest.raises(UserError, match="num_runs: must be at least 2"):
         attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", num_runs=1)
     file = tmp_path / "p.jsonl"
-    file.write_text('{"sentence": "a"}\n')
+    file.write_text('{"sentence": "a"}\n')  # whose parts are the sources
     ended = attn(["source", str(file), "--compare"])
-    assert ended.code == 2 and "context: must be given" in ended.err
+    assert ended.code == 2 and "sources: must be at least 3" in ended.err
+    file.write_text('{"context": "a"}\n')
+    ended = attn(["source", str(file), "--compare"])
+    assert ended.code == 2 and "sentence: must be given" in ended.err
 
 
 def test_a_model_is_as_before(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, DynamicCache
 
 import attncli
 from attncli.core.progress import Stage
@@ -31,6 +31,7 @@ from attncli.measure.sources import (
     written_answer,
 )
 from attncli.models.loading import open_model
+from attncli.models.packed_prompts import kept_keys
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import (
@@ -48,7 +49,9 @@ from attncli.models.writing import Decoding
 from attncli.records.sources import ChosenHead, RetrievingHead, RetrievingHeads
 from attncli.report import plain
 from tests.conftest import Attn
+from tests.measure.test_why import PRE_NORM, save
 from tests.model_folders import save_model, save_writer
+from tools.tiny_architectures import GROUPED, HIDDEN
 
 ARCHITECTURES = ("GPT-2", "Llama", "Mistral", "Gemma 2", "GPT-OSS", "BLOOM", "T5", "BART")
 PARTS = ("the cat walks", "die katze sat on the street", "it was tired", "w20 w21 w22", "the street was w23")
@@ -160,6 +163,47 @@ def test_what_was_read_before_does_not_change_a_removal(tmp_path: Path) -> None:
         alone, _ = encoded_sources(pretrained, reading.sourced.with_only(mask))
         fresh = Replay(pretrained.whole, torch.tensor(alone), ids)
         assert torch.allclose(fresh.log_probabilities(torch.tensor(alone)), found, atol=1e-5)
+
+
+TREES = {
+    **{name: PRE_NORM[name] for name in ("LlamaForCausalLM", "GPT2LMHeadModel", "OPTForCausalLM")},
+    "MistralForCausalLM": {**GROUPED, "sliding_window": 5},
+    "Gemma2ForCausalLM": {**GROUPED, "query_pre_attn_scalar": 4, "sliding_window": 7},
+    "GptOssForCausalLM": {**GROUPED, "num_local_experts": 5, "sliding_window": 5},
+    "BloomForCausalLM": {**HIDDEN, "n_head": 4, "n_layer": 2},
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_prompts_that_are_read_as_a_tree_are_as_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packs so small that a text begins in one and ends in another; biases by distance have no tree."""
+    monkeypatch.setattr("attncli.models.packed_prompts.PACKED_TOKENS", 19)
+    save(tmp_path, name, dict(TREES[name]))
+    pretrained = open_model(tmp_path)
+    generator = torch.Generator().manual_seed(7)
+    words = torch.randint(3, 40, (11, 3), generator=generator)
+    masks = sampled_masks(23, len(words), seed=2)
+    texts = [torch.cat([torch.tensor([1]), words[mask].flatten(), torch.tensor([5, 9])]) for mask in masks]
+    texts.sort(key=lambda text: text.tolist())
+    answer = torch.tensor([12, 9, 3])
+    whole = torch.cat([torch.tensor([1]), words.flatten(), torch.tensor([5, 9])])
+    replay = Replay(pretrained.whole, whole, answer)
+    replay.layers()
+    calls: list[int] = []
+
+    def counted(cache: DynamicCache, columns: Tensor) -> DynamicCache:
+        calls.append(len(columns))
+        return kept_keys(cache, columns)
+
+    monkeypatch.setattr("attncli.models.replay.kept_keys", counted)
+    together = [*replay.each_log_probabilities(texts)]
+    assert len(together) == len(texts)
+    assert replay._may_pack == (name != "BloomForCausalLM") and (len(calls) > 5 or not replay._may_pack)
+    for text, found in zip(texts, together, strict=True):
+        fresh = Replay(pretrained.whole, text, answer).log_probabilities(text)
+        assert torch.allclose(fresh, found, atol=1e-5)
 
 
 def test_the_lasso_meets_its_conditions() -> None:

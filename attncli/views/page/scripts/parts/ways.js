@@ -4,9 +4,15 @@ import { STRENGTH } from "./answer.js";
 import { make, makeToken } from "./elements.js";
 import { fixed } from "../values/numbers.js";
 
+// Between tokens of an encoder whose vocabulary writes no blanks (BERT), but before the parts of a word.
+function spaced(elements, tokens, explained) {
+  if (!explained || explained[0].kind === "answer" || tokens.some((token) => /^[\sĠ▁]/.test(token))) return elements;
+  return elements.flatMap((element, i) => (i && !tokens[i].startsWith("##") ? [" ", element] : [element]));
+}
+
 // `relevance` is a tensor of ways by tokens; a way that knows sources alone has no numbers there.
 export function showWays(container, { tokens, statistics }, relevance) {
-  const { ways, sources } = statistics;
+  const { ways, sources, explained } = statistics;
   const nameOf = new Map(sources.map(({ source, name }) => [source, name]));
   const order = ways.map((row, way) => [row, way]).sort(([a], [b]) => (b.spearman ?? -1) - (a.spearman ?? -1));
   const cards = order.map(([row, way]) => {
@@ -28,7 +34,7 @@ export function showWays(container, { tokens, statistics }, relevance) {
     const alone = known.length ? "" : "; it knows sources alone";
     const head = make("h3", { text: row.way.replaceAll("_", " ") });
     const said = make("p", { class: "quiet", text: `${first}${correlation}${alone}` });
-    const written = make("div", { class: "written" }, ...text);
+    const written = make("div", { class: "written" }, ...spaced(text, tokens, explained));
     return make("li", { class: row.first_agrees === 0 ? "differs" : "" }, head, said, written);
   });
   container.replaceChildren(make("ol", { class: "ways", "aria-label": "the text in each way" }, ...cards));

@@ -1,0 +1,301 @@
+"""What an encoder says of a text: its class, the word behind a mask, or how similar it is to another text."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
+
+from attncli.errors import UserError
+from attncli.models.answers import one_token_each
+from attncli.models.architectures import arguments_of
+from attncli.models.capture import model_errors, with_eager_attention
+from attncli.models.folder import read_json
+from attncli.models.pretrained import Pretrained
+from attncli.models.source_texts import SourcedReading, SourcedText, encoded_pair, read_sourced
+
+EncoderSays = Literal["class", "word", "similarity"]
+PoolingMode = Literal["cls", "mean", "lasttoken"]
+POOLING_MODES: tuple[PoolingMode, ...] = ("cls", "mean", "lasttoken")
+MODULES, SENTENCE_SETTINGS = "modules.json", "sentence_bert_config.json"
+SENTENCE_PROMPTS = "config_sentence_transformers.json"
+SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")
+OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+
+
+def is_encoder(pretrained: Pretrained) -> bool:
+    """Whether a model reads a text without writing: no head that predicts the next token, no decoder."""
+    return not pretrained.has_decoder and pretrained.predicts != "next"
+
+
+class Pooling(NamedTuple):
+    """How the vectors of tokens become that of a text.
+
+    `is_known` where the folder says so (sentence-transformers); `most` tokens are read, None for no limit.
+    """
+
+    mode: PoolingMode
+    is_known: bool = True
+    most: int | None = None
+
+    def of(self, vectors: Float[Tensor, "text token embed"]) -> Float[Tensor, "text embed"]:
+        """The vectors of texts without padding."""
+        if self.mode == "mean":
+            return vectors.mean(dim=1)
+        return vectors[:, 0 if self.mode == "cls" else -1]
+
+
+MEAN = Pooling("mean", is_known=False)
+"""Where no file says how."""
+
+
+def pooling_of(pretrained: Pretrained) -> Pooling:
+    """As the folder of a sentence encoder has it, else the mean over the tokens.
+
+    UserError for parts and ways that are not known.
+    """
+    folder = _folder_of(pretrained)
+    if folder is None:
+        return MEAN
+    parts = [part for part in read_json(folder / MODULES) if isinstance(part, dict)]
+    for part in parts:
+        kind = str(part.get("type")).rpartition(".")[2]
+        if kind not in SUPPORTED_MODULES:
+            known = ", ".join(SUPPORTED_MODULES)
+            raise UserError(f"model: {pretrained.name}: its sentence vectors need {kind}: known are {known}")
+    places = [part.get("path", "") for part in parts if str(part.get("type")).endswith("Pooling")]
+    settings: dict[str, Any] = read_json(folder / str(places[0]) / "config.json") if places else {}
+    modes = [name.removeprefix("pooling_mode_") for name, given in settings.items() if given is True]
+    modes = [OLD_MODES.get(f"pooling_mode_{mode}", mode) for mode in modes if mode != "include_prompt"]
+    if "pooling_mode" in settings:
+        modes = [str(settings["pooling_mode"])]
+    mode = next((known for known in POOLING_MODES if modes == [known]), None)
+    if mode is None:
+        got = " and ".join(modes) or "none"
+        must = ", ".join(POOLING_MODES)
+        raise UserError(f"model: {pretrained.name}: its pooling must be one of {must} (got {got})")
+    limits = folder / SENTENCE_SETTINGS
+    most = read_json(limits).get("max_seq_length") if limits.is_file() else None
+    return Pooling(mode, most=most if isinstance(most, int) else None)
+
+
+def _folder_of(pretrained: Pretrained) -> Path | None:
+    """The folder of a sentence encoder, where that is what the model came from."""
+    for name in (pretrained.source, getattr(pretrained.model, "name_or_path", None)):
+        if isinstance(name, str) and name and (Path(name) / MODULES).is_file():
+            return Path(name)
+    return None
+
+
+def _prompt_notes(pretrained: Pretrained) -> Iterator[str]:
+    """Which prompts a folder has for questions or texts, which are not put before them."""
+    folder = _folder_of(pretrained)
+    if folder is None or not (folder / SENTENCE_PROMPTS).is_file():
+        return
+    prompts = read_json(folder / SENTENCE_PROMPTS).get("prompts") or {}
+    if names := [name for name, prompt in prompts.items() if prompt]:
+        yield f"Prompts of {pretrained.name} ({', '.join(names)}) are not put before the texts."
+
+
+def says(pretrained: Pretrained) -> EncoderSays:
+    """What an encoder says, by its head; without one it is an encoder of sentences."""
+    if pretrained.classifier is not None:
+        return "class"
+    return "word" if pretrained.predicts == "masked" and _folder_of(pretrained) is None else "similarity"
+
+
+def read_for_encoder(
+    pretrained: Pretrained, sourced: SourcedText, question: str | None, *, key: str = "sources"
+) -> SourcedReading:
+    """A text as an encoder reads it: the question first of a pair, by itself, or below the text.
+
+    Of a text with a masked word the source that holds the mask is none. UserError, which names `key`, as
+    `read_sourced`, and for anything but one mask.
+    """
+    if pretrained.model.main_input_name != "input_ids":
+        takes = pretrained.model.main_input_name
+        raise UserError(f"model: {pretrained.name} takes {takes}: attn source explains text alone")
+    if says(pretrained) == "word":
+        sourced = _around_mask(pretrained, sourced, question, key)
+    elif question is not None:
+        sourced = sourced.with_question_apart(question)
+    most = pooling_of(pretrained).most if says(pretrained) == "similarity" else None
+    reading = read_sourced(pretrained, sourced, key=key)
+    if most is not None and len(reading.text.ids) > most:
+        raise UserError(
+            f"{key}: must be at most {most} tokens for {pretrained.name}, which cuts longer texts"
+        )
+    return reading
+
+
+def _around_mask(pretrained: Pretrained, sourced: SourcedText, question: str | None, key: str) -> SourcedText:
+    mask = pretrained.tokenizer.mask_token
+    if mask is None:
+        raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token: what would it say?")
+    text = sourced.text if question is None else question
+    if text.count(mask) != 1:
+        got = text.count(mask)
+        raise UserError(f"{key}: must hold one {mask}, the word that is explained (got {got})")
+    if question is not None:
+        return sourced
+    kept = [
+        source
+        for source in sourced.sources
+        if not any(mask in sourced.text[start:end] for start, end in source.spans)
+    ]
+    return replace(sourced, sources=tuple(kept))
+
+
+def class_names(model: PreTrainedModel) -> list[str]:
+    """Those of a head of classes, by their numbers."""
+    names = {int(number): str(name) for number, name in (model.config.id2label or {}).items()}
+    return [names[number] for number in sorted(names)]
+
+
+@dataclass(frozen=True)
+class EncoderOutput:
+    """What is explained of what a model says of a text: `name` is the class, the word, or of a similarity ``.
+
+    `place` is that of the mask, `index` the class or the token, `toward` the direction of the other text.
+    """
+
+    kind: EncoderSays
+    model: PreTrainedModel
+    name: str = ""
+    index: int = 0
+    place: int = 0
+    pooling: Pooling = MEAN
+    toward: Float[Tensor, " embed"] | None = None
+    is_of_itself: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_probability(self) -> bool:
+        """Whether `measured` are log-probabilities."""
+        return self.kind == "word" or (self.kind == "class" and len(class_names(self.model)) > 1)
+
+    def logit(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " text"]:
+        """The logit of the class or the word; the cosine, the length of a vector kept with `keeps_lengths`.
+
+        Of a text with itself it is always kept: a cosine of 1 has no gradient.
+        """
+        if self.toward is None:
+            logits: Tensor = outputs["logits"]
+            return logits[:, self.index] if self.kind == "class" else logits[:, self.place, self.index]
+        vectors = self.pooling.of(outputs["last_hidden_state"])
+        length: Tensor = vectors.norm(dim=-1)
+        cosines: Tensor = vectors @ self.toward
+        return cosines / (length.detach() if keeps_lengths or self.is_of_itself else length)
+
+    def measured(self, outputs: ModelOutput) -> Float[Tensor, " text"]:
+        """What texts with fewer sources are compared by: the log-probability, the only score, the cosine."""
+        if not self.is_probability:
+            return self.logit(outputs).detach().double()
+        logits: Tensor = outputs["logits"].detach().double()
+        if self.kind == "word":
+            logits = logits[:, self.place]
+        elif self.model.config.problem_type == "multi_label_classification":
+            return functional.logsigmoid(logits[:, self.index])
+        return logits.log_softmax(dim=-1)[:, self.index]
+
+
+def run_encoder(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> ModelOutput:
+    """What a model gives of texts. Raises UserError where it fails; MemoryError."""
+    with model_errors(model.config.model_type), with_eager_attention(model), torch.no_grad():
+        outputs: ModelOutput = model(**inputs)
+    return outputs
+
+
+def inputs_of(
+    pretrained: Pretrained, ids: Int[Tensor, "text token"], types: Int[Tensor, "text token"] | None = None
+) -> dict[str, Tensor]:
+    """The arguments of a forward for texts of one length, without padding."""
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if types is not None:
+        inputs["token_type_ids"] = types
+    return {name: tensor.to(pretrained.device) for name, tensor in inputs.items()}
+
+
+def token_types(pretrained: Pretrained, sourced: SourcedText) -> list[int] | None:
+    """Which text of a pair each token is of; None for one text, and a model that is not told."""
+    if pretrained.classifier is None or sourced.apart is None:
+        return None
+    if "token_type_ids" not in arguments_of(pretrained.model):
+        return None
+    return encoded_pair(pretrained, sourced).types
+
+
+def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> EncoderOutput:
+    """What a model says of a text: the class, the word or the similarity; the one that is given, if any.
+
+    UserError for a class or a word that there is not.
+    """
+    kind = says(pretrained)
+    if kind == "class":
+        return _class_to_explain(pretrained, reading, answer)
+    if kind == "word":
+        return _word_to_explain(pretrained, reading, answer)
+    if answer is not None:
+        raise UserError(f"answer: {pretrained.name} has no classes and no masked words: leave it out")
+    pooling, model = pooling_of(pretrained), pretrained.model
+    other = reading.sourced.apart
+    ids = reading.text.ids
+    if other is not None:
+        options = {"padding": False, "truncation": False, "split_special_tokens": True}
+        ids = torch.tensor(pretrained.encoded(other, **options)["input_ids"])
+    outputs = run_encoder(model, inputs_of(pretrained, ids.unsqueeze(0)))
+    if "last_hidden_state" not in outputs:
+        raise UserError(f"model: {pretrained.name} gives no vectors of its tokens, of which texts have one")
+    (vector,) = pooling.of(outputs["last_hidden_state"])
+    notes = (*_prompt_notes(pretrained),)
+    if not pooling.is_known:
+        notes = ("No file says how vectors of tokens become one: their mean is taken.",)
+    return EncoderOutput(
+        kind,
+        model,
+        pooling=pooling,
+        toward=vector / vector.norm(),
+        is_of_itself=other is None,
+        notes=notes,
+    )
+
+
+def _class_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> EncoderOutput:
+    model = pretrained.classifier
+    assert model is not None
+    names = class_names(model)
+    if answer is not None:
+        given = answer.strip().lower()
+        matching = [number for number, name in enumerate(names) if given in (name.lower(), str(number))]
+        if not matching:
+            raise UserError(f"answer: must be one of {', '.join(names)} (got {answer.strip()})")
+        return EncoderOutput("class", model, names[matching[0]], matching[0])
+    types = token_types(pretrained, reading.sourced)
+    of_text = None if types is None else torch.tensor([types])
+    outputs = run_encoder(model, inputs_of(pretrained, reading.text.ids.unsqueeze(0), of_text))
+    index = int(outputs["logits"][0].argmax())
+    return EncoderOutput("class", model, names[index], index)
+
+
+def _word_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> EncoderOutput:
+    ids = reading.text.ids
+    places = (ids == pretrained.tokenizer.mask_token_id).nonzero().flatten()
+    if len(places) != 1:
+        mask = pretrained.tokenizer.mask_token
+        raise UserError(f"sources: must hold one {mask}, the word that is explained (got {len(places)})")
+    place, notes = int(places), tuple[str, ...]()
+    outputs = run_encoder(pretrained.whole, inputs_of(pretrained, ids.unsqueeze(0)))
+    log_probabilities = outputs["logits"][0, place].double().log_softmax(dim=-1).cpu()
+    if answer is None:
+        index = int(log_probabilities.argmax())
+    else:
+        tokens = one_token_each(pretrained, {"answer": answer}, None, lambda: log_probabilities)
+        (index,), notes = tokens.ids, tuple(tokens.notes)
+    name = pretrained.text_of([index]).strip() or pretrained.labels([index])[0]
+    return EncoderOutput("word", pretrained.whole, name, index, place, notes=notes)

@@ -1,0 +1,150 @@
+"""Texts that begin alike are read together, each of their tokens once.
+
+What differs among them stands in one row, a pack, behind the keys of a text that was read whole. A token sees
+those before it in its text, which attention here decides, and has the position that it has there: as in the
+tree attention of speculative decoding (Miao et al. 2023, SpecInfer, 2305.09781).
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from attncli.core.engines import FusedAttention, attend
+from attncli.core.layer import AttentionLayer, Visibility, Wanted
+from attncli.models.layers import CapturedLayer
+
+PACKED_TOKENS = 256
+"""Tokens of a pack: products of matrices with more rows gain little, and its mask has this many rows."""
+
+
+def num_alike(a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> int:
+    """How many tokens both begin with."""
+    count = min(len(a), len(b))
+    differ = (a[:count] != b[:count]).nonzero()
+    return int(differ[0]) if len(differ) else count
+
+
+@dataclass
+class Pack:
+    """Tokens that are read in one row behind `num_before` keys, and of each text the columns of its tokens.
+
+    `before` are those columns of the keys of the pack before that are kept, after the whole text's.
+    """
+
+    before: Int[Tensor, " key"]
+    positions_before: Int[Tensor, " key"]
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    texts: list[Int[Tensor, " token"]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    @property
+    def num_before(self) -> int:
+        """How many keys are there already."""
+        return len(self.before)
+
+    def add(self, ids: Int[Tensor, " token"], columns: Int[Tensor, " shared"]) -> None:
+        """Append what a text has behind the tokens that are in these columns."""
+        start, shared = self.num_before + len(self.ids), len(columns)
+        self.texts.append(torch.cat([columns, torch.arange(start, start + len(ids) - shared)]))
+        self.starts.append(shared)
+        self.ids += ids[shared:].tolist()
+        self.positions += range(shared, len(ids))
+
+    def key_positions(self) -> Int[Tensor, " key"]:
+        """The place of each key in its text."""
+        return torch.cat([self.positions_before, torch.tensor(self.positions)])
+
+    def sees(self) -> Bool[Tensor, "query key"]:
+        """Each token those before it in its text, and itself."""
+        seen = torch.zeros(len(self.ids), self.num_before + len(self.ids), dtype=torch.bool)
+        for columns, start in zip(self.texts, self.starts, strict=True):
+            rows = columns[start:] - self.num_before
+            triangle = torch.ones(len(columns), len(columns), dtype=torch.bool).tril()
+            seen[rows.unsqueeze(1), columns] = triangle[start:]
+        return seen
+
+
+def packs(whole: Int[Tensor, " read"], texts: Sequence[Tensor], most_shared: Sequence[int]) -> Iterator[Pack]:
+    """The packs of texts (token), in their order; each shares at most so many tokens with the whole one.
+
+    Neighbours share what they begin with, so that sorted texts are read as a tree. A text stays in one pack.
+    """
+    all_columns = torch.arange(len(whole))
+    pack = Pack(all_columns, all_columns)
+    last, last_columns = whole, all_columns
+    for text, most in zip(texts, most_shared, strict=True):
+        columns = all_columns[: min(num_alike(whole, text), most)]
+        with_last = min(num_alike(last, text), most)
+        if with_last > len(columns):
+            columns = last_columns[:with_last]
+        if pack.ids and len(pack.ids) + len(text) - len(columns) > PACKED_TOKENS:
+            yield pack
+            # Of this pack's keys those with which the next text begins stay.
+            extra = columns[columns >= len(whole)]
+            positions = pack.key_positions()[extra]
+            pack = Pack(torch.cat([all_columns, extra]), torch.cat([all_columns, positions]))
+            behind = torch.arange(len(whole), len(whole) + len(extra))
+            columns = torch.cat([columns[: len(columns) - len(extra)], behind])
+        pack.add(text, columns)
+        last, last_columns = text, pack.texts[-1]
+    if pack.ids:
+        yield pack
+
+
+def kept_keys(cache: DynamicCache, columns: Int[Tensor, " key"]) -> DynamicCache:
+    """These keys and values of a cache, which stays unchanged."""
+    kept = copy(cache)
+    kept.layers = [copy(layer) for layer in cache.layers]
+    for layer in kept.layers:
+        if isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None:
+            places = columns.to(layer.keys.device)
+            layer.keys, layer.values = layer.keys[..., places, :], layer.values[..., places, :]
+    return kept
+
+
+class PackedAttention:
+    """The attention of a pack's tokens, whatever the model's mask of one row says.
+
+    `is_known` becomes False where a layer has a rule of its own beside causality and a window: what was
+    computed is then of no use.
+    """
+
+    def __init__(self, pack: Pack, model: PreTrainedModel) -> None:
+        self.is_known = True
+        self._sees = pack.sees().to(model.device)
+        self._key_positions = pack.key_positions().to(model.device)
+        self._positions = torch.tensor(pack.positions, device=model.device)
+        self._of_window: dict[int | None, tuple[Visibility, FusedAttention]] = {}
+
+    def take(self, layer: CapturedLayer) -> Float[Tensor, "text head query value_dim"] | None:
+        """The output of a layer."""
+        attention = layer.attention
+        assert isinstance(attention, AttentionLayer)
+        seen = attention.visibility
+        is_plain = seen.rule is None and seen.key_mask is None and seen.offset is None
+        is_causal = seen.causal or seen.num_queries == 1
+        has_bias = attention.rules.bias is not None
+        if not is_plain or not is_causal or has_bias or attention.shape[2:] != self._sees.shape:
+            self.is_known = False
+            return None
+        visibility, fused = self._window(seen.window)
+        packed = replace(attention, visibility=visibility)
+        output = fused.output(packed)
+        return attend(packed, Wanted(output=True)).output if output is None else output
+
+    def _window(self, window: int | None) -> tuple[Visibility, FusedAttention]:
+        if window not in self._of_window:
+            sees = self._sees
+            if window is not None:
+                sees = sees & (self._positions.unsqueeze(1) - self._key_positions < window)
+            num_queries, num_keys = sees.shape
+            visibility = Visibility(num_queries, num_keys, rule=lambda rows, keys: sees[rows][None, :, keys])
+            self._of_window[window] = visibility, FusedAttention()
+        return self._of_window[window]
