@@ -92,7 +92,7 @@ ASKED: dict[Form, dict[str, Any]] = {
     MANY_TEXTS: {"texts": "texts.txt"},
     PROBE: {"num_tokens": 5},
     ABLATED: {"ablate": ["0:1"]},
-    OF_WORDS: {"words": True},
+    OF_WORDS: {"words": True, "sentence": "a b"},
     GRID: {"statistic": "entropy"},
     EXAMPLES: OF_EXAMPLES,
     MAPS_OF_PICTURES: {"model": str(HeadsSpec.default_model), "image": "pictures.txt", "head": "0:1"},
