@@ -46,7 +46,7 @@ def test_a_survey_of_a_folder_is_the_mean_of_its_sounds(attn: Attn, encoder: str
     rows = every["statistics"]["heads"]
     assert every["statistics"]["texts"]["num_texts"] == 3 and len(rows) == 8
     for number, row in enumerate(rows):
-        for name in ("entropy", "distance", "max_weight"):
+        for name in ("entropy", "distance", "max_weight", "distance_seconds", "near_mass"):
             expected = np.mean([one["statistics"]["heads"][number][name] for one in each])
             assert row[name] == pytest.approx(expected, rel=1e-4)
 

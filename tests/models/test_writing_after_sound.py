@@ -200,6 +200,16 @@ def test_a_batch_runs_on_every_sound_of_a_list(writers: Path, attn: Attn, tmp_pa
     assert (
         ended.code == 0 and "2 sounds" in ended.out and f"sounds of {sounds}" in ended.out.replace("\n", "")
     )
+    flags = ["--model", str(writers / "whisper"), "--format", "json", "--sound"]
+    first_heads, other_heads, both = (
+        json.loads(attn(["heads", *flags, str(writers / name)]).out)["statistics"]["heads"]
+        for name in ("noise.wav", "other.wav", "sounds.txt")
+    )
+    for place, row in enumerate(both):
+        for name in ("duplicate_token", "entropy", "near_mass"):
+            values = [rows[place].get(name) for rows in (first_heads, other_heads)]
+            expected = [value for value in values if value is not None]
+            assert row.get(name) == (pytest.approx(np.mean(expected), abs=1e-5) if expected else None)
     sounds.write_text("noise.wav\ngone.wav\n")
     gone = attn(["batch", str(config), "--file", str(sounds), "-o", store])
     assert gone.code == 2 and ":2: names no sound here (.wav, .flac, .ogg, .oga, ...): gone.wav" in gone.err
