@@ -91,7 +91,7 @@ from attncli.models.pretrained import (
     read_text,
     reader_of,
 )
-from attncli.models.prompts import read_prompt
+from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
 from attncli.models.source_texts import (
     SourcedReading,
     Split,
@@ -115,6 +115,8 @@ if TYPE_CHECKING:
     from attncli.measure.heads import HeadOptions
 
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
+WRITTEN = 20
+"""Tokens that a model writes after a text, where nobody says how many."""
 StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
 NamedPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
 
@@ -558,7 +560,7 @@ def generate(
     model: Model,
     text: TextOrPrompt,
     *,
-    max_new_tokens: Size = 20,
+    max_new_tokens: Size | None = None,
     temperature: Temperature | None = None,
     top_p: TopShare | None = None,
     seed: Seed = 0,
@@ -571,6 +573,9 @@ def generate(
 ) -> WrittenText:
     """The model continues a text; where each head looked for each new token, at the `top_k` keys first.
 
+    `text` may be what `read_sound` made of a sound, of which the model writes what is said. Without
+    `max_new_tokens` it writes 20, and of a sound as many as its generation_config.json lets it.
+
     The likeliest token each time, or one sampled at a temperature among the likeliest with `top_p` of the
     probability. Of every head, of those of one `layer`, or of one `head`, as 17:3; `maps` keeps whole rows,
     their mean or those of all heads. `on_text` gets what is written as it comes; Ctrl-C then ends it.
@@ -581,11 +586,14 @@ def generate(
     number = None
     if head is not None:
         _, layer, number = named_head(head_name_without_stack(head))
-    decoding = Decoding(max_new_tokens, temperature, top_p, seed, prefill_chunk)
     with in_use(model) as pretrained:
         prompt = text
         if isinstance(prompt, str):
-            prompt = read_prompt(pretrained, prompt, max_new_tokens=max_new_tokens)
+            prompt = read_prompt(pretrained, prompt, max_new_tokens=max_new_tokens or WRITTEN)
+        elif not isinstance(prompt, Prompt):
+            prompt = prompt_of_sound(prompt, pretrained)
+        most = max_new_tokens or (WRITTEN if prompt.heard is None else None)
+        decoding = Decoding(most, temperature, top_p, seed, prefill_chunk)
         return written(
             pretrained,
             prompt,

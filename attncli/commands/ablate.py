@@ -1,8 +1,8 @@
 """What a model loses without each of its heads: the loss, the prediction, the output."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
@@ -20,7 +20,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.models import PROBE, ImageSpec, SurveyTextSpec
+from attncli.settings.models import PROBE, ImageSpec, SoundSpec, SurveyTextSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 
@@ -62,7 +62,7 @@ HeadNamesOrAll = Annotated[
 ]
 
 
-class AblateSpec(SurveyTextSpec, ImageSpec):
+class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
     experiment = "ablate"
     title = "What is lost without each head"
     needs_head = True
@@ -73,6 +73,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
         "attn ablate --model ./my-model --texts lines.txt --method mean -o heads.csv",
         "attn ablate --model ./my-model --approximate",
         'attn ablate --model ./my-model "A is" --method swap --other "B is" --answer " 1" --against " 2"',
+        "attn ablate --model ./whisper --sound talk.wav",
     )
     off_keys = frozenset(
         {
@@ -84,8 +85,8 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
     group = "Heads"
     heading_keys = ("file", "model", "method", "seed")
 
-    heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all, each by itself")] = (
-        Field([EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself")
+    heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all")] = Field(
+        [EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself"
     )
     method: Annotated[Literal["zero", "mean", "sink", "swap"], Everyday("what replaces a head's output")] = (
         Field(
@@ -133,7 +134,12 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
     sort: Annotated[Effect | None, Everyday("the heads with the largest effect first")] = Field(
         None, description="show the heads with the largest effect first (default: the first that is measured)"
     )
-    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
+    top: Size | None = Field(None, description="show only the first N heads")
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        is_of_one = settings.get("image") or settings.get("sound")
+        return tuple(step for step in cls.next_steps if not is_of_one or step != "--texts FILE")
 
     @property
     def named_heads(self) -> list[str]:
@@ -189,8 +195,11 @@ class AblateSpec(SurveyTextSpec, ImageSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if self.image is not None and self.method == "swap":
-            yield contradiction("method", "swap is for prompts, not for a picture", "image")
+        for key, what in {"image": "a picture", "sound": "a sound"}.items():
+            if self.method == "swap" and self.given(key):
+                yield contradiction("method", f"swap is for prompts, not for {what}", key)
+        for key in self.given("answer", "context", "truncate") if self.sound is not None else ():
+            yield contradiction(key, "cannot be combined with `sound`", "sound")
         if self.sort == "cls_change" and not self.is_of_picture:
             yield contradiction("sort", "cls_change needs `image`, and no text beside it", "image")
         if self.jointly and len(self.named_heads) < 2:
@@ -233,6 +242,7 @@ def read(
     from attncli.models.picture_reading import read_picture
     from attncli.models.predicted import predicted_reading
     from attncli.models.pretrained import reader_of
+    from attncli.models.sound_reading import read_sound
     from attncli.runs.runner import read_survey_text
 
     if spec.image is not None:
@@ -247,6 +257,11 @@ def read(
             against=spec.against,
             key="image",
         )
+    if spec.sound is not None:
+        # What the decoder says of it is predicted, where no text is given.
+        said = "" if pretrained.has_decoder and texts.text is None else texts.text
+        reading = read_sound(pretrained, spec.sound, said)
+        return predicted_reading(reading, reader_of(pretrained, reading), generator, key="sound")
     reading = read_survey_text(spec, texts, pretrained, generator)
     key = "texts" if spec.texts else "file" if spec.file else "sentence"
     if spec.other is not None:
@@ -371,7 +386,7 @@ def _report(
     notes = [*_notes(spec, readings, pretrained, has_linear=has_linear), *notes, *result.notes]
     num_heads = len({(row.stack, row.layer, row.head) for row in result.heads})
     about = _about(readings, num_heads, pretrained)
-    pictures = () if spec.image is None else pictures_of(readings[0])
+    pictures = pictures_of(readings[0]) if spec.image or spec.sound else ()
     ranked_result = replace(result, heads=ranked[: spec.top], back=back)
     notes = [note for note in notes if note != result.unshown]
     report = build_report(spec, read, tensors, ranked_result, notes, about=about, pictures=pictures)
@@ -426,6 +441,10 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
         return "No head predicts tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
     if spec.probe:
         return f"The loss, in nats per token, is on the second copy of the probe ({places})."
+    if readings[0].heard is not None:
+        return (
+            f"The loss, in nats per token, is on {places} of the words, each predicted from those before it."
+        )
     if pretrained.predicts == "masked":
         return f"The loss, in nats per token, is on {places} masked at random."
     return f"The loss, in nats per token, is on {places}, each predicted from those before it."

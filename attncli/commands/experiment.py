@@ -371,7 +371,8 @@ def keep_survey(
     given = given_settings("heads", config, flags)
     spec = checked_spec(HeadsSpec, given)
     if spec.texts is None:
-        other = "relations" if spec.relations else "pairs" if spec.pairs else "pictures" if spec.image else ""
+        others = {"relations": "relations", "pairs": "pairs", "image": "pictures", "sound": "sounds"}
+        other = next((kept for setting, kept in others.items() if getattr(spec, setting) is not None), "")
         advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
     expected = Expected(expect, spec)

@@ -21,7 +21,7 @@ from attncli.settings.fields import (
     contradiction,
 )
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import HeadNumber, ImageSpec
+from attncli.settings.models import HeadNumber, ImageSpec, SoundSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import IN_FILE, Text, TextPath, Texts, text_or_file
 
@@ -57,7 +57,14 @@ def _is_greedy(data: dict[str, Any]) -> bool:
     return data.get("sampling_temperature") is None and data.get("top_p") is None
 
 
-class PromptSpec(ImageSpec):
+def _usual_order(data: dict[str, Any]) -> str:
+    """All of a sound is what is read: of its heads those tell most that look at one place of it."""
+    if data.get("sound") is not None:
+        return "max_weight"
+    return "text_mass" if data.get("needle") is None else "retrieval"
+
+
+class PromptSpec(ImageSpec, SoundSpec):
     """What the model reads before it writes."""
 
     group = "Input"
@@ -90,6 +97,12 @@ class PromptSpec(ImageSpec):
 
     _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
 
+    def conflicts_beside(self, *keys: str) -> Contradictions:
+        """Keys that are for texts alone, where a picture or a sound is read."""
+        for beside in self.given("image", "sound"):
+            for key in self.given(*keys):
+                yield contradiction(key, f"cannot be combined with `{beside}`", beside)
+
     def needle_tokens(self) -> tuple[int, int] | None:
         """The first token of the needle and the one after its last, where it is given so."""
         match = TOKENS.fullmatch(self.needle or "")
@@ -101,12 +114,16 @@ class PromptSpec(ImageSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file")
-        if self.sentence is None and self.file is None and self.image is None:
+        if not any((self.sentence, self.file, self.image, self.sound)):
             yield contradiction(
-                "model", "needs `sentence` or `file`: a text to continue", "sentence", "file", "image"
+                "model",
+                "needs `sentence` or `file`: a text to continue",
+                "sentence",
+                "file",
+                "image",
+                "sound",
             )
-        for key in self.given("needle", "needle_depth", "truncate") if self.image is not None else ():
-            yield contradiction(key, "cannot be combined with `image`", "image")
+        yield from self.conflicts_beside("needle", "needle_depth", "truncate")
         if self.chat and self.truncate:
             yield contradiction("truncate", "cannot be combined with `chat`, whose end would be cut", "chat")
         if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
@@ -133,6 +150,7 @@ class GenerateSpec(PromptSpec):
         'attn generate --model ./my-model --file notes.txt --chat --needle "Ann came"',
         "attn generate --model ./my-model --file notes.txt --head 17:3 -o page.html",
         "attn generate --model ./my-model --file prompt.txt --answer answer.txt",
+        "attn generate --model ./whisper --sound talk.wav -o words.html",
     )
     group = "Output"
     heading_keys = ("file", "model", "layer", "head", "seed")
@@ -152,7 +170,11 @@ class GenerateSpec(PromptSpec):
         None,
         description="an answer that is there already, as a text or a file: the model reads it, not writes",
     )
-    max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
+    max_new_tokens: Annotated[Size | None, Everyday("write so many (24) tokens at most")] = Field(
+        default_factory=lambda data: 24 if data.get("sound") is None else None,
+        description="write so many tokens at most (default: 24; of a sound as many as the model's "
+        "generation_config.json lets it)",
+    )
     sampling_temperature: Annotated[float | None, Everyday("sample, instead of the likeliest")] = Field(
         None, gt=0, le=100, description="sample: the scores of the tokens are divided by it"
     )
@@ -174,19 +196,17 @@ class GenerateSpec(PromptSpec):
     head: Annotated[HeadNumber | None, Everyday()] = Field(None, description="only this head, as LAYER:HEAD")
     top_k: Size = Field(3, description="keys named for each token that was written")
     maps: Literal["none", "mean", "heads"] = Field(
-        default_factory=lambda data: "none" if data.get("image") is None else "mean",
+        default_factory=lambda data: "mean" if data.get("image") or data.get("sound") else "none",
         description="keep whole rows of weights: their mean over the heads, or up to 128 keys those of each "
-        "head (default with a picture: mean; where it is drawn: heads)",
+        "head (default with a picture or a sound: mean; where it is drawn: heads)",
     )
-    sort: Annotated[WriterStatistic, Everyday("the largest first: text_mass, lookback_ratio, ...")] = Field(
-        default_factory=lambda data: "text_mass" if data.get("needle") is None else "retrieval",
-        description="the heads with the largest of this first (default: text_mass, with a needle retrieval): "
-        f"{', '.join(WRITER_STATISTICS)}",
+    sort: Annotated[WriterStatistic, Everyday("the largest first: text_mass, ...")] = Field(
+        default_factory=_usual_order,
+        description="the heads with the largest of this first (default: text_mass, with a needle retrieval, "
+        f"with a sound max_weight): {', '.join(WRITER_STATISTICS)}",
     )
     ascending: bool = Field(False, description="the heads with the smallest first")
-    top: Annotated[Size | None, Everyday("only the first N heads")] = Field(
-        None, description="keep only the first N heads in the table of heads"
-    )
+    top: Size | None = Field(None, description="keep only the first N heads in the table of heads")
 
     def row_statistics(self) -> tuple[str, ...]:
         """Those of one layer; of all layers the table of heads has the means."""
@@ -210,8 +230,11 @@ class GenerateSpec(PromptSpec):
             yield contradiction(
                 "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
             )
-        for key in self.given("answer", "prefill_chunk") if self.image is not None else ():
-            yield contradiction(key, "cannot be combined with `image`", "image")
+        yield from self.conflicts_beside("answer", "prefill_chunk")
+        if self.max_new_tokens is None and self.sound is None:
+            yield contradiction("max_new_tokens", "must be a number, where no sound is read", "sound")
+        for key in self.given("question", "chat") if self.sound is not None else ():
+            yield contradiction(key, "cannot be combined with `sound`", "sound")
         for key in self.given("max_new_tokens", "sampling_temperature", "top_p", "prefill_chunk"):
             if self.answer is not None:
                 yield contradiction(key, "cannot be combined with `answer`, which is read", "answer")
@@ -225,9 +248,12 @@ def read(
     spec: GenerateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Prompt":
     """What the model reads; UserError for what does not fit, and for a needle that is not there."""
-    from attncli.models.prompts import read_picture_prompt, read_prompt
+    from attncli.models.prompts import read_picture_prompt, read_prompt, read_sound_prompt
 
+    if spec.sound is not None:
+        return read_sound_prompt(pretrained, spec.sound, texts.text or "", max_new_tokens=spec.max_new_tokens)
     if spec.image is not None:
+        assert spec.max_new_tokens is not None
         return read_picture_prompt(
             pretrained,
             spec.image,
@@ -236,7 +262,7 @@ def read(
             question=spec.question,
             chat=spec.chat,
         )
-    assert texts.text is not None
+    assert texts.text is not None and spec.max_new_tokens is not None
     if spec.prefill_chunk is not None and pretrained.has_decoder:
         raise UserError(f"prefill_chunk: {pretrained.name} has an encoder, which reads the prompt at once")
     return read_prompt(
@@ -320,13 +346,17 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
 
     The context is what stands at the keys of cross-attention.
     """
+    from attncli.models.sound_reading import token_before_words
     from attncli.models.writing import start_token, writer_of
 
     spelling = pretrained.token_spelling
     if prompt.context is None:
         tokens = (*prompt.text.tokens, *pretrained.labels(result.ids[:-1]))
         return Texts(tokens, token_spelling=spelling)
-    start = start_token(writer_of(pretrained.whole).model)
+    if prompt.heard is None:
+        start = start_token(writer_of(pretrained.whole).model)
+    else:
+        start = token_before_words(pretrained)
     tokens = pretrained.labels([start, *result.ids[:-1]])
     return Texts(tokens, prompt.context.tokens, token_spelling=spelling)
 
@@ -349,13 +379,15 @@ def _notes(
 
     notes = []
     if result.is_unfinished:
-        notes.append(f"Interrupted: it was to write {counted(spec.max_new_tokens, 'token')} at most.")
+        most = "all" if spec.max_new_tokens is None else f"{counted(spec.max_new_tokens, 'token')} at most"
+        notes.append(f"Interrupted: it was to write {most}.")
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
     if not result.heads and spec.given("sort", "top", "ascending"):
         notes.append("--sort, --ascending and --top are for heads of attention.")
     if prompt.context is not None:
         where = "prompt" if prompt.seen is None else "picture"
+        where = where if prompt.heard is None else "sound"
         notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")
     if result.needle is not None:
         copied = f"{result.needle.copied} of the new tokens are in it"

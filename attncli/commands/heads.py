@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,9 +36,8 @@ from attncli.models.pretrained import (
     part_that_sees,
     reader_of,
 )
-from attncli.models.sound_files import SOUND_SUFFIXES
 from attncli.models.sound_reading import read_sound
-from attncli.models.text_files import PICTURE_SUFFIXES, FileFolder, ManyTexts, PictureList, TextFile, TextLine
+from attncli.models.text_files import ManyTexts, TextFile, TextLine, files_named
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
@@ -255,8 +253,7 @@ def _report_pictures(
         check_reading(reading, pretrained, options_of(spec))
         return reading
 
-    folder = nullcontext(FileFolder(image, "image", "picture", PICTURE_SUFFIXES))
-    with folder if Path(image).is_dir() else PictureList(image, "image") as files:
+    with files_named(image, "image") as files:
         seen = ManyTexts(files, read_one, progress, key="image")
         part = part_that_sees(pretrained) if words is None else pretrained
         totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate, looks=looks)
@@ -279,10 +276,10 @@ def _report_sounds(
         check_reading(reading, pretrained, options)
         return reading
 
-    files = FileFolder(str(spec.sound), "sound", "sound", SOUND_SUFFIXES)
-    heard = ManyTexts(files, read_one, progress, key="sound")
-    part = pretrained if pretrained.has_decoder else part_that_hears(pretrained)
-    totals, way_notes = head_totals(part, heard, options, ablate=spec.ablate)
+    with files_named(str(spec.sound), "sound") as files:
+        heard = ManyTexts(files, read_one, progress, key="sound")
+        part = pretrained if pretrained.has_decoder else part_that_hears(pretrained)
+        totals, way_notes = head_totals(part, heard, options, ablate=spec.ablate)
     notes = [*heard.notes(), *way_notes, *ablated_notes(spec.ablate)]
     return report_of_totals(spec, totals, part.name, notes)
 

@@ -447,7 +447,8 @@ class Places:
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
     them are repeated on the probe. `special` are the tokenizer's special tokens; `from_queries` and `to_keys`
     are the requested places. `query_places` and `key_places` are row and column on a picture, NaN for
-    a token that lies elsewhere, None for a text.
+    a token that lies elsewhere, None for a text; `query_seconds` and `key_seconds` are when tokens of a sound
+    begin, NaN for those that are no part of it.
     """
 
     queries: Int[Tensor, "query 1"]
@@ -463,6 +464,8 @@ class Places:
     repeat: int
     query_places: Float[Tensor, "query 1 2"] | None = None
     key_places: Float[Tensor, "key 2"] | None = None
+    query_seconds: Float[Tensor, "query 1"] | None = None
+    key_seconds: Float[Tensor, " key"] | None = None
 
     @property
     def counted(self) -> Bool[Tensor, " key"]:
@@ -503,6 +506,27 @@ def neighbour(at: Places) -> Pattern:
         return torch.zeros_like(at.key_ids == at.query_ids)
     apart = (at.query_places - at.key_places).abs().amax(dim=-1)
     return ((apart == 1) & at.counted).unsqueeze(0)
+
+
+NEAR_SECONDS = 0.1
+"""How far apart in time tokens may be that are near: as long as a short phone of speech."""
+
+
+def _seconds_apart(at: Places) -> Float[Tensor, "query key"]:
+    """|t_i - t_j|, NaN where one of the two is no part of a sound."""
+    if at.query_seconds is None or at.key_seconds is None:
+        return torch.full_like(at.key_ids[0] - at.queries, torch.nan, dtype=torch.float32)
+    return (at.query_seconds - at.key_seconds).abs()
+
+
+def distance_seconds(at: Places) -> Float[Tensor, "1 query key"]:
+    """|t_i - t_j|: how far in time a head looks, as a mean over its weights; 0 for what is no sound."""
+    return (_seconds_apart(at).nan_to_num(nan=0.0) * at.counted).unsqueeze(0)
+
+
+def near_mass(at: Places) -> Pattern:
+    """|t_i - t_j| < 0.1 s: the heads along the diagonal, as Yang et al. 2020 (2006.03265) call them."""
+    return ((_seconds_apart(at) < NEAR_SECONDS - 1e-6) & at.counted).unsqueeze(0)
 
 
 def duplicate_token(at: Places) -> Pattern:

@@ -344,7 +344,8 @@ FEW_ENTRIES = 4096
 class Patterns:
     """The patterns of these names on some texts of one length, `ids` on both sides.
 
-    `plane` says where tokens lie on a picture, the same for all texts; see `Rows`.
+    `plane` says where tokens lie on a picture, the same for all texts; see `Rows`. `seconds` is when each
+    token of a sound begins, the same for all.
     """
 
     names: tuple[str, ...]
@@ -353,6 +354,7 @@ class Patterns:
     first_key: int = 0
     repeat: int = 0
     plane: Plane | None = None
+    seconds: Float[Tensor, " token"] | None = None
 
     @cached_property
     def _kept(self) -> dict[tuple[int, ...], Tensor]:
@@ -417,6 +419,8 @@ class Patterns:
             self.repeat,
             None if self.plane is None else self.plane.places[queries].unsqueeze(1),
             None if self.plane is None else self.plane.places[keys],
+            None if self.seconds is None else self.seconds[queries].unsqueeze(1),
+            None if self.seconds is None else self.seconds[keys],
         )
         shape = (queries.stop - queries.start, keys.stop - keys.start)
         masks = (load_formula(PATTERNS[name])(at) for name in self.names)

@@ -197,6 +197,7 @@ class MarkedTexts:
             repeat=self.whole[0].repeat,
             asked=bool(self.options.keys),
             places=places,
+            seconds=None if query is not key or query.heard is None else query.heard.begins,
         )
 
     def _marks(self, stack: str) -> Marks:

@@ -18,6 +18,8 @@ from attncli.core.names import (
     HEAD_PATTERNS,
     OF_KEYS,
     OF_PICTURES,
+    OF_REPEATS,
+    OF_SOUNDS,
     PATTERNS,
     ROW_STATISTICS,
     UNNAMED,
@@ -50,15 +52,20 @@ def wanted_scores(
     repeat: int | None = None,
     asked: bool = False,
     places: Float[Tensor, "token 2"] | None = None,
+    seconds: Float[Tensor, " token"] | None = None,
 ) -> Wanted:
     """What `head_scores` needs. `ids` are the tokens of queries and keys; None in cross-attention, where
     positions do not compare.
 
     Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
     the marks hold queries and keys that were asked for. With `places`, of tokens on a picture, nothing is
-    before or after another.
+    before or after another; `seconds` is when each token of a sound begins.
     """
-    comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour"} if places is None else {*OF_PICTURES}
+    comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour", *OF_SOUNDS}
+    if seconds is not None:
+        comparing = comparing - {*OF_REPEATS} | {*OF_SOUNDS}
+    if places is not None:
+        comparing = {*OF_PICTURES}
     if ids is None:
         comparing = {*OF_KEYS}
     rows = tuple(name for name, known in ROW_STATISTICS.items() if name in comparing or not known.positional)
@@ -67,8 +74,10 @@ def wanted_scores(
     if ids is None:
         ids = torch.zeros_like(marks.special, dtype=torch.int64)
     plane = None if places is None else Plane(places.to(marks.special.device))
+    device = marks.special.device
+    begins = None if seconds is None else seconds.to(device, torch.float32)
     patterns = Patterns(
-        names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0, plane=plane
+        names, ids.to(device), marks, first_key=first_key, repeat=repeat or 0, plane=plane, seconds=begins
     )
     return Wanted(rows=rows, patterns=patterns, received_mass=True, plane=plane)
 
@@ -124,8 +133,9 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
     from_to, stripe = (on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe"))
-    if patterns.plane is None:
-        del on_patterns["neighbour"]
+    others = (*(() if patterns.plane else ("neighbour",)), *(OF_SOUNDS if patterns.seconds is None else ()))
+    for name in others:
+        del on_patterns[name]
     scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
     if patterns.plane is not None:  # what is not of pictures is not there at all
         on_picture = {*wanted.rows, *patterns.names, *(f"{name}_mul" for name in patterns.names)}

@@ -460,7 +460,9 @@ def written(
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
     linear = None
     if prompt.context is None and unshown_layers(pretrained.whole):
-        num_keys = len(prompt.prompt.ids) + (len(prompt.answer) or decoding.max_new_tokens) - 1
+        num_new = len(prompt.answer) or decoding.max_new_tokens
+        assert num_new is not None, "where what is read is no sound"
+        num_keys = len(prompt.prompt.ids) + num_new - 1
         keeps_rows = whole_rows == "heads" and num_keys <= MOST_KEYS_OF_HEADS
         num_answer = len(prompt.answer)
         linear = WritingLinear(

@@ -9,6 +9,7 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.models.answers import log_probabilities_at, one_token_each
 from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, reader_of
+from attncli.models.sound_reading import without_prefix
 from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
@@ -62,6 +63,8 @@ def predicted_reading(
         return _without_predictions(reading, pretrained.name)
     if pretrained.predicts == "masked":
         return _masked(pretrained, reading, key, generator)
+    if reading.heard is not None:
+        return _with_words(reading, without_prefix(pretrained, reading))
     return _with_next_tokens(reading, key)
 
 
@@ -84,7 +87,7 @@ def _predicted(
 def _without_predictions(reading: Reading, name: str) -> Predicted:
     """Of a model without a head; UserError for a picture that is read in parts."""
     are_whole = all(len(shape) == len(("picture", "colour", "row", "column")) for shape in reading.shapes)
-    if not are_whole and not reading.part:
+    if not are_whole and not reading.part and reading.heard is None:
         raise UserError(f"image: {name} reads patches one after another: attn ablate needs whole pictures")
     return _predicted(reading)
 
@@ -130,6 +133,13 @@ def _with_next_tokens(reading: Reading, key: str) -> Predicted:
     predicted = torch.arange(first, len(ids))
     if reading.seen is not None:  # words alone are predicted
         predicted = predicted[ids[first:] < FIRST_WORD_ID]
+    return _predicted(reading, places=predicted - 1, targets=ids[predicted])
+
+
+def _with_words(reading: Reading, num_before: int) -> Predicted:
+    """The words that a decoder writes of a sound, each from those before it, the first from the start."""
+    ids = reading.text.ids
+    predicted = torch.arange(num_before, len(ids))
     return _predicted(reading, places=predicted - 1, targets=ids[predicted])
 
 

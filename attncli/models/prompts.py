@@ -9,6 +9,7 @@ from attncli.models.answers import AnswerTokens, answer_forms, likelier_form
 from attncli.models.chat_places import Span, placed_chat
 from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.sound_reading import most_written, prefix_of, read_sound
 from attncli.models.writing import in_chat_template
 
 SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
@@ -112,6 +113,40 @@ def read_picture_prompt(
         got = f"{count} tokens of the picture and the text, and {max_new_tokens} new ones"
         raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
     return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
+
+
+def read_sound_prompt(
+    pretrained: Pretrained,
+    file: str | PathLike[str],
+    text: str = "",
+    *,
+    max_new_tokens: int | None = None,
+) -> Prompt:
+    """A sound as a model hears it that writes what is said.
+
+    UserError for a model without a decoder, for a text beside the sound, which such a model does not read,
+    and for more new tokens than it has places for.
+    """
+    if not pretrained.has_decoder:
+        raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
+    if text:
+        raise UserError(f"sentence: {pretrained.name} writes of the sound alone: leave the text out")
+    prompt = prompt_of_sound(read_sound(pretrained, file), pretrained)
+    most, before = most_written(pretrained), len(prefix_of(pretrained, prompt.inputs or {}))
+    if most is not None and max_new_tokens is not None and before + max_new_tokens > most:
+        got = f"{before} before the words and {max_new_tokens} new ones"
+        raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
+    return prompt
+
+
+def prompt_of_sound(reading: Reading, pretrained: Pretrained) -> Prompt:
+    """What `read_sound` made of a sound, for a model to write what is said; UserError where it cannot."""
+    if reading.text.heard is None:
+        raise UserError("text: must be a text, or what read_sound made of a sound alone")
+    if not pretrained.has_decoder:
+        raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
+    nothing = ModelText((), reading.text.ids[:0])
+    return Prompt(nothing, reading.text, inputs=reading.inputs)
 
 
 def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]:

@@ -24,7 +24,6 @@ RATES = 1_000, 768_000
 """Samples in a second, from telegraph to laboratory: what other headers say is damage."""
 MOST_SECONDS = 1800
 """Of a sound, for models that set no limit: half an hour is 90,000 tokens of 20 ms."""
-SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".mp3")
 NEEDS = 'needs: pip install "attncli[sound]"'
 
 

@@ -29,6 +29,7 @@ from attncli.models.pretrained import (
     OpenedModel,
     Pretrained,
     Reading,
+    decoder_start,
     part_that_hears,
 )
 from attncli.models.sound_files import (
@@ -271,12 +272,18 @@ def read_sound(pretrained: OpenedModel, file: FilePath, text: str | None = None)
         raise UserError(f"sentence: of {pretrained.name} the part that hears is shown: leave the text out")
     ids = transcript_ids(pretrained, inputs) if not text else spoken_ids(pretrained, text)
     ids = [*prefix_of(pretrained, inputs), *ids]
-    most = getattr(pretrained.model.config, "max_target_positions", None) or pretrained.most_tokens()
+    most = most_written(pretrained)
     if most is not None and len(ids) > most:
         raise UserError(f"sentence: must be at most {most} tokens for {pretrained.name} (got {len(ids)})")
     words = ModelText(pretrained.labels(ids), torch.tensor(ids))
     decoder = {"decoder_input_ids": words.ids.unsqueeze(0).to(pretrained.device)}
     return Reading(words, sound, inputs={**inputs, **decoder})
+
+
+def most_written(pretrained: Pretrained) -> int | None:
+    """How many tokens a decoder reads that looks at a sound; None where the model sets no limit."""
+    most: int | None = getattr(pretrained.model.config, "max_target_positions", None)
+    return most or pretrained.most_tokens()
 
 
 def _settings_to_write(pretrained: Pretrained) -> Any:
@@ -301,6 +308,16 @@ def prefix_of(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list[int]
     if (no_times := getattr(settings, "no_timestamps_token_id", None)) is not None:
         prefix.append(int(no_times))
     return prefix
+
+
+def token_before_words(pretrained: Pretrained) -> int:
+    """The last token that a decoder reads before the words: that for no times, or its start token."""
+    settings: Any = _settings_to_write(pretrained)
+    no_times = getattr(settings, "no_timestamps_token_id", None)
+    start = decoder_start(settings, pretrained.model.config)
+    before = start if no_times is None else no_times
+    assert before is not None, "it wrote after one"
+    return int(before)
 
 
 def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:

@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import count, islice
@@ -21,6 +21,7 @@ from attncli.plain_text import binary_kind
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading
 
+SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".mp3")
 PICTURE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"),
 )
@@ -375,52 +376,65 @@ class TextLine(NamedTuple):
         return self.id or str(self.line)
 
 
-class PictureList(LineFile):
-    """The names of pictures in a file, one per line, from its folder: each a text with its name."""
+class KindOfFile(NamedTuple):
+    """What a file is called that is read whole, and how its name ends."""
 
-    def __init__(self, name: str, place: str) -> None:
+    name: str
+    suffixes: tuple[str, ...]
+
+    def is_one(self, file: Path) -> bool:
+        """Whether a file counts as such: it has such a suffix, and exists."""
+        return file.suffix.lower() in self.suffixes and file.is_file()
+
+
+KINDS_OF_FILES = {
+    "image": KindOfFile("picture", PICTURE_SUFFIXES),
+    "sound": KindOfFile("sound", SOUND_SUFFIXES),
+}
+"""By the setting that names them."""
+
+
+class FileList(LineFile):
+    """The names of pictures or sounds in a file, one per line, from its folder: each a text with its name.
+
+    `key` is the setting that names what they are.
+    """
+
+    def __init__(self, name: str, place: str, key: str) -> None:
         super().__init__(name, place)
+        self.key = key
         self.folder = Path() if name == "-" else self._path.parent
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every picture with the number of its line. Raises UserError for a line that names no picture."""
-        return ((number, self.picture(number, data)) for number, data in self.lines())
+        """Every file with the number of its line. Raises UserError for a line that names none."""
+        return ((number, self.named(number, data)) for number, data in self.lines())
 
     def count(self) -> int:
-        """The number of pictures. Raises UserError with the lines that name no picture, and without any."""
-        count = 0
+        """The number of files. Raises UserError with the lines that name none, and without any."""
+        names: list[TextLine] = []
+        self.check_lines(lambda number, data: names.append(self.named(number, data)))
+        if not names:
+            raise UserError(f"{self.label}: holds no name of a {KINDS_OF_FILES[self.key].name}")
+        return len(names)
 
-        def check(number: int, data: bytes) -> None:
-            nonlocal count
-            self.picture(number, data)
-            count += 1
-
-        self.check_lines(check)
-        if not count:
-            raise UserError(f"{self.label}: holds no name of a picture")
-        return count
-
-    def picture(self, number: int, data: bytes) -> TextLine:
-        """The picture that a line names. Raises UserError where it does not exist."""
-        name = data.decode("utf-8", "replace")
-        file = self.folder / name
-        if not is_picture(file):
-            known = ", ".join(PICTURE_SUFFIXES[:4])
-            raise UserError(f"{self.label}:{number}: names no picture here ({known}, ...): {name:.200}")
-        return TextLine(number, name, name, file=str(file))
+    def named(self, number: int, data: bytes) -> TextLine:
+        """The file that a line names. Raises UserError where it does not exist."""
+        name, kind = data.decode("utf-8", "replace"), KINDS_OF_FILES[self.key]
+        if kind.is_one(file := self.folder / name):
+            return TextLine(number, name, name, file=str(file))
+        known = f"{kind.name} here ({', '.join(kind.suffixes[:4])}, ...)"
+        raise UserError(f"{self.label}:{number}: names no {known}: {name:.200}")
 
 
 @dataclass(frozen=True)
 class FileFolder:
-    """The files of a folder that have these suffixes, by their names, in order, as many texts are.
+    """The pictures or sounds of a folder, by their names, in order, as many texts are.
 
-    Each is the name of its file. `kind` says what they are, `key` is the setting that names the folder.
+    Each is the name of its file. `key` is the setting that names the folder.
     """
 
     folder: str
     key: str
-    kind: str
-    suffixes: Sequence[str]
 
     @property
     def label(self) -> str:
@@ -428,14 +442,14 @@ class FileFolder:
         return self.folder
 
     def _files(self) -> list[Path]:
-        files = Path(self.folder).iterdir()
-        return sorted(file for file in files if file.suffix.lower() in self.suffixes and file.is_file())
+        return sorted(filter(KINDS_OF_FILES[self.key].is_one, Path(self.folder).iterdir()))
 
     def count(self) -> int:
         """The number of files. Raises UserError without any."""
         count = len(self._files())
         if not count:
-            raise UserError(f"{self.key}: {self.folder}: holds no {self.kind} ({', '.join(self.suffixes)})")
+            name, suffixes = KINDS_OF_FILES[self.key]
+            raise UserError(f"{self.key}: {self.folder}: holds no {name} ({', '.join(suffixes)})")
         return count
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
@@ -444,9 +458,9 @@ class FileFolder:
             yield number, TextLine(number, file.name, file.name, file=str(file))
 
 
-def is_picture(file: Path) -> bool:
-    """Whether a file counts as a picture: it has such a suffix, and exists."""
-    return file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()
+def files_named(name: str, key: str) -> AbstractContextManager[FileFolder | FileList]:
+    """The pictures or sounds of a folder, or those whose names are the lines of a file."""
+    return nullcontext(FileFolder(name, key)) if Path(name).is_dir() else FileList(name, key, key)
 
 
 class TextFile(LineFile):
@@ -527,8 +541,6 @@ Products of matrices with a thousand rows gain nothing from more of them.
 """
 TEXTS_PER_WINDOW = 2048
 """Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
-KINDS_OF_FILES = {"image": "picture", "sound": "sound"}
-"""What many texts are that have a file each, by the setting that names these."""
 PICTURES_PER_WINDOW = 32
 """Pictures that are in memory: a megabyte each, and mostly of one size."""
 
@@ -693,5 +705,5 @@ class ManyTexts(Generic[TextRead]):
         return notes
 
     def _counted(self, count: int) -> str:
-        kind = KINDS_OF_FILES.get(self.key, "text")
+        kind = KINDS_OF_FILES[self.key].name if self.key in KINDS_OF_FILES else "text"
         return f"1 {kind} is" if count == 1 else f"{count:,} {kind}s are"

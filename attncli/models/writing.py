@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -100,13 +101,13 @@ class LastRows:
     """The attention of the last queries, one or some, in each layer of a decoder's last run."""
 
     def __init__(
-        self, has_two_stacks: bool, count: int = 1, *, picture: ProcessedInputs | None = None
+        self, has_two_stacks: bool, count: int = 1, *, processed: ProcessedInputs | None = None
     ) -> None:
         self.count = count
         self.layers: list[CapturedLayer] = []
         self.fused = FusedAttention()
-        self.has_picture = picture is not None
-        self.numbering = Numbering(has_two_stacks, None, part="" if picture is None else picture.part)
+        self.has_picture = processed is not None and processed.what == "picture"
+        self.numbering = Numbering(has_two_stacks, None, part="" if processed is None else processed.part)
 
     def begin(self) -> None:
         """Forget the run before: of a prompt in chunks the last one counts."""
@@ -188,9 +189,12 @@ def of_queries(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -
 
 @dataclass(frozen=True)
 class Decoding:
-    """How tokens are chosen: the likeliest, or sampled from a seed at a temperature among the likeliest."""
+    """How tokens are chosen: the likeliest, or sampled from a seed at a temperature among the likeliest.
 
-    max_new_tokens: int
+    Without `max_new_tokens` as many as the model's generation_config.json lets it write.
+    """
+
+    max_new_tokens: int | None
     temperature: float | None = None
     top_p: float | None = None
     seed: int = 0
@@ -198,15 +202,20 @@ class Decoding:
 
     def config(self, of_model: GenerationConfig) -> GenerationConfig:
         """What transformers' generate is to do, by these settings and those of the model's that hold."""
-        config = deepcopy(of_model)
+        config: Any = deepcopy(of_model)
         for name in vars(GenerationConfig()):  # type: ignore[no-untyped-call] # transformers does not type it
             if not name.startswith("_") and name not in SETTINGS_KEPT and name not in SETTINGS_THAT_CHOOSE:
                 setattr(config, name, None)
         config.max_new_tokens, config.num_beams, config.use_cache = self.max_new_tokens, 1, True
+        if self.max_new_tokens is None:
+            config.max_length = of_model.max_length
+        if hasattr(of_model, "return_timestamps"):  # Whisper's, which would stand among the words
+            config.return_timestamps = False
         config.do_sample = self.temperature is not None or self.top_p is not None
         if config.do_sample:
             config.temperature, config.top_p, config.top_k = self.temperature or 1.0, self.top_p or 1.0, 0
-        return config
+        decoding: GenerationConfig = config
+        return decoding
 
 
 def settings_notes(config: GenerationConfig) -> list[str]:
@@ -278,8 +287,8 @@ def write(
         stop_strings = writer.generation_config.stop_strings or ()
         stop_strings = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
         cleanup.enter_context(_generating_by(writer, decoding.config(writer.generation_config)))
-        picture = inputs if isinstance(inputs, ProcessedInputs) else None
-        rows = LastRows(bool(model.config.is_encoder_decoder), picture=picture)
+        processed = inputs if isinstance(inputs, ProcessedInputs) else None
+        rows = LastRows(bool(model.config.is_encoder_decoder), processed=processed)
         if way.kind == "interface":
             hook = writer.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
             cleanup.enter_context(hook)
@@ -288,8 +297,9 @@ def write(
             cleanup.enter_context(with_eager_attention(model))
             cleanup.enter_context(handing_over_weights(writer, rows))
         # A picture is read at once: its pixels belong to tokens that may lie in two pieces.
-        num_tokens = 0 if picture is not None else inputs["input_ids"].shape[1]
+        num_tokens = 0 if processed is not None else inputs["input_ids"].shape[1]
         options = _cache_options(writer, num_tokens, decoding.prefill_chunk, cache)
+        options |= _options_of_its_own(model, writer.generation_config)
         watcher = _TokenWatcher(rows, on_token)
         watchers = StoppingCriteriaList([watcher])
         if stop_strings:
@@ -301,6 +311,13 @@ def write(
         if not watcher.num_tokens:
             raise CannotShow("its own generate does not tell when it has written a token")
     return way
+
+
+def _options_of_its_own(model: PreTrainedModel, config: GenerationConfig) -> dict[str, Any]:
+    """What a model's own generate (Whisper's) takes as arguments alone, and not from a config."""
+    kind: Any = type(model)  # transformers leaves generate without types
+    taken = signature(kind.generate).parameters
+    return {"temperature": config.temperature} if config.do_sample and "temperature" in taken else {}
 
 
 def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

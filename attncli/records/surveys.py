@@ -15,6 +15,7 @@ from attncli.core.names import (
     HeadPattern,
 )
 from attncli.records.columns import Record, Records, Result, column, group
+from attncli.records.spoken_words import SECONDS
 from attncli.records.values import Statistic
 
 NAMING = tuple(dict.fromkeys(pattern.statistic for pattern in HEAD_PATTERNS.values()))
@@ -55,7 +56,7 @@ class HeadInStack(Record):
     head: int = column(is_kept=False)
 
 
-UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()}
+UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()} | {"distance_seconds": SECONDS}
 
 
 class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):

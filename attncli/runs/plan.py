@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from attncli.errors import UserError
 from attncli.models.digests import content_digest
 from attncli.models.folder import READ_FIRST_BYTES, local_model, num_parameters, stored_bytes
-from attncli.models.text_files import PictureList, TextFile, TextLine, TokenIds, is_picture
+from attncli.models.text_files import KINDS_OF_FILES, FileList, TextFile, TextLine, TokenIds
 from attncli.plain_text import counted
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
@@ -31,17 +31,18 @@ class CheckedPrompts(NamedTuple):
     mean_characters: float
 
 
-class PromptFile(PictureList):
+class PromptFile(FileList):
     """The sentences of a file: one per line, or JSON Lines or CSV with sentence, context, answer and id; or
-    names of pictures, one per line, where the first line is one.
+    names of pictures or sounds, one per line, where the first line is one.
     """
 
     columns = ("sentence", "context", "answer", "id")
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, f"--file {name}")
-        first = next(self.lines(), (0, b""))[1].decode("utf-8", "replace")
-        self.is_of_pictures = not self.is_json and is_picture(self.folder / first)
+        super().__init__(name, f"--file {name}", "sentence")
+        first = self.folder / next(self.lines(), (0, b""))[1].decode("utf-8", "replace")
+        keys = (key for key, kind in KINDS_OF_FILES.items() if kind.is_one(first))
+        self.key = "sentence" if self.is_json else next(keys, "sentence")
 
     def __iter__(self) -> Iterator[TextLine]:
         """Every prompt, from the start. Raises UserError at the first line that is not one."""
@@ -95,8 +96,8 @@ class PromptFile(PictureList):
                 raise UserError(f"{self.label}:{number}: id: {message}")
 
     def _prompt(self, number: int, data: bytes) -> TextLine:
-        if self.is_of_pictures:
-            return self.picture(number, data)
+        if self.key in KINDS_OF_FILES:
+            return self.named(number, data)
         fields = self.fields(number, data, ("sentence", "context", "answer"), ("id",))
         sentence = fields["sentence"]
         assert sentence is not None
@@ -171,12 +172,13 @@ class Job(NamedTuple):
     chain: Chain
     prompt: TextLine | None
     place: int
+    key: str = "sentence"
 
     def items(self) -> Chain:
         """The experiments, each with the sentence (and the context and the answer, where it reads them)."""
         if self.prompt is None:
             return self.chain
-        texts = {"sentence": self.prompt.text} if self.prompt.file is None else {"image": self.prompt.file}
+        texts = {self.key: self.prompt.file or self.prompt.text}
         others = {"context": self.prompt.context, "answer": self.prompt.answer}
         texts |= {key: text for key, text in others.items() if text is not None}
         return tuple(
@@ -233,7 +235,7 @@ class Plan:
         for i, chain in enumerate(self.chains):
             for prompt in self.prompts if self.prompts is not None else (None,):
                 has_context = prompt is not None and prompt.context is not None
-                yield Job(self.chains_with_context[i] if has_context else chain, prompt, place)
+                yield Job(self.chains_with_context[i] if has_context else chain, prompt, place, self.key)
                 place += len(chain)
 
     def lines(self) -> Iterator[str]:
@@ -246,13 +248,17 @@ class Plan:
         if self.prompts is None:
             yield experiments
         else:
-            kind = "picture" if self.are_pictures else "sentence"
+            kind = _kind_of(self.key)
             yield f"{experiments} × {counted(self.num_prompts, kind)} = {counted(len(self), 'run')}"
 
     @property
-    def are_pictures(self) -> bool:
-        """Whether each line of the file names a picture."""
-        return isinstance(self.prompts, PromptFile) and self.prompts.is_of_pictures
+    def key(self) -> str:
+        """The setting that each line of the file is: a sentence, or the name of a picture or a sound."""
+        return self.prompts.key if isinstance(self.prompts, PromptFile) else "sentence"
+
+
+def _kind_of(key: str) -> str:
+    return KINDS_OF_FILES[key].name if key in KINDS_OF_FILES else key
 
 
 def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile | None = None) -> Plan:
@@ -260,12 +266,12 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     if prompts is None:
         return Plan(tuple(chains(plan_files(paths, overrides))))
     first = prompts.first()
-    key, text = ("sentence", first.text) if first.file is None else ("image", first.file)
+    key, text = prompts.key, first.file or first.text
     texts = {key: Given(text, "--file", is_flag=True)}
     items = plan_files(paths, overrides, texts)
     _refuse_what_reads_nothing(items, key)
-    if prompts.is_of_pictures:
-        items = [item._replace(spec=_with(item.spec, {"image": prompts.label})) for item in items]
+    if key in KINDS_OF_FILES:
+        items = [item._replace(spec=_with(item.spec, {key: prompts.label})) for item in items]
     if any("texts" in type(item.spec).model_fields for item in items):
         _refuse_what_reads_many(paths, overrides)
     checked = prompts.check(_prompt_check(items))
@@ -285,7 +291,7 @@ def plan_of_texts(spec: Spec, source: str, texts: TextFile) -> Plan:
 
 
 def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:
-    kind = "picture" if key == "image" else key
+    kind = _kind_of(key)
     errors = [
         f"{item.source}: experiment: {item.spec.experiment} reads no {kind}: leave out --file"
         for item in items
@@ -438,7 +444,7 @@ class RunKeys:
         `on_read` is called with the file whenever a block of it has been read.
         """
         self._items = plan.items()
-        self._without = ("image",) if plan.are_pictures else ()
+        self._without = (plan.key,) if plan.key in KINDS_OF_FILES else ()
         self._set_digests(_Contents(on_read))
 
     def _set_digests(self, contents: _Contents) -> None:

@@ -11,6 +11,7 @@ from attncli.core.names import (
     HEAD_PATTERNS,
     HEAD_STATISTICS,
     OF_PICTURES,
+    OF_SOUNDS,
     PATTERNS,
     ROW_STATISTICS,
     STARTS_SPECIAL,
@@ -92,6 +93,7 @@ MAPS_OF_PICTURES = Form(
 
 MEASURED_WITH = {
     **dict.fromkeys(("neighbour", "high_norm_mass"), Requires("image")),
+    **dict.fromkeys(OF_SOUNDS, Requires("sound")),
     "induction_stripe": Requires("probe", "repeated", involved=("sentence", "file")),
     "value_norm": Requires("weighted"),
     "from_to_weight": Requires("to"),

@@ -180,19 +180,26 @@ class ImageSpec(ModelSpec):
         if self.model is None:
             yield contradiction("image", "needs `model`, one that reads pictures", "model")
         if self.reads_pictures() and not self.surveys_pictures:
-            kind = "folder" if Path(self.image).is_dir() else "list"
-            yield contradiction("image", f"must be one picture (got the {kind} {self.image})")
+            yield contradiction("image", f"must be one picture (got the {_many(self.image)} {self.image})")
 
     # Whether a folder of pictures, or a list of them, may be read.
     surveys_pictures: ClassVar[bool] = False
 
     def reads_pictures(self) -> bool:
         """Whether it is about the pictures of a folder or of a list, a text file with a name on each line."""
-        is_list = self.image is not None and Path(self.image).suffix.lower() == ".txt"
-        return self.image is not None and (is_list or Path(self.image).is_dir())
+        return bool(_many(self.image))
 
 
-SOUND_HELP = "a sound that the model hears: WAV, FLAC or OGG; for heads also a folder of them"
+def _many(name: str | None) -> str:
+    """What names many files: a folder, or a list, a text file with a name on each line; empty for one."""
+    if name is None:
+        return ""
+    return "folder" if Path(name).is_dir() else "list" if Path(name).suffix.lower() == ".txt" else ""
+
+
+SOUND_HELP = (
+    "a sound that the model hears: WAV, FLAC or OGG; for heads also a folder of them, or a list (.txt)"
+)
 
 
 class SoundSpec(ModelSpec):
@@ -211,7 +218,7 @@ class SoundSpec(ModelSpec):
         if self.model is None:
             yield contradiction("sound", "needs `model`, one that hears, as Whisper", "model")
         if self.hears_many() and not self.surveys_sounds:
-            yield contradiction("sound", f"must be one sound (got the folder {self.sound})")
+            yield contradiction("sound", f"must be one sound (got the {_many(self.sound)} {self.sound})")
         for key in self.given(*({"context", "context_file"} & type(self).model_fields.keys())):
             yield contradiction(key, "cannot be combined with `sound`, which is the context", "sound")
 
@@ -222,8 +229,8 @@ class SoundSpec(ModelSpec):
         return super().wants_head() or self.sound is not None  # it writes what is said
 
     def hears_many(self) -> bool:
-        """Whether it is about the sounds of a folder."""
-        return self.sound is not None and Path(self.sound).is_dir()
+        """Whether it is about the sounds of a folder or of a list, a text file with a name on each line."""
+        return bool(_many(self.sound))
 
 
 WAYS_OF_TIMING = ("model", "found", "filter")

@@ -49,7 +49,9 @@ def check_picture(value: str) -> str:
 
 def check_sound(value: str) -> str:
     if not value.strip() or not Path(value).exists():
-        raise ValueError(f"no such file: {value}: give a sound; for heads also a folder of them")
+        raise ValueError(
+            f"no such file: {value}: give a sound; for heads also a folder of them, or a list (.txt)"
+        )
     return value
 
 

@@ -534,6 +534,24 @@ def _few_rows(report: Report) -> Iterator[str]:
             yield f"{sort} is measured on {rows}."
 
 
+MOST_TIMED = 5
+"""Heads that are named by how far in time they look."""
+
+
+def _in_time(report: Report, display: Display) -> Iterator[str]:
+    """`encoder, mean distance in time: 0:4 0.04 s, 0:1 0.11 s ... 2:2 10.57 s`, of the tokens of a sound."""
+    for stack, heads in _by_stack(report.result_of(HeadSurvey).heads).items():
+        far = [head for head in heads if head.get("distance_seconds") is not None]
+        far.sort(key=lambda head: head.number("distance_seconds") or 0.0)
+        if not far:
+            continue
+        cells = [f"{head_name(head)} {fixed(head.number('distance_seconds'), 2)} s" for head in far]
+        dots = "" if len(cells) <= MOST_TIMED else " ... "
+        nearest = ", ".join(cells[: MOST_TIMED - bool(dots)])
+        where = f"{stack_label(stack)}, mean" if stack_label(stack) else "mean"
+        yield f"{where} distance in time: {nearest}{dots}{cells[-1] if dots else ''}"
+
+
 HEADS_OR_PATTERNS: tuple[Element, ...] = (
     Ranked(
         "heads",
@@ -551,6 +569,7 @@ HEADS_OR_PATTERNS: tuple[Element, ...] = (
         shows=_lists_heads,
     ),
     Special(_patterns, "those that do not fit are named in a sentence", shows=_shows_patterns),
+    Sentences(_in_time, shows=_shows_patterns),
     HeadLetters(
         "heads",
         is_above=lambda report: "rollout" in report.tensors,

@@ -25,7 +25,17 @@ from attncli.views.canvas import (
     draw_bar,
     longest,
 )
-from attncli.views.overlays import ROLLOUT, Look, LookTile, Overlays, in_colour, painted, shaded, size_of
+from attncli.views.overlays import (
+    ROLLOUT,
+    Look,
+    LookTile,
+    Overlays,
+    in_colour,
+    kind_of,
+    painted,
+    shaded,
+    size_of,
+)
 from attncli.views.picture_maps import ORIGINAL, left_out, row_name, tiles_of, title_of
 from attncli.views.texts import shortened, weight_text, wrap_cells
 
@@ -33,13 +43,15 @@ from attncli.views.texts import shortened, weight_text, wrap_cells
 SINGLE, FEW, TILE, MOST_FEW = 4.2, 2.0, 1.1, 16
 OUTSIDE_WIDTH, OUTSIDE_NUMBER, MOST_OUTSIDE = 1.9, 1.1, 12
 MOST_ACROSS = 16
+# Of a strip, as a sound is: how much wider than high it is, by how much wider it is drawn, inches in a row.
+STRIP, WIDER, STRIPS_ACROSS = 4, 2.5, 16
 LEAST_CAPTION = 12
 """Characters that a caption has room for, as `17:13 95%` or `rollout 8%`, however narrow its picture is."""
 
 
 def with_original(groups: Sequence[Sequence[LookTile]]) -> list[list[LookTile]]:
     """The groups after the picture as it is: in the row of the only group, else in one with the rollout."""
-    first = [LookTile("picture", groups[0][0].look, is_picture=True)]
+    first = [LookTile(kind_of(groups[0][0].look.picture), groups[0][0].look, is_picture=True)]
     if len(groups) == 1:
         return [[*first, *groups[0]]]
     *others, last = groups
@@ -56,12 +68,16 @@ class OverlayBlock(Rigid):
         self.is_single = len(tiles) == 1
         self.title = tiles[0].look.title if self.is_single else overlays.title
         across = SINGLE if self.is_single else FEW if len(tiles) <= MOST_FEW else TILE
-        self.rows = [
-            group[start : start + MOST_ACROSS]
-            for group in with_original(overlays.groups)
-            for start in range(0, len(group), MOST_ACROSS)
-        ]
         width, height = size_of(overlays.picture)
+        is_strip = width > STRIP * height
+        across *= WIDER if is_strip else 1
+        self.longest_caption = None if is_strip else LONGEST_LABEL
+        most = round(STRIPS_ACROSS / across) if is_strip else MOST_ACROSS
+        self.rows = [
+            group[start : start + most]
+            for group in with_original(overlays.groups)
+            for start in range(0, len(group), most)
+        ]
         scale = across / max(width, height)
         self.size = width * scale, height * scale
         dots = min(1.0, 2 * DOTS_PER_INCH * scale)
@@ -81,7 +97,8 @@ class OverlayBlock(Rigid):
         total_width, total_height = figure.get_size_inches()
         figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
         width, height = self.size
-        longest_caption = min(LONGEST_LABEL, round(self.across / CHARACTER))
+        longest_caption = round(self.across / CHARACTER)
+        longest_caption = min(self.longest_caption or longest_caption, longest_caption)
         for row, tiles in enumerate(self.rows):
             y = top + TITLE_HEIGHT + row * (height + self.caption + self.gap) + self.caption
             for column, tile in enumerate(tiles):

@@ -151,6 +151,11 @@ def token_at(picture: Picture, x: float, y: float) -> int | None:
     return None
 
 
+def kind_of(picture: Picture) -> str:
+    """What the picture without weights is called: the spectrogram of a sound is no picture to people."""
+    return "picture" if picture.seconds is None else "sound"
+
+
 class LookTile(NamedTuple):
     """One of several looks, with its name: of a head, the mean of a layer, or a word."""
 
@@ -443,7 +448,7 @@ def with_picture(groups: Tiles, display: Display) -> Tiles:
     if display.has_color:
         return groups
     *others, last = groups
-    return [*others, [LookTile("picture", last[0].look, is_picture=True), *last]]
+    return [*others, [LookTile(kind_of(last[0].look.picture), last[0].look, is_picture=True), *last]]
 
 
 def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:

@@ -50,6 +50,7 @@ from attncli.views.texts import (
     fixed,
     scalar,
     shortened,
+    text_name,
     token_in_line,
     token_texts,
     wrap_cells,
@@ -163,8 +164,8 @@ def text_line(report: Report, display: Display) -> Paragraph:
     texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
     if report.pictures:
         texts = f"{', '.join(picture.name for picture in report.pictures)} {spec.get('sentence') or ''}"
-    elif spec.get("image"):
-        texts = f"pictures of {spec['image']} {spec.get('sentence') or ''}"
+    elif many := spec.get("image") or spec.get("sound"):
+        texts = f"{text_name(report)}s of {many} {spec.get('sentence') or ''}"
     text = texts or spec.get("sentence") or f"file {spec.get('file')}"
     return one_line(" ".join(str(text).split()), display)
 

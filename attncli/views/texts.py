@@ -371,7 +371,8 @@ def token_name(report: Report) -> str:
 
 def text_name(report: Report) -> str:
     """What a report about many is about."""
-    return "picture" if report.spec.get("image") else "text"
+    names = {"image": "picture", "sound": "sound"}
+    return next((name for key, name in names.items() if report.spec.get(key)), "text")
 
 
 MOST_NAMED = 6

@@ -9,6 +9,8 @@ import soundfile
 import torch
 import transformers as hf
 
+from attncli.models.loading import open_model
+from attncli.models.sound_reading import read_sound
 from tests.conftest import Attn
 
 SIZES = {
@@ -44,7 +46,7 @@ def test_a_survey_of_a_folder_is_the_mean_of_its_sounds(attn: Attn, encoder: str
     rows = every["statistics"]["heads"]
     assert every["statistics"]["texts"]["num_texts"] == 3 and len(rows) == 8
     for number, row in enumerate(rows):
-        for name in ("entropy", "distance", "max_weight"):
+        for name in ("entropy", "distance", "max_weight", "distance_seconds", "near_mass"):
             expected = np.mean([one["statistics"]["heads"][number][name] for one in each])
             assert row[name] == pytest.approx(expected, rel=1e-4)
 
@@ -65,6 +67,19 @@ def test_one_head_lies_over_the_spectrogram(attn: Attn, encoder: str, sounds: Pa
     assert "media-src blob:" in page.read_text()
 
 
+def test_an_encoder_alone_has_its_heads_taken_out(attn: Attn, encoder: str, sounds: Path) -> None:
+    sound = str(sounds / "0.wav")
+    ended = attn(["ablate", "--model", encoder, "--sound", sound, "--heads", "1:2", "--format", "json"])
+    (row,) = json.loads(ended.out)["statistics"]["heads"]
+    model = hf.Wav2Vec2Model.from_pretrained(encoder).eval()
+    inputs = read_sound(open_model(encoder), sound).inputs
+    with torch.no_grad():
+        before = model(**inputs)[0][0].double()
+        model.encoder.layers[1].attention.out_proj.weight[:, 16:24] = 0
+        changes = (model(**inputs)[0][0].double() - before).norm(dim=-1) / before.norm(dim=-1)
+    assert row["output_change"] == pytest.approx(float(changes.mean()), rel=1e-4) and row["output_change"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -73,6 +88,8 @@ def test_one_head_lies_over_the_spectrogram(attn: Attn, encoder: str, sounds: Pa
         (["cross", "--sound", "{sound}", "--model", "{model}"], "has no decoder that looks at a sound"),
         (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "the part that hears is shown"),
         (["heads", "--sound", "{sound}", "--model", "{model}", "--words"], "has no decoder that looks at"),
+        (["generate", "--sound", "{sound}", "--model", "{model}"], "has no decoder that writes of a sound"),
+        (["ablate", "--sound", "{folder}", "--model", "{model}"], "must be one sound (got the folder"),
         (["heads", "--model", "{model}", "a b"], "takes input_values, not text: give it a sound by --sound"),
         (["self", "--sound", "{folder}", "--model", "{model}"], "must be one sound (got the folder"),
         (["heads", "--sound", "{folder}/gone.wav", "--model", "{model}"], "no such file"),

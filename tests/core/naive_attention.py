@@ -166,6 +166,11 @@ def pattern_mass(weights: np.ndarray, wanted: Wanted) -> np.ndarray:
                 special, queries, keys = (np.array(flags[text].tolist(), float) for flags in patterns.marks)
                 matrix[:] = special if name == "special_mass" else np.outer(queries, keys)
                 matrix[:, : patterns.first_key] = 0
+            elif name in ("distance_seconds", "near_mass"):
+                apart = np.abs(np.subtract.outer(patterns.seconds.tolist(), patterns.seconds.tolist()))
+                apart = np.where(np.isnan(apart), np.inf if name == "near_mass" else 0.0, apart)
+                matrix[:] = apart < 0.0999 if name == "near_mass" else apart
+                matrix[:, : patterns.first_key] = 0
             elif name == "neighbour":
                 places = patterns.plane.places.tolist()
                 for i, (row, column) in enumerate(places):

@@ -12,12 +12,14 @@ import torch
 import transformers as hf
 
 from attncli.errors import UserError
+from attncli.library import survey as surveyed
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import borrowed
 from attncli.models.pretrained import Reading, reader_of
 from attncli.models.sound_files import open_sound, sound_to_play, spectrogram
 from attncli.models.sound_reading import read_sound
+from attncli.records.surveys import SurveyedHead
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
 STACKS = {
@@ -142,6 +144,28 @@ def test_words_look_at_the_sound_as_in_eager_attention(noise: Path) -> None:
             expected = model(**inputs, output_attentions=True).cross_attentions
     for given, eager in zip(cross, expected, strict=True):
         torch.testing.assert_close(given, eager[0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["wav2vec2", "ast", "whisper"])
+@pytest.mark.filterwarnings("ignore:At least one mel filter")
+def test_heads_of_an_encoder_look_so_far_in_time(name: str, noise: Path) -> None:
+    model, extractor = _made(name)
+    with borrowed(name, model, extractor) as pretrained:
+        reading = read_sound(pretrained, noise)
+        survey = surveyed(pretrained, reading)
+        part = reader_of(pretrained, reading).model
+        part.set_attn_implementation("eager")
+        with torch.no_grad():
+            weights = torch.stack(part(**(reading.inputs or {}), output_attentions=True).attentions)[:, 0]
+    assert reading.heard is not None
+    begins = reading.heard.begins
+    kept = ~begins.isnan()
+    apart = (begins.unsqueeze(1) - begins).abs()
+    far = (weights.double() * apart.nan_to_num(0.0)).sum(dim=-1)[..., kept].mean(dim=-1).flatten()
+    near = (weights.double() * (apart < 0.1 - 1e-6)).sum(dim=-1)[..., kept].mean(dim=-1).flatten()
+    np.testing.assert_allclose(survey.heads.column("distance_seconds"), far, atol=1e-5)
+    np.testing.assert_allclose(survey.heads.column("near_mass"), near, atol=1e-5)
+    assert SurveyedHead.columns["distance_seconds"].unit == "seconds"
 
 
 def _keep_cross(layer: CapturedLayer, kept: list[torch.Tensor]) -> None:

@@ -120,6 +120,13 @@ export function showLooks() {
   drawLook();
 }
 
+// The token on the picture that a query beside it looks at most; null of the mean, and of a token without a row.
+export function mostLookedAt(query) {
+  const row = query === null || query < 0 ? null : lookOf(numberNow(), query);
+  const best = (most, [, token]) => (most === null || row[token] > row[most] ? token : most);
+  return row && picture.placed.reduce(best, null);
+}
+
 // The head and the query that are looked at: large, beside it, and in words.
 function drawLook() {
   const { report, tensor } = chosen;
@@ -146,7 +153,8 @@ function drawLook() {
   const isWhole = total > 0 && row.every((weight) => !(weight < 0));
   const best = largestIn(Array.from(row));
   const most = `${labelText(labels[best])}: ${weightText(row[best], tensor.decimals)}`;
-  const share = isWhole ? `; on the picture: ${Math.round((100 * onPicture) / total)}%` : "";
+  const where = picture.seconds ? "sound" : "picture";
+  const share = isWhole ? `; on the ${where}: ${Math.round((100 * onPicture) / total)}%` : "";
   const who = [placeText(tensor.place(number)), name].filter(Boolean).join(" ");
   byId("readout").textContent = `${who} looks most at ${most}${share}`;
   const source = { side: "query", index: 0, query: 0, key: null, colour: "looked" };

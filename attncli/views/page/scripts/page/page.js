@@ -2,7 +2,7 @@
 
 import { beside, chosen, comparedMap, map, overview, pictureView, sides, sources, start } from "./chosen.js";
 import { listen } from "./controls.js";
-import { hoverHead, lookFrom, pickQuery } from "./looks.js";
+import { hoverHead, lookFrom, mostLookedAt, pickQuery } from "./looks.js";
 import { look, lookAtCell, pin, readThumbnail, switchHeads, toggleAllHeads } from "./selection.js";
 import { choose, compareWith, pickCell, run, showReport } from "./show.js";
 import { byId, fillSelect } from "../parts/elements.js";
@@ -16,8 +16,8 @@ Object.assign(overview, {
 Object.assign(map, { onCell: (cell) => lookAtCell(cell), onPick: pickCell });
 Object.assign(pictureView, {
   onLook: lookFrom,
-  onPick: (token) => {
-    playToken(pictureView.picture, token);
+  onPick: (token, isBeside) => {
+    playToken(pictureView.picture, isBeside ? mostLookedAt(token) : token);
     return pickQuery(token);
   },
 });

@@ -124,7 +124,7 @@ export class PictureView {
     this.stage.addEventListener("keydown", (event) => this.onKey(event));
     this.elsewhere.addEventListener("click", (event) => {
       const button = event.target.closest("button");
-      if (button) this.onPick(this.buttons.find(({ element }) => element === button).token);
+      if (button) this.onPick(this.buttons.find(({ element }) => element === button).token, true);
     });
   }
 
