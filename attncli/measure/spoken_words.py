@@ -1,7 +1,7 @@
 """Where in a recording each word is, by heads of cross-attention; which heads say so."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,9 @@ from attncli.models.capture import check_computed_here, run_model
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.sound_reading import prefix_of, read_sound
+from attncli.models.sound_reading import num_before_words, read_sound
+from attncli.models.sound_windows import SpokenWindow
+from attncli.plain_text import counted
 from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
 
 MEDIAN_WIDTH = 7
@@ -84,7 +86,7 @@ def spoken_weights(pretrained: Pretrained, reading: Reading) -> SpokenWeights:
         raise UserError(f"sound: {pretrained.name} has no decoder that looks at a sound")
     if pretrained.with_head is None:
         raise UserError(f"sound: {pretrained.name} has no head that writes")
-    num_before = len(prefix_of(pretrained, reading.inputs or {}))
+    num_before = num_before_words(pretrained)
     end = getattr(pretrained.whole.generation_config, "eos_token_id", None)
     end = end[0] if isinstance(end, list) else end
     ids = torch.cat([reading.text.ids, torch.tensor([end or 0])])
@@ -258,22 +260,79 @@ def spoken_words(
     """
     spoken = spoken_weights(pretrained, reading)
     chosen, how = _chosen_heads(pretrained, spoken, heads)
-    begins = token_begins(spoken, chosen)
-    rows, place = [], 0
+    words = joined_marks(_words_in_time(pretrained, spoken, chosen))
+    return _in_seconds(
+        words,
+        chosen,
+        f"times by {how}",
+        seconds=spoken.seconds,
+        step=spoken.step,
+        notes=reading.left_out_notes(),
+    )
+
+
+def words_of_windows(
+    pretrained: Pretrained,
+    windows: Iterable[SpokenWindow],
+    seconds: float,
+    heads: str | Sequence[Head] = "model",
+    notes: Sequence[str] = (),
+) -> SpokenWords:
+    """Each word of a recording of so many seconds, which is read in windows, as `spoken_words` of each.
+
+    The most concentrated heads (filter) are those of the first window. Raises UserError also where there are
+    no windows with words.
+    """
+    words: list[tuple[str, float, float, float]] = []
+    chosen, how, step, num_windows = list[Head](), "", 0.0, 0
+    for window in windows:
+        num_windows += 1
+        spoken = spoken_weights(pretrained, window.reading)
+        if not chosen:
+            chosen, how = _chosen_heads(pretrained, spoken, heads)
+            step = spoken.step
+        words += (
+            (word, window.begin + begin, window.begin + end, probability)
+            for word, begin, end, probability in joined_marks(_words_in_time(pretrained, spoken, chosen))
+        )
+    if not words:
+        raise UserError(f"sound: {pretrained.name} hears no words in it")
+    how = f"{counted(num_windows, 'window')}; times by {how}"
+    return _in_seconds(words, chosen, how, seconds=seconds, step=step, notes=notes)
+
+
+def _words_in_time(
+    pretrained: Pretrained, spoken: SpokenWeights, heads: Sequence[Head]
+) -> list[tuple[str, float, float, float]]:
+    """The words with begin, end and probability, marks by themselves."""
+    begins, rows, place = token_begins(spoken, heads), list[tuple[str, float, float, float]](), 0
     for word, count in words_of_tokens(pretrained, spoken.ids):
         probability = float(spoken.probabilities[place : place + count].mean())
         rows.append((word, float(begins[place]), float(begins[place + count]), probability))
         place += count
-    names = tuple(f"{layer}:{head}" for layer, head in chosen)
+    return rows
+
+
+def _in_seconds(
+    words: Sequence[tuple[str, float, float, float]],
+    heads: Sequence[Head],
+    how: str,
+    *,
+    seconds: float,
+    step: float,
+    notes: Sequence[str],
+) -> SpokenWords:
+    names = tuple(f"{layer}:{head}" for layer, head in heads)
+    by_heads = f"{how[0].upper()}{how[1:]}: {', '.join(names)}"
     return SpokenWords(
         words=SpokenWord.rows(
             {"word": word.strip(), "begin": begin, "end": end, "probability": probability}
-            for word, begin, end, probability in joined_marks(rows)
+            for word, begin, end, probability in words
         ),
-        seconds=spoken.seconds,
-        step=spoken.step,
+        seconds=seconds,
+        step=step,
         aligned_by=names,
-        notes=(f"Times by {how}: {', '.join(names)}; dynamic time warping, in steps of {spoken.step:g} s.",),
+        notes=(f"{by_heads}; dynamic time warping, in steps of {step:g} s.", *notes),
     )
 
 

@@ -37,6 +37,7 @@ from attncli.models.sound_files import (
     features_of,
     most_seconds_of,
     open_sound,
+    too_long,
 )
 from attncli.models.token_places import HeardSound
 
@@ -62,6 +63,21 @@ class TokenTimes:
     bands: int = 1
     num_tokens: int | None = None
     """How many there are in a model that fills up every sound to the same length."""
+
+    def seconds_of(self, count: int) -> float:
+        """How much sound so many tokens are of."""
+        return (count - self.first) // self.bands * self.step
+
+    @property
+    def seconds(self) -> float:
+        """How much sound there is in a model that fills up every one."""
+        assert self.num_tokens is not None
+        return self.seconds_of(self.num_tokens)
+
+    @property
+    def slack(self) -> float:
+        """How much longer a sound may be than its tokens: what convolutions leave out at its end."""
+        return 4 * self.step + 0.1
 
 
 def _is_block(name: str, module: nn.Module) -> bool:
@@ -215,29 +231,39 @@ def _count_tokens(part: Pretrained, inputs: Mapping[str, Tensor]) -> int:
         return len(_read_by_first_block(part.model, inputs))
 
 
-def _heard(pretrained: Pretrained, file: str) -> tuple[ModelText, dict[str, Tensor], OpenedSound]:
-    """The tokens of a sound, what the model takes of it, and the sound."""
+def _heard(
+    pretrained: Pretrained, file: str, *, truncate: bool = False
+) -> tuple[ModelText, dict[str, Tensor]]:
+    """The tokens of a sound, and what the model takes of it."""
     part = part_that_hears(pretrained)
     extractor = feature_extractor(pretrained)
-    rate = int(extractor.sampling_rate)
-    opened = open_sound(file, rate, most_seconds=most_seconds_of(extractor), reader=pretrained.name)
     times = times_of(part, extractor)
+    rate, most, name = int(extractor.sampling_rate), most_seconds_of(extractor), pretrained.name
+    if truncate and times.num_tokens is not None:
+        most = min(most or times.seconds, times.seconds)
+    opened = open_sound(file, rate, most_seconds=most, reader=name, truncate=truncate)
     inputs = _accepted(part, features_of(extractor, opened.samples, part.name))
+    text = heard_text(part, times, inputs, opened, file)
+    in_time = times.seconds_of(len(text.ids))
+    if opened.seconds > in_time + times.slack:
+        raise UserError(f"sound: {file}: {too_long(file, opened.seconds, in_time, name)}")
+    return text, inputs
+
+
+def heard_text(
+    part: Pretrained, times: TokenTimes, inputs: Mapping[str, Tensor], opened: OpenedSound, file: str
+) -> ModelText:
+    """The tokens of an opened sound, of which a model takes `inputs`."""
     count = times.num_tokens or _count_tokens(part, inputs)
     begins, labels = _labels(times, count)
-    in_time = (count - times.first) // times.bands * times.step
-    slack = 4 * times.step + 0.1
-    if opened.seconds > in_time + slack:
-        reads = f"is {opened.seconds:,.2f} s long, and {pretrained.name} reads {in_time:.2f} s"
-        raise UserError(f"sound: {file}: {reads}: cut it, as by: sox {file} part.wav trim 0 {in_time:.2f}")
-    filled = f", filled up to {in_time:.4g} s with silence" if in_time > opened.seconds + slack else ""
+    in_time, seconds = times.seconds_of(count), opened.seconds
+    filled = f", filled up to {in_time:.4g} s with silence" if in_time > seconds + times.slack else ""
     size = f"{1000 * times.step:.4g} ms" + (f" in {times.bands} bands" if times.bands > 1 else "")
-    note = f"{opened.name}: {opened.seconds:.2f} s{filled}; {count:,} tokens of {size}."
-    heard = HeardSound(
-        opened.name, file, opened.seconds, times.step, begins, (*opened.notes, note), opened.samples, rate
-    )
+    note = f"{opened.name}: {seconds:.2f} s{filled}; {count:,} tokens of {size}."
+    notes = *opened.notes, note
+    heard = HeardSound(opened.name, file, seconds, times.step, begins, notes, opened.samples, opened.rate)
     ids = FIRST_WORD_ID * 2 + torch.arange(count)
-    return ModelText(labels, ids, is_merged=True, heard=heard), inputs, opened
+    return ModelText(labels, ids, is_merged=True, heard=heard)
 
 
 def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tuple[str, ...]]:
@@ -256,15 +282,17 @@ def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tup
 
 
 @checked
-def read_sound(pretrained: OpenedModel, file: FilePath, text: str | None = None) -> Reading:
+def read_sound(
+    pretrained: OpenedModel, file: FilePath, text: str | None = None, *, truncate: bool = False
+) -> Reading:
     """A sound as an encoder reads it, or with the words that a decoder writes of it.
 
     Tokens are named by the second at which each begins. A model with a decoder reads `text` after the sound;
     an empty text is what it writes itself (greedy decoding by its own generate), and None reads the sound by
-    the encoder alone. Raises UserError for a file that is no sound, for one that is longer than the model
-    reads, and for a model that does not hear.
+    the encoder alone. Raises UserError for a file that is no sound, for a model that does not hear, and for a
+    sound that is longer than the model reads, unless `truncate` takes the first of it.
     """
-    sound, inputs, _ = _heard(pretrained, str(file))
+    sound, inputs = _heard(pretrained, str(file), truncate=truncate)
     if text is None:
         return Reading(sound, inputs=inputs)
     if not pretrained.has_decoder:
@@ -283,24 +311,42 @@ def _settings_to_write(pretrained: Pretrained) -> Any:
     return getattr(pretrained.whole, "generation_config", None) or pretrained.model.config
 
 
-def prefix_of(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list[int]:
+def prefix_of(pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None = None) -> list[int]:
     """What a decoder reads before the words: its start token, and those for language, task and no times.
 
-    The language is the one that the model hears, where it knows several.
+    The language is the given one, else the one that the model hears, where it knows several.
     """
     settings: Any = _settings_to_write(pretrained)
     start = getattr(settings, "decoder_start_token_id", None)
     start = pretrained.model.config.decoder_start_token_id if start is None else start
     prefix = [int(start)]
-    if getattr(settings, "is_multilingual", False) and getattr(settings, "lang_to_id", None):
-        whole: Any = pretrained.whole
-        kind = pretrained.model.config.model_type
-        with torch.no_grad(), model_errors(kind, "tell the language"), with_eager_attention(whole):
-            prefix.append(int(whole.detect_language(input_features=inputs["input_features"])[0]))
+    if knows_languages(pretrained):
+        prefix.append(language_of(pretrained, inputs) if language is None else language)
         prefix.append(int(settings.task_to_id["transcribe"]))
-    if (no_times := getattr(settings, "no_timestamps_token_id", None)) is not None:
-        prefix.append(int(no_times))
+    if (no_times := no_times_token(pretrained)) is not None:
+        prefix.append(no_times)
     return prefix
+
+
+def knows_languages(pretrained: Pretrained) -> bool:
+    """Whether a model writes several languages, and reads a token for one before the words."""
+    settings: Any = _settings_to_write(pretrained)
+    is_multilingual = getattr(settings, "is_multilingual", False)
+    return bool(is_multilingual and getattr(settings, "lang_to_id", None))
+
+
+def language_of(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> int:
+    """The token of the language that a model hears."""
+    whole: Any = pretrained.whole
+    kind = pretrained.model.config.model_type
+    with torch.no_grad(), model_errors(kind, "tell the language"), with_eager_attention(whole):
+        return int(whole.detect_language(input_features=inputs["input_features"])[0])
+
+
+def no_times_token(pretrained: Pretrained) -> int | None:
+    """The token of a decoder for words without times, after which those for times stand; None without one."""
+    token = getattr(_settings_to_write(pretrained), "no_timestamps_token_id", None)
+    return None if token is None else int(token)
 
 
 def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
@@ -315,6 +361,17 @@ def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
 
 def transcript_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list[int]:
     """The words that the model writes of a sound by transformers' generate, without special tokens."""
+    special = pretrained.special_ids
+    vocabulary = len(pretrained.tokenizer)
+    ids = generated_ids(pretrained, inputs)
+    written = [number for number in ids if number not in special and number < vocabulary]
+    if not written:
+        raise UserError(f"sound: {pretrained.name} hears no words in it: give them by `sentence` or `file`")
+    return written
+
+
+def generated_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor], **how: Any) -> list[int]:
+    """What a model writes of a sound by transformers' generate, with all its tokens."""
     whole: Any = pretrained.whole
     kind = pretrained.model.config.model_type
     if pretrained.with_head is None or not whole.can_generate():
@@ -327,15 +384,12 @@ def transcript_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list
         model_errors(kind, "write by transformers' generate"),
     ):
         whole.config.use_cache = True
-        (ids,) = whole.generate(**inputs)
-    special = pretrained.special_ids
-    vocabulary = len(pretrained.tokenizer)
-    written = [number for number in ids.tolist() if number not in special and number < vocabulary]
-    if not written:
-        raise UserError(f"sound: {pretrained.name} hears no words in it: give them by `sentence` or `file`")
+        (ids,) = whole.generate(**inputs, **how)
+    written: list[int] = ids.tolist()
     return written
 
 
-def without_prefix(pretrained: Pretrained, reading: Reading) -> int:
-    """How many tokens of a reading stand before its words."""
-    return len(prefix_of(pretrained, reading.inputs or {}))
+def num_before_words(pretrained: Pretrained) -> int:
+    """How many tokens a decoder reads before the words, as `prefix_of` gives them."""
+    has_no_times = no_times_token(pretrained) is not None
+    return 1 + 2 * knows_languages(pretrained) + has_no_times

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
-from transformers import WhisperForConditionalGeneration
+from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from attncli.errors import UserError
 from attncli.measure.spoken_words import (
@@ -21,16 +22,20 @@ from attncli.measure.spoken_words import (
     shipped_speech,
     spoken_words,
     warped,
+    words_of_windows,
 )
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.sound_reading import read_sound
+from attncli.models.sound_windows import spoken_windows
 from attncli.records.spoken_words import SpokenWords
+from attncli.sound import spoken_words as timed
 from tests.checkpoints import whisper
 
-PEER = json.loads((Path(__file__).parent / "whisper_alignment.json").read_text())["sounds"]
+OPENAI = json.loads((Path(__file__).parent / "whisper_alignment.json").read_text())
+PEER = OPENAI["sounds"]
 TIMES = json.loads((SPEECH / "times.json").read_text())
 FRAME = 0.02
 
@@ -61,7 +66,7 @@ def test_the_words_are_those_that_transformers_writes(model: Pretrained, heard: 
     assert expected.strip() == PEER["hello"]["heard"]
 
 
-@pytest.mark.parametrize("name", ["river"])
+@pytest.mark.parametrize("name", ["river", "morning", "garden"])
 def test_words_begin_and_end_where_openai_whisper_puts_them(model: Pretrained, name: str) -> None:
     with in_use(model) as open_one:
         reading = read_sound(open_one, SPEECH / f"{name}.ogg", TIMES[name]["text"])
@@ -71,6 +76,54 @@ def test_words_begin_and_end_where_openai_whisper_puts_them(model: Pretrained, n
     assert [word.word.strip(".") for word in words.words] == [word.strip() for word, _, _ in expected]
     for ours, (_, begin, end) in zip(words.words, expected, strict=True):
         assert abs(ours.begin - begin) <= FRAME + 1e-6 and abs(ours.end - end) <= FRAME + 1e-6
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shipped sounds one after another, more than 30 s: resampled and in two channels."""
+    files = (SPEECH / f"{name}.ogg" for name in OPENAI["long"]["sounds"])
+    samples = np.concatenate([soundfile.read(file)[0] for file in files])
+    file = tmp_path_factory.mktemp("recording") / "long.wav"
+    soundfile.write(file, samples, 16_000, subtype="FLOAT")
+    return file
+
+
+def test_a_long_recording_is_written_in_the_windows_of_openai_whisper(
+    model: Pretrained, recording: Path
+) -> None:
+    done: list[float] = []
+    expected = OPENAI["long"]["windows"]
+    with in_use(model) as open_one:
+        windows = [*spoken_windows(open_one, str(recording), done.append)]
+        texts = [open_one.text_of(window.reading.text.ids.tolist()) for window in windows]
+        words = words_of_windows(open_one, windows, 36.0)
+    assert [window.begin for window in windows] == [window["begin"] for window in expected]
+    assert texts == [window["text"] for window in expected]
+    assert done == sorted(done) and done[-1] == 1.0
+    in_order = [
+        (word.strip(), window["begin"] + begin, window["begin"] + end)
+        for window in expected
+        for word, begin, end in window["words"]
+        if word.strip().isalpha()
+    ]
+    assert [word.word.strip(".,") for word in words.words] == [word for word, _, _ in in_order]
+    for ours, (_, begin, end) in zip(words.words, in_order, strict=True):
+        assert abs(ours.begin - begin) <= FRAME + 1e-6 and abs(ours.end - end) <= FRAME + 1e-6
+    # The features of each window are those of the whole recording.
+    extractor = WhisperFeatureExtractor.from_pretrained(whisper())
+    samples, _ = soundfile.read(recording, dtype="float32")
+    how: Any = {"sampling_rate": 16_000, "truncation": False, "padding": "longest", "return_tensors": "pt"}
+    whole = extractor(samples, **how)["input_features"]
+    for window in windows:
+        of_whole = whole[..., round(100 * window.begin) :][..., :3000]
+        features = (window.reading.inputs or {})["input_features"]
+        torch.testing.assert_close(features[..., : of_whole.shape[-1]], of_whole, atol=1e-5, rtol=0)
+        assert not features[..., of_whole.shape[-1] :].any()
+
+
+def test_a_transcript_of_a_long_recording_is_refused_in_a_line(model: Pretrained, recording: Path) -> None:
+    with pytest.raises(UserError, match=r"is 37\.24 s long: given words are looked for in one window"):
+        timed(model, str(recording), "Yesterday")
 
 
 def test_cross_weights_are_those_of_eager_attention(model: Pretrained, heard: Reading) -> None:
