@@ -154,10 +154,10 @@ def _read_sound(spec: AttentionOfModel, file: str, text: str | None, pretrained:
         reading = read_sound(pretrained, file, text or "", truncate=spec.truncate)
         _explained(spec, reading, pretrained)
         return reading
-    if text is not None:
+    if text is not None and pretrained.has_decoder:
         reason = f"the encoder of {pretrained.name} hears the sound alone"
         raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
-    reading = read_sound(pretrained, file, truncate=spec.truncate)
+    reading = read_sound(pretrained, file, text, truncate=spec.truncate)
     _explained(spec, reading, pretrained)
     return reading
 

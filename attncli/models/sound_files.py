@@ -231,12 +231,36 @@ def feature_extractor(pretrained: Pretrained) -> Any:
             raise UserError(f"sound: {pretrained.name} has no feature extractor: {missing}")
         extractor = _opened_extractor(source, pretrained.name)
     else:
-        extractor = getattr(source, "feature_extractor", source)
+        parts = (getattr(source, name, None) for name in ("feature_extractor", "audio_processor"))
+        extractor = next((part for part in parts if part is not None), source)
     if not isinstance(getattr(extractor, "sampling_rate", None), int):
         raise UserError(
             f"sound: {pretrained.name} reads no sound: {type(extractor).__name__} is for pictures"
         )
     return extractor
+
+
+@lru_cache(maxsize=2)
+def _opened_processor(source: str, name: str) -> Any:
+    from transformers import AutoProcessor
+
+    opener: Any = AutoProcessor  # transformers leaves it without types
+    is_here = Path(source).exists()
+    source, revision = id_and_revision(source)
+    try:
+        with quiet_warnings():
+            return opener.from_pretrained(
+                source, trust_remote_code=False, local_files_only=is_here, revision=revision
+            )
+    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
+        reason = f"{reason_of(error):.200}"
+        raise UserError(f"sound: the processor of {name} cannot be opened: {reason}") from None
+
+
+def processor_of(pretrained: Pretrained) -> Any:
+    """What makes inputs of a sound and a text for this model. Raises UserError where it cannot be opened."""
+    source = pretrained.source
+    return _opened_processor(source, pretrained.name) if isinstance(source, str) else source
 
 
 def most_seconds_of(extractor: Any) -> float | None:

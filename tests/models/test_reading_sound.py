@@ -211,7 +211,9 @@ def test_truncate_takes_as_much_as_the_model_hears(tmp_path: Path) -> None:
     for name, seconds in (("whisper", 2.0), ("ast", 1.9)):
         model, extractor = _made(name)
         with borrowed(name, model, extractor) as pretrained:
-            with pytest.raises(UserError, match=r"is 3\.13 s long, and \w+ reads .*`truncate` takes the first"):
+            with pytest.raises(
+                UserError, match=r"is 3\.13 s long, and \w+ reads .*`truncate` takes the first"
+            ):
                 read_sound(pretrained, file)
             heard = read_sound(pretrained, file, truncate=True).heard
         assert heard is not None and heard.seconds == pytest.approx(seconds, abs=1e-3)
