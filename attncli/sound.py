@@ -59,7 +59,7 @@ def spoken_words(
             long = longer_than_heard(pretrained, fspath(sound))
             if long is not None and text:
                 one = "given words are looked for in one window: cut it, or leave them out"
-                raise UserError(f"sound: {fspath(sound)}: is {long.seconds:,.2f} s long: {one}")
+                raise UserError(f"sound: {long.file}: is {long.seconds:,.2f} s long: {one}")
             if long is not None:
                 windows = spoken_windows(pretrained, long.file, progress)
                 return words_of_windows(pretrained, windows, long.seconds, chosen, notes=long.notes)
@@ -74,8 +74,9 @@ def spoken_words(
 def aligning_heads(model: Model, *, progress: Callable[[float], None] | None = None) -> AligningHeads:
     """Every head of cross-attention by how well it alone times words, on speech whose times are known.
 
-    Three sentences by espeak-ng, which ship, with silence between their words. The best heads are kept in the
-    user's cache, under the digest of the model's weights. UserError for a model that does not hear or write.
+    Fifteen sentences by espeak-ng, which ship, with silence between their words. The best heads are kept in
+    the user's cache, under the digest of the model's weights. UserError for a model that does not hear or
+    write.
     """
     from attncli.measure.spoken_words import found_heads, shipped_speech
 

@@ -15,11 +15,14 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 from attncli.errors import UserError
 from attncli.measure.spoken_words import (
     SPEECH,
+    concentration,
     found_heads,
     kept_heads,
     median_filtered,
     published_heads,
+    read_by_characters,
     shipped_speech,
+    spoken_weights,
     spoken_words,
     warped,
     words_of_windows,
@@ -36,6 +39,7 @@ from tests.checkpoints import whisper
 
 OPENAI = json.loads((Path(__file__).parent / "whisper_alignment.json").read_text())
 PEER = OPENAI["sounds"]
+AUTHORS = json.loads((Path(__file__).parent / "whisper_characters.json").read_text())["sounds"]
 TIMES = json.loads((SPEECH / "times.json").read_text())
 FRAME = 0.02
 
@@ -149,22 +153,56 @@ def test_found_heads_are_those_that_were_published(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with in_use(model) as open_one:
         assert kept_heads(open_one) == []
-        heads = found_heads(open_one, shipped_speech()[:2])
+        heads = found_heads(open_one, shipped_speech()[3:11])
         assert len(heads.heads) == 24
         first = [(head.layer, head.head) for head in heads.heads[:8]]
-        assert len({*first} & {*published_heads(open_one)}) >= 6
-        assert heads.error_of_found < 0.15
+        assert len({*first} & {*published_heads(open_one)}) >= 7
+        assert heads.error_of_found < 0.2
         assert kept_heads(open_one) == first
         reading = read_sound(open_one, SPEECH / "hello.ogg", "Hello little world.")
         by_found = spoken_words(open_one, reading, "found")
     assert by_found.aligned_by == tuple(f"{layer}:{head}" for layer, head in first)
-    assert _errors(by_found, "hello") < 0.25
+    assert _errors(by_found, "hello") < 0.3
 
 
 def _errors(words: SpokenWords, name: str) -> float:
     known = [begin for _, begin, _ in TIMES[name]["words"]]
     found = [word.begin for word in words.words]
     return float(np.median(np.abs(np.subtract(found, known))))
+
+
+@pytest.mark.parametrize("name", ["river", "letter"])
+def test_the_filter_is_that_of_its_authors(model: Pretrained, name: str) -> None:
+    """tools/whisper_characters.py: their code on the same weights, which feeds characters."""
+    expected = AUTHORS[name]
+    with in_use(model) as open_one:
+        reading = read_sound(open_one, SPEECH / f"{name}.ogg", TIMES[name]["text"])
+        words = spoken_words(open_one, reading, "filter")
+        spelled = read_by_characters(open_one, reading, [f" {word}" for word, *_ in TIMES[name]["words"]])
+        assert spelled is not None
+        characters = spoken_weights(open_one, spelled[0])
+    assert list(words.aligned_by) == expected["heads"]
+    for word, (text, begin, end) in zip(words.words, expected["words"], strict=True):
+        assert word.word.strip(".,") == text
+        assert word.end == pytest.approx(end)
+        assert word.begin >= begin  # which is the blank before it
+    for head, score in expected["scores"].items():
+        layer, number = map(int, head.split(":"))
+        smooth = median_filtered(characters.weights[layer, number], 3)
+        ours = concentration(smooth / smooth.sum(dim=-1, keepdim=True))
+        assert ours == pytest.approx(score, rel=3e-6)
+
+
+def test_more_characters_than_the_decoder_reads_are_timed_by_tokens(
+    model: Pretrained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attncli.measure.spoken_words.read_by_characters", lambda *_: None)
+    with in_use(model) as open_one:
+        reading = read_sound(open_one, SPEECH / "hello.ogg", "Hello little world.")
+        assert read_by_characters(open_one, reading, [" word"] * 90) is None
+        words = spoken_words(open_one, reading, "filter")
+    assert [word.word for word in words.words] == ["Hello", "little", "world."]
+    assert "on tokens for want of room" in words.notes[0]
 
 
 def test_heads_that_are_not_there_are_named_in_a_line(model: Pretrained, heard: Reading) -> None:
