@@ -47,6 +47,16 @@ NAMES = {
     r"decoder\.embed_positions\.weight": "decoder.positional_embedding",
     "embed_tokens": "token_embedding",
 }
+SPLIT = {
+    "en": " It isn't 3.5% - is it? Café, naïve \U0001f600!",
+    "de": " Größere Straßen führen über Brücken.",
+    "ru": " Где мой зонтик, Анна?",
+    "zh": "今天天气很好,我们去公园吧。",
+    "ja": "東京タワーはとても高いです。",
+    "th": "สวัสดีครับ",
+    "yue": "香港嘅天氣好熱。",
+}
+"""What is split into words, in languages with blanks and without; the emoji is of several tokens."""
 LONG = ["garden", "river", "morning", "hello", "river"]
 """Shipped sounds that make a recording of more than one window, one after another."""
 SIZES = ModelDimensions(80, 1500, 384, 6, 4, 51864, 448, 384, 6, 4)
@@ -87,8 +97,28 @@ def main() -> None:
             "words": [[word.word, round(word.start, 4), round(word.end, 4)] for word in words],
             "probabilities": [round(float(word.probability), 5) for word in words],
         }
-    written = {"openai-whisper": whisper.__version__, "sounds": rows, "long": long_recording(model)}
+    written = {
+        "openai-whisper": whisper.__version__,
+        "sounds": rows,
+        "long": long_recording(model),
+        "splits": splits(),
+    }
     OUTPUT.write_text(json.dumps(written, indent=1))
+
+
+def splits() -> dict[str, object]:
+    """Texts of several languages: the bytes of each token, and the words that they make."""
+    rows = {}
+    for language, text in SPLIT.items():
+        tokenizer = get_tokenizer(multilingual=True, num_languages=100, language=language, task="transcribe")
+        ids = tokenizer.encode(text)
+        words, of_words = tokenizer.split_to_word_tokens([*ids, tokenizer.eot])
+        tokens = [tokenizer.encoding.decode_single_token_bytes(each).hex() for each in ids]
+        rows[language] = {
+            "tokens": tokens,
+            "words": [*map(list, zip(words, map(len, of_words), strict=True))][:-1],
+        }
+    return rows
 
 
 def long_recording(model: whisper.Whisper) -> dict[str, object]:

@@ -35,6 +35,8 @@ OPENING = "\"'\u201c\u00bf([{-"
 CLOSING = "\"'.\u3002,\uff0c!\uff01?\uff1f:\uff1a\u201d)]}\u3001"
 """Marks that belong to the word after them, and to the one before: those of openai-whisper."""
 SPEECH = Path(__file__).parents[1] / "data" / "speech"
+DAMAGED = "\ufffd"
+"""What stands for bytes that are no character: of one whose other bytes are in the next token, or of none."""
 UNSPACED_LETTERS = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x3040, 0x30FF), (0x3400, 0x9FFF))
 """Of languages without blanks between words: Thai and Lao, Burmese, kana, Han."""
 
@@ -240,18 +242,21 @@ def words_of_tokens(pretrained: Pretrained, ids: Sequence[int]) -> list[tuple[st
     """
     pieces: list[tuple[str, int]] = []
     pending: list[int] = []
+    whole, place = _spelled(pretrained, ids), 0
     for number in ids:
         pending.append(number)
         text = _spelled(pretrained, pending)
-        if "\ufffd" not in text:
+        damaged = place + text.find(DAMAGED)
+        if DAMAGED not in text or whole[damaged : damaged + 1] == DAMAGED:  # the model writes it so
             pieces.append((text, len(pending)))
+            place += len(text)
             pending = []
     if pending:
         pieces.append((_spelled(pretrained, pending), len(pending)))
     words: list[tuple[str, int]] = []
     for text, count in pieces:
         begins = text.startswith(" ") or text.strip() in punctuation or not words
-        if begins or _is_unspaced(text):
+        if begins or _is_unspaced(text) or _is_unspaced(words[-1][0]):
             words.append((text, count))
         else:
             before, several = words[-1]

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor, WhisperForConditionalGeneration
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from attncli.errors import UserError
 from attncli.measure.spoken_words import (
@@ -25,6 +28,7 @@ from attncli.measure.spoken_words import (
     spoken_weights,
     spoken_words,
     warped,
+    words_of_tokens,
     words_of_windows,
 )
 from attncli.models.capture import capture
@@ -153,7 +157,7 @@ def test_found_heads_are_those_that_were_published(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with in_use(model) as open_one:
         assert kept_heads(open_one) == []
-        heads = found_heads(open_one, shipped_speech()[3:11])
+        heads = found_heads(open_one, shipped_speech()[4:7])
         assert len(heads.heads) == 24
         first = [(head.layer, head.head) for head in heads.heads[:8]]
         assert len({*first} & {*published_heads(open_one)}) >= 7
@@ -211,6 +215,26 @@ def test_heads_that_are_not_there_are_named_in_a_line(model: Pretrained, heard: 
         pytest.raises(UserError, match=r"from 0:0 to 3:5 in .* \(got 4:0\)"),
     ):
         spoken_words(open_one, heard, [(4, 0)])
+
+
+def _spelled_as_bytes(tokens: list[str]) -> list[str]:
+    """Tokens in hexadecimal bytes as byte-level vocabularies write them."""
+    letters = bytes_to_unicode()
+    return ["".join(letters[byte] for byte in bytes.fromhex(token)) for token in tokens]
+
+
+@pytest.mark.parametrize("language", OPENAI["splits"])
+def test_words_are_those_of_openai_whisper_in_every_language(model: Pretrained, language: str) -> None:
+    """Its own multilingual tokens; by the model's language there, by the letters here."""
+    split = OPENAI["splits"][language]
+    tokens = _spelled_as_bytes(split["tokens"])
+    names = [*dict.fromkeys([*bytes_to_unicode().values(), *tokens])]
+    tokenizer = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    pretrained = replace(model, own_tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    words = words_of_tokens(pretrained, [names.index(token) for token in tokens])
+    assert words == [(word, count) for word, count in split["words"]]
 
 
 def _naive(cost: np.ndarray) -> list[tuple[int, int]]:
