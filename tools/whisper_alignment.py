@@ -108,7 +108,7 @@ def main() -> None:
 
 def splits() -> dict[str, object]:
     """Texts of several languages: the bytes of each token, and the words that they make."""
-    rows = {}
+    rows: dict[str, object] = {}
     for language, text in SPLIT.items():
         tokenizer = get_tokenizer(multilingual=True, num_languages=100, language=language, task="transcribe")
         ids = tokenizer.encode(text)
