@@ -8,6 +8,7 @@ begin to its end, a window at a time.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ from attncli.models.sound_reading import (
 
 FLOOR = 2.0
 """How far below the loudest point of a recording its faintest is: eight powers of ten, by four."""
+TO_LISTEN = 0.05
+"""Of the work: to find the loudest point, before the first window is written."""
 CONTEXT = 2
 """Frames on both sides that see samples of a frame: half a Fourier window is 1.25 of them."""
 
@@ -105,8 +108,11 @@ def spoken_windows(
     size = int(extractor.nb_max_frames)
     with SoundStream(file, rate) as stream:
         frames = _Frames(extractor, stream, part.name)
-        starts = range(0, frames.count, size)
-        loudest = max(float(frames.features(at, min(at + size, frames.count)).max()) for at in starts)
+        loudest = -inf
+        for at in range(0, frames.count, size):
+            loudest = max(loudest, float(frames.features(at, min(at + size, frames.count)).max()))
+            if progress is not None:
+                progress(TO_LISTEN * at / frames.count)
     language: int | None = None
     with SoundStream(file, rate) as stream:
         frames, place = _Frames(extractor, stream, part.name), 0
@@ -128,7 +134,7 @@ def spoken_windows(
                 yield SpokenWindow(place * frames.hop / rate, reading)
             place += step
             if progress is not None:
-                progress(min(1.0, place / frames.count))
+                progress(min(1.0, TO_LISTEN + (1 - TO_LISTEN) * place / frames.count))
 
 
 def _written(
@@ -144,16 +150,18 @@ def _written(
         how |= {"language": pretrained.labels([language])[0], "task": "transcribe"}
     no_times, special = no_times_token(pretrained), pretrained.special_ids
     assert no_times is not None, "models without times have no windows"
-    ids = [
-        each for each in generated_ids(pretrained, inputs, **how) if each > no_times or each not in special
-    ]
+    num_before = num_before_words(pretrained)
+    ids = generated_ids(pretrained, inputs, **how)[num_before - 1 :]  # without the token for no times
+    settings: Any = pretrained.whole.generation_config
+    while ids and ids[-1] in (settings.eos_token_id, settings.pad_token_id):
+        ids.pop()
     are_times = [each > no_times for each in ids]
     pairs = [place for place, both in enumerate(pairwise(are_times)) if all(both)]
     step = length
     if pairs and are_times[-2:] != [False, True]:  # what stands after the last pair has no end here
-        settings: Any = pretrained.model.config
-        stride = inputs[pretrained.model.main_input_name].shape[-1] // settings.max_source_positions
+        most = pretrained.model.config.max_source_positions
+        stride = inputs[pretrained.model.main_input_name].shape[-1] // most
         step = (ids[pairs[-1]] - no_times - 1) * stride or length
         ids = ids[: pairs[-1] + 1]
-    words = [each for each in ids if each <= no_times]
-    return words[: pretrained.model.config.max_target_positions - num_before_words(pretrained) - 1], step
+    words = [each for each in ids if each < no_times and each not in special]
+    return words[: pretrained.model.config.max_target_positions - num_before - 1], step
