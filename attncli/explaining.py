@@ -26,8 +26,15 @@ from attncli.models.encoders import is_encoder, read_for_encoder
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, Sources
 from attncli.models.pretrained import Pretrained
-from attncli.models.source_texts import SourcedReading, SourcedText, Split, read_sourced, sourced_text
-from attncli.models.text_files import SourcePrompt, SourcePromptFile
+from attncli.models.source_texts import (
+    SourcedReading,
+    SourcedText,
+    SourcePrompt,
+    SourcePromptFile,
+    Split,
+    read_sourced,
+    sourced_text,
+)
 from attncli.models.writing import Decoding
 from attncli.records.explanations import ComparedWays, Explanations
 

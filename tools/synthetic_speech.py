@@ -3,7 +3,8 @@
     apt-get install espeak-ng
     python tools/synthetic_speech.py
 
-espeak-ng says each word by itself; where it begins and ends is where its sound does.
+espeak-ng says each word by itself; where it begins and ends is where its sound does. Files that are there
+stay as they are: each stream has a random number.
 """
 
 import json
@@ -26,6 +27,18 @@ SENTENCES = {
     "river": "The river carried broken branches under a narrow wooden bridge.",
     "morning": "Every morning my brother drinks coffee before reading the newspaper.",
     "hello": "Hello little world.",
+    "harbor": "The harbor was quiet while the boats waited for the tide.",
+    "letter": "My sister wrote a long letter about her journey.",
+    "baker": "The baker sold bread and small yellow pies to children.",
+    "radio": "After dinner they listened to the radio and talked.",
+    "farmer": "A careful farmer looks at the sky before he cuts hay.",
+    "museum": "The museum opened another room for paintings and drawings.",
+    "bicycle": "Her brother repaired the bicycle and rode to the station.",
+    "winter": "In winter the lake freezes and people skate on it.",
+    "bridge": "Engineers tested the bridge with heavy trucks before it opened.",
+    "window": "Please close the window because the wind is getting cold.",
+    "birds": "Thousands of birds cross the valley each year.",
+    "train": "Finally the train arrived and everybody found a seat.",
 }
 
 
@@ -54,8 +67,9 @@ def main() -> None:
                 place += len(samples) + len(silence)
             whole = np.concatenate(parts)
             whole *= 0.5 / np.abs(whole).max()
-            how = {"format": "OGG", "subtype": "OPUS", "compression_level": 0.9}
-            soundfile.write(FOLDER / f"{name}.ogg", whole, RATE, **how)
+            if not (file := FOLDER / f"{name}.ogg").exists():
+                how = {"format": "OGG", "subtype": "OPUS", "compression_level": 0.97}
+                soundfile.write(file, whole, RATE, **how)
             times[name] = {"text": sentence, "words": words}
     (FOLDER / "times.json").write_text(json.dumps(times, indent=1))
 

@@ -12,8 +12,10 @@ find_alignment then times given words by the published heads.
 import json
 import re
 import sys
+from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import soundfile
 import torch
 import whisper
@@ -45,6 +47,18 @@ NAMES = {
     r"decoder\.embed_positions\.weight": "decoder.positional_embedding",
     "embed_tokens": "token_embedding",
 }
+SPLIT = {
+    "en": " It isn't 3.5% - is it? Café, naïve \U0001f600!",
+    "de": " Größere Straßen führen über Brücken.",
+    "ru": " Где мой зонтик, Анна?",
+    "zh": "今天天气很好,我们去公园吧。",
+    "ja": "東京タワーはとても高いです。",
+    "th": "สวัสดีครับ",
+    "yue": "香港嘅天氣好熱。",
+}
+"""What is split into words, in languages with blanks and without; the emoji is of several tokens."""
+LONG = ["garden", "river", "morning", "hello", "river"]
+"""Shipped sounds that make a recording of more than one window, one after another."""
 SIZES = ModelDimensions(80, 1500, 384, 6, 4, 51864, 448, 384, 6, 4)
 
 
@@ -83,7 +97,49 @@ def main() -> None:
             "words": [[word.word, round(word.start, 4), round(word.end, 4)] for word in words],
             "probabilities": [round(float(word.probability), 5) for word in words],
         }
-    OUTPUT.write_text(json.dumps({"openai-whisper": whisper.__version__, "sounds": rows}, indent=1))
+    written = {
+        "openai-whisper": whisper.__version__,
+        "sounds": rows,
+        "long": long_recording(model),
+        "splits": splits(),
+    }
+    OUTPUT.write_text(json.dumps(written, indent=1))
+
+
+def splits() -> dict[str, object]:
+    """Texts of several languages: the bytes of each token, and the words that they make."""
+    rows: dict[str, object] = {}
+    for language, text in SPLIT.items():
+        tokenizer = get_tokenizer(multilingual=True, num_languages=100, language=language, task="transcribe")
+        ids = tokenizer.encode(text)
+        words, of_words = tokenizer.split_to_word_tokens([*ids, tokenizer.eot])
+        tokens = [tokenizer.encoding.decode_single_token_bytes(each).hex() for each in ids]
+        rows[language] = {
+            "tokens": tokens,
+            "words": [*map(list, zip(words, map(len, of_words), strict=True))][:-1],
+        }
+    return rows
+
+
+def long_recording(model: whisper.Whisper) -> dict[str, object]:
+    """The windows of several shipped sounds, one after another, and the words in each, by transcribe."""
+    files = [ROOT / "attncli" / "data" / "speech" / f"{name}.ogg" for name in LONG]
+    samples = np.concatenate([soundfile.read(file, dtype="float32")[0] for file in files])
+    how = dict.fromkeys(("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"))
+    heard = model.transcribe(
+        samples, temperature=0.0, condition_on_previous_text=False, language="en", fp16=False, **how
+    )
+    mel, count = log_mel_spectrogram(samples, 80, padding=480_000), len(samples) // 160
+    tokenizer, windows = get_tokenizer(multilingual=False), []
+    for seek, segments in groupby(heard["segments"], lambda segment: segment["seek"]):
+        ids = [number for segment in segments for number in segment["tokens"] if number < tokenizer.eot]
+        length = min(N_FRAMES, count - seek)
+        words = find_alignment(
+            model, tokenizer, ids, pad_or_trim(mel[:, seek : seek + length], N_FRAMES), length
+        )
+        times = [[word.word, round(word.start, 4), round(word.end, 4)] for word in words]
+        windows.append({"begin": seek / 100, "text": tokenizer.decode(ids), "words": times})
+    return {"sounds": LONG, "windows": windows}
 
 
 if __name__ == "__main__":

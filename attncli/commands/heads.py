@@ -104,7 +104,7 @@ def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch
     if spec.sound is not None:
         # What the decoder says of it is the text where none is given.
         text = "" if pretrained.has_decoder and texts.text is None else texts.text
-        reading = read_sound(pretrained, spec.sound, text)
+        reading = read_sound(pretrained, spec.sound, text, truncate=spec.truncate)
         check_reading(reading, pretrained, options_of(spec))
         return reading
     reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
@@ -121,8 +121,6 @@ def report_each(
     whole_tokens: int | None = None,
 ) -> list[Report]:
     """The survey of each of some texts of equal counts; of up to `whole_tokens` with whole maps of heads."""
-    if specs[0].times_words():
-        return [report_words(spec, each, pretrained) for spec, each in zip(specs, readings, strict=True)]
     specs = [with_kind_of_maps(spec, readings[0]) for spec in specs]
     first, options = specs[0], options_of(specs[0])
     if whole_tokens is not None:
@@ -216,6 +214,8 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         return report_pairs(spec, pretrained, progress)
     if spec.find_heads:
         return report_aligning(spec, pretrained, progress)
+    if spec.times_words():
+        return report_words(spec, pretrained, progress)
     if spec.sound is not None:
         return _report_sounds(spec, pretrained, progress)
     if spec.image is not None:
@@ -272,7 +272,7 @@ def _report_sounds(
 
     def read_one(line: TextLine) -> Reading:
         assert line.file is not None
-        reading = read_sound(pretrained, line.file, text)
+        reading = read_sound(pretrained, line.file, text, truncate=spec.truncate)
         check_reading(reading, pretrained, options)
         return reading
 

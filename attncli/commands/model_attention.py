@@ -151,13 +151,13 @@ def _read_sound(spec: AttentionOfModel, file: str, text: str | None, pretrained:
     if spec.reads_context:
         if not pretrained.has_decoder:
             raise UserError(f"model: {pretrained.name} has no decoder that looks at a sound: use attn self")
-        reading = read_sound(pretrained, file, text or "")
+        reading = read_sound(pretrained, file, text or "", truncate=spec.truncate)
         _explained(spec, reading, pretrained)
         return reading
-    if text is not None:
+    if text is not None and pretrained.has_decoder:
         reason = f"the encoder of {pretrained.name} hears the sound alone"
         raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
-    reading = read_sound(pretrained, file)
+    reading = read_sound(pretrained, file, text, truncate=spec.truncate)
     _explained(spec, reading, pretrained)
     return reading
 

@@ -1,20 +1,21 @@
 """The reports of `heads --sound --words` and `heads --find-heads`: words in time, and who says so."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.sound_files import sound_to_play, spectrogram
+from attncli.models.sound_files import SoundStream, sound_to_play, spectrogram
 from attncli.plain_text import counted
 from attncli.report import Picture, Report
 from attncli.report_parts import build_report
-from attncli.settings.text import Texts
+from attncli.settings.text import Texts, read_texts
 from attncli.sound import aligning_heads, spoken_words
 
 if TYPE_CHECKING:
     from attncli.settings.heads import HeadsSpec
 
+PICTURE_RATE = 16_000
+"""Samples a second of a spectrogram without a model."""
 HOW_TO_READ = (
     "error: the median distance of the begins of words from where they are, by each head alone. "
     "concentration: Yeh et al. 2025 (2509.09987)."
@@ -25,7 +26,7 @@ def picture_of_sound(reading: Reading) -> Picture:
     """The spectrogram of a sound, on which each token of it is a strip."""
     heard = reading.heard
     assert heard is not None
-    png, size = spectrogram(heard.samples, heard.rate)
+    png, size = spectrogram([heard.samples], heard.rate, len(heard.samples))
     begins, ends = heard.begins / heard.seconds, (heard.begins + heard.step) / heard.seconds
     strips = zip(begins.tolist(), ends.tolist(), strict=True)
     boxes = tuple((begin, 0.0, min(1.0, end), 1.0) if begin < 1.0 else None for begin, end in strips)
@@ -35,13 +36,21 @@ def picture_of_sound(reading: Reading) -> Picture:
     return Picture(heard.name, size, crop, png, boxes, axis, seconds=seconds, sound=sound)
 
 
-def report_words(spec: "HeadsSpec", reading: Reading, pretrained: Pretrained) -> Report:
+def report_words(
+    spec: "HeadsSpec", pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
     """The words of one sound, each with its begin and end."""
-    result = spoken_words(pretrained, reading, heads=spec.by)
+    file = str(spec.sound)
+    result = spoken_words(pretrained, file, read_texts(spec).text or "", heads=spec.by, progress=progress)
     about = f"{pretrained.name}: {counted(len(result.words), 'word')} in {result.seconds:.2f} s."
-    notes = [*result.notes, *reading.left_out_notes()]
-    picture = replace(picture_of_sound(reading), boxes=(), axis="tokens")
-    return build_report(spec, Texts(), {}, result, notes, about=about, pictures=(picture,))
+    with SoundStream(file, PICTURE_RATE) as stream:
+        png, size = spectrogram(stream.pieces(), stream.rate, stream.num_samples)
+        picture = Picture(
+            *(stream.name, size, (0.0, 0.0, float(size[0]), float(size[1])), png, (), "tokens"),
+            seconds=stream.seconds,
+            sound=sound_to_play(file),
+        )
+    return build_report(spec, Texts(), {}, result, [*result.notes], about=about, pictures=(picture,))
 
 
 def report_aligning(

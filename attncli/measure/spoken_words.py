@@ -1,7 +1,7 @@
 """Where in a recording each word is, by heads of cross-attention; which heads say so."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,17 +20,23 @@ from attncli.models.capture import check_computed_here, run_model
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.sound_reading import prefix_of, read_sound
+from attncli.models.sound_reading import num_before_words, read_sound
+from attncli.models.sound_windows import SpokenWindow
+from attncli.plain_text import counted
 from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
 
 MEDIAN_WIDTH = 7
 """Frames of the median filter of openai-whisper."""
+FILTER_WIDTH, FILTERED_HEADS = 3, 10
+"""Of the filter of 2509.09987: frames of its median filter, and heads that it keeps of each sound."""
 MOST_FOUND = 8
 """Heads that are taken of those that were found, as of Whisper's published ones."""
 OPENING = "\"'\u201c\u00bf([{-"
 CLOSING = "\"'.\u3002,\uff0c!\uff01?\uff1f:\uff1a\u201d)]}\u3001"
 """Marks that belong to the word after them, and to the one before: those of openai-whisper."""
 SPEECH = Path(__file__).parents[1] / "data" / "speech"
+DAMAGED = "\ufffd"
+"""What stands for bytes that are no character: of one whose other bytes are in the next token, or of none."""
 UNSPACED_LETTERS = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x3040, 0x30FF), (0x3400, 0x9FFF))
 """Of languages without blanks between words: Thai and Lao, Burmese, kana, Han."""
 
@@ -46,7 +52,7 @@ class TimedSpeech(NamedTuple):
 
 
 def shipped_speech() -> list[TimedSpeech]:
-    """Speech by espeak-ng with silence between the words, whose times are known: three sentences."""
+    """Speech by espeak-ng with silence between the words, whose times are known: fifteen sentences."""
     times = json.loads((SPEECH / "times.json").read_text())
     return [
         TimedSpeech(
@@ -84,7 +90,7 @@ def spoken_weights(pretrained: Pretrained, reading: Reading) -> SpokenWeights:
         raise UserError(f"sound: {pretrained.name} has no decoder that looks at a sound")
     if pretrained.with_head is None:
         raise UserError(f"sound: {pretrained.name} has no head that writes")
-    num_before = len(prefix_of(pretrained, reading.inputs or {}))
+    num_before = num_before_words(pretrained)
     end = getattr(pretrained.whole.generation_config, "eos_token_id", None)
     end = end[0] if isinstance(end, list) else end
     ids = torch.cat([reading.text.ids, torch.tensor([end or 0])])
@@ -114,13 +120,15 @@ def spoken_weights(pretrained: Pretrained, reading: Reading) -> SpokenWeights:
     )
 
 
-def median_filtered(weights: Float[Tensor, "... frame"]) -> Float[Tensor, "... frame"]:
-    """Each number the median of MEDIAN_WIDTH around it, mirrored at the ends; a short row as it is."""
-    half = MEDIAN_WIDTH // 2
+def median_filtered(
+    weights: Float[Tensor, "... frame"], width: int = MEDIAN_WIDTH
+) -> Float[Tensor, "... frame"]:
+    """Each number the median of `width` around it, mirrored at the ends; a short row as it is."""
+    half = width // 2
     if weights.shape[-1] <= half:
         return weights
     padded = pad(weights, (half, half), mode="reflect")
-    return padded.unfold(-1, MEDIAN_WIDTH, 1).sort()[0][..., half]
+    return padded.unfold(-1, width, 1).sort()[0][..., half]
 
 
 def warped(cost: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -164,8 +172,12 @@ def token_begins(spoken: SpokenWeights, heads: Sequence[Head]) -> NDArray[np.flo
     weights = torch.stack([spoken.weights[head] for head in heads])
     deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
     weights = median_filtered(((weights - mean) / deviation).nan_to_num(0.0))
-    matrix = weights.mean(dim=0)[spoken.first_row : -1].double().cpu().numpy()
-    rows, frames = warped(-matrix)
+    return _begins_on_path(spoken, weights.mean(dim=0))
+
+
+def _begins_on_path(spoken: SpokenWeights, matrix: Float[Tensor, "row frame"]) -> NDArray[np.float64]:
+    """Where the path of dynamic time warping enters the row of each token, and the end, in seconds."""
+    rows, frames = warped(-matrix[spoken.first_row : -1].double().cpu().numpy())
     is_new = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
     return np.asarray((frames[is_new] * spoken.step).round(6))
 
@@ -178,9 +190,49 @@ def concentration(weights: Float[Tensor, "row frame"]) -> float:
     return float(weights.norm(dim=-2).sum() + weights.norm(dim=-1).sum())
 
 
-def concentrated_heads(spoken: SpokenWeights, count: int = 10) -> list[Head]:
-    """The heads with the largest `concentration`: the filter of 2509.09987, on the tokens of a model."""
-    return sorted(spoken.weights, key=lambda head: -concentration(spoken.weights[head]))[:count]
+def filtered_begins(
+    spoken: SpokenWeights, count: int = FILTERED_HEADS
+) -> tuple[NDArray[np.float64], list[Head]]:
+    """Where each token begins by the most concentrated heads, and the end, in seconds; and which these are.
+
+    As the authors of 2509.09987, who feed characters: weights through a median filter of FILTER_WIDTH, those
+    of `count` heads by the norms of their columns over the tokens, averaged; dynamic time warping. Their
+    filter is before the softmax, which has no effect on medians but the sum of a row.
+    """
+    filtered = {}
+    for head, weights in spoken.weights.items():
+        smooth = median_filtered(weights, FILTER_WIDTH)
+        filtered[head] = smooth / smooth.sum(dim=-1, keepdim=True)
+    heads = sorted(filtered, key=lambda head: -concentration(filtered[head]))[:count]
+    by_norms = [filtered[head] / filtered[head].norm(dim=-2, keepdim=True) for head in heads]
+    return _begins_on_path(spoken, torch.stack(by_norms).nan_to_num(0.0).mean(dim=0)), heads
+
+
+def read_by_characters(
+    pretrained: Pretrained, reading: Reading, words: Sequence[str]
+) -> tuple[Reading, list[tuple[int, int]]] | None:
+    """The reading with words in single characters, and the first token and the end of each word among them.
+
+    As the authors of 2509.09987: without marks, and with a blank between words. To them the blank, where the
+    path waits in silence, is part of the word after it; they measure where words end. Here it is of neither.
+    None without characters, and for more than the decoder reads.
+    """
+    num_before = num_before_words(pretrained)
+    ids, spans = list[int](), list[tuple[int, int]]()
+    for word in words:
+        letters = [char for char in word.strip() if char == "'" or char not in punctuation]
+        if letters and ids and word.startswith(" "):
+            ids += pretrained.encoded(" ", add_special_tokens=False)["input_ids"]
+        begin = len(ids)
+        for char in letters:
+            ids += pretrained.encoded(char, add_special_tokens=False)["input_ids"]
+        spans.append((begin, len(ids)))
+    most = getattr(pretrained.model.config, "max_target_positions", None) or pretrained.most_tokens()
+    if not ids or (most is not None and num_before + len(ids) + 1 > most):
+        return None
+    whole = torch.cat([reading.text.ids[:num_before], torch.tensor(ids)])
+    text = ModelText(pretrained.labels(whole.tolist()), whole)
+    return replace(reading, text=text), spans
 
 
 def words_of_tokens(pretrained: Pretrained, ids: Sequence[int]) -> list[tuple[str, int]]:
@@ -190,18 +242,21 @@ def words_of_tokens(pretrained: Pretrained, ids: Sequence[int]) -> list[tuple[st
     """
     pieces: list[tuple[str, int]] = []
     pending: list[int] = []
+    whole, place = _spelled(pretrained, ids), 0
     for number in ids:
         pending.append(number)
         text = _spelled(pretrained, pending)
-        if "\ufffd" not in text:
+        damaged = place + text.find(DAMAGED)
+        if DAMAGED not in text or whole[damaged : damaged + 1] == DAMAGED:  # the model writes it so
             pieces.append((text, len(pending)))
+            place += len(text)
             pending = []
     if pending:
         pieces.append((_spelled(pretrained, pending), len(pending)))
     words: list[tuple[str, int]] = []
     for text, count in pieces:
         begins = text.startswith(" ") or text.strip() in punctuation or not words
-        if begins or _is_unspaced(text):
+        if begins or _is_unspaced(text) or _is_unspaced(words[-1][0]):
             words.append((text, count))
         else:
             before, several = words[-1]
@@ -257,23 +312,110 @@ def spoken_words(
     Raises UserError where there are none, and for heads that the model does not have.
     """
     spoken = spoken_weights(pretrained, reading)
-    chosen, how = _chosen_heads(pretrained, spoken, heads)
-    begins = token_begins(spoken, chosen)
-    rows, place = [], 0
+    if heads == "filter":
+        words, chosen, how = _words_by_filter(pretrained, reading, spoken)
+    else:
+        chosen, how = _chosen_heads(pretrained, spoken, heads)
+        words = joined_marks(_words_in_time(pretrained, spoken, chosen))
+    return _in_seconds(
+        words,
+        chosen,
+        f"times by {how}",
+        seconds=spoken.seconds,
+        step=spoken.step,
+        notes=reading.left_out_notes(),
+    )
+
+
+def words_of_windows(
+    pretrained: Pretrained,
+    windows: Iterable[SpokenWindow],
+    seconds: float,
+    heads: str | Sequence[Head] = "model",
+    notes: Sequence[str] = (),
+) -> SpokenWords:
+    """Each word of a recording of so many seconds, which is read in windows, as `spoken_words` of each.
+
+    The most concentrated heads (filter) are those of each window; the last ones are named. Raises UserError
+    also where there are no windows with words.
+    """
+    words: list[tuple[str, float, float, float]] = []
+    chosen, how, step, num_windows = list[Head](), "", 0.0, 0
+    for window in windows:
+        num_windows += 1
+        spoken = spoken_weights(pretrained, window.reading)
+        step = spoken.step
+        if heads == "filter":
+            of_window, chosen, how = _words_by_filter(pretrained, window.reading, spoken)
+        else:
+            if not chosen:
+                chosen, how = _chosen_heads(pretrained, spoken, heads)
+            of_window = joined_marks(_words_in_time(pretrained, spoken, chosen))
+        words += (
+            (word, window.begin + begin, window.begin + end, probability)
+            for word, begin, end, probability in of_window
+        )
+    if not words:
+        raise UserError(f"sound: {pretrained.name} hears no words in it")
+    how = f"{counted(num_windows, 'window')}; times by {how}"
+    return _in_seconds(words, chosen, how, seconds=seconds, step=step, notes=notes)
+
+
+def _words_in_time(
+    pretrained: Pretrained, spoken: SpokenWeights, heads: Sequence[Head]
+) -> list[tuple[str, float, float, float]]:
+    """The words with begin, end and probability, marks by themselves."""
+    begins, rows, place = token_begins(spoken, heads), list[tuple[str, float, float, float]](), 0
     for word, count in words_of_tokens(pretrained, spoken.ids):
         probability = float(spoken.probabilities[place : place + count].mean())
         rows.append((word, float(begins[place]), float(begins[place + count]), probability))
         place += count
-    names = tuple(f"{layer}:{head}" for layer, head in chosen)
+    return rows
+
+
+def _words_by_filter(
+    pretrained: Pretrained, reading: Reading, spoken: SpokenWeights
+) -> tuple[list[tuple[str, float, float, float]], list[Head], str]:
+    """The words in time by the filter of 2509.09987, on characters; the heads, and a line on them."""
+    how = "the most concentrated heads on characters (2509.09987)"
+    pieces, place = list[tuple[str, float, float, float]](), 0
+    for word, count in words_of_tokens(pretrained, spoken.ids):
+        pieces.append((word, 0.0, 0.0, float(spoken.probabilities[place : place + count].mean())))
+        place += count
+    joined = joined_marks(pieces)
+    by_characters = read_by_characters(pretrained, reading, [word for word, *_ in joined])
+    if by_characters is None:
+        begins, heads = filtered_begins(spoken)
+        in_tokens = joined_marks(_words_in_time(pretrained, spoken, heads))
+        return in_tokens, heads, "the most concentrated heads (2509.09987), on tokens for want of room"
+    begins, heads = filtered_begins(spoken_weights(pretrained, by_characters[0]))
+    words = [
+        (word, float(begins[first]), float(begins[last]), probability)
+        for (word, _, _, probability), (first, last) in zip(joined, by_characters[1], strict=True)
+    ]
+    return words, heads, how
+
+
+def _in_seconds(
+    words: Sequence[tuple[str, float, float, float]],
+    heads: Sequence[Head],
+    how: str,
+    *,
+    seconds: float,
+    step: float,
+    notes: Sequence[str],
+) -> SpokenWords:
+    names = tuple(f"{layer}:{head}" for layer, head in heads)
+    by_heads = f"{how[0].upper()}{how[1:]}: {', '.join(names)}"
     return SpokenWords(
         words=SpokenWord.rows(
             {"word": word.strip(), "begin": begin, "end": end, "probability": probability}
-            for word, begin, end, probability in joined_marks(rows)
+            for word, begin, end, probability in words
         ),
-        seconds=spoken.seconds,
-        step=spoken.step,
+        seconds=seconds,
+        step=step,
         aligned_by=names,
-        notes=(f"Times by {how}: {', '.join(names)}; dynamic time warping, in steps of {spoken.step:g} s.",),
+        notes=(f"{by_heads}; dynamic time warping, in steps of {step:g} s.", *notes),
     )
 
 
@@ -288,8 +430,6 @@ def _chosen_heads(
                 known = f"from 0:0 to {max(layers)}:{max(counts)} in {pretrained.name}"
                 raise UserError(f"by: must be heads of cross-attention, {known} (got {head[0]}:{head[1]})")
         return [*heads], "the heads that were named"
-    if heads == "filter":
-        return concentrated_heads(spoken), "the most concentrated heads (2509.09987)"
     if heads == "model" and (published := published_heads(pretrained)):
         return published, "the heads that its generation_config.json names"
     if kept := kept_heads(pretrained):

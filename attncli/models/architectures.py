@@ -278,6 +278,17 @@ def sees_alone(model: PreTrainedModel) -> bool:
     return not reads_words and bool({*PIXELS, GRID} & known)
 
 
+def decoder_name(model: PreTrainedModel) -> str | None:
+    """The name of the part that reads words beside one that sees or hears; None where no part does."""
+    untyped: Any = model  # transformers leaves the method without types
+    decoder = untyped.get_decoder() if hasattr(model, "get_decoder") else None
+    if not isinstance(decoder, nn.Module):
+        return None
+    if {PIXELS[0], *SOUNDS} & signature(decoder.forward).parameters.keys():
+        return None
+    return next((name for name, module in model.named_modules() if name and module is decoder), None)
+
+
 ATTENTION_CLASS = re.compile(r"attn|attention", re.IGNORECASE)
 """In the name of the class of a module that computes attention."""
 RECURRENT = re.compile(r"^Rwkv")

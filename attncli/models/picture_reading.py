@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from attncli.arguments import FilePath, checked
@@ -24,6 +24,7 @@ from attncli.models.architectures import (
     GRID,
     PIXELS,
     arguments_of,
+    decoder_name,
     layer_kind,
     sees_alone,
 )
@@ -152,7 +153,7 @@ def _read_both(
     model = pretrained.model
     has_towers = part_that_reads(pretrained) is not pretrained
     reads_both = {"input_ids", PIXELS[0]} <= arguments_of(model) and not has_towers
-    part = _decoder_name(model) or _stack_of_both(model) if reads_both else None
+    part = decoder_name(model) or _stack_of_both(model) if reads_both else None
     if part is None or pretrained.own_tokenizer is None:
         if pretrained.own_tokenizer is None:
             raise UserError(f"sentence: {pretrained.name} has no tokenizer: give the picture alone")
@@ -214,15 +215,6 @@ def _stack_of_both(model: PreTrainedModel) -> str | None:
         name.rpartition(".")[0] for name in names if not any(name.startswith(f"{seeing}.") for seeing in sees)
     }
     return stacks.pop() if len(stacks) == 1 else None
-
-
-def _decoder_name(model: PreTrainedModel) -> str | None:
-    """The name of the part that reads words; None where no separate part does."""
-    untyped: Any = model  # transformers leaves the method without types
-    decoder = untyped.get_decoder() if hasattr(model, "get_decoder") else None
-    if not isinstance(decoder, nn.Module) or PIXELS[0] in signature(decoder.forward).parameters:
-        return None
-    return next((name for name, module in model.named_modules() if name and module is decoder), None)
 
 
 def _place_of_picture(processor: Any) -> str | None:

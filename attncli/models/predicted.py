@@ -9,7 +9,7 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.models.answers import log_probabilities_at, one_token_each
 from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, reader_of
-from attncli.models.sound_reading import without_prefix
+from attncli.models.sound_reading import num_before_words
 from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
@@ -64,7 +64,7 @@ def predicted_reading(
     if pretrained.predicts == "masked":
         return _masked(pretrained, reading, key, generator)
     if reading.heard is not None:
-        return _with_words(reading, without_prefix(pretrained, reading))
+        return _with_words(reading, num_before_words(pretrained))
     return _with_next_tokens(reading, key)
 
 

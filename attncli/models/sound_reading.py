@@ -6,7 +6,8 @@ here goes by the name of a model.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
 from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attncli.arguments import FilePath, checked
-from attncli.errors import UserError
-from attncli.models.architectures import BLOCK, SOUNDS, arguments_of
+from attncli.core.process import quiet_warnings
+from attncli.errors import UserError, reason_of
+from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_name
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
 from attncli.models.in_turn import random_numbers_kept
 from attncli.models.layers import CannotShow, StopCapture
@@ -38,6 +40,8 @@ from attncli.models.sound_files import (
     features_of,
     most_seconds_of,
     open_sound,
+    processor_of,
+    too_long,
 )
 from attncli.models.token_places import HeardSound
 
@@ -48,6 +52,10 @@ KALDI_SHIFT = 0.01
 SAME_STEP = 0.1
 """How far a measured step may be from the product of strides, relative to it."""
 ATTENDS = "att"
+MARKS = ("audio_token_id", "audio_token_index")
+"""The setting of a model with the token that stands for a sound among words."""
+AROUND_SOUNDS = (("<|audio_bos|>", "<|audio_eos|>"), ("[BEGIN_AUDIO]", ""))
+"""The tokens before and after a sound among words, where a vocabulary has them (Qwen2-Audio, Voxtral)."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,21 @@ class TokenTimes:
     bands: int = 1
     num_tokens: int | None = None
     """How many there are in a model that fills up every sound to the same length."""
+
+    def seconds_of(self, count: int) -> float:
+        """How much sound so many tokens are of."""
+        return (count - self.first) // self.bands * self.step
+
+    @property
+    def seconds(self) -> float:
+        """How much sound there is in a model that fills up every one."""
+        assert self.num_tokens is not None
+        return self.seconds_of(self.num_tokens)
+
+    @property
+    def slack(self) -> float:
+        """How much longer a sound may be than its tokens: what convolutions leave out at its end."""
+        return 4 * self.step + 0.1
 
 
 def _is_block(name: str, module: nn.Module) -> bool:
@@ -202,13 +225,18 @@ def _accepted(part: Pretrained, made: Mapping[str, Tensor]) -> dict[str, Tensor]
     """What the model takes of what the extractor gives. Raises UserError where it takes no sound."""
     known = arguments_of(part.model)
     inputs = {name: tensor.to(part.device) for name, tensor in made.items() if name in known}
-    name = next((name for name in SOUNDS if name in inputs), None)
-    if name is None:
+    if not {*SOUNDS} & inputs.keys():
         raise UserError(f"sound: {part.name} takes no {next(iter(made), 'sound')}")
+    name = _name_of_sound(inputs)
     inputs[name] = inputs[name].to(part.model.dtype)
     if part.model.config.is_encoder_decoder:  # one sound is not padded, and a decoder has another mask
         inputs.pop("attention_mask", None)
     return inputs
+
+
+def _name_of_sound(inputs: Mapping[str, Tensor]) -> str:
+    """What the numbers of a sound are called among the inputs of a model."""
+    return next(name for name in SOUNDS if name in inputs)
 
 
 def _count_tokens(part: Pretrained, inputs: Mapping[str, Tensor]) -> int:
@@ -216,29 +244,39 @@ def _count_tokens(part: Pretrained, inputs: Mapping[str, Tensor]) -> int:
         return len(_read_by_first_block(part.model, inputs))
 
 
-def _heard(pretrained: Pretrained, file: str) -> tuple[ModelText, dict[str, Tensor], OpenedSound]:
-    """The tokens of a sound, what the model takes of it, and the sound."""
+def _heard(
+    pretrained: Pretrained, file: str, *, truncate: bool = False
+) -> tuple[ModelText, dict[str, Tensor]]:
+    """The tokens of a sound, and what the model takes of it."""
     part = part_that_hears(pretrained)
     extractor = feature_extractor(pretrained)
-    rate = int(extractor.sampling_rate)
-    opened = open_sound(file, rate, most_seconds=most_seconds_of(extractor), reader=pretrained.name)
     times = times_of(part, extractor)
+    rate, most, name = int(extractor.sampling_rate), most_seconds_of(extractor), pretrained.name
+    if truncate and times.num_tokens is not None:
+        most = min(most or times.seconds, times.seconds)
+    opened = open_sound(file, rate, most_seconds=most, reader=name, truncate=truncate)
     inputs = _accepted(part, features_of(extractor, opened.samples, part.name))
+    text = heard_text(part, times, inputs, opened, file)
+    in_time = times.seconds_of(len(text.ids))
+    if opened.seconds > in_time + times.slack:
+        raise UserError(f"sound: {file}: {too_long(file, opened.seconds, in_time, name)}")
+    return text, inputs
+
+
+def heard_text(
+    part: Pretrained, times: TokenTimes, inputs: Mapping[str, Tensor], opened: OpenedSound, file: str
+) -> ModelText:
+    """The tokens of an opened sound, of which a model takes `inputs`."""
     count = times.num_tokens or _count_tokens(part, inputs)
     begins, labels = _labels(times, count)
-    in_time = (count - times.first) // times.bands * times.step
-    slack = 4 * times.step + 0.1
-    if opened.seconds > in_time + slack:
-        reads = f"is {opened.seconds:,.2f} s long, and {pretrained.name} reads {in_time:.2f} s"
-        raise UserError(f"sound: {file}: {reads}: cut it, as by: sox {file} part.wav trim 0 {in_time:.2f}")
-    filled = f", filled up to {in_time:.4g} s with silence" if in_time > opened.seconds + slack else ""
+    in_time, seconds = times.seconds_of(count), opened.seconds
+    filled = f", filled up to {in_time:.4g} s with silence" if in_time > seconds + times.slack else ""
     size = f"{1000 * times.step:.4g} ms" + (f" in {times.bands} bands" if times.bands > 1 else "")
-    note = f"{opened.name}: {opened.seconds:.2f} s{filled}; {count:,} tokens of {size}."
-    heard = HeardSound(
-        opened.name, file, opened.seconds, times.step, begins, (*opened.notes, note), opened.samples, rate
-    )
+    note = f"{opened.name}: {seconds:.2f} s{filled}; {count:,} tokens of {size}."
+    notes = *opened.notes, note
+    heard = HeardSound(opened.name, file, seconds, times.step, begins, notes, opened.samples, opened.rate)
     ids = FIRST_WORD_ID * 2 + torch.arange(count)
-    return ModelText(labels, ids, is_merged=True, heard=heard), inputs, opened
+    return ModelText(labels, ids, is_merged=True, heard=heard)
 
 
 def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tuple[str, ...]]:
@@ -257,19 +295,23 @@ def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tup
 
 
 @checked
-def read_sound(pretrained: OpenedModel, file: FilePath, text: str | None = None) -> Reading:
+def read_sound(
+    pretrained: OpenedModel, file: FilePath, text: str | None = None, *, truncate: bool = False
+) -> Reading:
     """A sound as an encoder reads it, or with the words that a decoder writes of it.
 
     Tokens are named by the second at which each begins. A model with a decoder reads `text` after the sound;
     an empty text is what it writes itself (greedy decoding by its own generate), and None reads the sound by
-    the encoder alone. Raises UserError for a file that is no sound, for one that is longer than the model
-    reads, and for a model that does not hear.
+    the encoder alone. An audio language model (Qwen2-Audio) reads the sound beside `text`, a prompt, at the
+    mark that it has for a sound (`<|AUDIO|>`), else before the text. Raises UserError for a file that is no
+    sound, for a model that does not hear, and for a sound that is longer than the model reads, unless
+    `truncate` takes the first of it.
     """
-    sound, inputs, _ = _heard(pretrained, str(file))
+    if text is not None and not pretrained.has_decoder:
+        return _read_beside(pretrained, str(file), text, truncate=truncate)
+    sound, inputs = _heard(pretrained, str(file), truncate=truncate)
     if text is None:
         return Reading(sound, inputs=inputs)
-    if not pretrained.has_decoder:
-        raise UserError(f"sentence: of {pretrained.name} the part that hears is shown: leave the text out")
     ids = transcript_ids(pretrained, inputs) if not text else spoken_ids(pretrained, text)
     ids = [*prefix_of(pretrained, inputs), *ids]
     most = most_written(pretrained)
@@ -286,27 +328,131 @@ def most_written(pretrained: Pretrained) -> int | None:
     return most or pretrained.most_tokens()
 
 
+def _read_beside(pretrained: Pretrained, file: str, text: str, *, truncate: bool) -> Reading:
+    """A sound and a prompt, as a model reads both in one stack: an audio language model."""
+    model, name = pretrained.model, pretrained.name
+    known = arguments_of(model)
+    part = decoder_name(model) if "input_ids" in known and {*SOUNDS} & known else None
+    mark_id = next((each for each in map(model.config.to_dict().get, MARKS) if each is not None), None)
+    if part is None or mark_id is None:
+        raise UserError(f"sentence: of {name} the part that hears is shown: leave the text out")
+    extractor = feature_extractor(pretrained)
+    rate, most = int(extractor.sampling_rate), most_seconds_of(extractor)
+    opened = open_sound(file, rate, most_seconds=most, reader=name, truncate=truncate)
+    mark = pretrained.labels([mark_id])[0]
+    if (count := text.count(mark)) > 1:
+        raise UserError(f"sentence: must hold {mark}, the place of the sound, once (got {count} of them)")
+    step = _step_beside(pretrained, extractor, mark_id, mark)
+    inputs = _inputs_beside(
+        pretrained, extractor, opened.samples, _with_sound(pretrained, text, mark), mark_id
+    )
+    ids = inputs["input_ids"][0].cpu()
+    longest = pretrained.most_tokens()
+    if longest is not None and len(ids) > longest:
+        raise UserError(f"sentence: must be at most {longest} tokens with the sound (got {len(ids)})")
+    of_sound = ids == mark_id
+    count = int(of_sound.sum())
+    sound = heard_text(pretrained, TokenTimes(step, num_tokens=count), inputs, opened, file)
+    assert sound.heard is not None
+    begins = torch.full((len(ids),), torch.nan, dtype=torch.double)
+    begins[of_sound] = sound.heard.begins
+    labels = iter(sound.tokens)
+    words = pretrained.labels(ids.tolist())
+    tokens = tuple(
+        next(labels) if is_sound else word for is_sound, word in zip(of_sound.tolist(), words, strict=True)
+    )
+    own_ids = torch.where(of_sound, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
+    heard = replace(sound.heard, begins=begins)
+    whole = ModelText(tokens, own_ids, is_merged=True, heard=heard)
+    return Reading(whole, inputs=inputs, part=f"{part}.")
+
+
+def _with_sound(pretrained: Pretrained, text: str, mark: str) -> str:
+    """The text with the mark of a sound, which is put before a text without one."""
+    if mark in text:
+        return text
+    known = pretrained.tokenizer.get_vocab()
+    around = (marks for marks in AROUND_SOUNDS if all(name in known for name in marks if name))
+    start, end = next(around, ("", ""))
+    return f"{start}{mark}{end}{text}"
+
+
+def _inputs_beside(
+    pretrained: Pretrained, extractor: Any, samples: Float[np.ndarray, " sample"], text: str, mark_id: int
+) -> dict[str, Tensor]:
+    """What the whole model takes of a sound and a text with its mark, which is repeated for each token.
+
+    By the model's own processor; where that takes no sound (Voxtral) by its extractor and tokenizer.
+    """
+    processor, name = processor_of(pretrained), pretrained.name
+    if "audio" in signature(processor.__call__).parameters:
+        try:
+            with quiet_warnings():
+                made = processor(
+                    text=[text], audio=[samples], sampling_rate=extractor.sampling_rate, return_tensors="pt"
+                )
+        except Exception as error:  # a processor may fail in any way on what it does not like
+            raise UserError(f"sound: the processor of {name} fails on it: {reason_of(error):.200}") from None
+        return _accepted(
+            pretrained, {key: tensor for key, tensor in made.items() if isinstance(tensor, Tensor)}
+        )
+    features = _accepted(pretrained, features_of(extractor, samples, name))
+    model: Any = pretrained.model
+    with torch.no_grad(), model_errors(model.config.model_type, "read this sound"):
+        count = len(model.get_audio_features(features[_name_of_sound(features)]).pooler_output.flatten(0, -2))
+    ids: list[int] = pretrained.encoded(text)["input_ids"]
+    repeats = torch.tensor([count if each == mark_id else 1 for each in ids])
+    several = torch.tensor(ids).repeat_interleave(repeats).unsqueeze(0).to(pretrained.device)
+    features.pop("attention_mask", None)
+    return {**features, "input_ids": several, "attention_mask": torch.ones_like(several)}
+
+
+def _step_beside(pretrained: Pretrained, extractor: Any, mark_id: int, mark: str) -> float:
+    """Seconds of each token of a sound beside words: a whole number of tokens of the part that hears.
+
+    By how many there are of sounds of two lengths; of one that is filled up by how many there are of all.
+    """
+    known = _times.setdefault(pretrained.model, {})
+    key = ("beside", type(extractor).__name__, int(extractor.sampling_rate))
+    if key not in known:
+        rate, most = int(extractor.sampling_rate), most_seconds_of(extractor) or 10.0
+        lengths = [int(share * most * rate) for share in (0.25, 0.75)]
+        noise = np.random.default_rng(0).normal(0, 0.1, lengths[1]).astype(np.float32)
+        few, more = (
+            int(
+                (
+                    _inputs_beside(pretrained, extractor, noise[:count], mark, mark_id)["input_ids"]
+                    == mark_id
+                ).sum()
+            )
+            for count in lengths
+        )
+        step = (lengths[1] - lengths[0]) / rate / (more - few) if more > few else most / few
+        of_encoder = times_of(part_that_hears(pretrained), extractor).step
+        ratio = round(step / of_encoder)
+        exact = ratio * of_encoder if abs(ratio * of_encoder / step - 1) < SAME_STEP else step
+        known[key] = TokenTimes(exact)
+    return known[key].step
+
+
 def _settings_to_write(pretrained: Pretrained) -> Any:
     return getattr(pretrained.whole, "generation_config", None) or pretrained.model.config
 
 
-def prefix_of(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list[int]:
+def prefix_of(pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None = None) -> list[int]:
     """What a decoder reads before the words: its start token, and those for language, task and no times.
 
-    The language is the one that the model hears, where it knows several.
+    The language is the given one, else the one that the model hears, where it knows several.
     """
     settings: Any = _settings_to_write(pretrained)
     start = getattr(settings, "decoder_start_token_id", None)
     start = pretrained.model.config.decoder_start_token_id if start is None else start
     prefix = [int(start)]
-    if getattr(settings, "is_multilingual", False) and getattr(settings, "lang_to_id", None):
-        whole: Any = pretrained.whole
-        kind = pretrained.model.config.model_type
-        with torch.no_grad(), model_errors(kind, "tell the language"), with_eager_attention(whole):
-            prefix.append(int(whole.detect_language(input_features=inputs["input_features"])[0]))
+    if knows_languages(pretrained):
+        prefix.append(language_of(pretrained, inputs) if language is None else language)
         prefix.append(int(settings.task_to_id["transcribe"]))
-    if (no_times := getattr(settings, "no_timestamps_token_id", None)) is not None:
-        prefix.append(int(no_times))
+    if (no_times := no_times_token(pretrained)) is not None:
+        prefix.append(no_times)
     return prefix
 
 
@@ -318,6 +464,27 @@ def token_before_words(pretrained: Pretrained) -> int:
     before = start if no_times is None else no_times
     assert before is not None, "it wrote after one"
     return int(before)
+
+
+def knows_languages(pretrained: Pretrained) -> bool:
+    """Whether a model writes several languages, and reads a token for one before the words."""
+    settings: Any = _settings_to_write(pretrained)
+    is_multilingual = getattr(settings, "is_multilingual", False)
+    return bool(is_multilingual and getattr(settings, "lang_to_id", None))
+
+
+def language_of(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> int:
+    """The token of the language that a model hears."""
+    whole: Any = pretrained.whole
+    kind = pretrained.model.config.model_type
+    with torch.no_grad(), model_errors(kind, "tell the language"), with_eager_attention(whole):
+        return int(whole.detect_language(input_features=inputs["input_features"])[0])
+
+
+def no_times_token(pretrained: Pretrained) -> int | None:
+    """The token of a decoder for words without times, after which those for times stand; None without one."""
+    token = getattr(_settings_to_write(pretrained), "no_timestamps_token_id", None)
+    return None if token is None else int(token)
 
 
 def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
@@ -332,6 +499,17 @@ def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
 
 def transcript_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list[int]:
     """The words that the model writes of a sound by transformers' generate, without special tokens."""
+    special = pretrained.special_ids
+    vocabulary = len(pretrained.tokenizer)
+    ids = generated_ids(pretrained, inputs)
+    written = [number for number in ids if number not in special and number < vocabulary]
+    if not written:
+        raise UserError(f"sound: {pretrained.name} hears no words in it: give them by `sentence` or `file`")
+    return written
+
+
+def generated_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor], **how: Any) -> list[int]:
+    """What a model writes of a sound by transformers' generate, with all its tokens."""
     whole: Any = pretrained.whole
     kind = pretrained.model.config.model_type
     if pretrained.with_head is None or not whole.can_generate():
@@ -344,15 +522,12 @@ def transcript_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list
         model_errors(kind, "write by transformers' generate"),
     ):
         whole.config.use_cache = True
-        (ids,) = whole.generate(**inputs)
-    special = pretrained.special_ids
-    vocabulary = len(pretrained.tokenizer)
-    written = [number for number in ids.tolist() if number not in special and number < vocabulary]
-    if not written:
-        raise UserError(f"sound: {pretrained.name} hears no words in it: give them by `sentence` or `file`")
+        (ids,) = whole.generate(**inputs, **how)
+    written: list[int] = ids.tolist()
     return written
 
 
-def without_prefix(pretrained: Pretrained, reading: Reading) -> int:
-    """How many tokens of a reading stand before its words."""
-    return len(prefix_of(pretrained, reading.inputs or {}))
+def num_before_words(pretrained: Pretrained) -> int:
+    """How many tokens a decoder reads before the words, as `prefix_of` gives them."""
+    has_no_times = no_times_token(pretrained) is not None
+    return 1 + 2 * knows_languages(pretrained) + has_no_times

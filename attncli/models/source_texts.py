@@ -13,6 +13,7 @@ from jaxtyping import Bool
 from attncli.errors import UserError
 from attncli.models.chat_places import Span, placed_chat
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.text_files import LineFile
 
 Split = Literal["word", "sentence", "line", "paragraph", "turn"]
 
@@ -388,3 +389,49 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
     first = next((i for i in range(len(around)) if around[i : i + len(plain)] == plain), 0)
     last = around[first + len(plain) :]
     return [*around[:first], *ids, *last], [(0, 0)] * first + spans + [(0, 0)] * len(last)
+
+
+class SourcePrompt(NamedTuple):
+    """A question and the text with its sources, or that alone; maybe an answer, and which source is right."""
+
+    name: str
+    sentence: str
+    context: str | None = None
+    answer: str | None = None
+    right: str | None = None
+
+    @property
+    def question(self) -> str | None:
+        """What is asked; None where the sentence itself has the sources."""
+        return None if self.context is None else self.sentence
+
+    @property
+    def sources(self) -> str:
+        """The text with the sources."""
+        return self.sentence if self.context is None else self.context
+
+
+class SourcePromptFile(LineFile):
+    """JSON Lines or CSV with sentence, and maybe context, answer, id and right, the name of a source."""
+
+    columns = ("sentence", "context", "answer", "id", "right")
+
+    def __init__(self, name: str, key: str = "file") -> None:
+        super().__init__(name, f"{key}: {name}")
+
+    def prompts(self) -> list[SourcePrompt]:
+        """All of them. Raises UserError with the invalid lines, and without any prompt."""
+        prompts: list[SourcePrompt] = []
+
+        def take(number: int, data: bytes) -> None:
+            fields = self.fields(number, data, ("sentence", "context", "answer"), ("id", "right"))
+            sentence = fields["sentence"]
+            assert sentence is not None
+            name = fields.get("id") or str(number)
+            others = {key: fields.get(key) for key in ("context", "answer", "right")}
+            prompts.append(SourcePrompt(name, sentence, **others))
+
+        self.check_lines(take)
+        if not prompts:
+            raise UserError(f"{self.label}: holds no prompt")
+        return prompts

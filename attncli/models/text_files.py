@@ -545,52 +545,6 @@ PICTURES_PER_WINDOW = 32
 """Pictures that are in memory: a megabyte each, and mostly of one size."""
 
 
-class SourcePrompt(NamedTuple):
-    """A question and the text with its sources, or that alone; maybe an answer, and which source is right."""
-
-    name: str
-    sentence: str
-    context: str | None = None
-    answer: str | None = None
-    right: str | None = None
-
-    @property
-    def question(self) -> str | None:
-        """What is asked; None where the sentence itself has the sources."""
-        return None if self.context is None else self.sentence
-
-    @property
-    def sources(self) -> str:
-        """The text with the sources."""
-        return self.sentence if self.context is None else self.context
-
-
-class SourcePromptFile(LineFile):
-    """JSON Lines or CSV with sentence, and maybe context, answer, id and right, the name of a source."""
-
-    columns = ("sentence", "context", "answer", "id", "right")
-
-    def __init__(self, name: str, key: str = "file") -> None:
-        super().__init__(name, f"{key}: {name}")
-
-    def prompts(self) -> list[SourcePrompt]:
-        """All of them. Raises UserError with the invalid lines, and without any prompt."""
-        prompts: list[SourcePrompt] = []
-
-        def take(number: int, data: bytes) -> None:
-            fields = self.fields(number, data, ("sentence", "context", "answer"), ("id", "right"))
-            sentence = fields["sentence"]
-            assert sentence is not None
-            name = fields.get("id") or str(number)
-            others = {key: fields.get(key) for key in ("context", "answer", "right")}
-            prompts.append(SourcePrompt(name, sentence, **others))
-
-        self.check_lines(take)
-        if not prompts:
-            raise UserError(f"{self.label}: holds no prompt")
-        return prompts
-
-
 @runtime_checkable
 class NumberedTexts(Protocol[TextRead]):
     """A file of texts, each with the number of its first line."""

@@ -587,7 +587,7 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
             yield contradiction("from", "needs `image`: it chooses what is drawn over a picture", "image")
         for key in self.given("explain", "file") if self.image else ():
             yield contradiction(key, "cannot be combined with `image`", "image")
-        for key in self.given("explain", "truncate", "words") if self.sound else ():
+        for key in self.given("explain", "words") if self.sound else ():
             yield contradiction(key, "cannot be combined with `sound`", "sound")
         if self.words and self.given("explain"):
             yield contradiction("words", "cannot be combined with `explain`, which follows tokens", "explain")

@@ -347,6 +347,7 @@ class HeadsSpec(
             or self.reads_pictures()
             or self.hears_many()
             or self.find_heads
+            or self.times_words()
         )
 
     def unmeasured(self) -> set[str]:
@@ -416,8 +417,8 @@ class HeadsSpec(
             yield contradiction("maps", "needs one sound: a map is of one", "sound")
         for key in self.given("sentence", "file", "full") if self.hears_many() else ():
             yield contradiction(key, "needs one sound: many have words of their own", "sound")
-        for key in self.given("truncate") if self.sound else ():
-            yield contradiction(key, "cannot be combined with `sound`", "sound")
+        for key in self.given("truncate") if self.times_words() else ():
+            yield contradiction(key, "is not for `words` of a sound, which are read to its end", "words")
         if self.reads_pictures() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one picture: a map is of one", "image")
         if self.sought()["from"] and not self.sought()["to"] and self.image is None:

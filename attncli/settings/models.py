@@ -119,7 +119,7 @@ class ModelSpec(ModelNameSpec):
     allow_download: Annotated[bool, Requires("model")] = Field(
         False, description="let model be a hub id and fetch it"
     )
-    truncate: bool = Field(False, description="cut a text that is longer than the model reads")
+    truncate: bool = Field(False, description="cut a text, or a sound, that is longer than the model reads")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="what the model is computed in: half precision takes half the memory"
     )

@@ -17,7 +17,7 @@ from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import borrowed
 from attncli.models.pretrained import Reading, reader_of
-from attncli.models.sound_files import open_sound, sound_to_play, spectrogram
+from attncli.models.sound_files import SoundStream, open_sound, sound_to_play, spectrogram
 from attncli.models.sound_reading import read_sound
 from attncli.records.surveys import SurveyedHead
 
@@ -221,8 +221,72 @@ def test_what_is_no_sound_is_refused_in_a_line(tmp_path: Path, noise: Path) -> N
             open_sound(str(tmp_path / name), 16_000)
         assert "\n" not in str(refusal.value) and name in str(refusal.value)
     long = _written(tmp_path / "long.wav", np.zeros(8000 * 31, dtype=np.int16), 8000)
-    with pytest.raises(UserError, match=r"is 31.00 s long, and whisper reads 30 s: cut it, as by: sox"):
+    reason = (
+        r"is 31.00 s long, and whisper reads 30 s: `truncate` takes the first of it; or cut it, as by: sox"
+    )
+    with pytest.raises(UserError, match=reason):
         open_sound(str(long), 16_000, most_seconds=30.0, reader="whisper")
+    cut = open_sound(str(long), 16_000, most_seconds=29.0, truncate=True)
+    assert len(cut.samples) == 29 * 16_000 and cut.notes[-1] == "long.wav: the first 29 s of 31.00 s."
+
+
+def test_truncate_takes_as_much_as_the_model_hears(tmp_path: Path) -> None:
+    file = _written(tmp_path / "long.wav", np.random.default_rng(0).normal(0, 0.1, 50_021))
+    for name, seconds in (("whisper", 2.0), ("ast", 1.9)):
+        model, extractor = _made(name)
+        with borrowed(name, model, extractor) as pretrained:
+            with pytest.raises(
+                UserError, match=r"is 3\.13 s long, and \w+ reads .*`truncate` takes the first"
+            ):
+                read_sound(pretrained, file)
+            heard = read_sound(pretrained, file, truncate=True).heard
+        assert heard is not None and heard.seconds == pytest.approx(seconds, abs=1e-3)
+        assert any("the first" in note and "of 3.13 s." in note for note in heard.notes)
+
+
+@pytest.mark.parametrize("rate", [48_000, 44_100, 8_000, 22_051])
+def test_a_sound_that_is_resampled_in_pieces_is_that_of_the_whole(
+    rate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scipy.signal import resample_poly
+
+    monkeypatch.setattr("attncli.models.sound_files.PIECE_SECONDS", 1)
+    samples = np.random.default_rng(0).normal(0, 0.1, 3 * rate + 1237).astype(np.float32)
+    file = _written(tmp_path / "sound.wav", samples, rate, subtype="FLOAT")
+    common = np.gcd(rate, 16_000)
+    expected = resample_poly(samples, 16_000 // common, rate // common)
+    with SoundStream(str(file), 16_000) as stream:
+        pieces = [*stream.pieces()]
+    assert len(pieces) == 4 and stream.num_samples == len(expected)
+    np.testing.assert_allclose(np.concatenate(pieces), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [
+        ("cut.wav", {}, "is cut: it has 21,318 of the 32,000 bytes that its header names."),
+        ("cut.aiff", {}, "is cut: it has 21,323 of the 32,008 bytes that its header names."),
+        ("cut.ogg", {"count": 160_000}, "is cut: the mark at the end of its stream is missing."),
+    ],
+)
+def test_a_file_that_ends_too_early_is_read_with_a_note(
+    name: str, how: dict[str, int], said: str, tmp_path: Path
+) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, how.get("count", 16_000))
+    file = _written(tmp_path / name, noise)
+    assert open_sound(str(file), 16_000).notes == ()
+    whole = file.read_bytes()
+    file.write_bytes(whole[: 2 * len(whole) // 3])
+    opened = open_sound(str(file), 16_000)
+    assert opened.notes == (f"{name}: {said}",) and 0 < len(opened.samples) < len(noise)
+
+
+def test_a_stream_without_a_length_is_not_called_cut(tmp_path: Path) -> None:
+    """Programs that write to a pipe do not know yet how much will follow."""
+    file = _written(tmp_path / "piped.wav", np.zeros(1000))
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"data" + struct.pack("<I", 2000), b"data\xff\xff\xff\xff"))
+    assert open_sound(str(file), 16_000).notes == ()
 
 
 def test_ten_hours_are_refused_before_they_are_read(tmp_path: Path) -> None:
@@ -232,7 +296,7 @@ def test_ten_hours_are_refused_before_they_are_read(tmp_path: Path) -> None:
     with file.open("wb") as stream:
         stream.write(sizes + struct.pack("<4sI", b"data", size))
         stream.truncate(44 + size)
-    with pytest.raises(UserError, match=r"is 36,000.00 s long, and attn reads 1800 s: cut it"):
+    with pytest.raises(UserError, match=r"is 36,000.00 s long, and attn reads 1800 s: `truncate` takes"):
         open_sound(str(file), 16_000)
 
 
@@ -266,7 +330,8 @@ def test_a_spectrogram_is_a_picture_with_high_tones_above() -> None:
     rate, seconds = 16_000, 2
     time = np.arange(rate * seconds) / rate
     tones = np.where(time < 1, np.sin(2 * np.pi * 300 * time), np.sin(2 * np.pi * 6000 * time))
-    png, size = spectrogram(tones.astype(np.float32), rate)
+    pieces = np.split(tones.astype(np.float32), [7001, 18_003])
+    png, size = spectrogram(pieces, rate, len(tones))
     with Image.open(io.BytesIO(png)) as image:
         grey = np.asarray(image)
     assert grey.shape == size[::-1] and grey.dtype == np.uint8
