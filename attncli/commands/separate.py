@@ -1,6 +1,6 @@
 """`attn separate`: which heads tell two groups of texts apart, on groups that were left out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +15,9 @@ from attncli.settings.pages import ModelPage
 from attncli.settings.text import TextPath, Texts, check_file
 
 if TYPE_CHECKING:
-    from attncli.models.pretrained import Pretrained
+    from attncli.models.pretrained import Pretrained, Reading
     from attncli.records.detectors import SeparatedTexts
+    from attncli.runs.report_values import ValueTable
 
 EXAMPLE = Path(__file__).parents[1] / "data" / "answered.csv"
 """Questions to the model that ships, which are answered in their texts or not."""
@@ -107,9 +108,50 @@ class SeparateSpec(ModelSpec):
             yield contradiction("apply", "needs texts: the detector is applied to them", "texts")
 
 
-def read(spec: SeparateSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
-    """Nothing: texts are read as they are measured."""
-    raise AssertionError("it reads many texts")
+class MeasuredTextSpec(ModelSpec):
+    """One of the texts that are measured into a store; `context` is its line, with all columns."""
+
+    experiment = "separate"
+    examples = ()
+    default_model = SHIPPED_MODEL
+    needs_head = True
+    runs_once = True
+
+    sentence: str = ""
+    context: str | None = None
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return TextSource("sentence", self.sentence), TextSource("context", self.context)
+
+
+def read(spec: MeasuredTextSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
+    """One text, with its parts; many are read as they are measured."""
+    from attncli.detectors import read_line
+
+    assert texts.context is not None, "it reads many texts"
+    return read_line(pretrained, texts.context, truncate=spec.truncate)
+
+
+def values_each(
+    specs: Sequence[MeasuredTextSpec], readings: "Sequence[Reading]", pretrained: "Pretrained"
+) -> "tuple[ValueTable, Mapping[str, str]]":
+    """What is measured of some texts of equal counts, and what it was measured with."""
+    import numpy as np
+
+    from attncli.detectors import measure_texts
+    from attncli.report_parts import versions
+    from attncli.runs.report_values import ValueTable
+    from attncli.runs.stored_columns import columns_of_features, with_unshown
+
+    measured = measure_texts(pretrained, readings)
+    values = measured.numbers.double().numpy(force=True)
+    others: tuple[str, ...] = ()
+    if measured.losses is not None:
+        others = (LOSS,)
+        values = np.concatenate([values, measured.losses.double().numpy(force=True)[:, None]], axis=1)
+    values[~np.isfinite(values)] = np.nan
+    columns = columns_of_features((*measured.features,), others)
+    return ValueTable(columns, values), versions() | with_unshown(measured.unshown)
 
 
 def report_many(
@@ -117,7 +159,6 @@ def report_many(
 ) -> Report:
     """What separates the texts of a file, or what a detector says of them."""
     from attncli.detectors import separate
-    from attncli.report_parts import build_report
 
     if spec.apply is not None:
         return _report_of_scores(spec, pretrained, progress)
@@ -132,10 +173,19 @@ def report_many(
         truncate=spec.truncate,
         progress=progress,
     )
+    return report_of(spec, pretrained, result)
+
+
+def report_of(
+    spec: SeparateSpec, pretrained: "Pretrained", result: "SeparatedTexts", more: Sequence[str] = ()
+) -> Report:
+    """The report of what separates texts."""
+    from attncli.report_parts import build_report
+
     tensors = {} if result.weights is None else {"weights": result.weights}
     tensors |= {f"auroc {stack}".strip(): grid for stack, grid in result.heads.grids("auroc").items()}
     texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
-    notes = [*_notes(spec, result), *result.notes]
+    notes = [*more, *_notes(spec, result), *result.notes]
     if result.weights is not None:
         head, text = result.strongest[0], result.wrong[0]
         notes.append(MAP_NOTE.format(head=f"{head.layer}:{head.head}", text=text.id or text.text))
@@ -197,4 +247,6 @@ def _report_of_scores(
     return build_report(spec, Texts(), {}, result, notes, about=about)
 
 
-PAGE = ModelPage(read=read, report_many=report_many)
+LOSS = "loss"
+"""What a store calls the loss of a text."""
+PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)

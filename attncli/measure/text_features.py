@@ -180,6 +180,16 @@ class FeatureRun:
         self.model = pretrained.whole if with_loss else pretrained.model
         self.with_loss = with_loss
         self.notes: dict[str, None] = {}
+        self.unshown = ""
+
+    def in_parts(self, readings: Sequence[Reading]) -> Iterator["TextNumbers"]:
+        """The same, of as many of the texts at a time as have logits that fit, where these are computed."""
+        step = len(readings)
+        if self.with_loss:
+            vocabulary = self.model.config.get_text_config().vocab_size
+            step = max(1, LOGIT_BYTES // (4 * vocabulary * len(readings[0].text.ids)))
+        for start in range(0, len(readings), step):
+            yield self.go(readings[start : start + step])
 
     def go(self, readings: Sequence[Reading]) -> "TextNumbers":
         """The features of some texts, and their losses where these are asked for."""
@@ -207,6 +217,7 @@ class FeatureRun:
 
             way = self._captured(readings, take, losses)
         self.notes |= dict.fromkeys(way.notes())
+        self.unshown = way.unshown
         return self._numbers(survey, masses, of_parts, losses)
 
     def _is_causal(self, layer: CapturedLayer) -> bool:
@@ -305,14 +316,13 @@ def feature_table(
     losses: list[Tensor] = []
     features: list[HeadFeature] = []
     for batch in many.batches():
-        for part in _small_enough(batch, run):
-            of_part = run.go([reading for _, reading in part])
+        texts += [text for text, _ in batch]
+        ids += [reading.text.ids.tolist() for _, reading in batch]
+        answer_lengths += [getattr(reading, "num_answer", 0) for _, reading in batch]
+        for of_part in run.in_parts([reading for _, reading in batch]):
             if features and of_part.features != features:
                 raise UserError("texts: must all have the same statistics")
             features = of_part.features
-            texts += [text for text, _ in part]
-            ids += [reading.text.ids.tolist() for _, reading in part]
-            answer_lengths += [getattr(reading, "num_answer", 0) for _, reading in part]
             numbers.append(of_part.numbers)
             refuse_bytes("texts", len(texts) * len(features) * BYTES_PER_NUMBER, "fewer texts")
             losses += [] if of_part.losses is None else [of_part.losses]
@@ -322,29 +332,16 @@ def feature_table(
         torch.cat(numbers)[order],
         [texts[place] for place in order],
         torch.tensor([len(ids[place]) for place in order]),
-        _without_gaps(torch.cat(losses)[order]) if losses else None,
+        without_gaps(torch.cat(losses)[order]) if losses else None,
         [*many.notes(), *run.notes],
         torch.tensor(answer_lengths)[order] if any(answer_lengths) else None,
         [ids[place] for place in order],
     )
 
 
-def _without_gaps(losses: Float[Tensor, " text"]) -> Float[Tensor, " text"] | None:
+def without_gaps(losses: Float[Tensor, " text"]) -> Float[Tensor, " text"] | None:
     """The median for a text of one token, which has no loss; None where none has one."""
     return None if losses.isnan().all() else losses.where(~losses.isnan(), losses.nanmedian())
-
-
-def _small_enough(
-    batch: Sequence[tuple[LabelledText, Reading]], run: FeatureRun
-) -> Iterator[Sequence[tuple[LabelledText, Reading]]]:
-    """The texts in parts whose logits fit, where these are computed."""
-    if not run.with_loss:
-        yield batch
-        return
-    vocabulary = run.pretrained.model.config.get_text_config().vocab_size
-    step = max(1, LOGIT_BYTES // (4 * vocabulary * len(batch[0][1].text.ids)))
-    for start in range(0, len(batch), step):
-        yield batch[start : start + step]
 
 
 class UsableFeatures(NamedTuple):
