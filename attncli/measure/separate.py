@@ -18,6 +18,7 @@ from attncli.core.separation import (
     hedges_g,
     largest_by_chance,
     paired_difference,
+    ranked_features,
     roc_curve,
     separation,
 )
@@ -369,9 +370,9 @@ def _measures(
     generator: torch.Generator,
 ) -> Records[SeparatingFeature]:
     """The AUROC of each feature over all texts, what chance makes of the largest, and effect sizes."""
-    result = separation(numbers, is_positive)
+    result, ranks = ranked_features(numbers, is_positive)
     lower, upper = result.interval()
-    largest = largest_by_chance(numbers, is_positive, parts.groups, count=permutations, generator=generator)
+    largest = largest_by_chance(ranks, is_positive, parts.groups, count=permutations, generator=generator)
     columns = {
         "auroc": result.auroc,
         "lower": lower,
