@@ -45,7 +45,7 @@ def report_of_store(path: Path, spec: SeparateSpec, *, draws: bool = False) -> R
     Their labels are in the store where `texts` names it, else in the file of that name, of whose texts the
     store has a survey. UserError where texts or labels are missing.
     """
-    label, kept = spec.label, _kept_texts(path, spec)
+    label, kept = spec.label, kept_texts(path, spec)
     assert label is not None, "checked"
     spec = spec.model_copy(update=kept.settings)
     with in_use(_reader_of(spec, draws=draws)) as pretrained:
@@ -78,7 +78,8 @@ class KeptTexts(NamedTuple):
     notes: list[str]
 
 
-def _kept_texts(path: Path, spec: SeparateSpec) -> KeptTexts:
+def kept_texts(path: Path, spec: SeparateSpec) -> KeptTexts:
+    """The texts of a store that `spec.texts` names, or those of its file whose numbers the store has."""
     with reading(path) as reader:
         number, settings = _measured_settings(path, reader)
         texts = reader.texts(number)
