@@ -90,16 +90,25 @@ class Detector:
         if not layers:
             return torch.full((len(readings),), self.fitted.intercept, dtype=torch.float64)
         run = FeatureRun(pretrained, layers=layers).go(readings)
-        places = {feature: place for place, feature in enumerate(run.features)}
-        missing = next((feature for feature in self._features if feature not in places), None)
-        if missing is not None:
-            raise UserError(
-                f"texts: {pretrained.name} gives no {missing.name} here, which the detector needs"
-            )
-        numbers = run.numbers[:, [places[feature] for feature in self._features]].double()
+        numbers = run.numbers[:, self._places(run.features, pretrained.name)].double()
         lacking = numbers.isnan() | numbers.isinf()
         # As if it were what it is on average, where a text lacks it.
         return self._linear.scores(torch.where(lacking, self._linear.means, numbers))
+
+    def _places(self, given: tuple[HeadFeature, ...], name: str) -> list[int]:
+        """Where its features are among those of a run: looked up once, since runs are alike."""
+        if id(given) not in self._known_places:
+            places = {feature: place for place, feature in enumerate(given)}
+            missing = next((feature for feature in self._features if feature not in places), None)
+            if missing is not None:
+                raise UserError(f"texts: {name} gives no {missing.name} here, which the detector needs")
+            self._known_places[id(given)] = given, [places[feature] for feature in self._features]
+        return self._known_places[id(given)][1]
+
+    @cached_property
+    def _known_places(self) -> dict[int, tuple[tuple[HeadFeature, ...], list[int]]]:
+        """By the identity of what runs gave, which is kept so that it is not another's."""
+        return {}
 
     def apply(self, many: ManyTexts[LabelledText]) -> AppliedDetector:
         """What the detector says of many texts, in their order. UserError where none can be read."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -56,7 +57,7 @@ class FeatureTable:
     any; `ids` the tokens of each text.
     """
 
-    features: list[HeadFeature]
+    features: Sequence[HeadFeature]
     numbers: Float[Tensor, "text feature"]
     texts: list[LabelledText]
     lengths: Int[Tensor, " text"]
@@ -253,20 +254,22 @@ class FeatureRun:
         of_parts: Sequence[tuple[CapturedLayer, Tensor]],
         losses: Sequence[Tensor],
     ) -> "TextNumbers":
-        features: list[HeadFeature] = []
+        shapes: list[tuple[str, int, int, tuple[str, ...]]] = []
         numbers: list[Tensor] = []
         if survey is not None:
             layers = zip(survey.found.layers, head_numbers(survey.found), strict=True)
             for layer, of_layer in layers:
-                features += _named(layer.place.stack, layer.place.layer, of_layer.values, of_layer.names)
+                place, num_heads = layer.place, of_layer.values.shape[1]
+                shapes.append((place.stack, place.layer, num_heads, of_layer.names))
                 numbers.append(of_layer.values.flatten(1).float().cpu())
         if masses is not None:
             for layer_taken, values in of_parts:
-                features += _named(layer_taken.stack_name, layer_taken.layer, values, masses.statistics())
+                statistics = tuple(masses.statistics())
+                shapes.append((layer_taken.stack_name, layer_taken.layer, values.shape[1], statistics))
                 numbers.append(values.flatten(1).float().cpu())
         loss = losses[-1].double().cpu() if losses else None
         table = torch.cat(numbers, dim=1) if numbers else torch.empty(0, 0)  # no such layer
-        return TextNumbers(features, table, loss)
+        return TextNumbers(_features_of(tuple(shapes)), table, loss)
 
 
 def _losses(
@@ -289,16 +292,20 @@ def _output(layer: CapturedLayer, fused: FusedAttention) -> Tensor | None:
 class TextNumbers(NamedTuple):
     """The features of texts that ran together, and their mean losses."""
 
-    features: list[HeadFeature]
+    features: tuple[HeadFeature, ...]
     numbers: Float[Tensor, "text feature"]
     losses: Float[Tensor, " text"] | None
 
 
-def _named(
-    stack: str, layer: int, values: Float[Tensor, "text head statistic"], names: Sequence[str]
-) -> Iterator[HeadFeature]:
-    for head in range(values.shape[1]):
-        yield from (HeadFeature(stack, layer, head, name) for name in names)
+@lru_cache(maxsize=32)
+def _features_of(layers: tuple[tuple[str, int, int, tuple[str, ...]], ...]) -> tuple[HeadFeature, ...]:
+    """The features of layers, each with its stack, number, count of heads and statistics."""
+    return tuple(
+        HeadFeature(stack, layer, head, name)
+        for stack, layer, num_heads, names in layers
+        for head in range(num_heads)
+        for name in names
+    )
 
 
 def feature_table(
@@ -314,7 +321,7 @@ def feature_table(
     answer_lengths: list[int] = []
     numbers: list[Tensor] = []
     losses: list[Tensor] = []
-    features: list[HeadFeature] = []
+    features: tuple[HeadFeature, ...] = ()
     for batch in many.batches():
         texts += [text for text, _ in batch]
         ids += [reading.text.ids.tolist() for _, reading in batch]
