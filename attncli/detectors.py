@@ -255,6 +255,9 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str]:
     except (ValueError, KeyError, TypeError, AttributeError, LookupError, RecursionError, OverflowError):
         raise UserError(f"apply: {file}: holds no detector: attn separate -o FILE.json writes one") from None
     weights = weights.where(lambda row: row.detector == first.detector)
+    if not weights:
+        nothing = "nothing told its groups apart, so that it calls every text the same"
+        raise UserError(f"apply: {file}: its detector has no statistics: {nothing}")
     for name in ("detector", "model", "digest", "positive", "negative", "parts"):
         if not isinstance(first[name], str):
             raise UserError(f"apply: {file}: fitted: {name} must be text (got {shown(first[name])})")
@@ -301,14 +304,17 @@ def apply_detector(
     texts: LabelledTexts,
     detector: FilePath,
     *,
+    label: NonBlankText | None = None,
     truncate: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> AppliedDetector:
     """What the detector in a report says of texts: a file (CSV, JSON Lines) or mappings with text.
 
-    UserError for another model, and for texts without the parts that the detector was fitted to.
+    With `label`, as in `separate`, also how well: AUROC, hits and false alarms. UserError for another model,
+    and for texts without the parts that the detector was fitted to.
     """
-    with in_use(model) as pretrained, LabelledFile(texts) as file:
+    names = None if label is None else LabelNames.of(label)
+    with in_use(model) as pretrained, LabelledFile(texts, names) as file:
         opened = replace(read_detector(detector, pretrained), pretrained=pretrained)
         reader = LabelledReader(pretrained, truncate=truncate)
 
@@ -316,4 +322,4 @@ def apply_detector(
             opened.check_parts(text)
             return reader.read(text)
 
-        return opened.apply(ManyTexts(file, read, progress))
+        return opened.apply(ManyTexts(file, read, progress), None if label is None else file.is_positive)

@@ -5,7 +5,7 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -441,7 +441,10 @@ def run_separate(
     texts = given.get("texts")
     source = store or (str(texts.value) if texts and is_store_name(str(texts.value)) else None)
     if show_config or not (kept or source):
-        return run_experiment(name, config, show_config, flags, destination, expect)
+        code = run_experiment(name, config, show_config, flags, destination, expect)
+        if not show_config and "apply" not in given:
+            _say_how_to_apply(destination, given)
+        return code
     if kept is not None:
         if not is_file_name(kept):
             raise UserError(
@@ -476,7 +479,16 @@ def run_separate(
     expected = Expected(expect, spec)
     expected.check(report)
     to.write([report])
+    _say_how_to_apply(destination, given)
     return code or expected.exit_code()
+
+
+def _say_how_to_apply(destination: Mapping[str, Any], given: Mapping[str, Given]) -> None:
+    """What to type next where a detector was written."""
+    file = destination.get("output") or ""
+    if file.endswith(".json") and sys.stderr.isatty():
+        model = "".join(f" --model {each.value}" for key, each in given.items() if key == "model")
+        print(plain_text(f"Next: attn separate FILE.csv --apply {file}{model}"), file=sys.stderr)
 
 
 def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:

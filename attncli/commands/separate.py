@@ -66,9 +66,7 @@ class SeparateSpec(ModelSpec):
         description="CSV or JSON Lines with text, a column of labels and, optionally, instruction, document, "
         "answer and id; parts of a text between << and >> are measured by themselves; - reads stdin",
     )
-    label: Annotated[
-        NameOfColumn | None, Everyday("the column of labels, of two values"), NotFor(APPLYING)
-    ] = Field(
+    label: Annotated[NameOfColumn | None, Everyday("the column of labels, of two values")] = Field(
         default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None,
         description="the column of labels, which has two values; `kind=attack` says which is positive",
     )
@@ -199,7 +197,11 @@ def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
     heads = f"all heads {held.auroc:.2f}{_between(held.lower, held.upper, ' ({})')}"
     baseline = f"{best.detector} {best.auroc:.2f}"
     numbers = f"AUROC on {'groups' if spec.hold_out else 'texts'} left out: {heads}, {baseline}."
+    if held.hits is not None and held.false_alarms is not None:
+        numbers = f"{numbers[:-1]}; {held.hits:.0%} hits, {held.false_alarms:.0%} false alarms."
     lowest = [row.lower for row in result.detectors if row.lower is not None]
+    if not next(row.num_features for row in result.detectors):
+        return f"The heads say nothing: the regression keeps no statistic of them. {numbers}"
     if not lowest:
         return f"Too few texts in each group to say. {numbers}"
     if max(lowest) <= 0.5:
@@ -207,8 +209,8 @@ def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
     if result.attention_adds:
         return f"The heads add to {best.detector}. {numbers}"
     if (held.difference or 0.0) > 0:
-        interval = _between(held.difference_lower, held.difference_upper, " ({})")
-        return f"{name} may do as well. {numbers[:-1]}; their difference may be none{interval}."
+        interval = _between(held.difference_lower, held.difference_upper, " (difference {})")
+        return f"{name} may do as well{interval}. {numbers}"
     return f"{name} does as well. {numbers}"
 
 
@@ -221,7 +223,7 @@ HELD_OUT_NOTE = (
     "was fitted without it; intervals are over its texts, not over groups to come."
 )
 P_NOTE = "p is corrected for all {count:,} statistics by {permutations:,} permutations of labels."
-MAP_NOTE = "weights: what head {head} looks at in text {text}, which is told most wrongly."
+MAP_NOTE = "weights: what head {head} looks at in text {text}, which is misclassified by most."
 SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all groups."
 
 
@@ -241,8 +243,16 @@ def _report_of_scores(
     from attncli.report_parts import build_report
 
     assert spec.apply is not None
-    result = apply_detector(pretrained, spec.texts, spec.apply, truncate=spec.truncate, progress=progress)
+    result = apply_detector(
+        pretrained, spec.texts, spec.apply, label=spec.label, truncate=spec.truncate, progress=progress
+    )
     about = f"{pretrained.name}: {counted(result.num_texts, 'text')}"
+    if result.measured:
+        hits, false_alarms = result.measured.hits, result.measured.false_alarms
+        assert result.measured.auroc is not None and hits is not None and false_alarms is not None
+        between = _between(result.measured.lower, result.measured.upper, " ({})")
+        rates = f"{hits:.0%} hits, {false_alarms:.0%} false alarms"
+        about = f"On these texts: AUROC {result.measured.auroc:.2f}{between}; {rates}."
     notes = ["margin: the score less the threshold; above 0 is positive.", *result.notes]
     return build_report(spec, Texts(), {}, result, notes, about=about)
 

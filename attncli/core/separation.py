@@ -288,6 +288,18 @@ def roc_curve(scores: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]
     return RocCurve(torch.cat([zero, false / false[-1]]), torch.cat([zero, true / true[-1]]))
 
 
+class Rates(NamedTuple):
+    """The shares of positive and of negative texts that are called positive."""
+
+    hits: float
+    false_alarms: float
+
+
+def rates_of(is_called: Bool[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> Rates:
+    """The rates of calls, at whatever threshold."""
+    return Rates(*(float(is_called[texts].double().mean()) for texts in (is_positive, ~is_positive)))
+
+
 def best_threshold(scores: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> float:
     """The threshold with the largest sensitivity + specificity (Youden 1950), midway between two scores."""
     ordered = torch.unique(scores.double())

@@ -10,7 +10,8 @@ class HeldOutAuroc(Record):
     """The sparse regression over all heads on groups left out, beside the best of what needs no attention.
 
     `auroc` is the mean over the groups with its 95 % interval, `lowest` that of the worst of them.
-    `difference` is by how much it is above the `baseline`, on the same texts.
+    `difference` is by how much it is above the `baseline`, on the same texts. `hits` and `false_alarms` are
+    the shares of positive and of negative texts of groups left out that it calls positive.
     """
 
     auroc: float | None
@@ -21,6 +22,8 @@ class HeldOutAuroc(Record):
     difference: float | None
     difference_lower: float | None
     difference_upper: float | None
+    hits: float | None
+    false_alarms: float | None
 
 
 class DetectorAuroc(Record):
@@ -96,7 +99,7 @@ class TextScore(Record):
     id: str | None
     group: str
     label: str
-    told: str
+    predicted: str
     margin: float
     is_right: int
     start: str
@@ -152,11 +155,11 @@ class RocOfGroup(Record):
 class SeparatedTexts(Result):
     """Which heads tell two groups of texts apart, and what holds on groups that were left out.
 
-    `held_out` is the regression over all heads, `detectors` and `by_group` every detector, `told` what the
-    regression says of each text, `curves` its ROC curves and those of the best baseline. `heads` has one row
-    per head, `strongest` the first features, `features` one row per head and statistic. `fitted` and
+    `held_out` is the regression over all heads, `detectors` and `by_group` every detector, `predictions` what
+    the regression says of each text, `curves` its ROC curves and those of the best baseline. `heads` has one
+    row per head, `strongest` the first features, `features` one row per head and statistic. `fitted` and
     `coefficients` are the detectors fitted to all texts, which `attncli.read_detector` opens. `weights` is
-    what the strongest head looks at in the text that is told most wrongly, whose `tokens` these are.
+    what the strongest head looks at in the text that is misclassified by most, whose `tokens` these are.
     """
 
     held_out: HeldOutAuroc = group()
@@ -171,7 +174,7 @@ class SeparatedTexts(Result):
     wrong: Records[TextScore] = group(may_be_empty=True, is_kept=False)
     heads: Records[SeparatingHead] = group()
     features: Records[SeparatingFeature] = group(is_kept=False)
-    told: Records[TextScore] = group(is_kept=False)
+    predictions: Records[TextScore] = group(is_kept=False)
     fitted: Records[FittedDetector] = group(is_kept=False)
     coefficients: Records[DetectorWeight] = group(may_be_empty=True, is_kept=False)
     curves: Records[RocOfGroup] = group(is_kept=False)
@@ -195,12 +198,22 @@ class SeparatedTexts(Result):
 ATTENTION, BASELINE = "attention", "baseline"
 
 
+class MeasuredDetector(Record):
+    """How a detector does on texts with labels: DeLong's 95 % interval, hits and false alarms as rates."""
+
+    auroc: float | None = column(is_needed=False)
+    lower: float | None = column(is_needed=False)
+    upper: float | None = column(is_needed=False)
+    hits: float | None = column(is_needed=False)
+    false_alarms: float | None = column(is_needed=False)
+
+
 class AppliedScore(Record):
-    """What a detector says of a text: `told` is a value of the label, `margin` is beyond the threshold."""
+    """What a detector says of a text: `predicted` is a value of the label, `margin` beyond the threshold."""
 
     text: int
     id: str | None
-    told: str
+    predicted: str
     score: float
     margin: float
     start: str
@@ -208,8 +221,9 @@ class AppliedScore(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AppliedDetector(Result):
-    """What a fitted detector says of texts."""
+    """What a fitted detector says of texts, and `measured`, how well, where these have labels."""
 
+    measured: MeasuredDetector = group(is_needed=False)
     scores: Records[AppliedScore] = group(is_kept=False)
     num_texts: int = number("texts")
     num_positive: int = number("texts")

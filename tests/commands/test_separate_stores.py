@@ -28,9 +28,9 @@ def as_json(attn: Attn, *arguments: str) -> dict[str, Any]:
 def numbers_of(report: dict[str, Any]) -> dict[str, Any]:
     """What a report says of texts, but for how they are called."""
     statistics = report["statistics"]
-    told = [{**row, "text": None, "id": None} for row in statistics["told"]]
+    told = [{**row, "text": None, "id": None} for row in statistics["predictions"]]
     kept = ("held_out", "detectors", "by_group", "features", "coefficients")
-    return {**{name: statistics[name] for name in kept}, "told": told}
+    return {**{name: statistics[name] for name in kept}, "predictions": told}
 
 
 @pytest.fixture
@@ -54,11 +54,13 @@ def test_what_was_measured_is_not_measured_again(attn: Attn, tmp_path: Path, hal
     ours, theirs = numbers_of(stored), numbers_of(direct)
     assert ours["coefficients"] and len(ours["by_group"]) == len(theirs["by_group"])
     assert ours["held_out"] == pytest.approx(theirs["held_out"], abs=1e-6)
-    assert [row["told"] for row in ours["told"]] == [row["told"] for row in theirs["told"]]
+    assert [row["predicted"] for row in ours["predictions"]] == [
+        row["predicted"] for row in theirs["predictions"]
+    ]
     for mine, other in zip(ours["features"], theirs["features"], strict=True):
         assert mine == pytest.approx(other, abs=1e-5)
-    assert [row["id"] for row in stored["statistics"]["told"]] == [
-        str(row["text"]) for row in direct["statistics"]["told"]
+    assert [row["id"] for row in stored["statistics"]["predictions"]] == [
+        str(row["text"]) for row in direct["statistics"]["predictions"]
     ]
 
 

@@ -72,7 +72,7 @@ def test_a_head_that_tells_them_apart_is_named_and_holds_on_groups_left_out() ->
     assert {row.group for row in result.by_group} == {"group 0", "group 1", "group 2"}
     best = max(result.heads, key=lambda row: abs((row.auroc or 0.5) - 0.5))
     assert (best.layer, best.head) == (0, 0) and best.statistic == "entropy"
-    assert all(row.is_right == (row.label == row.told) for row in result.told)
+    assert all(row.is_right == (row.label == row.predicted) for row in result.predictions)
 
 
 def test_aurocs_and_coefficients_are_scikit_learn_s_on_the_exported_table() -> None:
