@@ -34,12 +34,15 @@ from attncli.records.detectors import (
     AppliedDetector,
     DetectorWeight,
     FittedDetector,
+    MapOfText,
     SeparatedTexts,
 )
 
 if TYPE_CHECKING:
     from attncli.measure.text_features import FeatureTable
 
+NUM_MAPS = 6
+"""Of misclassified texts that are drawn."""
 OF_RUNS = 0.8
 """The share of the time that runs of the model take, in what is told of progress."""
 
@@ -126,13 +129,17 @@ def _of_table(
 def with_map(
     pretrained: Pretrained, result: SeparatedTexts, texts: Iterable[LabelledText], reader: LabelledReader
 ) -> SeparatedTexts:
-    """The result with what the strongest head looks at in the text that is farthest from its label."""
-    if not result.wrong:
+    """The result with what the strongest head looks at in the texts that are farthest from their label."""
+    by_line = {text.line.line: text for text in texts}
+    maps: list[MapOfText] = []
+    for row in result.wrong[:NUM_MAPS]:
+        reading = reader.read(by_line[row.text])
+        drawn = map_of_head(pretrained, reading, result.strongest[0])
+        if drawn is not None:
+            maps.append(MapOfText(row.id or str(row.text), reading.text.tokens, drawn))
+    if not maps:
         return result
-    farthest = next(text for text in texts if text.line.line == result.wrong[0].text)
-    reading = reader.read(farthest)
-    drawn = map_of_head(pretrained, reading, result.strongest[0])
-    return result if drawn is None else replace(result, weights=drawn, tokens=reading.text.tokens)
+    return replace(result, weights=maps[0].weights, tokens=maps[0].tokens, maps=tuple(maps))
 
 
 class TextRows(NamedTuple):

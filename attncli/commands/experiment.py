@@ -160,6 +160,7 @@ def run_experiment(
     flags: dict[str, Any],
     destination: dict[str, Any],
     expect: Sequence[str] = (),
+    of_page: "Callable[[Report], Iterator[Report]] | None" = None,
 ) -> int:
     """flags and YAML -> Spec -> Report -> view. Returns 1 where an expectation does not hold."""
     to = Destination(**destination, experiment=name)
@@ -182,7 +183,9 @@ def run_experiment(
             is_unfinished = report.is_unfinished
             if expected is not None:
                 expected.check(report)
-            yield report
+            yield from (
+                of_page(report) if of_page is not None and to.view.draws and to.view.whole else (report,)
+            )
 
     with running(spec) as reports, errors_at(spec, given, config):
         to.write(noted(reports))
@@ -441,7 +444,9 @@ def run_separate(
     texts = given.get("texts")
     source = store or (str(texts.value) if texts and is_store_name(str(texts.value)) else None)
     if show_config or not (kept or source):
-        code = run_experiment(name, config, show_config, flags, destination, expect)
+        from attncli.commands.separate import of_page
+
+        code = run_experiment(name, config, show_config, flags, destination, expect, of_page)
         if not show_config and "apply" not in given:
             _say_how_to_apply(destination, given)
         return code
@@ -474,11 +479,12 @@ def run_separate(
             path = kept or Path(str(source))
             line.begin(f"reading {path.name}")
             from attncli.commands.measured_texts import report_of_store
+            from attncli.commands.separate import of_page
 
             report = report_of_store(path, cast("SeparateSpec", spec), draws=to.view.draws)
     expected = Expected(expect, spec)
     expected.check(report)
-    to.write([report])
+    to.write([*of_page(report)] if to.view.draws and to.view.whole else [report])
     _say_how_to_apply(destination, given)
     return code or expected.exit_code()
 

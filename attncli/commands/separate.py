@@ -1,6 +1,7 @@
 """`attn separate`: which heads tell two groups of texts apart, on groups that were left out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -185,9 +186,42 @@ def report_of(
     texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
     notes = [*more, *_notes(spec, result), *result.notes]
     if result.weights is not None:
-        head, text = result.strongest[0], result.wrong[0]
-        notes.append(MAP_NOTE.format(head=f"{head.layer}:{head.head}", text=text.id or text.text))
+        notes.append(MAP_NOTE.format(head=_name_of(result), text=result.maps[0].name))
     return build_report(spec, texts, tensors, result, notes, about=_verdict(spec, result))
+
+
+def _name_of(result: "SeparatedTexts") -> str:
+    """The strongest head."""
+    return f"{result.strongest[0].layer}:{result.strongest[0].head}"
+
+
+def of_page(report: Report) -> Iterator[Report]:
+    """The report as a page has it: what was found alone, then each misclassified text with its map."""
+    from attncli.records.columns import UntypedResult
+    from attncli.records.detectors import SeparatedTexts
+
+    maps = report.result.maps if isinstance(report.result, SeparatedTexts) else ()
+    if not maps:
+        yield report
+        return
+    whole = report.result_of(SeparatedTexts)
+    tensors = {name: tensor for name, tensor in report.tensors.items() if name != "weights"}
+    notes = tuple(note for note in report.notes if not note.startswith("weights: "))
+    result = replace(whole, weights=None, tokens=(), notes=notes)
+    yield replace(report, tokens=(), tensors=tensors, result=result, notes=notes)
+    rows = {row.id or str(row.text): row for row in whole.wrong}
+    for name, tokens, weights in maps:
+        row = rows[name]
+        labels = f"Text {name} is {row.label}, and is called {row.predicted}"
+        about = f"{labels}: what head {_name_of(whole)} looks at."
+        yield replace(
+            report,
+            tokens=tokens,
+            tensors={"weights": weights},
+            result=UntypedResult(),
+            notes=(),
+            about=about,
+        )
 
 
 def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:

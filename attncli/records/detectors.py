@@ -1,6 +1,8 @@
 """Which heads tell two groups of texts apart, and how well detectors do on groups that were left out."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from attncli.records.columns import Record, Records, Result, column, group, number, tensor
 from attncli.records.values import NamedTensor
@@ -151,6 +153,14 @@ class RocOfGroup(Record):
     true_positive_rate: list[float]
 
 
+class MapOfText(NamedTuple):
+    """What a head looks at in a text: its name, its tokens, and the weights (query, key)."""
+
+    name: str
+    tokens: tuple[str, ...]
+    weights: NamedTensor
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SeparatedTexts(Result):
     """Which heads tell two groups of texts apart, and what holds on groups that were left out.
@@ -159,7 +169,8 @@ class SeparatedTexts(Result):
     the regression says of each text, `curves` its ROC curves and those of the best baseline. `heads` has one
     row per head, `strongest` the first features, `features` one row per head and statistic. `fitted` and
     `coefficients` are the detectors fitted to all texts, which `attncli.read_detector` opens. `weights` is
-    what the strongest head looks at in the text that is misclassified by most, whose `tokens` these are.
+    what the strongest head looks at in the text that is misclassified by most, whose `tokens` these are;
+    `maps` has it of the first of these texts.
     """
 
     held_out: HeldOutAuroc = group()
@@ -180,8 +191,14 @@ class SeparatedTexts(Result):
     curves: Records[RocOfGroup] = group(is_kept=False)
     weights: NamedTensor | None = tensor(num_axes=2)
     tokens: tuple[str, ...] = ()
+    maps: tuple[MapOfText, ...] = ()
     shared: str | None = None
     notes: tuple[str, ...] = ()
+
+    def in_report(self, tensors: Mapping[str, NamedTensor]) -> Result:
+        """See `Result.in_report`: with the maps, for pages."""
+        result = super().in_report(tensors)
+        return replace(result, maps=self.maps) if isinstance(result, SeparatedTexts) else result
 
     def of_baseline(self) -> DetectorAuroc:
         """The best of the detectors that need no attention."""

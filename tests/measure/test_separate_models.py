@@ -256,6 +256,19 @@ def test_the_example_says_what_holds_and_conditions_are_checked(example: Separat
     assert all(row.true_positive_rate[-1] == 1 for row in example.curves)
 
 
+def test_a_page_has_the_finding_first_and_then_texts_with_their_maps(attn: Attn, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    assert attn(["separate", "--permutations", "19", "-o", str(file)]).code == 0
+    blocks = [part.partition("</script>")[0] for part in file.read_text().split('class="report"')[1:]]
+    reports = [json.loads(block.partition(">")[2]) for block in blocks]
+    assert not reports[0]["tokens"] and "AUROC on groups left out" in reports[0]["subtitle"]
+    assert [tensor["name"] for tensor in reports[0]["tensors"]] == ["auroc"]
+    assert len(reports) == 7
+    for report in reports[1:]:
+        assert [tensor["name"] for tensor in report["tensors"]] == ["weights"] and report["tokens"]
+        assert "and is called answered=" in report["subtitle"]
+
+
 WRONG = {
     "text,label\na,1\nb,2\nc,3\n": "label must have exactly two values (got 1 (1), 2 (1), 3 (1))",
     "text,label\na,x\nb,y\n": "must say which value is the positive one, as label=y",
