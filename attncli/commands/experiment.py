@@ -435,7 +435,7 @@ def run_separate(
     **of_store: Any,
 ) -> int:
     """What separates texts, which may be measured into a store first, or have been."""
-    from attncli.runs.store_files import is_file_name, is_store_name
+    from attncli.runs.store_files import is_store_name
 
     kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
     if errors := [*store_errors(kept, of_store)]:
@@ -451,14 +451,7 @@ def run_separate(
             _say_how_to_apply(destination, given)
         return code
     if kept is not None:
-        if not is_file_name(kept):
-            raise UserError(
-                f"-o {kept}: is a store in a folder, which keeps no labels: -o FILE.db keeps them"
-            )
-        if source is not None:
-            raise UserError(
-                f"-o {kept}: cannot be combined with the store {source}: -o FILE.json keeps reports"
-            )
+        _refuse_other_stores(kept, source)
         destination = {**destination, "output": None}
     spec = checked_spec(
         SPECS[name], given | ({} if texts or not store else {"texts": Given(store, "--store")})
@@ -487,6 +480,15 @@ def run_separate(
     to.write([*of_page(report)] if to.view.draws and to.view.whole else [report])
     _say_how_to_apply(destination, given)
     return code or expected.exit_code()
+
+
+def _refuse_other_stores(kept: Path, source: str | None) -> None:
+    from attncli.runs.store_files import is_file_name
+
+    if not is_file_name(kept):
+        raise UserError(f"-o {kept}: is a store in a folder, which keeps no labels: -o FILE.db keeps them")
+    if source is not None:
+        raise UserError(f"-o {kept}: cannot be combined with the store {source}: -o FILE.json keeps reports")
 
 
 def _say_how_to_apply(destination: Mapping[str, Any], given: Mapping[str, Given]) -> None:
