@@ -1,24 +1,32 @@
 """What separates two groups of texts, and detectors of them: the doors of `measure`, as in `library`."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from attncli.arguments import FilePath, NonBlankText, Seed, Size, by, checked, file_name, listed, shown
 from attncli.errors import UserError
 from attncli.measure.applied import MODEL, Detector, map_of_head
 from attncli.models.digests import content_digest
 from attncli.models.folder import weight_files
-from attncli.models.labelled_texts import LabelledFile, LabelledReader, LabelNames
+from attncli.models.labelled_texts import (
+    LabelledFile,
+    LabelledReader,
+    LabelledText,
+    LabelNames,
+    text_of_line,
+)
 from attncli.models.loading import in_use, open_model
 from attncli.models.model_arguments import Model
-from attncli.models.pretrained import Pretrained
+from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
 from attncli.records.detectors import (
@@ -26,9 +34,15 @@ from attncli.records.detectors import (
     AppliedDetector,
     DetectorWeight,
     FittedDetector,
+    MapOfText,
     SeparatedTexts,
 )
 
+if TYPE_CHECKING:
+    from attncli.measure.text_features import FeatureTable
+
+NUM_MAPS = 6
+"""Of misclassified texts that are drawn."""
 OF_RUNS = 0.8
 """The share of the time that runs of the model take, in what is told of progress."""
 
@@ -66,40 +80,140 @@ def separate(
     <<...>>. Each group of the column `hold_out` is left out in turn, its texts together. See
     `SeparatedTexts`. UserError for labels and groups that do not fit, and without scikit-learn.
     """
-    from attncli.measure.separate import Measured, separated
     from attncli.measure.text_features import feature_table
 
-    names = LabelNames.of(label)
     source = fspath(texts) if isinstance(texts, str | PathLike) else "texts"
-    with LabelledFile(texts, names, hold_out) as file, in_use(model) as pretrained:
+    with LabelledFile(texts, LabelNames.of(label), hold_out) as file, in_use(model) as pretrained:
         reader = LabelledReader(pretrained, truncate=truncate)
         many = ManyTexts(file, reader.read, _part_of(progress, 0.0, OF_RUNS))
         table = feature_table(pretrained, many, with_loss=True)
-        assert file.values is not None
-        is_positive = torch.tensor([file.is_positive(text) for text in table.texts])
-        negative, positive = file.values
-        measured = Measured(
-            pretrained.name,
-            weights_digest(pretrained),
-            f"{names.column}={negative}",
-            f"{names.column}={positive}",
-            source,
-        )
-        result = separated(
-            table,
-            is_positive,
-            key=hold_out or "",
-            seed=seed,
-            permutations=permutations,
-            measured=measured,
-            progress=_part_of(progress, OF_RUNS, 1.0),
-        )
-        if not result.wrong:
-            return result
-        farthest = next(text for text in table.texts if text.line.line == result.wrong[0].text)
-        reading = reader.read(farthest)
+        way = Separating(hold_out or "", permutations, seed, _part_of(progress, OF_RUNS, 1.0))
+        result = _of_table(pretrained, table, file, source, way)
+        return with_map(pretrained, result, table.texts, reader)
+
+
+class Separating(NamedTuple):
+    """How what separates texts is looked for: see `separate`."""
+
+    hold_out: str = ""
+    permutations: int = 1000
+    seed: int = 0
+    progress: Callable[[float], None] | None = None
+
+
+def _of_table(
+    pretrained: Pretrained, table: "FeatureTable", file: LabelledFile, source: str, way: Separating
+) -> SeparatedTexts:
+    from attncli.measure.separate import Measured, separated
+
+    assert file.values is not None and file.label_names is not None
+    column, (negative, positive) = file.label_names.column, file.values
+    measured = Measured(
+        pretrained.name,
+        weights_digest(pretrained),
+        f"{column}={negative}",
+        f"{column}={positive}",
+        source,
+    )
+    return separated(
+        table,
+        torch.tensor([file.is_positive(text) for text in table.texts]),
+        key=way.hold_out,
+        seed=way.seed,
+        permutations=way.permutations,
+        measured=measured,
+        progress=way.progress,
+    )
+
+
+def with_map(
+    pretrained: Pretrained, result: SeparatedTexts, texts: Iterable[LabelledText], reader: LabelledReader
+) -> SeparatedTexts:
+    """The result with what the strongest head looks at in the texts that are farthest from their label."""
+    by_line = {text.line.line: text for text in texts}
+    maps: list[MapOfText] = []
+    for row in result.wrong[:NUM_MAPS]:
+        reading = reader.read(by_line[row.text])
         drawn = map_of_head(pretrained, reading, result.strongest[0])
-        return result if drawn is None else replace(result, weights=drawn, tokens=reading.text.tokens)
+        if drawn is not None:
+            maps.append(MapOfText(row.id or str(row.text), reading.text.tokens, drawn))
+    if not maps:
+        return result
+    return replace(result, weights=maps[0].weights, tokens=maps[0].tokens, maps=tuple(maps))
+
+
+class TextRows(NamedTuple):
+    """What was measured of texts before: their columns, as `separate` takes them, and their numbers.
+
+    `features` are (stack, layer, head, statistic).
+    """
+
+    columns: Sequence[Mapping[str, object]]
+    features: Sequence[tuple[str, int, int, str]]
+    numbers: Float[Tensor, "text feature"]
+    losses: Float[Tensor, " text"] | None = None
+
+
+def separate_measured(
+    pretrained: Pretrained,
+    rows: TextRows,
+    source: str,
+    *,
+    label: str,
+    way: Separating,
+    truncate: bool = False,
+    draws: bool = False,
+) -> SeparatedTexts:
+    """What separates texts that were measured before; `separate` says how.
+
+    The model reads the texts again, without a run: `pretrained` may be without weights, unless `draws` asks
+    for the map of a head.
+    """
+    from attncli.measure.text_features import FeatureTable, HeadFeature, without_gaps
+
+    with LabelledFile(rows.columns, LabelNames.of(label), way.hold_out or None) as file:
+        file.count()
+        texts = [text for _, text in file.numbered()]
+        reader = LabelledReader(pretrained, truncate=truncate)
+        readings = [reader.read(text) for text in texts]
+        answers = [getattr(reading, "num_answer", 0) for reading in readings]
+        table = FeatureTable(
+            [HeadFeature(*feature) for feature in rows.features],
+            rows.numbers,
+            texts,
+            torch.tensor([len(reading.text.ids) for reading in readings]),
+            None if rows.losses is None else without_gaps(rows.losses),
+            [],
+            torch.tensor(answers) if any(answers) else None,
+            [reading.text.ids.tolist() for reading in readings],
+        )
+        result = _of_table(pretrained, table, file, source, way)
+        return with_map(pretrained, result, texts, reader) if draws else result
+
+
+def read_line(pretrained: Pretrained, line: str, *, truncate: bool = False) -> Reading:
+    """The text of a line of `WholeLines` as the model reads it."""
+    return LabelledReader(pretrained, truncate=truncate).read(text_of_line(line))
+
+
+class MeasuredTexts(NamedTuple):
+    """The numbers of texts that ran together: of heads, and their losses; which layers are not in them."""
+
+    features: Sequence[tuple[str, int, int, str]]
+    numbers: Float[Tensor, "text feature"]
+    losses: Float[Tensor, " text"] | None
+    unshown: str
+
+
+def measure_texts(pretrained: Pretrained, readings: Sequence[Reading]) -> MeasuredTexts:
+    """What `separate` measures of texts of equal counts."""
+    from attncli.measure.text_features import FeatureRun
+
+    run = FeatureRun(pretrained, with_loss=pretrained.predicts == "next")
+    parts = [*run.in_parts(readings)]
+    losses = [part.losses for part in parts if part.losses is not None]
+    numbers = torch.cat([part.numbers for part in parts])
+    return MeasuredTexts(parts[0].features, numbers, torch.cat(losses) if losses else None, run.unshown)
 
 
 def _part_of(
@@ -148,6 +262,9 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str]:
     except (ValueError, KeyError, TypeError, AttributeError, LookupError, RecursionError, OverflowError):
         raise UserError(f"apply: {file}: holds no detector: attn separate -o FILE.json writes one") from None
     weights = weights.where(lambda row: row.detector == first.detector)
+    if not weights:
+        nothing = "nothing told its groups apart, so that it calls every text the same"
+        raise UserError(f"apply: {file}: its detector has no statistics: {nothing}")
     for name in ("detector", "model", "digest", "positive", "negative", "parts"):
         if not isinstance(first[name], str):
             raise UserError(f"apply: {file}: fitted: {name} must be text (got {shown(first[name])})")
@@ -194,14 +311,17 @@ def apply_detector(
     texts: LabelledTexts,
     detector: FilePath,
     *,
+    label: NonBlankText | None = None,
     truncate: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> AppliedDetector:
     """What the detector in a report says of texts: a file (CSV, JSON Lines) or mappings with text.
 
-    UserError for another model, and for texts without the parts that the detector was fitted to.
+    With `label`, as in `separate`, also how well: AUROC, hits and false alarms. UserError for another model,
+    and for texts without the parts that the detector was fitted to.
     """
-    with in_use(model) as pretrained, LabelledFile(texts) as file:
+    names = None if label is None else LabelNames.of(label)
+    with in_use(model) as pretrained, LabelledFile(texts, names) as file:
         opened = replace(read_detector(detector, pretrained), pretrained=pretrained)
         reader = LabelledReader(pretrained, truncate=truncate)
 
@@ -209,4 +329,4 @@ def apply_detector(
             opened.check_parts(text)
             return reader.read(text)
 
-        return opened.apply(ManyTexts(file, read, progress))
+        return opened.apply(ManyTexts(file, read, progress), None if label is None else file.is_positive)

@@ -5,13 +5,13 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attncli.commands.command import (
     CONFIG,
@@ -50,6 +50,7 @@ from attncli.settings.fields import (
 from attncli.settings.text import names_file
 
 if TYPE_CHECKING:
+    from attncli.commands.separate import SeparateSpec
     from attncli.report import Report
     from attncli.settings.heads import HeadsSpec
 
@@ -159,6 +160,7 @@ def run_experiment(
     flags: dict[str, Any],
     destination: dict[str, Any],
     expect: Sequence[str] = (),
+    of_page: "Callable[[Report], Iterator[Report]] | None" = None,
 ) -> int:
     """flags and YAML -> Spec -> Report -> view. Returns 1 where an expectation does not hold."""
     to = Destination(**destination, experiment=name)
@@ -181,7 +183,9 @@ def run_experiment(
             is_unfinished = report.is_unfinished
             if expected is not None:
                 expected.check(report)
-            yield report
+            yield from (
+                of_page(report) if of_page is not None and to.view.draws and to.view.whole else (report,)
+            )
 
     with running(spec) as reports, errors_at(spec, given, config):
         to.write(noted(reports))
@@ -416,14 +420,118 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
             return store_report(path, reader, display, choice)
 
 
+STORE_OF_TEXTS = replace(
+    STORE, help="Take what was measured of the texts from the store of a survey of them, and run nothing."
+)
+
+
+def run_separate(
+    name: str,
+    config: str | None,
+    show_config: bool,
+    flags: dict[str, Any],
+    destination: dict[str, Any],
+    store: str | None,
+    expect: Sequence[str],
+    **of_store: Any,
+) -> int:
+    """What separates texts, which may be measured into a store first, or have been."""
+    from attncli.runs.store_files import is_store_name
+
+    kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
+    if errors := [*store_errors(kept, of_store)]:
+        raise UserError(*errors)
+    given = given_settings(name, config, flags)
+    texts = given.get("texts")
+    source = store or (str(texts.value) if texts and is_store_name(str(texts.value)) else None)
+    if show_config or not (kept or source):
+        from attncli.commands.separate import of_page
+
+        code = run_experiment(name, config, show_config, flags, destination, expect, of_page)
+        if not show_config and "apply" not in given:
+            _say_how_to_apply(destination, given)
+        return code
+    if kept is not None:
+        _refuse_other_stores(kept, source)
+        destination = {**destination, "output": None}
+    spec = checked_spec(
+        SPECS[name], given | ({} if texts or not store else {"texts": Given(store, "--store")})
+    )
+    for key in ("apply", *(["model"] if source else [])):
+        if key in given:
+            why = "which names its model" if key == "model" else "which holds texts to fit a detector to"
+            raise UserError(
+                given[key].line(key, f"cannot be combined with the store {source or kept}, {why}")
+            )
+    to = Destination(**destination, experiment=name)
+    code = DONE
+    with errors_at(spec, given, config):
+        if kept is not None:
+            code = _measure_texts(kept, spec, **of_store)
+            spec = spec.model_copy(update={"texts": str(kept)})
+        with progress_line() as line:
+            path = kept or Path(str(source))
+            line.begin(f"reading {path.name}")
+            from attncli.commands.measured_texts import report_of_store
+            from attncli.commands.separate import of_page
+
+            report = report_of_store(path, cast("SeparateSpec", spec), draws=to.view.draws)
+    expected = Expected(expect, spec)
+    expected.check(report)
+    to.write([*of_page(report)] if to.view.draws and to.view.whole else [report])
+    _say_how_to_apply(destination, given)
+    return code or expected.exit_code()
+
+
+def _refuse_other_stores(kept: Path, source: str | None) -> None:
+    from attncli.runs.store_files import is_file_name
+
+    if not is_file_name(kept):
+        raise UserError(f"-o {kept}: is a store in a folder, which keeps no labels: -o FILE.db keeps them")
+    if source is not None:
+        raise UserError(f"-o {kept}: cannot be combined with the store {source}: -o FILE.json keeps reports")
+
+
+def _say_how_to_apply(destination: Mapping[str, Any], given: Mapping[str, Given]) -> None:
+    """What to type next where a detector was written."""
+    file = destination.get("output") or ""
+    if file.endswith(".json") and sys.stderr.isatty():
+        model = "".join(f" --model {each.value}" for key, each in given.items() if key == "model")
+        print(plain_text(f"Next: attn separate FILE.csv --apply {file}{model}"), file=sys.stderr)
+
+
+def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:
+    """Measure every text that a store does not have yet."""
+    from attncli.commands.batch import keep
+    from attncli.commands.measured_texts import plan_of
+    from attncli.models.labelled_texts import LabelNames, WholeLines
+
+    checked_store(path)
+    with WholeLines(spec.texts, LabelNames.of(spec.label), spec.hold_out) as file:
+        return keep(
+            plan_of(spec, file),
+            path,
+            rows=False,
+            weights=False,
+            conditions=(),
+            fail_fast=False,
+            **of_store,
+        )
+
+
 separate_command = partial(
     command,
     more=(
+        STORE_OF_TEXTS,
         replace(
             EXPECT,
             help='A condition that must hold, or exit 1: "held_out.auroc > 0.8"; repeatable.',
         ),
+        FRESH,
+        replace(WORKERS, everyday=""),
+        SCHEDULER,
     ),
+    run_with=run_separate,
 )
 
 

@@ -1,6 +1,7 @@
 """`attn separate`: which heads tell two groups of texts apart, on groups that were left out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +16,9 @@ from attncli.settings.pages import ModelPage
 from attncli.settings.text import TextPath, Texts, check_file
 
 if TYPE_CHECKING:
-    from attncli.models.pretrained import Pretrained
+    from attncli.models.pretrained import Pretrained, Reading
     from attncli.records.detectors import SeparatedTexts
+    from attncli.runs.report_values import ValueTable
 
 EXAMPLE = Path(__file__).parents[1] / "data" / "answered.csv"
 """Questions to the model that ships, which are answered in their texts or not."""
@@ -65,9 +67,7 @@ class SeparateSpec(ModelSpec):
         description="CSV or JSON Lines with text, a column of labels and, optionally, instruction, document, "
         "answer and id; parts of a text between << and >> are measured by themselves; - reads stdin",
     )
-    label: Annotated[
-        NameOfColumn | None, Everyday("the column of labels, of two values"), NotFor(APPLYING)
-    ] = Field(
+    label: Annotated[NameOfColumn | None, Everyday("the column of labels, of two values")] = Field(
         default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None,
         description="the column of labels, which has two values; `kind=attack` says which is positive",
     )
@@ -107,9 +107,50 @@ class SeparateSpec(ModelSpec):
             yield contradiction("apply", "needs texts: the detector is applied to them", "texts")
 
 
-def read(spec: SeparateSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
-    """Nothing: texts are read as they are measured."""
-    raise AssertionError("it reads many texts")
+class MeasuredTextSpec(ModelSpec):
+    """One of the texts that are measured into a store; `context` is its line, with all columns."""
+
+    experiment = "separate"
+    examples = ()
+    default_model = SHIPPED_MODEL
+    needs_head = True
+    runs_once = True
+
+    sentence: str = ""
+    context: str | None = None
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return TextSource("sentence", self.sentence), TextSource("context", self.context)
+
+
+def read(spec: MeasuredTextSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
+    """One text, with its parts; many are read as they are measured."""
+    from attncli.detectors import read_line
+
+    assert texts.context is not None, "it reads many texts"
+    return read_line(pretrained, texts.context, truncate=spec.truncate)
+
+
+def values_each(
+    specs: Sequence[MeasuredTextSpec], readings: "Sequence[Reading]", pretrained: "Pretrained"
+) -> "tuple[ValueTable, Mapping[str, str]]":
+    """What is measured of some texts of equal counts, and what it was measured with."""
+    import numpy as np
+
+    from attncli.detectors import measure_texts
+    from attncli.report_parts import versions
+    from attncli.runs.report_values import ValueTable
+    from attncli.runs.stored_columns import columns_of_features, with_unshown
+
+    measured = measure_texts(pretrained, readings)
+    values = measured.numbers.double().numpy(force=True)
+    others: tuple[str, ...] = ()
+    if measured.losses is not None:
+        others = (LOSS,)
+        values = np.concatenate([values, measured.losses.double().numpy(force=True)[:, None]], axis=1)
+    values[~np.isfinite(values)] = np.nan
+    columns = columns_of_features((*measured.features,), others)
+    return ValueTable(columns, values), versions() | with_unshown(measured.unshown)
 
 
 def report_many(
@@ -117,7 +158,6 @@ def report_many(
 ) -> Report:
     """What separates the texts of a file, or what a detector says of them."""
     from attncli.detectors import separate
-    from attncli.report_parts import build_report
 
     if spec.apply is not None:
         return _report_of_scores(spec, pretrained, progress)
@@ -132,14 +172,56 @@ def report_many(
         truncate=spec.truncate,
         progress=progress,
     )
+    return report_of(spec, pretrained, result)
+
+
+def report_of(
+    spec: SeparateSpec, pretrained: "Pretrained", result: "SeparatedTexts", more: Sequence[str] = ()
+) -> Report:
+    """The report of what separates texts."""
+    from attncli.report_parts import build_report
+
     tensors = {} if result.weights is None else {"weights": result.weights}
     tensors |= {f"auroc {stack}".strip(): grid for stack, grid in result.heads.grids("auroc").items()}
     texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
-    notes = [*_notes(spec, result), *result.notes]
+    notes = [*more, *_notes(spec, result), *result.notes]
     if result.weights is not None:
-        head, text = result.strongest[0], result.wrong[0]
-        notes.append(MAP_NOTE.format(head=f"{head.layer}:{head.head}", text=text.id or text.text))
+        notes.append(MAP_NOTE.format(head=_name_of(result), text=result.maps[0].name))
     return build_report(spec, texts, tensors, result, notes, about=_verdict(spec, result))
+
+
+def _name_of(result: "SeparatedTexts") -> str:
+    """The strongest head."""
+    return f"{result.strongest[0].layer}:{result.strongest[0].head}"
+
+
+def of_page(report: Report) -> Iterator[Report]:
+    """The report as a page has it: what was found alone, then each misclassified text with its map."""
+    from attncli.records.columns import UntypedResult
+    from attncli.records.detectors import SeparatedTexts
+
+    maps = report.result.maps if isinstance(report.result, SeparatedTexts) else ()
+    if not maps:
+        yield report
+        return
+    whole = report.result_of(SeparatedTexts)
+    tensors = {name: tensor for name, tensor in report.tensors.items() if name != "weights"}
+    notes = tuple(note for note in report.notes if not note.startswith("weights: "))
+    result = replace(whole, weights=None, tokens=(), notes=notes)
+    yield replace(report, tokens=(), tensors=tensors, result=result, notes=notes)
+    rows = {row.id or str(row.text): row for row in whole.wrong}
+    for name, tokens, weights in maps:
+        row = rows[name]
+        labels = f"Text {name} is {row.label}, and is called {row.predicted}"
+        about = f"{labels}: what head {_name_of(whole)} looks at."
+        yield replace(
+            report,
+            tokens=tokens,
+            tensors={"weights": weights},
+            result=UntypedResult(),
+            notes=(),
+            about=about,
+        )
 
 
 def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
@@ -149,7 +231,11 @@ def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
     heads = f"all heads {held.auroc:.2f}{_between(held.lower, held.upper, ' ({})')}"
     baseline = f"{best.detector} {best.auroc:.2f}"
     numbers = f"AUROC on {'groups' if spec.hold_out else 'texts'} left out: {heads}, {baseline}."
+    if held.hits is not None and held.false_alarms is not None:
+        numbers = f"{numbers[:-1]}; {held.hits:.0%} hits, {held.false_alarms:.0%} false alarms."
     lowest = [row.lower for row in result.detectors if row.lower is not None]
+    if not next(row.num_features for row in result.detectors):
+        return f"The heads say nothing: the regression keeps no statistic of them. {numbers}"
     if not lowest:
         return f"Too few texts in each group to say. {numbers}"
     if max(lowest) <= 0.5:
@@ -157,8 +243,8 @@ def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
     if result.attention_adds:
         return f"The heads add to {best.detector}. {numbers}"
     if (held.difference or 0.0) > 0:
-        interval = _between(held.difference_lower, held.difference_upper, " ({})")
-        return f"{name} may do as well. {numbers[:-1]}; their difference may be none{interval}."
+        interval = _between(held.difference_lower, held.difference_upper, " (difference {})")
+        return f"{name} may do as well{interval}. {numbers}"
     return f"{name} does as well. {numbers}"
 
 
@@ -171,7 +257,7 @@ HELD_OUT_NOTE = (
     "was fitted without it; intervals are over its texts, not over groups to come."
 )
 P_NOTE = "p is corrected for all {count:,} statistics by {permutations:,} permutations of labels."
-MAP_NOTE = "weights: what head {head} looks at in text {text}, which is told most wrongly."
+MAP_NOTE = "weights: what head {head} looks at in text {text}, which is misclassified by most."
 SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all groups."
 
 
@@ -191,10 +277,20 @@ def _report_of_scores(
     from attncli.report_parts import build_report
 
     assert spec.apply is not None
-    result = apply_detector(pretrained, spec.texts, spec.apply, truncate=spec.truncate, progress=progress)
+    result = apply_detector(
+        pretrained, spec.texts, spec.apply, label=spec.label, truncate=spec.truncate, progress=progress
+    )
     about = f"{pretrained.name}: {counted(result.num_texts, 'text')}"
+    if result.measured:
+        hits, false_alarms = result.measured.hits, result.measured.false_alarms
+        assert result.measured.auroc is not None and hits is not None and false_alarms is not None
+        between = _between(result.measured.lower, result.measured.upper, " ({})")
+        rates = f"{hits:.0%} hits, {false_alarms:.0%} false alarms"
+        about = f"On these texts: AUROC {result.measured.auroc:.2f}{between}; {rates}."
     notes = ["margin: the score less the threshold; above 0 is positive.", *result.notes]
     return build_report(spec, Texts(), {}, result, notes, about=about)
 
 
-PAGE = ModelPage(read=read, report_many=report_many)
+LOSS = "loss"
+"""What a store calls the loss of a text."""
+PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)

@@ -5,6 +5,7 @@ from math import nan, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -45,37 +46,68 @@ class Separation:
         return (self.auroc - half).clamp(min=0.0), (self.auroc + half).clamp(max=1.0)
 
 
+class Order(NamedTuple):
+    """The numbers of each feature from the smallest, and which text each is of."""
+
+    numbers: Float[Tensor, "feature text"]
+    texts: Int[Tensor, "feature text"]
+
+    @classmethod
+    def of(cls, numbers: Float[Tensor, "text feature"]) -> "Order":
+        """By numpy, whose argsort has a vector of numbers at a time; equal ones in any order."""
+        by_feature = np.ascontiguousarray(numbers.T.numpy(force=True))
+        order = np.argsort(by_feature, axis=1)
+        return cls(torch.from_numpy(np.take_along_axis(by_feature, order, axis=1)), torch.from_numpy(order))
+
+    def in_middle(self, amounts: Float[Tensor, "feature text"]) -> Float[Tensor, "feature text"]:
+        """For each place the sum of amounts before its run of equal numbers, plus half of that of the run."""
+        sums = amounts.cumsum(dim=1)
+        middle = sums - amounts / 2
+        is_tied = (self.numbers[:, 1:] == self.numbers[:, :-1]).any(dim=1)
+        if is_tied.any():
+            begins, ends = _runs(self.numbers[is_tied])
+            of_tied = torch.nn.functional.pad(sums[is_tied], (1, 0))
+            middle[is_tied] = (of_tied.gather(1, begins) + of_tied.gather(1, ends)) / 2
+        return middle
+
+    def placed(self, is_positive: Bool[Tensor, " text"]) -> Placements:
+        """The placements of the texts: see `placements`."""
+        labels = is_positive[self.texts]
+        num_positive, num_negative = int(is_positive.sum()), int((~is_positive).sum())
+        below_positive = self.in_middle(labels.double())
+        below_negative = self.places() - below_positive
+        share = torch.where(labels, below_negative / num_negative, 1 - below_positive / num_positive)
+        by_text = self.by_text(share)
+        return Placements(by_text[:, is_positive].T, by_text[:, ~is_positive].T)
+
+    def places(self) -> Float[Tensor, "feature text"]:
+        """The midrank of each place, less a half."""
+        return self.in_middle(torch.ones_like(self.numbers, dtype=torch.float64))
+
+    def by_text(self, amounts: Float[Tensor, "feature text"]) -> Float[Tensor, "feature text"]:
+        """What stands in this order, in that of the texts."""
+        return torch.empty_like(amounts).scatter_(1, self.texts, amounts)
+
+
 def placements(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]) -> Placements:
     """The placements of all texts, by one sort of each feature.
 
     The difference of a text's midrank among all texts and among its own group, as in Sun & Xu 2014
     (10.1109/LSP.2014.2337313): both follow from where runs of equal numbers begin and end.
     """
-    ordered, order = numbers.sort(dim=0)
-    labels = is_positive[order]
-    num_positive, num_negative = int(is_positive.sum()), int((~is_positive).sum())
-    begins, ends = _runs(ordered)
-    counts = torch.cat([labels.new_zeros(1, labels.shape[1], dtype=torch.int64), labels.cumsum(dim=0)])
-    positives = [counts.gather(0, place).double() for place in (begins, ends)]
-    places = [begins.double(), ends.double()]
-    # Before a run, plus half of the run itself.
-    below_positive = (positives[0] + positives[1]) / 2
-    below_negative = (places[0] + places[1]) / 2 - below_positive
-    share = torch.where(labels, below_negative / num_negative, 1 - below_positive / num_positive)
-    placed = torch.empty_like(share).scatter_(0, order, share)
-    return Placements(placed[is_positive], placed[~is_positive])
+    return Order.of(numbers).placed(is_positive)
 
 
-def _runs(ordered: Float[Tensor, "text feature"]) -> tuple[Tensor, Tensor]:
+def _runs(ordered: Float[Tensor, "feature text"]) -> tuple[Tensor, Tensor]:
     """Where the run of equal numbers of each place begins, and where the next one does."""
-    count = len(ordered)
-    places = torch.arange(count).unsqueeze(1).expand_as(ordered)
+    count = ordered.shape[1]
+    places = torch.arange(count).expand_as(ordered)
     starts = torch.ones_like(ordered, dtype=torch.bool)
-    starts[1:] = ordered[1:] != ordered[:-1]
-    begins = places.masked_fill(~starts, 0).cummax(dim=0).values
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    begins = places.masked_fill(~starts, 0).cummax(dim=1).values
     last = torch.ones_like(starts)
-    last[:-1] = starts[1:]
-    ends = (places + 1).masked_fill(~last, count).flip(0).cummin(dim=0).values.flip(0)
+    last[:, :-1] = starts[:, 1:]
+    ends = (places + 1).masked_fill(~last, count).flip(1).cummin(dim=1).values.flip(1)
     return begins, ends
 
 
@@ -96,12 +128,32 @@ def error_without_variance(num_positive: int, num_negative: int) -> float:
     return (1 - ((1 - LEVEL) / 2) ** (1 / smaller)) / QUANTILE if smaller > 1 else nan
 
 
+class RankedFeatures(NamedTuple):
+    """How well each feature separates the texts, and the rank of each text less the mean rank."""
+
+    separation: Separation
+    ranks: Float[Tensor, "feature text"]
+
+
 def separation(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]) -> Separation:
     """How well each feature separates the texts; both groups must have one. Numbers without NaN."""
+    return ranked_features(numbers, is_positive).separation
+
+
+def ranked_features(
+    numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
+) -> RankedFeatures:
+    """The separation of each feature and, by the same sort, the ranks that permutations of labels take."""
     step = max(1, BYTES_AT_ONCE // (64 * len(numbers)))
-    parts = [placements(part, is_positive) for part in torch.split(numbers, step, dim=1)]
-    aurocs = torch.cat([part.positive.mean(dim=0) for part in parts])
-    return Separation(aurocs, torch.cat([_error(part) for part in parts]))
+    aurocs, errors, ranks = [], [], []
+    for part in torch.split(numbers, step, dim=1):
+        order = Order.of(part)
+        placed = order.placed(is_positive)
+        aurocs.append(placed.positive.mean(dim=0))
+        errors.append(_error(placed))
+        # Centred, so that float32 keeps what differs.
+        ranks.append(order.by_text((order.places() - len(numbers) / 2).float()))
+    return RankedFeatures(Separation(torch.cat(aurocs), torch.cat(errors)), torch.cat(ranks))
 
 
 def aurocs_of(
@@ -109,7 +161,8 @@ def aurocs_of(
 ) -> Float[Tensor, " feature"]:
     """The AUROC of each feature alone, without what its error takes: both groups are sorted, and merged."""
     positive, negative = (
-        part.T.contiguous().sort(dim=1).values for part in (numbers[is_positive], numbers[~is_positive])
+        torch.from_numpy(np.sort(np.ascontiguousarray(part.T.numpy(force=True)), axis=1))
+        for part in (numbers[is_positive], numbers[~is_positive])
     )
     below = torch.searchsorted(negative, positive).sum(dim=1)
     upto = torch.searchsorted(negative, positive, right=True).sum(dim=1)
@@ -140,18 +193,11 @@ def paired_difference(
     )
 
 
-def midranks(numbers: Float[Tensor, "text feature"]) -> Float[Tensor, "text feature"]:
-    """The rank of each number in its column, from 1, the mean of their ranks for equal ones."""
-    ordered, order = numbers.sort(dim=0)
-    begins, ends = _runs(ordered)
-    return torch.empty_like(ordered, dtype=torch.float64).scatter_(0, order, (begins + ends + 1).double() / 2)
-
-
 PERMUTATIONS_AT_ONCE = 256
 
 
 def largest_by_chance(
-    numbers: Float[Tensor, "text feature"],
+    ranks: Float[Tensor, "feature text"],
     is_positive: Bool[Tensor, " text"],
     groups: Int[Tensor, " text"],
     *,
@@ -160,17 +206,17 @@ def largest_by_chance(
 ) -> Float[Tensor, " permutation"]:
     """The largest |AUROC - 1/2| of all features where labels are permuted within groups, `count` times.
 
-    Groups of one label alone exchange theirs as wholes. Only labels move: ranks are computed once, and a
-    product with the labels gives the sums of ranks (Westfall & Young 1993, the largest statistic).
+    Groups of one label alone exchange theirs as wholes. Only labels move: `ranks`, less their mean, are
+    computed once, and a product with the labels gives their sums (Westfall & Young 1993, the largest
+    statistic).
     """
-    # Centred, so that float32 keeps what differs.
-    ranks = (midranks(numbers) - (len(numbers) + 1) / 2).float()
+    num_texts = ranks.shape[1]
     largest = []
     for start in range(0, count, PERMUTATIONS_AT_ONCE):
         num_labels = min(PERMUTATIONS_AT_ONCE, count - start)
         labels = _permuted(is_positive, groups, num_labels, generator)
         num_positive = labels.sum(dim=1, keepdim=True)
-        deviations = (labels @ ranks) / (num_positive * (len(numbers) - num_positive))
+        deviations = (labels @ ranks.T) / (num_positive * (num_texts - num_positive))
         largest.append(deviations.abs().amax(dim=1))
     return torch.cat(largest).double()
 
@@ -240,6 +286,18 @@ def roc_curve(scores: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]
     true, false = labels.cumsum(dim=0)[is_last], (1 - labels).cumsum(dim=0)[is_last]
     zero = torch.zeros(1, dtype=torch.float64)
     return RocCurve(torch.cat([zero, false / false[-1]]), torch.cat([zero, true / true[-1]]))
+
+
+class Rates(NamedTuple):
+    """The shares of positive and of negative texts that are called positive."""
+
+    hits: float
+    false_alarms: float
+
+
+def rates_of(is_called: Bool[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> Rates:
+    """The rates of calls, at whatever threshold."""
+    return Rates(*(float(is_called[texts].double().mean()) for texts in (is_positive, ~is_positive)))
 
 
 def best_threshold(scores: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> float:

@@ -1,13 +1,15 @@
 """A fitted detector, applied to texts: only the layers that it needs are looked at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isnan
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attncli.core.separation import rates_of, separation
 from attncli.errors import NO_TEXT, UserError
 from attncli.measure.detectors import LinearDetector
 from attncli.measure.masks import mask_of
@@ -25,6 +27,7 @@ from attncli.records.detectors import (
     AppliedScore,
     DetectorWeight,
     FittedDetector,
+    MeasuredDetector,
     SeparatingFeature,
 )
 from attncli.records.values import NamedTensor
@@ -90,40 +93,71 @@ class Detector:
         if not layers:
             return torch.full((len(readings),), self.fitted.intercept, dtype=torch.float64)
         run = FeatureRun(pretrained, layers=layers).go(readings)
-        places = {feature: place for place, feature in enumerate(run.features)}
-        missing = next((feature for feature in self._features if feature not in places), None)
-        if missing is not None:
-            raise UserError(
-                f"texts: {pretrained.name} gives no {missing.name} here, which the detector needs"
-            )
-        numbers = run.numbers[:, [places[feature] for feature in self._features]].double()
+        numbers = run.numbers[:, self._places(run.features, pretrained.name)].double()
         lacking = numbers.isnan() | numbers.isinf()
         # As if it were what it is on average, where a text lacks it.
         return self._linear.scores(torch.where(lacking, self._linear.means, numbers))
 
-    def apply(self, many: ManyTexts[LabelledText]) -> AppliedDetector:
-        """What the detector says of many texts, in their order. UserError where none can be read."""
+    def _places(self, given: tuple[HeadFeature, ...], name: str) -> list[int]:
+        """Where its features are among those of a run: looked up once, since runs are alike."""
+        if id(given) not in self._known_places:
+            places = {feature: place for place, feature in enumerate(given)}
+            missing = next((feature for feature in self._features if feature not in places), None)
+            if missing is not None:
+                raise UserError(f"texts: {name} gives no {missing.name} here, which the detector needs")
+            self._known_places[id(given)] = given, [places[feature] for feature in self._features]
+        return self._known_places[id(given)][1]
+
+    @cached_property
+    def _known_places(self) -> dict[int, tuple[tuple[HeadFeature, ...], list[int]]]:
+        """By the identity of what runs gave, which is kept so that it is not another's."""
+        return {}
+
+    def apply(
+        self, many: ManyTexts[LabelledText], is_positive: Callable[[LabelledText], bool] | None = None
+    ) -> AppliedDetector:
+        """What the detector says of many texts, in their order, and how well, where their labels are known.
+
+        UserError where none can be read.
+        """
+        labels: dict[int, bool] = {}
         rows = []
         for batch in many.batches():
             scores = self.scores(self.pretrained, [reading for _, reading in batch])
+            labels |= {} if is_positive is None else {text.line.line: is_positive(text) for text, _ in batch}
             for (text, _), score in zip(batch, scores.tolist(), strict=True):
                 rows.append(
                     {
                         "text": text.line.line,
                         "id": text.line.id,
-                        "told": self.fitted.positive if score > self.threshold else self.fitted.negative,
+                        "predicted": self.fitted.positive if score > self.threshold else self.fitted.negative,
                         "score": score,
                         "margin": score - self.threshold,
                         "start": text.words[:START],
                     }
                 )
         scored = AppliedScore.rows(rows).sorted("text")
+        measured = MeasuredDetector.single()
+        if labels:
+            measured = _measured(scored, torch.tensor([labels[row.text] for row in scored]))
         return AppliedDetector(
+            measured=measured,
             scores=scored,
             num_texts=len(scored),
             num_positive=sum(row.margin > 0 for row in scored),
             notes=tuple(note for note in (self.held_out, *many.notes()) if note),
         )
+
+
+def _measured(scored: Records[AppliedScore], is_positive: Tensor) -> MeasuredDetector:
+    if bool(is_positive.all()) or not bool(is_positive.any()):
+        return MeasuredDetector.single()
+    scores = torch.from_numpy(scored.numbers("score"))
+    result = separation(scores.unsqueeze(1), is_positive)
+    error = float(result.error[0])
+    lower, upper = (None, None) if isnan(error) else map(float, (result.interval()[0], result.interval()[1]))
+    rates = rates_of(torch.from_numpy(scored.numbers("margin")) > 0, is_positive)
+    return MeasuredDetector.single(auroc=float(result.auroc[0]), lower=lower, upper=upper, **rates._asdict())
 
 
 MOST_TOKENS_DRAWN = 512

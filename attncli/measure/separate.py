@@ -18,6 +18,8 @@ from attncli.core.separation import (
     hedges_g,
     largest_by_chance,
     paired_difference,
+    ranked_features,
+    rates_of,
     roc_curve,
     separation,
 )
@@ -124,10 +126,10 @@ def separated(
     )
     by_name = {row.detector: row for row in detectors}
     measures = _measures(usable.numbers, is_positive, parts, features, permutations, generator)
-    told = _told(trials[0], table, is_positive, parts, measured)
-    wrong = told.where(lambda row: not row.is_right).sorted(lambda row: -abs(row.margin))
+    predictions = _predictions(trials[0], table, is_positive, parts, measured)
+    wrong = predictions.where(lambda row: not row.is_right).sorted(lambda row: -abs(row.margin))
     return SeparatedTexts(
-        held_out=_held_out(by_name[ALL_HEADS], by_name[best.name]),
+        held_out=_held_out(by_name[ALL_HEADS], by_name[best.name], predictions, is_positive),
         num_texts=len(table.texts),
         num_positive=int(is_positive.sum()),
         num_groups=len(parts.names),
@@ -139,7 +141,7 @@ def separated(
         wrong=wrong[:NUM_WRONG],
         heads=_heads(table.features, measures),
         features=measures,
-        told=told,
+        predictions=predictions,
         fitted=FittedDetector.rows(_fitted(trial, table, measured) for trial in trials if trial.whole),
         coefficients=DetectorWeight.rows(
             row for trial in trials for row in _coefficients(trial, table.features, usable)
@@ -314,9 +316,17 @@ def _detector_row(
     }
 
 
-def _held_out(row: DetectorAuroc, baseline: DetectorAuroc) -> HeldOutAuroc:
+def _held_out(
+    row: DetectorAuroc,
+    baseline: DetectorAuroc,
+    predictions: Records[TextScore],
+    is_positive: Bool[Tensor, " text"],
+) -> HeldOutAuroc:
+    rates = rates_of(torch.from_numpy(predictions.numbers("margin")) > 0, is_positive)
     names = ("auroc", "lower", "upper", "lowest", "difference", "difference_lower", "difference_upper")
-    return HeldOutAuroc.single(**{name: row[name] for name in names}, baseline=baseline.auroc)
+    return HeldOutAuroc.single(
+        **{name: row[name] for name in names}, baseline=baseline.auroc, **rates._asdict()
+    )
 
 
 def _group_rows(
@@ -369,9 +379,9 @@ def _measures(
     generator: torch.Generator,
 ) -> Records[SeparatingFeature]:
     """The AUROC of each feature over all texts, what chance makes of the largest, and effect sizes."""
-    result = separation(numbers, is_positive)
+    result, ranks = ranked_features(numbers, is_positive)
     lower, upper = result.interval()
-    largest = largest_by_chance(numbers, is_positive, parts.groups, count=permutations, generator=generator)
+    largest = largest_by_chance(ranks, is_positive, parts.groups, count=permutations, generator=generator)
     columns = {
         "auroc": result.auroc,
         "lower": lower,
@@ -411,7 +421,7 @@ def _heads(every: Sequence[HeadFeature], measures: Records[SeparatingFeature]) -
     return SeparatingHead.rows(rows)
 
 
-def _told(
+def _predictions(
     trial: Trial,
     table: FeatureTable,
     is_positive: Bool[Tensor, " text"],
@@ -425,16 +435,16 @@ def _told(
     for place, text in enumerate(table.texts):
         part = int(parts.of_text[place])
         margin = (float(trial.scores[part][place]) - trial.thresholds[part]) / deviations[part]
-        is_told, is_so = margin > 0, bool(is_positive[place])
+        is_called, is_so = margin > 0, bool(is_positive[place])
         rows.append(
             {
                 "text": text.line.line,
                 "id": text.line.id,
                 "group": text.group or parts.names[part],
                 "label": names[is_so],
-                "told": names[is_told],
+                "predicted": names[is_called],
                 "margin": margin,
-                "is_right": int(is_told == is_so),
+                "is_right": int(is_called == is_so),
                 "start": text.words[:START],
             }
         )

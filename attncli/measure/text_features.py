@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -56,7 +57,7 @@ class FeatureTable:
     any; `ids` the tokens of each text.
     """
 
-    features: list[HeadFeature]
+    features: Sequence[HeadFeature]
     numbers: Float[Tensor, "text feature"]
     texts: list[LabelledText]
     lengths: Int[Tensor, " text"]
@@ -180,6 +181,16 @@ class FeatureRun:
         self.model = pretrained.whole if with_loss else pretrained.model
         self.with_loss = with_loss
         self.notes: dict[str, None] = {}
+        self.unshown = ""
+
+    def in_parts(self, readings: Sequence[Reading]) -> Iterator["TextNumbers"]:
+        """The same, of as many of the texts at a time as have logits that fit, where these are computed."""
+        step = len(readings)
+        if self.with_loss:
+            vocabulary = self.model.config.get_text_config().vocab_size
+            step = max(1, LOGIT_BYTES // (4 * vocabulary * len(readings[0].text.ids)))
+        for start in range(0, len(readings), step):
+            yield self.go(readings[start : start + step])
 
     def go(self, readings: Sequence[Reading]) -> "TextNumbers":
         """The features of some texts, and their losses where these are asked for."""
@@ -207,6 +218,7 @@ class FeatureRun:
 
             way = self._captured(readings, take, losses)
         self.notes |= dict.fromkeys(way.notes())
+        self.unshown = way.unshown
         return self._numbers(survey, masses, of_parts, losses)
 
     def _is_causal(self, layer: CapturedLayer) -> bool:
@@ -242,20 +254,22 @@ class FeatureRun:
         of_parts: Sequence[tuple[CapturedLayer, Tensor]],
         losses: Sequence[Tensor],
     ) -> "TextNumbers":
-        features: list[HeadFeature] = []
+        shapes: list[tuple[str, int, int, tuple[str, ...]]] = []
         numbers: list[Tensor] = []
         if survey is not None:
             layers = zip(survey.found.layers, head_numbers(survey.found), strict=True)
             for layer, of_layer in layers:
-                features += _named(layer.place.stack, layer.place.layer, of_layer.values, of_layer.names)
+                place, num_heads = layer.place, of_layer.values.shape[1]
+                shapes.append((place.stack, place.layer, num_heads, of_layer.names))
                 numbers.append(of_layer.values.flatten(1).float().cpu())
         if masses is not None:
             for layer_taken, values in of_parts:
-                features += _named(layer_taken.stack_name, layer_taken.layer, values, masses.statistics())
+                statistics = tuple(masses.statistics())
+                shapes.append((layer_taken.stack_name, layer_taken.layer, values.shape[1], statistics))
                 numbers.append(values.flatten(1).float().cpu())
         loss = losses[-1].double().cpu() if losses else None
         table = torch.cat(numbers, dim=1) if numbers else torch.empty(0, 0)  # no such layer
-        return TextNumbers(features, table, loss)
+        return TextNumbers(_features_of(tuple(shapes)), table, loss)
 
 
 def _losses(
@@ -278,16 +292,20 @@ def _output(layer: CapturedLayer, fused: FusedAttention) -> Tensor | None:
 class TextNumbers(NamedTuple):
     """The features of texts that ran together, and their mean losses."""
 
-    features: list[HeadFeature]
+    features: tuple[HeadFeature, ...]
     numbers: Float[Tensor, "text feature"]
     losses: Float[Tensor, " text"] | None
 
 
-def _named(
-    stack: str, layer: int, values: Float[Tensor, "text head statistic"], names: Sequence[str]
-) -> Iterator[HeadFeature]:
-    for head in range(values.shape[1]):
-        yield from (HeadFeature(stack, layer, head, name) for name in names)
+@lru_cache(maxsize=32)
+def _features_of(layers: tuple[tuple[str, int, int, tuple[str, ...]], ...]) -> tuple[HeadFeature, ...]:
+    """The features of layers, each with its stack, number, count of heads and statistics."""
+    return tuple(
+        HeadFeature(stack, layer, head, name)
+        for stack, layer, num_heads, names in layers
+        for head in range(num_heads)
+        for name in names
+    )
 
 
 def feature_table(
@@ -303,16 +321,15 @@ def feature_table(
     answer_lengths: list[int] = []
     numbers: list[Tensor] = []
     losses: list[Tensor] = []
-    features: list[HeadFeature] = []
+    features: tuple[HeadFeature, ...] = ()
     for batch in many.batches():
-        for part in _small_enough(batch, run):
-            of_part = run.go([reading for _, reading in part])
+        texts += [text for text, _ in batch]
+        ids += [reading.text.ids.tolist() for _, reading in batch]
+        answer_lengths += [getattr(reading, "num_answer", 0) for _, reading in batch]
+        for of_part in run.in_parts([reading for _, reading in batch]):
             if features and of_part.features != features:
                 raise UserError("texts: must all have the same statistics")
             features = of_part.features
-            texts += [text for text, _ in part]
-            ids += [reading.text.ids.tolist() for _, reading in part]
-            answer_lengths += [getattr(reading, "num_answer", 0) for _, reading in part]
             numbers.append(of_part.numbers)
             refuse_bytes("texts", len(texts) * len(features) * BYTES_PER_NUMBER, "fewer texts")
             losses += [] if of_part.losses is None else [of_part.losses]
@@ -322,29 +339,16 @@ def feature_table(
         torch.cat(numbers)[order],
         [texts[place] for place in order],
         torch.tensor([len(ids[place]) for place in order]),
-        _without_gaps(torch.cat(losses)[order]) if losses else None,
+        without_gaps(torch.cat(losses)[order]) if losses else None,
         [*many.notes(), *run.notes],
         torch.tensor(answer_lengths)[order] if any(answer_lengths) else None,
         [ids[place] for place in order],
     )
 
 
-def _without_gaps(losses: Float[Tensor, " text"]) -> Float[Tensor, " text"] | None:
+def without_gaps(losses: Float[Tensor, " text"]) -> Float[Tensor, " text"] | None:
     """The median for a text of one token, which has no loss; None where none has one."""
     return None if losses.isnan().all() else losses.where(~losses.isnan(), losses.nanmedian())
-
-
-def _small_enough(
-    batch: Sequence[tuple[LabelledText, Reading]], run: FeatureRun
-) -> Iterator[Sequence[tuple[LabelledText, Reading]]]:
-    """The texts in parts whose logits fit, where these are computed."""
-    if not run.with_loss:
-        yield batch
-        return
-    vocabulary = run.pretrained.model.config.get_text_config().vocab_size
-    step = max(1, LOGIT_BYTES // (4 * vocabulary * len(batch[0][1].text.ids)))
-    for start in range(0, len(batch), step):
-        yield batch[start : start + step]
 
 
 class UsableFeatures(NamedTuple):

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool
@@ -77,9 +78,9 @@ class LabelledFile(LineFile):
         hold_out: str | None = None,
     ) -> None:
         self.names = [name for name in (label and label.column, hold_out) if name]
-        self.columns = [*dict.fromkeys((*PARTS[2:3], *PARTS, "id", *self.names))]
+        self.columns = self.known = [*dict.fromkeys((*PARTS[2:3], *PARTS, "id", *self.names))]
         self.needed = self.names or ["text"]
-        self._label, self._hold_out = label, hold_out
+        self.label_names, self._hold_out = label, hold_out
         for key, name in (("label", label and label.column), ("hold_out", hold_out)):
             if name in (*PARTS, MARKED):
                 raise UserError(f"{key}: must be another column than {name}, which is read as text")
@@ -115,7 +116,7 @@ class LabelledFile(LineFile):
     def _check_columns(self) -> None:
         """UserError where the first line has no text, which the others lack, too, if no column has it."""
         data = next((data for _, data in self.lines()), b"[]")
-        known = _known_columns(data, {*self.columns, IDS, LABELS})
+        known = _known_columns(data, {*self.known, IDS, LABELS})
         if known is None or json.loads(known).get("text") or IDS in json.loads(known):
             return
         if self._rows is not None:
@@ -155,8 +156,8 @@ class LabelledFile(LineFile):
             raise UserError(f"texts: {self.label}: holds no text")
         if self._hold_out is not None and not self.groups:
             raise UserError(f"hold_out: must be a column that texts have (no text has {self._hold_out})")
-        if self._label is not None:
-            self.values = self._two_values(self._label, values)
+        if self.label_names is not None:
+            self.values = self._two_values(self.label_names, values)
         return count
 
     def numbered(self) -> Iterator[tuple[int, LabelledText]]:
@@ -187,16 +188,16 @@ class LabelledFile(LineFile):
         raise UserError(f"label: must say which value is the positive one, as {example} (got {got})")
 
     def _labelled(self, number: int, data: bytes) -> LabelledText:
-        record = _known_columns(data, {*self.columns, IDS, LABELS})
+        record = _known_columns(data, {*self.known, IDS, LABELS})
         names = ["id", *self.names]
         texts = ["text", *(part for part in PARTS if part != "text")]
         fields = self.fields(number, data if record is None else record, texts, names)
         where = f"{self.label}:{number}"
         label = None
-        if self._label is not None:
-            label = fields.get(self._label.column)
+        if self.label_names is not None:
+            label = fields.get(self.label_names.column)
             if label is None:
-                raise UserError(f"{where}: {self._label.column}: must be given: it is the label")
+                raise UserError(f"{where}: {self.label_names.column}: must be given: it is the label")
         parts = {part: text for part in PARTS if (text := fields.get(part)) is not None}
         if isinstance(parts["text"], TokenIds) and len(parts) > 1:
             raise UserError(
@@ -204,6 +205,35 @@ class LabelledFile(LineFile):
             )
         group = None if self._hold_out is None else fields.get(self._hold_out)
         return LabelledText(TextLine(number, parts["text"], fields.get("id")), parts, label, group)
+
+
+class WholeLines(LabelledFile):
+    """The same file, each line with all of its columns: what a store keeps of a text.
+
+    So that the same texts are known again with another label, and a line that was edited is another text.
+    """
+
+    def __init__(self, name: str, label: LabelNames | None = None, hold_out: str | None = None) -> None:
+        super().__init__(name, label, hold_out)
+        if self.is_csv:
+            self.columns = [*dict.fromkeys(("text", *filter(None, self.header())))]
+
+    def __iter__(self) -> Iterator[TextLine]:
+        """Every text, and as its `context` the line as an object of JSON. UserError for an invalid line."""
+        for number, data in self.lines():
+            text = self._labelled(number, data).line
+            record = json.loads(data)
+            kept = {name: value for name, value in record.items() if name in (IDS, LABELS) or _is_cell(value)}
+            yield text._replace(context=json.dumps(kept, ensure_ascii=False, sort_keys=True))
+
+
+def _is_cell(value: object) -> bool:
+    return isinstance(value, str | int | float) and value != ""
+
+
+def text_of_line(line: str) -> LabelledText:
+    """The text of a line as `WholeLines` gives it, whatever its label."""
+    return next(text for _, text in LabelledFile([json.loads(line)]).numbered())
 
 
 def _plain(value: object) -> object:
@@ -257,12 +287,15 @@ class PartedReading(Reading):
         return mask
 
 
+FRAMES: WeakKeyDictionary[Any, dict[tuple[str, ...], list[str]]] = WeakKeyDictionary()
+"""What the chat template of a tokenizer writes around the parts of a text, by their names."""
+
+
 class LabelledReader:
     """Reads texts with their parts, as a model does; a chat template is rendered for the first alone."""
 
     def __init__(self, pretrained: Pretrained, *, truncate: bool = False) -> None:
         self.pretrained, self.truncate = pretrained, truncate
-        self._frames: dict[tuple[str, ...], list[str]] = {}
 
     def read(self, text: LabelledText) -> Reading:
         """A text alone as a survey reads it, else its parts. UserError for what does not fit."""
@@ -320,15 +353,15 @@ class LabelledReader:
         A template is rendered for the first text with these parts, and once more to see that it says the same
         whatever the parts hold.
         """
-        key = (*parts,)
-        if key not in self._frames:
+        key, frames = (*parts,), FRAMES.setdefault(self.pretrained.tokenizer, {})
+        if key not in frames:
             marks = {part: chr(0xF0000 + number) for number, part in enumerate(parts)}
             frame = self._rendered(marks)
             pieces = re.split("|".join(marks.values()), frame)
             if len(pieces) != len(parts) + 1 or self._rendered(parts) != _filled(pieces, parts)[0]:
                 self._refuse("has a chat template that changes, repeats or leaves out what it is given")
-            self._frames[key] = pieces
-        text, sources = _filled(self._frames[key], parts)
+            frames[key] = pieces
+        text, sources = _filled(frames[key], parts)
         return SourcedText(text, tuple(sources), is_whole=True)
 
     def _rendered(self, parts: Mapping[str, str]) -> str:

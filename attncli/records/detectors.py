@@ -1,6 +1,8 @@
 """Which heads tell two groups of texts apart, and how well detectors do on groups that were left out."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from attncli.records.columns import Record, Records, Result, column, group, number, tensor
 from attncli.records.values import NamedTensor
@@ -10,7 +12,8 @@ class HeldOutAuroc(Record):
     """The sparse regression over all heads on groups left out, beside the best of what needs no attention.
 
     `auroc` is the mean over the groups with its 95 % interval, `lowest` that of the worst of them.
-    `difference` is by how much it is above the `baseline`, on the same texts.
+    `difference` is by how much it is above the `baseline`, on the same texts. `hits` and `false_alarms` are
+    the shares of positive and of negative texts of groups left out that it calls positive.
     """
 
     auroc: float | None
@@ -21,6 +24,8 @@ class HeldOutAuroc(Record):
     difference: float | None
     difference_lower: float | None
     difference_upper: float | None
+    hits: float | None
+    false_alarms: float | None
 
 
 class DetectorAuroc(Record):
@@ -96,7 +101,7 @@ class TextScore(Record):
     id: str | None
     group: str
     label: str
-    told: str
+    predicted: str
     margin: float
     is_right: int
     start: str
@@ -148,15 +153,24 @@ class RocOfGroup(Record):
     true_positive_rate: list[float]
 
 
+class MapOfText(NamedTuple):
+    """What a head looks at in a text: its name, its tokens, and the weights (query, key)."""
+
+    name: str
+    tokens: tuple[str, ...]
+    weights: NamedTensor
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SeparatedTexts(Result):
     """Which heads tell two groups of texts apart, and what holds on groups that were left out.
 
-    `held_out` is the regression over all heads, `detectors` and `by_group` every detector, `told` what the
-    regression says of each text, `curves` its ROC curves and those of the best baseline. `heads` has one row
-    per head, `strongest` the first features, `features` one row per head and statistic. `fitted` and
+    `held_out` is the regression over all heads, `detectors` and `by_group` every detector, `predictions` what
+    the regression says of each text, `curves` its ROC curves and those of the best baseline. `heads` has one
+    row per head, `strongest` the first features, `features` one row per head and statistic. `fitted` and
     `coefficients` are the detectors fitted to all texts, which `attncli.read_detector` opens. `weights` is
-    what the strongest head looks at in the text that is told most wrongly, whose `tokens` these are.
+    what the strongest head looks at in the text that is misclassified by most, whose `tokens` these are;
+    `maps` has it of the first of these texts.
     """
 
     held_out: HeldOutAuroc = group()
@@ -171,14 +185,20 @@ class SeparatedTexts(Result):
     wrong: Records[TextScore] = group(may_be_empty=True, is_kept=False)
     heads: Records[SeparatingHead] = group()
     features: Records[SeparatingFeature] = group(is_kept=False)
-    told: Records[TextScore] = group(is_kept=False)
+    predictions: Records[TextScore] = group(is_kept=False)
     fitted: Records[FittedDetector] = group(is_kept=False)
     coefficients: Records[DetectorWeight] = group(may_be_empty=True, is_kept=False)
     curves: Records[RocOfGroup] = group(is_kept=False)
     weights: NamedTensor | None = tensor(num_axes=2)
     tokens: tuple[str, ...] = ()
+    maps: tuple[MapOfText, ...] = ()
     shared: str | None = None
     notes: tuple[str, ...] = ()
+
+    def in_report(self, tensors: Mapping[str, NamedTensor]) -> Result:
+        """See `Result.in_report`: with the maps, for pages."""
+        result = super().in_report(tensors)
+        return replace(result, maps=self.maps) if isinstance(result, SeparatedTexts) else result
 
     def of_baseline(self) -> DetectorAuroc:
         """The best of the detectors that need no attention."""
@@ -195,12 +215,22 @@ class SeparatedTexts(Result):
 ATTENTION, BASELINE = "attention", "baseline"
 
 
+class MeasuredDetector(Record):
+    """How a detector does on texts with labels: DeLong's 95 % interval, hits and false alarms as rates."""
+
+    auroc: float | None = column(is_needed=False)
+    lower: float | None = column(is_needed=False)
+    upper: float | None = column(is_needed=False)
+    hits: float | None = column(is_needed=False)
+    false_alarms: float | None = column(is_needed=False)
+
+
 class AppliedScore(Record):
-    """What a detector says of a text: `told` is a value of the label, `margin` is beyond the threshold."""
+    """What a detector says of a text: `predicted` is a value of the label, `margin` beyond the threshold."""
 
     text: int
     id: str | None
-    told: str
+    predicted: str
     score: float
     margin: float
     start: str
@@ -208,8 +238,9 @@ class AppliedScore(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AppliedDetector(Result):
-    """What a fitted detector says of texts."""
+    """What a fitted detector says of texts, and `measured`, how well, where these have labels."""
 
+    measured: MeasuredDetector = group(is_needed=False)
     scores: Records[AppliedScore] = group(is_kept=False)
     num_texts: int = number("texts")
     num_positive: int = number("texts")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import UserError
 from attncli.models.digests import content_digest
@@ -21,6 +21,9 @@ from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Given, Overrides, Spec, unknown_overrides
 from attncli.settings.models import ModelSpec
 from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file, names_file
+
+if TYPE_CHECKING:  # a plan counts texts without torch
+    from attncli.models.labelled_texts import WholeLines
 
 
 class CheckedPrompts(NamedTuple):
@@ -209,7 +212,7 @@ class Plan:
 
     chains: tuple[Chain, ...]
     chains_with_context: tuple[Chain, ...] = ()
-    prompts: PromptFile | TextFile | None = None
+    prompts: "PromptFile | TextFile | WholeLines | None" = None
     num_prompts: int = 1
     mean_characters: float = 0.0
 
@@ -282,12 +285,14 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     return Plan(tuple(chains(items)), with_context, prompts, checked.num_prompts, checked.mean_characters)
 
 
-def plan_of_texts(spec: Spec, source: str, texts: TextFile) -> Plan:
+def plan_of_texts(spec: Spec, source: str, texts: "TextFile | WholeLines") -> Plan:
     """The plan of one experiment on many texts. Raises UserError with the bad lines."""
     num_texts = texts.count()
     mean_characters = sum(len(line.text) for line in texts) / num_texts
-    item = Item(_with(spec, {"sentence": next(iter(texts)).text}), source)
-    return Plan(tuple(chains([item])), (), texts, num_texts, mean_characters)
+    first = next(iter(texts))
+    alone = tuple(chains([Item(_with(spec, {"sentence": first.text}), source)]))
+    with_context = () if first.context is None else alone
+    return Plan(alone, with_context, texts, num_texts, mean_characters)
 
 
 def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from attncli.errors import RunError, UserError
 from attncli.plain_text import counted
+from attncli.runs.chunks import DONE
 from attncli.runs.connection import Damaged, opened_to_read
 from attncli.runs.figures import Figures
 from attncli.runs.packing import Packed
@@ -227,6 +228,19 @@ class Reader:
         query = f"SELECT DISTINCT settings, sentence FROM runs WHERE {IS_STEP}"
         stored = self._connection.execute(query)
         return [(self.settings[number], text) for number, text in stored if number in self.settings]
+
+    def texts(self, settings: int) -> dict[int, tuple[str, str | None]]:
+        """The text and the context of each run that is done, by its number; of those whose text is kept."""
+        query = (
+            f"SELECT run, sentence, context FROM runs WHERE status = ? AND settings = ?{self._chosen} "
+            "AND typeof(sentence) = 'text'"
+        )
+        rows = self._connection.execute(query, (DONE, settings))
+        return {
+            run: (sentence, context)
+            for run, sentence, context in rows
+            if context is None or isinstance(context, str)
+        }
 
     def _columns_of(self, shape: int) -> StoredColumns | None:
         """None where they are damaged."""

@@ -76,6 +76,19 @@ def stack_and_name(name: str) -> tuple[str, str]:
     return stack, name.removeprefix(PREFIXES[stack])
 
 
+@lru_cache(maxsize=8)
+def columns_of_features(
+    features: Sequence[tuple[str, int, int, str]], others: Sequence[str]
+) -> StoredColumns:
+    """The columns of statistics of heads (stack, layer, head, statistic), and of other numbers of a text."""
+    has_stacks = len({stack for stack, *_ in features}) > 1
+    of_heads = (
+        StoredColumn(SurveyNumber(stack, statistic).name(has_stacks=has_stacks), layer, head)
+        for stack, layer, head, statistic in features
+    )
+    return (*of_heads, *map(StoredColumn, others))
+
+
 class SurveyColumn(NamedTuple):
     """A column of a store that has a number of a survey: its place, and of which head it is, if of one."""
 

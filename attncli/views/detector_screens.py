@@ -56,7 +56,7 @@ def _means(report: Report, rows: Records[DetectorAuroc], display: Display) -> li
     return [
         Column(("held", "out"), [fixed(row.auroc, DECIMALS) for row in rows]),
         Column(("", "95 %"), [_interval(row.lower, row.upper) for row in rows], left=True),
-        Column(("fitted", "to"), [fixed(row.choosing, DECIMALS) for row in rows]),
+        Column(("in", "training"), [fixed(row.choosing, DECIMALS) for row in rows]),
         Column(("over", "baseline"), differences),
     ]
 
@@ -104,8 +104,8 @@ def _statistics(report: Report, rows: Records[SeparatingFeature], display: Displ
 
 def _wrong_title(report: Report, rows: Records[TextScore], total: int) -> str:
     result = report.result_of(SeparatedTexts)
-    count = len(result.told) - sum(row.is_right for row in result.told)
-    return f"{counted(count, 'text')} told wrongly by all heads; the farthest off:"
+    count = len(result.predictions) - sum(row.is_right for row in result.predictions)
+    return f"{counted(count, 'text')} misclassified by all heads, the farthest from the threshold first:"
 
 
 def _text_label(report: Report, rows: Records[TextScore], display: Display) -> list[Column]:
@@ -143,7 +143,7 @@ SEPARATE_SCREEN = FirstScreen(
             (SpecialCells(_statistics),),
             title=_heads_title,
             usual=_usual,
-            least=3,
+            least=1,
             rank=1,
         ),
         Ranked(
@@ -159,20 +159,26 @@ SEPARATE_SCREEN = FirstScreen(
         Notes(apart=True, usual=MOST_NOTE_LINES),
     ),
 )
-"""Whether the heads add to what needs no attention; each detector by group; the heads; texts told wrongly."""
+"""Whether the heads add to what needs no attention; each detector by group; heads; misclassified texts."""
 
 
 def _applied_title(report: Report, display: Display) -> Iterator[str]:
     result, file = report.result_of(AppliedDetector), str(report.spec.get("texts"))
     name = "standard input" if file == "-" else Path(file).name
-    told = f"{result.num_positive:,} of {counted(result.num_texts, 'text')} of {name} are positive"
-    yield shortened(plain_text(f"separate: {model_name(report)}, {told}"), display.width)
+    positive = f"{result.num_positive:,} of {counted(result.num_texts, 'text')} of {name} are positive"
+    yield shortened(plain_text(f"separate: {model_name(report)}, {positive}"), display.width)
 
 
-def _told(report: Report, rows: Records[AppliedScore], display: Display) -> list[Column]:
+def _measured(report: Report, display: Display) -> Iterator[str]:
+    """How well the detector does, where the texts have labels."""
+    if report.result_of(AppliedDetector).measured:
+        yield plain_text(report.about)
+
+
+def _predictions(report: Report, rows: Records[AppliedScore], display: Display) -> list[Column]:
     most = max(12, (display.width or 80) - 45)
     return [
-        Column(("", "told"), [shortened(plain_text(row.told), 24) for row in rows], left=True),
+        Column(("", "predicted"), [shortened(plain_text(row.predicted), 24) for row in rows], left=True),
         Column(("", "margin"), [fixed(row.margin, DECIMALS) for row in rows]),
         Column(("", "begins"), [shortened(plain_text(row.start), most) for row in rows], left=True),
     ]
@@ -187,9 +193,10 @@ APPLIED_SCREEN = FirstScreen(
     AppliedDetector,
     (
         Sentences(_applied_title, "title"),
+        Sentences(_measured),
         Ranked(
             "scores",
-            (SpecialCells(_told),),
+            (SpecialCells(_predictions),),
             label=SpecialCells(_text_label),
             title=lambda *_: "",
             usual=20,

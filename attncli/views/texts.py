@@ -260,7 +260,7 @@ OTHER_TITLES = {
     "watch": "Heads over the steps of training",
 }
 # Reports that compare: what they are about is what differs.
-COMPARISONS = ("diff", "pitfalls")
+COMPARISONS = ("diff", "pitfalls", "separate")
 ARROW = " -> "
 
 

@@ -11,8 +11,10 @@ from sklearn.metrics import roc_auc_score
 from attncli.core.separation import error_without_variance
 from attncli.errors import UserError
 from attncli.measure.detectors import (
+    StandardFeatures,
     TextsToFit,
     distracted_heads,
+    lasso_logistic,
     logistic_regression,
     sparse_regression,
 )
@@ -70,7 +72,7 @@ def test_a_head_that_tells_them_apart_is_named_and_holds_on_groups_left_out() ->
     assert {row.group for row in result.by_group} == {"group 0", "group 1", "group 2"}
     best = max(result.heads, key=lambda row: abs((row.auroc or 0.5) - 0.5))
     assert (best.layer, best.head) == (0, 0) and best.statistic == "entropy"
-    assert all(row.is_right == (row.label == row.told) for row in result.told)
+    assert all(row.is_right == (row.label == row.predicted) for row in result.predictions)
 
 
 def test_aurocs_and_coefficients_are_scikit_learn_s_on_the_exported_table() -> None:
@@ -86,14 +88,32 @@ def test_aurocs_and_coefficients_are_scikit_learn_s_on_the_exported_table() -> N
     sparse = sparse_regression(texts)
     numbers = table.numbers.double()
     standard = ((numbers - numbers.mean(0)) / numbers.std(0, correction=0)).numpy()
-    again = LogisticRegression(l1_ratio=1, C=sparse.penalty, solver="liblinear", max_iter=5000, tol=1e-8)
+    again = LogisticRegression(l1_ratio=1, C=sparse.penalty, solver="liblinear", max_iter=5000, tol=1e-10)
     again.fit(standard, labels.numpy())
     assert [*sparse.places] == again.coef_[0].nonzero()[0].tolist()
-    assert np.allclose(sparse.weights, again.coef_[0][[*sparse.places]], atol=1e-2)
+    assert np.allclose(sparse.weights, again.coef_[0][[*sparse.places]], atol=1e-4)
     assert np.allclose(
         sparse.scores(table.numbers),
         standard[:, [*sparse.places]] @ sparse.weights.numpy() + sparse.intercept,
     )
+
+
+@pytest.mark.parametrize(("num_texts", "strength"), [(61, 8.0), (211, 0.5), (211, 2.0)])
+def test_a_sparse_regression_of_alike_features_is_scikit_learn_s(num_texts: int, strength: float) -> None:
+    """More features than texts, that vary together: the same minimum, and the same weights."""
+    generator = torch.Generator().manual_seed(num_texts)
+    shared = torch.randn(num_texts, 7, generator=generator)
+    numbers = shared @ torch.randn(7, 307, generator=generator) + torch.randn(
+        num_texts, 307, generator=generator
+    )
+    labels = torch.rand(num_texts, generator=generator) < torch.sigmoid(shared[:, 0])
+    standard, penalty = StandardFeatures.of(3 + numbers), strength / num_texts**0.5
+    weights = lasso_logistic(standard, labels, penalty).numpy()
+    columns = standard.columns(torch.arange(307)).numpy()
+    theirs = LogisticRegression(l1_ratio=1, C=penalty, solver="liblinear", max_iter=20000, tol=1e-8)
+    theirs.fit(columns, labels.numpy())
+    assert np.allclose(weights, [*theirs.coef_[0], *theirs.intercept_], atol=2e-3)
+    assert (weights != 0).sum() > (strength > 1)
 
 
 @pytest.mark.parametrize("seed", range(4))

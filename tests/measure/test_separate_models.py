@@ -179,10 +179,20 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     fitted = next(row for row in example.fitted if row.detector == ALL_HEADS)
     assert detector.threshold == fitted.threshold and fitted.positive == "answered=yes"
     # What it was fitted to it tells well.
-    is_positive = [row.label == fitted.positive for row in example.told]
+    is_positive = [row.label == fitted.positive for row in example.predictions]
     assert roc_auc_score(is_positive, applied.scores.column("score")) > 0.9
 
+    measured = attncli.apply_detector(tiny, EXAMPLE, file, label=EXAMPLE_LABEL).measured
+    scores, called = applied.scores.column("score"), applied.scores.column("margin") > 0
+    assert measured.auroc == pytest.approx(roc_auc_score(is_positive, scores))
+    assert measured.hits == np.mean(called[is_positive])
+    assert measured.false_alarms == np.mean(called[~np.array(is_positive)])
+    assert not applied.measured and measured.lower is not None
+
     held = example.held_out
+    assert held.hits == np.mean(
+        [row.margin > 0 for row in example.predictions if row.label == fitted.positive]
+    )
     assert applied.notes[0].startswith(f"Held out: AUROC {held.auroc:.2f} ({held.lower:.2f} to ")
     assert detector.score({"answered": 1, "text": "hat="}) == detector.score("hat=")
     for wrong in (5, None, "", {"text": ""}, {"text": None}, {}, ["a"]):
@@ -194,6 +204,11 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
         *(("coefficients", "coefficient", value) for value in (float("nan"), 1e308)),
         *(("fitted", "threshold", value) for value in (float("nan"), 1e308)),
     )
+    nothing = json.loads(file.read_text())
+    nothing["statistics"]["coefficients"] = []
+    page.write_text(json.dumps(nothing))
+    with pytest.raises(UserError, match="its detector has no statistics: nothing told its groups apart"):
+        attncli.read_detector(page, tiny)
     for rows, name, value in edits:
         edited = json.loads(file.read_text())
         edited["statistics"][rows][0][name] = value
@@ -239,6 +254,19 @@ def test_the_example_says_what_holds_and_conditions_are_checked(example: Separat
     }
     assert all(len(row.true_positive_rate) == len(row.false_positive_rate) for row in example.curves)
     assert all(row.true_positive_rate[-1] == 1 for row in example.curves)
+
+
+def test_a_page_has_the_finding_first_and_then_texts_with_their_maps(attn: Attn, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    assert attn(["separate", "--permutations", "19", "-o", str(file)]).code == 0
+    blocks = [part.partition("</script>")[0] for part in file.read_text().split('class="report"')[1:]]
+    reports = [json.loads(block.partition(">")[2]) for block in blocks]
+    assert not reports[0]["tokens"] and "AUROC on groups left out" in reports[0]["subtitle"]
+    assert [tensor["name"] for tensor in reports[0]["tensors"]] == ["auroc"]
+    assert len(reports) == 7
+    for report in reports[1:]:
+        assert [tensor["name"] for tensor in report["tensors"]] == ["weights"] and report["tokens"]
+        assert "and is called answered=" in report["subtitle"]
 
 
 WRONG = {
@@ -326,7 +354,7 @@ def test_csv_is_read_from_a_pipe(attn: Attn, tmp_path: Path) -> None:
     )
     writer.join()
     assert ended.code == 0, ended.err
-    assert len(json.loads(ended.out)["statistics"]["told"]) == 12
+    assert len(json.loads(ended.out)["statistics"]["predictions"]) == 12
 
 
 def test_settings_that_do_not_fit_are_refused(attn: Attn, tmp_path: Path) -> None:
@@ -335,5 +363,5 @@ def test_settings_that_do_not_fit_are_refused(attn: Attn, tmp_path: Path) -> Non
     assert "needs --label" in attn(["separate", str(copy)]).err
     file = tmp_path / "d.json"
     file.write_text("{}")
-    ended = attn(["separate", str(copy), "--apply", str(file), "--label", "answered"])
+    ended = attn(["separate", str(copy), "--apply", str(file), "--hold-out", "lines"])
     assert "cannot be combined with --apply" in ended.err
