@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from attncli.models.pretrained import read_probe, read_text
     from attncli.models.sound_reading import read_sound
     from attncli.models.words import words_of_characters
-    from attncli.opened import OpenedModel, open_model
+    from attncli.opened import NotebookModel, open_model
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
     from attncli.runs.watching import Watch
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 __version__ = "0.3.0"
 __all__ = [
     "AttentionStatistics",
+    "NotebookModel",
     "NotebookReport",
-    "OpenedModel",
     "Recording",
     "Report",
     "UserError",
@@ -115,7 +115,7 @@ _OF_MODELS = {
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     "Watch": "runs.watching",
-    **dict.fromkeys(("OpenedModel", "open_model"), "opened"),
+    **dict.fromkeys(("NotebookModel", "open_model"), "opened"),
     "read_picture": "models.picture_reading",
     "read_sound": "models.sound_reading",
     "read_probe": "models.pretrained",

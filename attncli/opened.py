@@ -9,12 +9,12 @@ from attncli.models import loading
 from attncli.models.pretrained import Pretrained
 
 
-class OpenedModel(Pretrained):
+class NotebookModel(Pretrained):
     """What `open_model` gives: every function of attncli takes it; it shows itself what people ask first."""
 
     def __repr__(self) -> str:
         """Its name, how many layers it has and where it is."""
-        return f"<OpenedModel: {self.name}, {self.num_layers} layers, {self.device}>"
+        return f"<NotebookModel: {self.name}, {self.num_layers} layers, {self.device}>"
 
     def heads(self, text: str | Mapping[str, Any] | None = None, **settings: Any) -> NotebookReport:
         """What each head does on a text: `run("heads", model=self, sentence=text, ...)`.
@@ -29,7 +29,7 @@ class OpenedModel(Pretrained):
 
 
 @wraps(loading.open_model)
-def open_model(*args: Any, **kwargs: Any) -> OpenedModel:
+def open_model(*args: Any, **kwargs: Any) -> NotebookModel:
     """As that of `loading`, which tells what it takes."""
     opened = loading.open_model(*args, **kwargs)
-    return OpenedModel(**vars(opened))
+    return NotebookModel(**vars(opened))

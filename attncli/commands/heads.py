@@ -135,15 +135,17 @@ def report_each(
     if first.names is None:
         return reports
     return [
-        _with_activations(report, activation_cache(pretrained, reading, names=first.names), pretrained)
-        for report, reading in zip(reports, readings, strict=True)
+        _with_activations(spec, report, activation_cache(pretrained, reading, names=first.names), pretrained)
+        for spec, report, reading in zip(specs, reports, readings, strict=True)
     ]
 
 
-def _with_activations(report: Report, tensors: Mapping[str, torch.Tensor], pretrained: Pretrained) -> Report:
+def _with_activations(
+    spec: HeadsSpec, report: Report, tensors: Mapping[str, torch.Tensor], pretrained: Pretrained
+) -> Report:
     """The report with what every layer computed in the place of its maps."""
     side = ("row", "column", "vector") if pretrained.has_decoder else ("query", "key", "token")
-    is_heads_first = report.spec["names"] == "nnsight"
+    is_heads_first = spec.names == "nnsight"
     named_tensors: dict[str, NamedTensor] = {}
     for name, tensor in tensors.items():
         is_matrix = name.endswith(("pattern", "scores"))

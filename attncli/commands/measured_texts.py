@@ -29,7 +29,7 @@ SHARED = ("model", "allow_download", "truncate", "dtype", "load", "device")
 """Settings with which texts were measured, and a detector reads others."""
 
 Feature = tuple[str, int, int, str]
-Parts = tuple[tuple[str, str], ...]
+TextParts = tuple[tuple[str, str], ...]
 """What a model reads of a text."""
 
 
@@ -188,7 +188,7 @@ def _columns_of(line: str | None) -> dict[str, Any]:
     return columns
 
 
-def _parts_of(text: str, line: str | None, *, is_survey: bool) -> Parts:
+def _parts_of(text: str, line: str | None, *, is_survey: bool) -> TextParts:
     if is_survey or line is None:
         return (("text", text),)
     return tuple(text_of_line(line).parts.items())
@@ -210,7 +210,7 @@ def _refuse_unknown_columns(path: Path, spec: SeparateSpec, rows: Any) -> None:
 
 
 def _texts_of_file(
-    path: Path, spec: SeparateSpec, places: Mapping[Parts, int], *, is_survey: bool
+    path: Path, spec: SeparateSpec, places: Mapping[TextParts, int], *, is_survey: bool
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """The columns of each text of a file, and where its numbers are."""
     assert spec.label is not None, "checked"

@@ -216,7 +216,7 @@ def test_the_folder_that_a_loaded_model_came_from_is_not_read_again(tmp_path: Pa
 
 def test_an_opened_model_is_asked_itself() -> None:
     opened = attncli.open_model(SHIPPED)
-    assert repr(opened) == "<OpenedModel: tiny-induction, 2 layers, cpu>"
+    assert repr(opened) == "<NotebookModel: tiny-induction, 2 layers, cpu>"
     report, expected = opened.heads(SENTENCE), attncli.run("heads", model=SHIPPED, sentence=SENTENCE)
     assert as_json(report)["statistics"] == as_json(expected)["statistics"]
     assert "<iframe " in report._repr_html_()
