@@ -234,6 +234,11 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
     return known[place]
 
 
+def tokens_of_pixels(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str) -> Int[Tensor, "..."]:
+    """The token of the first layer that each pixel of a picture goes into, or -1 for none."""
+    return _tokens_made(model, inputs, name, "").of_pixels
+
+
 @dataclass(frozen=True)
 class _Grid:
     """Tokens in rows and columns: the place of each from 0, and the box that each has as shares."""

@@ -63,7 +63,7 @@ export async function showReport(index) {
     showAnswer(byId("answer"), report, onSources);
   }
   const inWays = matrices.find(({ name }) => name === "way_relevance");
-  if (inWays && report.statistics.ways) {
+  if (inWays && report.statistics.ways && !report.picture_maps) {
     await inWays.load();
     if (chosen.report !== report) return;
     showWays(byId("answer"), report, inWays);
