@@ -197,8 +197,8 @@ def report_comparison(
         {},
         result,
         [*_refused(result), *result.notes],
-        about=f"{pretrained.name}: {counted(result.num_prompts, 'prompt')}, on average "
-        f"{result.mean_sources:.1f} {'cells' if is_picture else 'sources'} and "
+        about=f"{pretrained.name}: {counted(result.num_prompts, 'picture' if is_picture else 'prompt')}, on "
+        f"average {result.mean_sources:.1f} {'cells' if is_picture else 'sources'} and "
         f"{result.mean_tokens:.0f} tokens.",
         how_to_read=_how_to_read_many(result, is_picture=is_picture),
     )

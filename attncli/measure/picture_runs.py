@@ -37,9 +37,10 @@ class PictureRun(EncoderRun):
 
     @property
     def embeddings(self) -> nn.Module:
-        """That of the innermost model: some heads of classes do not say which it is (CLIP)."""
-        *_, innermost = (part for part in self.whole.modules() if isinstance(part, PreTrainedModel))
-        embeddings: nn.Module = innermost.get_input_embeddings()
+        """Those of the part that has them by that name: some heads of classes do not say which (CLIP)."""
+        parts = (part for part in self.whole.modules() if isinstance(part, PreTrainedModel))
+        owner = next((part for part in parts if hasattr(part, "embeddings")), self.whole)
+        embeddings: nn.Module = owner.get_input_embeddings()
         return embeddings
 
     def embedded(self, output: object) -> EmbeddedTokens | None:

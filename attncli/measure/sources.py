@@ -336,23 +336,26 @@ def lasso(
 
     By coordinate descent: Friedman, Hastie & Tibshirani 2010, equation 5.
     """
-    rest = target - target.mean()
-    weights = torch.zeros(columns.shape[1], dtype=columns.dtype)
-    squares = columns.square().mean(dim=0)
+    centred = target - target.mean()
+    # Of each column its product with the rest, kept up to date (covariance updates).
+    gram = (columns.mT @ columns / len(centred)).numpy()
+    with_rest = (columns.mT @ centred / len(centred)).numpy()
+    weights, squares = [0.0] * len(with_rest), gram.diagonal().tolist()
     for _ in range(MOST_SWEEPS):
         largest = 0.0
-        for place in range(len(weights)):
-            column, before = columns[:, place], float(weights[place])
-            if not squares[place]:
+        for place, square in enumerate(squares):
+            if not square:
                 continue
-            pull = float(column @ rest) / len(rest) + float(squares[place]) * before
-            now = max(abs(pull) - penalty, 0.0) * (1 if pull > 0 else -1) / float(squares[place])
-            rest = rest - column * (now - before)
-            weights[place] = now
-            largest = max(largest, abs(now - before))
+            before = weights[place]
+            pull = float(with_rest[place]) + square * before
+            now = max(abs(pull) - penalty, 0.0) * (1 if pull > 0 else -1) / square
+            if now != before:
+                with_rest -= gram[place] * (now - before)
+                weights[place] = now
+                largest = max(largest, abs(now - before))
         if largest <= tolerance:
             break
-    return weights
+    return torch.tensor(weights, dtype=columns.dtype)
 
 
 MOST_SWEEPS = 10_000

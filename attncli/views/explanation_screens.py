@@ -212,15 +212,16 @@ def _findings(report: Report, display: Display) -> Iterator[str]:
     """Which ways are no better than the best order that reads nothing."""
     rows = report.result_of(ComparedWays).ways
     orders, ways = rows.where(lambda row: row.kind == "ordering"), rows.where(lambda row: row.kind == "way")
+    what = "picture" if report.spec.get("image") else "prompt"
     if not orders or all(row.is_better is None for row in ways):
-        yield "One prompt has no intervals: give several."
+        yield f"One {what} has no intervals: give several."
         return
     order = NAMES.get(orders[0].way, plain_text(orders[0].way)).strip("()")
     no_better = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) <= 0)
     unclear = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) > 0)
     knows = "position or length" if "longest" in rows.column("way") else "position"
     alone = f"{knows} alone ({order})"
-    prompts = counted(ways[0].prompts, "prompt")
+    prompts = counted(ways[0].prompts, what)
     if len(unclear) == len(ways):
         yield f"No way is shown to be better than {alone} on {prompts}."
         return
