@@ -26,10 +26,10 @@ from attncli.models.encoders import is_encoder, read_for_encoder
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, SourcesOrPicture
 from attncli.models.picture_reading import read_picture
-from attncli.models.picture_sources import PictureCells, picture_cells
+from attncli.models.picture_sources import PictureCells, is_of_pictures, picture_cells, pictures_in
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.source_texts import SourcedReading, SourcedText, Split, read_sourced, sourced_text
-from attncli.models.text_files import SourcePrompt, SourcePromptFile, is_of_pictures, pictures_in
+from attncli.models.text_files import SourcePrompt, SourcePromptFile
 from attncli.models.writing import Decoding
 from attncli.records.explanations import ComparedWays, Explanations
 

@@ -336,16 +336,14 @@ def lasso(
 
     By coordinate descent: Friedman, Hastie & Tibshirani 2010, equation 5.
     """
-    centred = target - target.mean()
     # Of each column its product with the rest, kept up to date (covariance updates).
-    gram = (columns.mT @ columns / len(centred)).numpy()
-    with_rest = (columns.mT @ centred / len(centred)).numpy()
-    weights, squares = [0.0] * len(with_rest), gram.diagonal().tolist()
+    gram = (columns.mT @ columns / len(target)).numpy()
+    with_rest = (columns.mT @ (target - target.mean()) / len(target)).numpy()
+    weights = [0.0] * len(with_rest)
+    used = [(place, square) for place, square in enumerate(gram.diagonal().tolist()) if square]
     for _ in range(MOST_SWEEPS):
         largest = 0.0
-        for place, square in enumerate(squares):
-            if not square:
-                continue
+        for place, square in used:
             before = weights[place]
             pull = float(with_rest[place]) + square * before
             now = max(abs(pull) - penalty, 0.0) * (1 if pull > 0 else -1) / square

@@ -1,9 +1,11 @@
 """A picture with sources in it, the cells of a grid of patches, and what a model says of it."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,6 +17,7 @@ from attncli.models.encoders import EncoderOutput, Pooling, class_to_explain, ru
 from attncli.models.picture_files import pixels_of
 from attncli.models.picture_tokens import tokens_of_pixels
 from attncli.models.pretrained import CLS, ModelText, Pretrained, Reading, part_that_sees
+from attncli.models.text_files import PICTURE_SUFFIXES, FileFolder, PictureList, TextLine
 
 MOST_CELLS = 8
 """Across and down: each is left out in a run of its own."""
@@ -167,3 +170,19 @@ def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | 
     notes = () if has_pooled or has_cls else ("The picture's vector is the mean over its tokens.",)
     output = EncoderOutput("similarity", pretrained.model, pooling=pooling, is_of_itself=True, notes=notes)
     return replace(output, toward=vector / vector.norm())
+
+
+def is_of_pictures(name: str) -> bool:
+    """Whether a name is that of a folder, or of a list of pictures."""
+    return Path(name).is_dir() or Path(name).suffix.lower() == ".txt"
+
+
+def pictures_in(name: str, opened: ExitStack) -> list[TextLine]:
+    """Those of a folder, or of a list. Raises UserError for lines that name none, and without any."""
+    if Path(name).is_dir():
+        folder = FileFolder(name, "image", "picture", PICTURE_SUFFIXES)
+        folder.count()
+        return [line for _, line in folder.numbered()]
+    listed = opened.enter_context(PictureList(name, "image"))
+    listed.count()
+    return [line for _, line in listed.numbered()]

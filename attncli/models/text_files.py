@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import count, islice
@@ -449,22 +449,6 @@ def is_picture(file: Path) -> bool:
     return file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()
 
 
-def is_of_pictures(name: str) -> bool:
-    """Whether a name is that of a folder, or of a list of pictures."""
-    return Path(name).is_dir() or Path(name).suffix.lower() == ".txt"
-
-
-def pictures_in(name: str, opened: ExitStack) -> list[TextLine]:
-    """Those of a folder, or of a list. Raises UserError for lines that name none, and without any."""
-    if Path(name).is_dir():
-        folder = FileFolder(name, "image", "picture", PICTURE_SUFFIXES)
-        folder.count()
-        return [line for _, line in folder.numbered()]
-    listed = opened.enter_context(PictureList(name, "image"))
-    listed.count()
-    return [line for _, line in listed.numbered()]
-
-
 class TextFile(LineFile):
     """What the setting `texts` names: a text in each line, or JSON Lines or CSV with text, id and group.
 
@@ -550,10 +534,7 @@ PICTURES_PER_WINDOW = 32
 
 
 class SourcePrompt(NamedTuple):
-    """A question and the text with its sources, or that alone; maybe an answer, and which source is right.
-
-    `image` is a picture in place of a text.
-    """
+    """A question and the text with its sources, that alone, or a picture; maybe answer and right source."""
 
     name: str
     sentence: str

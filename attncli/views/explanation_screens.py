@@ -116,7 +116,7 @@ def _ranks(report: Report, count: int, display: Display) -> Iterator[Section]:
     grid = Grid(f"the rank of each {what}, by what is lost without it and in each way", label, columns)
     yield grid
     yield Paragraph("", "dim")
-    yield from (Paragraph(line, "line") for line in _agreements(result))
+    yield from (Paragraph(line, "line") for line in _agreements(result, what))
 
 
 TILE, TILE_GAP, MOST_TILES = 19, 1, 8
@@ -134,26 +134,26 @@ def _on_picture(report: Report, display: Display) -> ScreenParts:
     def of(count: int) -> Iterator[Section]:
         if count and places:
             _, *lines = rows_in(maps, TILE, places, display)(0)
-            yield Drawing("above 0, each by its largest", [header, *lines])
+            yield Drawing("over the picture: what is above 0, each by its largest", [header, *lines])
 
     yield Elastic(of, 1, 0, 1, rank=0)
 
 
-def _agreements(result: Explanations) -> Iterator[str]:
+def _agreements(result: Explanations, what: str) -> Iterator[str]:
     """Which ways put first the source without which most is lost, and which another, or none."""
     ways = result.ways
     if any(row.first_agrees is None for row in ways):
-        yield "No source is the first by what is lost: several lose as much."
+        yield f"No {what} is the first by what is lost: several lose as much."
     elif all(row.first_agrees for row in ways):
-        yield "Every way puts first the source without which most is lost."
+        yield f"Every way puts first the {what} without which most is lost."
     elif result.is_of_one_source:
         first = plain_text(result.sources[0].name)
         agreeing = _named(ways.where(lambda row: row.first_agrees == 1))
         yield f"Nearly all is lost without {first}, which is first in: {agreeing or 'no way'}."
     if differing := _named(ways.where(lambda row: row.first_agrees == 0 and row.first is not None)):
-        yield f"Another source first: {differing}."
+        yield f"Another {what} first: {differing}."
     if undecided := _named(ways.where(lambda row: row.first is None)):
-        yield f"No source first: {undecided}."
+        yield f"No {what} first: {undecided}."
 
 
 def _named(rows: Records[WayOfReading] | Records[ComparedWay]) -> str:
