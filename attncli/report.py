@@ -172,18 +172,26 @@ class PictureMaps:
     """Several pictures, a row for each, with the same maps over every one of them.
 
     `names` are the columns: heads as 11:4, `mean` of a layer, `rollout`. `about` says in words which these
-    are. Of `num_pictures` that were read the first ones have a row.
+    are. Of `num_pictures` that were read the first ones have a row. `title` is that of maps of anything but
+    where a query looks.
     """
 
     names: tuple[str, ...]
     about: str
     num_pictures: WholeNumber
     rows: tuple[PictureRow, ...]
+    title: str = ""
 
     def fields(self) -> dict[str, Any]:
         """The maps as their JSON form names them, with arrays still in it."""
         rows = [row.fields() for row in self.rows]
-        return {"names": self.names, "about": self.about, "num_pictures": self.num_pictures, "rows": rows}
+        title = {"title": self.title} if self.title else {}
+        return {
+            "names": self.names,
+            "about": self.about,
+            "num_pictures": self.num_pictures,
+            "rows": rows,
+        } | title
 
 
 WORDS = ("missing", "about", "how_to_read")

@@ -7,14 +7,17 @@ from attncli.errors import UserError
 from attncli.plain_text import counted
 from attncli.records.explanations import ComparedWays, Explanations
 from attncli.records.values import NamedTensor
-from attncli.report import Report
+from attncli.report import PictureMaps, PictureRow, Report
 from attncli.report_parts import build_report
 from attncli.settings.text import Texts, text_or_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+
     from attncli.commands.source import SourceSpec
+    from attncli.models.picture_sources import PictureCells
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading
     from attncli.toys.attention import Progress
@@ -34,13 +37,22 @@ EXPLAINED: Mapping[str, str] = {
     "similarity": "Explained: the cosine of the text's vector and the question's. ",
     "itself": "Explained: the cosine of the text's vector and that of the whole text. ",
 }
+OF_PICTURES: Mapping[str, str] = {
+    "class": "nats that the class's log-probability loses where the cell has the picture's mean colour",
+    "score": "by how much the score falls where the cell has the picture's mean colour",
+    "similarity": "by how much the cosine falls where the cell has the picture's mean colour",
+}
+OWN_VECTOR = "Explained: the cosine of the picture's vector and that of the whole picture. "
 ONE_ORDER = "The ways are in the order of their rank correlation with what is lost."
 
 
-def _how_to_read_one(result: Explanations) -> str:
+def _how_to_read_one(result: Explanations, *, is_picture: bool = False) -> str:
     is_alone = result.explained is not None and result.explained[0].output == "itself"
     explained = EXPLAINED["itself" if is_alone and result.kind == "similarity" else result.kind]
-    how = f"{explained}lost: {LOST[result.kind]}; equal ones have the same rank."
+    if is_picture and result.kind == "similarity":
+        explained = OWN_VECTOR
+    lost = (OF_PICTURES if is_picture else LOST)[result.kind]
+    how = f"{explained}lost: {lost}; equal ones have the same rank."
     return how if result.is_of_one_source else f"{how} {ONE_ORDER}"
 
 
@@ -53,25 +65,30 @@ GAPS: Mapping[str, str] = {
 }
 
 
-def _how_to_read_many(result: ComparedWays) -> str:
+def _how_to_read_many(result: ComparedWays, *, is_picture: bool = False) -> str:
     or_itself = "Explained: the cosine of the text's vector and the question's (without one: its own). "
     explained = or_itself if result.kind == "similarity" else EXPLAINED[result.kind]
+    if is_picture and result.kind == "similarity":
+        explained = OWN_VECTOR
+    sources = "cells, which get the picture's mean colour," if is_picture else "sources"
     return (
-        f"{explained}gap: {GAPS[result.kind]} as a way's first sources are removed "
+        f"{explained}gap: {GAPS[result.kind]} as a way's first {sources} are removed "
         "first (MoRF), minus as its last are (LeRF). rank corr.: Spearman's, with what is lost without each "
-        "source; first agrees: both put the same first. runs: a backward pass counts as two."
+        f"{'cell' if is_picture else 'source'}; first agrees: both put the same first. runs: a backward pass "
+        "counts as two."
     )
 
 
 def report_explanations(
     spec: "SourceSpec",
-    reading: "SourcedReading",
+    reading: "SourcedReading | PictureCells",
     pretrained: "Pretrained",
     heads: list[str],
     progress: "Progress | None",
 ) -> Report:
     """What each way says of the sources of one answer."""
     from attncli.explaining import explanations
+    from attncli.models.picture_sources import PictureCells
 
     if progress is not None:
         progress.begin("reading the answer in each way, and without each source")
@@ -85,6 +102,8 @@ def report_explanations(
         num_runs=spec.runs,
         seed=spec.seed,
     )
+    if isinstance(reading, PictureCells):
+        return _report_picture(spec, reading, pretrained, result)
     ways = tuple(row.way for row in result.ways)
     assert result.tokens is not None
     num_tokens = counted(len(reading.prompt.ids), "token")
@@ -103,6 +122,52 @@ def report_explanations(
     )
 
 
+def _report_picture(
+    spec: "SourceSpec", reading: "PictureCells", pretrained: "Pretrained", result: Explanations
+) -> Report:
+    """What each way says of the cells of a picture, with its maps over the picture."""
+    from attncli.commands.heads import pictures_of
+
+    assert result.tokens is not None and reading.seen is not None
+    (picture,) = pictures_of(reading)
+    ways = tuple(row.way for row in result.ways)
+    rows, columns = reading.shape
+    most = reading.most_patches
+    cells = f"{rows} × {columns} cells of {'' if most == 1 else 'up to '}{most} patch{'es' * (most > 1)}"
+    names, maps = _maps(reading, result)
+    row = PictureRow(picture, reading.text.tokens, (), NamedTensor(("map", "key"), maps))
+    title = f"{picture.name} in each way: what is above 0, each by its largest"
+    return build_report(
+        spec,
+        Texts(reading.text.tokens, ways),
+        {"way_relevance": NamedTensor(("way", "token"), result.tokens)},
+        result,
+        [*result.notes, *reading.left_out_notes()],
+        about=f"{pretrained.name}: {cells} by {counted(len(ways), 'way')}.",
+        how_to_read=_how_to_read_one(result, is_picture=True),
+        picture_maps=PictureMaps(names, "ways to read", 1, (row,), title),
+    )
+
+
+def _maps(reading: "PictureCells", result: Explanations) -> "tuple[tuple[str, ...], np.ndarray]":
+    """What is lost, then the ways, the nearest to that first; of those of cells alone evenly over patches."""
+    import numpy as np
+
+    assert result.tokens is not None
+    order = sorted(range(len(result.ways)), key=lambda way: -(result.ways[way].spearman or 0.0))
+    names = ("lost", *(result.ways[way].way for way in order))
+    of_tokens = dict(zip((row.way for row in result.ways), result.tokens, strict=True))
+    maps = np.zeros((len(names), len(reading.text.tokens)))
+    for place, name in enumerate(names):
+        if name in of_tokens and not np.isnan(of_tokens[name]).any():
+            maps[place] = of_tokens[name].clip(min=0)
+            continue
+        for source, number in zip(result.sources, result.sources.numbers(name), strict=True):
+            tokens = [*reading.cells[source.source - 1].tokens]
+            maps[place, tokens] = max(float(number), 0.0) / len(tokens)
+    return names, maps
+
+
 def report_comparison(
     spec: "SourceSpec",
     pretrained: "Pretrained",
@@ -113,7 +178,7 @@ def report_comparison(
     from attncli.explaining import compare_explanations
 
     if spec.prompts is None:
-        raise UserError("compare: needs a file of prompts (JSON Lines)")
+        raise UserError("compare: needs a file of prompts (JSON Lines), or pictures")
     result = compare_explanations(
         pretrained,
         spec.prompts,
@@ -125,15 +190,17 @@ def report_comparison(
         seed=spec.seed,
         progress=progress,
     )
+    is_picture = spec.image is not None
     return build_report(
         spec,
         Texts(),
         {},
         result,
         [*_refused(result), *result.notes],
-        about=f"{pretrained.name}: {counted(result.num_prompts, 'prompt')}, on average "
-        f"{result.mean_sources:.1f} sources and {result.mean_tokens:.0f} tokens.",
-        how_to_read=_how_to_read_many(result),
+        about=f"{pretrained.name}: {counted(result.num_prompts, 'picture' if is_picture else 'prompt')}, on "
+        f"average {result.mean_sources:.1f} {'cells' if is_picture else 'sources'} and "
+        f"{result.mean_tokens:.0f} tokens.",
+        how_to_read=_how_to_read_many(result, is_picture=is_picture),
     )
 
 

@@ -29,7 +29,7 @@ from attncli.settings.fields import (
     contradiction,
 )
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import ModelSpec
+from attncli.settings.models import PICTURE, ImageSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, text_or_file
 
@@ -48,7 +48,7 @@ def _joined_heads(names: object) -> str:
 
 
 def _default_question(data: dict[str, Any]) -> str | None:
-    given = any(data.get(key) for key in ("model", "file", "document", "context"))
+    given = any(data.get(key) for key in ("model", "file", "document", "context", "image"))
     return None if given else QUESTION
 
 
@@ -61,7 +61,7 @@ COMPARED_RUNS = 32
 PROMPT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")
 
 
-class SourceSpec(ModelSpec):
+class SourceSpec(ImageSpec):
     experiment = "source"
     title = "Where an answer came from"
     main_table = "sources"
@@ -76,37 +76,41 @@ class SourceSpec(ModelSpec):
         'attn source "Who came?" --document a.md --model M --answer answer.txt',
         "attn source --chat --file chat.json --model M --method removal",
         "attn source prompts.jsonl --compare --model M",
+        "attn source --compare --image cat.png --model VIT -o page.html",
         "attn source --find-heads --model M",
     )
-    heading_keys = ("file", "model", "method", "head", "seed")
+    heading_keys = ("file", "image", "model", "method", "head", "seed")
     next_steps = ("--method removal", "--show statistics", "-o page.html")
     off_keys = frozenset({"document", "context", "chat", "find_heads", "answer", "head", "runs", "compare"})
+    surveys_pictures = True
 
-    file: Annotated[TextPath | None, IN_FILE, NotFor(FINDING)] = Field(
+    file: Annotated[TextPath | None, IN_FILE, NotFor(FINDING, PICTURE)] = Field(
         None, description="a text whose parts are the sources, or a chat as JSON; - reads stdin"
     )
     document: Annotated[
-        list[TextPath], Everyday("a document that is a source; repeatable"), NotFor(FINDING)
+        list[TextPath], Everyday("a document that is a source; repeatable"), NotFor(FINDING, PICTURE)
     ] = Field([], description="a text file that is a source, above the question; repeatable")
-    context: Annotated[Text | None, CONFIG_ONLY, NotFor(FINDING)] = Field(
+    context: Annotated[Text | None, CONFIG_ONLY, NotFor(FINDING, PICTURE)] = Field(
         None, description="a text whose parts are the sources, as in `file`"
     )
-    sentence: Annotated[Text | None, NotFor(FINDING)] = Field(
+    sentence: Annotated[Text | None, NotFor(FINDING, PICTURE)] = Field(
         default_factory=_default_question, description="the question, below the sources"
     )
     split: Annotated[
-        Literal["word", "sentence", "line", "paragraph", "turn"], Everyday("what the sources of a text are")
+        Literal["word", "sentence", "line", "paragraph", "turn"],
+        Everyday("what the sources of a text are"),
+        NotFor(PICTURE),
     ] = Field(
         default_factory=lambda data: "line" if data.get("sentence") == QUESTION else "sentence",
         description="what the sources of a text are (with `compare` words, where it has fewer than three "
         "sentences); a text with <source NAME>...</source> in it has its own",
     )
-    chat: Annotated[bool, Everyday("in the chat template; of a chat as JSON each turn"), NotFor(FINDING)] = (
-        Field(
-            False,
-            description="in the model's chat template: of a chat as JSON each turn and tool is a source, any "
-            "other text is a user's message",
-        )
+    chat: Annotated[
+        bool, Everyday("in the chat template; of a chat as JSON each turn"), NotFor(FINDING, PICTURE)
+    ] = Field(
+        False,
+        description="in the model's chat template: of a chat as JSON each turn and tool is a source, any "
+        "other text is a user's message",
     )
     answer: Annotated[Text | None, Everyday("an answer that is there: its text or file"), NotFor(FINDING)] = (
         Field(
@@ -137,14 +141,18 @@ class SourceSpec(ModelSpec):
     compare: Annotated[bool, Everyday("ways to read, against removal"), NotFor(FINDING)] = Field(
         False,
         description="every way to read, beside what is lost without each source of an answer, or of what an "
-        "encoder says (a class, a masked word, a similarity); of a file of prompts "
-        "(.jsonl, .csv: sentence, context, answer, id, right) how good each way is",
+        "encoder says (a class, a masked word, a similarity; with `image` of a picture); of a file of "
+        "prompts (.jsonl, .csv: sentence, context, answer, id, right) or a folder of pictures how good each "
+        "way is",
     )
     runs: Annotated[Size, NotFor(FINDING)] = Field(
-        default_factory=lambda data: COMPARED_RUNS if data.get("compare") else 64,
-        description="random sets of sources, with `method` sampled (default: 64) or `compare` (default: 32)",
+        default_factory=lambda data: COMPARED_RUNS if data.get("compare") and not data.get("image") else 64,
+        description="random sets of sources, with `method` sampled (default: 64) or `compare` (default: 32; "
+        "of a picture 64)",
     )
-    find_heads: Annotated[bool, Everyday("choose a model's retrieving heads, and keep them")] = Field(
+    find_heads: Annotated[
+        bool, Everyday("choose a model's retrieving heads, and keep them"), NotFor(PICTURE)
+    ] = Field(
         False,
         description="choose the heads that retrieve on 24 synthetic contexts, and keep them in the user's "
         "cache for this model",
@@ -152,7 +160,9 @@ class SourceSpec(ModelSpec):
 
     @property
     def prompts(self) -> str | None:
-        """The file of prompts that ways are compared on."""
+        """The file of prompts that ways are compared on, or what names pictures."""
+        if self.reads_pictures():
+            return self.image
         is_list = self.file is not None and Path(self.file).suffix.lower() in PROMPT_SUFFIXES
         return self.file if self.compare and is_list else None
 
@@ -194,6 +204,9 @@ class SourceSpec(ModelSpec):
         yield from self.conflicts("file", "document", "context")
         if self.find_heads:
             return
+        if self.image is not None:
+            yield from self._of_a_picture()
+            return
         if self.sentence is None and self.file is None and self.context is None and not self.document:
             yield contradiction(
                 "model", "needs a question, and `document` or `file`: sources", "document", "file"
@@ -216,15 +229,28 @@ class SourceSpec(ModelSpec):
         if self.runs == 1:
             yield contradiction("runs", "must be at least 2: one set of sources says nothing")
 
+    def _of_a_picture(self) -> Contradictions:
+        """What a picture needs, and what is of no picture."""
+        if not self.compare:
+            yield contradiction("image", "needs `compare`: nothing is written about it", "compare")
+        if self.prompts is not None and self.answer is not None:
+            yield contradiction("answer", "is of one picture, not of a folder or a list", "image")
+        if self.given("max_new_tokens"):
+            yield contradiction("max_new_tokens", "cannot be combined with `image`", "image")
+
 
 def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
     """What the model reads; UserError for what does not fit, and for sources that hold no text."""
     from attncli.models.encoders import is_encoder, read_for_encoder
+    from attncli.models.picture_reading import read_picture
+    from attncli.models.picture_sources import picture_cells
     from attncli.models.pretrained import read_probe
     from attncli.models.source_texts import read_sourced
 
     if spec.find_heads:
         return read_probe(pretrained, 1, generator)
+    if spec.image is not None:
+        return picture_cells(pretrained, read_picture(pretrained, spec.image))
     if is_encoder(pretrained) and not spec.chat:
         if not spec.compare:
             message = "is an encoder, which writes no answer: --compare explains what it says of a text"
@@ -294,7 +320,7 @@ def check_texts(spec: SourceSpec, texts: Texts) -> None:
     """UserError for texts that have no sources, or whose marks are wrong, before a model is read."""
     from attncli.models.source_texts import chat_messages
 
-    if spec.find_heads or spec.prompts is not None:
+    if spec.find_heads or spec.prompts is not None or spec.image is not None:
         return
     if (chat := _chat(spec, texts)) is not None:
         chat_messages(chat, _key(spec))

@@ -3,16 +3,13 @@
 Removing the most (least) relevant first, MoRF (LeRF): Samek et al. 2017, 1509.06321.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import nan
 from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from attncli.core.summaries import mean_interval
 from attncli.errors import UserError
@@ -36,15 +33,6 @@ from attncli.records.explanations import (
     first_of_ranks,
 )
 
-POSITIONS: Mapping[str, Callable[[ReadAnswer, int], Float[Tensor, " source"]]] = {
-    "last": lambda answer, _: torch.arange(answer.num_sources).double(),
-    "first": lambda answer, _: -torch.arange(answer.num_sources).double(),
-    "longest": lambda answer, _: torch.tensor([len(places) for places in answer.reading.places]).double(),
-    "random": lambda answer, number: torch.from_numpy(
-        np.random.default_rng([answer.seed, number]).random(answer.num_sources)
-    ),
-}
-"""Orderings that read nothing of the model, by the answer and the number of its prompt."""
 REMOVAL = "removal"
 """The order of what is lost without each source: as good as an order by single sources can be, nearly."""
 MEASURES = ("gap", "morf", "lerf", "spearman", "over_position")
@@ -104,6 +92,7 @@ class WaysTotals:
         self.counts: list[tuple[int, int]] = []
         self.num_runs = 0
         self.kind: Explained = "answer"
+        self.positions: list[str] = []
 
     def add(self, prompt: str, answer: ReadAnswer, right: int | None = None) -> None:
         """Compare the ways on a prompt; `right` is the number of the source that is known to be right.
@@ -114,7 +103,9 @@ class WaysTotals:
         self.refused |= result.refused
         number = len(self.counts) + 1
         ranks = {name: ranks_of(of_way.sources) for name, of_way in result.scores.items()}
-        ranks |= {name: ranks_of(of_position(answer, number)) for name, of_position in POSITIONS.items()}
+        orders = answer.orders(number)
+        self.positions = [*orders]
+        ranks |= {name: ranks_of(order) for name, order in orders.items()}
         ranks[REMOVAL] = of_losses = ranks_of_losses(answer)
         self.num_runs, self.kind = answer.num_runs, answer.kind
         self.counts.append((answer.num_sources, answer.run.num_prompt))
@@ -134,9 +125,9 @@ class WaysTotals:
         names = [name for name in self.names if name not in self.refused]
         if not names:
             raise UserError(*(f"{name}: {reason}" for name, reason in self.refused.items()))
-        position = max(POSITIONS, key=lambda name: fmean(self._numbers(name, "gap")))
-        rows = [self._compared(name, position) for name in (*names, REMOVAL, *POSITIONS)]
-        kept = {*names, REMOVAL, *POSITIONS}
+        position = max(self.positions, key=lambda name: fmean(self._numbers(name, "gap")))
+        rows = [self._compared(name, position) for name in (*names, REMOVAL, *self.positions)]
+        kept = {*names, REMOVAL, *self.positions}
         return ComparedWays(
             ways=ComparedWay.rows(rows).sorted(lambda row: -(row.gap or 0.0)),
             prompts=PromptWay.rows(
@@ -165,8 +156,8 @@ class WaysTotals:
         of_position = self._numbers(position, "gap")
         pairs = zip(numbers["gap"], of_position, strict=True)
         numbers["over_position"] = [of_way - other for of_way, other in pairs]
-        kind = "ordering" if name in POSITIONS else "reference" if name == REMOVAL else "way"
-        runs = 0.0 if name in POSITIONS else fmean(count for count, _ in self.counts)
+        kind = "ordering" if name in self.positions else "reference" if name == REMOVAL else "way"
+        runs = 0.0 if name in self.positions else fmean(count for count, _ in self.counts)
         row: dict[str, str | int | float | None] = {"way": name, "kind": kind, "prompts": len(self.counts)}
         for measure in MEASURES:
             mean, low, high = _mean(numbers[measure])

@@ -7,6 +7,7 @@ replaced by the mask, which such a model knows from its training.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,9 +16,9 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.names import NamedHead, head_range, named_head
 from attncli.errors import UserError
-from attncli.measure.explanations import ReadAnswer, check_sources
+from attncli.measure.explanations import ReadAnswer, check_sources, named_sources
 from attncli.measure.relevance import rows_read
-from attncli.measure.sources import SourceWeights, lasso_effects, standardised_effects
+from attncli.measure.sources import SourceWeights, equal_sources, lasso_effects, standardised_effects
 from attncli.measure.token_flow import ExplainedRun
 from attncli.models.capture import capture
 from attncli.models.encoders import (
@@ -28,9 +29,11 @@ from attncli.models.encoders import (
     token_types,
 )
 from attncli.models.layers import CapturedLayer
+from attncli.models.picture_sources import PictureCells
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.source_texts import SourcedReading, encoded_sources
 
+InChunk = TypeVar("InChunk")
 MOST_TOKENS = 2**12
 """In texts that run together."""
 TIED_COSINES = 1e-5
@@ -42,11 +45,13 @@ class EncoderRun(ExplainedRun):
 
     what = "what an encoder says"
 
-    def __init__(self, pretrained: Pretrained, reading: SourcedReading, output: EncoderOutput) -> None:
+    def __init__(
+        self, pretrained: Pretrained, reading: SourcedReading | PictureCells, output: EncoderOutput
+    ) -> None:
         super().__init__(pretrained, output.model, reading.text.ids, len(reading.text.ids))
-        self.output, types = output, token_types(pretrained, reading.sourced)
+        self.output, self._text = output, reading.text
+        types = token_types(pretrained, reading.sourced) if isinstance(reading, SourcedReading) else None
         self._types = None if types is None else torch.tensor([types])
-        self._text = reading.text
 
     def reading(self) -> Reading:
         """That of all tokens, with the text of a pair that each is of."""
@@ -79,6 +84,7 @@ class EncoderRun(ExplainedRun):
 class ReadEncoder(ReadAnswer):
     """What an encoder says of a text. UserError as for `ReadAnswer`, and for an answer that there is not."""
 
+    run: EncoderRun
     skips_first = False
 
     def __init__(
@@ -92,16 +98,23 @@ class ReadEncoder(ReadAnswer):
         seed: int = 0,
     ) -> None:
         check_sources(len(reading.places))
-        self.output = output_to_explain(pretrained, reading, answer)
-        self.run: EncoderRun = EncoderRun(pretrained, reading, self.output)
-        self.reading, self.heads, self.num_runs, self.seed = reading, heads, num_runs, seed
-        self._types = token_types(pretrained, reading.sourced) is not None
+        self.sources, self.texts_alike = named_sources(reading), (*equal_sources(reading.sourced),)
+        self._reading, self._types = reading, token_types(pretrained, reading.sourced) is not None
+        output = output_to_explain(pretrained, reading, answer)
+        self.begin(output, EncoderRun(pretrained, reading, output), heads, num_runs, seed)
+
+    def begin(
+        self, output: EncoderOutput, run: EncoderRun, heads: Sequence[str], num_runs: int, seed: int
+    ) -> None:
+        """Note what is explained, and measure it with all sources."""
+        self.output, self.run = output, run
+        self.heads, self.num_runs, self.seed = heads, num_runs, seed
         self._losses = {}
-        self.weights = _weights(self.run, [named_head(name) for name in heads])
+        self.weights = _weights(run, [named_head(name) for name in heads])
         is_score = self.output.kind == "class" and not self.output.is_probability
         self.kind = "score" if is_score else self.output.kind
         self.name = "itself" if self.output.is_of_itself else self.output.name or None
-        self._value = self._measured([[True] * len(reading.places)])[0]
+        self._value = self.measured([[True] * self.num_sources])[0]
         self.tied = 1e-4 if self.output.is_probability else TIED_COSINES
 
     @property
@@ -137,16 +150,17 @@ class ReadEncoder(ReadAnswer):
 
     def losses_of(self, masks: Sequence[Sequence[bool]]) -> list[float]:
         """By how much what is explained falls with the sources of each mask alone."""
-        return [self.value - number for number in self._measured(masks)]
+        return [self.value - number for number in self.measured(masks)]
 
-    def _measured(self, masks: Sequence[Sequence[bool]]) -> list[float]:
+    def measured(self, masks: Sequence[Sequence[bool]]) -> list[float]:
+        """What is explained with the sources of each mask alone."""
         texts = [self._without(mask) for mask in masks]
         order = sorted(range(len(texts)), key=lambda place: len(texts[place][0]))
         numbers = [0.0] * len(texts)
         for count, alike in groupby(order, key=lambda place: len(texts[place][0])):
             if not count:
                 raise UserError("sources: no token of the text is left without them: give a question")
-            for some in _chunks([*alike], max(1, MOST_TOKENS // count)):
+            for some in in_chunks([*alike], max(1, MOST_TOKENS // count)):
                 ids = torch.tensor([texts[place][0] for place in some])
                 types = torch.tensor([texts[place][1] for place in some]) if self._types else None
                 outputs = run_encoder(self.output.model, inputs_of(self.run.pretrained, ids, types))
@@ -159,18 +173,19 @@ class ReadEncoder(ReadAnswer):
         pretrained = self.run.pretrained
         if self.output.kind == "word":
             ids = self.run.ids.tolist()
-            for places, is_kept in zip(self.reading.places, mask, strict=True):
+            for places, is_kept in zip(self._reading.places, mask, strict=True):
                 for place in places if not is_kept else ():
                     ids[place] = pretrained.tokenizer.mask_token_id
             return ids, []
-        sourced = self.reading.sourced.with_only(mask)
+        sourced = self._reading.sourced.with_only(mask)
         ids, _ = encoded_sources(pretrained, sourced)
         return ids, token_types(pretrained, sourced) or []
 
 
-def _chunks(places: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for start in range(0, len(places), size):
-        yield places[start : start + size]
+def in_chunks(items: Sequence[InChunk], size: int) -> Iterator[Sequence[InChunk]]:
+    """So many at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def _weights(run: EncoderRun, named: Sequence[NamedHead]) -> SourceWeights:

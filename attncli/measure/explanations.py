@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -47,11 +49,22 @@ LEAST_SOURCES = 3
 """Fewer sources have no order that could be right or wrong."""
 
 
-def check_sources(count: int) -> None:
+CUT_FINER = ": --split word or sentence cuts finer"
+
+
+def check_sources(count: int, instead: str = CUT_FINER) -> None:
     """Raise UserError for fewer sources than have an order."""
     if count < LEAST_SOURCES:
         must = f"must be at least {LEAST_SOURCES} for an order of them (got {count})"
-        raise UserError(f"sources: {must}: --split word or sentence cuts finer")
+        raise UserError(f"sources: {must}{instead}")
+
+
+class NamedSource(NamedTuple):
+    """A source by its name, what it holds, and its tokens."""
+
+    name: str
+    text: str | None
+    places: tuple[int, ...]
 
 
 class ReadAnswer:
@@ -64,11 +77,14 @@ class ReadAnswer:
 
     run: ExplainedRun
     weights: SourceWeights
+    sources: tuple[NamedSource, ...]
     kind: Explained = "answer"
     skips_first = True
     tied = TIED_NATS
     name: str | None = None
     """The class or the word of an encoder."""
+    texts_alike: tuple[str, ...] = ()
+    """Notes on texts that several sources hold."""
 
     def __init__(
         self,
@@ -83,7 +99,8 @@ class ReadAnswer:
         ids = torch.tensor(answer.ids)
         self.run = AnswerRun(pretrained, reading.prompt.ids, ids)
         check_sources(len(reading.places))
-        self.reading, self.heads, self.num_runs, self.seed = reading, heads, num_runs, seed
+        self.sources, self.texts_alike = named_sources(reading), (*equal_sources(reading.sourced),)
+        self.heads, self.num_runs, self.seed = heads, num_runs, seed
         self.replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
         layers, self.expected = self.replay.layers()
         each = replace(reading, places=tuple((place,) for place in range(len(reading.prompt.ids))))
@@ -96,7 +113,7 @@ class ReadAnswer:
     @property
     def num_sources(self) -> int:
         """How many there are."""
-        return len(self.reading.places)
+        return len(self.sources)
 
     @property
     def value(self) -> float:
@@ -131,8 +148,8 @@ class ReadAnswer:
         """The sum over the tokens of each source."""
         return torch.stack(
             [
-                of_tokens[[place for place in places if place or not self.skips_first]].sum()
-                for places in self.reading.places
+                of_tokens[[place for place in source.places if place or not self.skips_first]].sum()
+                for source in self.sources
             ]
         )
 
@@ -160,10 +177,30 @@ class ReadAnswer:
         """What the answer loses without each source."""
         return self.losses(self.without_each)
 
+    def orders(self, number: int) -> dict[str, Float[Tensor, " source"]]:
+        """Orders that read nothing of the model, the largest first; random ones by the prompt's number."""
+        places = torch.arange(self.num_sources).double()
+        return {
+            "last": places,
+            "first": -places,
+            "longest": torch.tensor([len(source.places) for source in self.sources]).double(),
+            "random": self.random_order(number),
+        }
+
+    def random_order(self, number: int) -> Float[Tensor, " source"]:
+        """That of a prompt, by its number."""
+        return torch.from_numpy(np.random.default_rng([self.seed, number]).random(self.num_sources))
+
     @property
     def without_each(self) -> Bool[Tensor, "source source"]:
         """All sources but one, for each."""
         return ~torch.eye(self.num_sources, dtype=torch.bool)
+
+
+def named_sources(reading: SourcedReading) -> tuple[NamedSource, ...]:
+    """Those of a text."""
+    names = [source.name for source in reading.sourced.sources]
+    return tuple(map(NamedSource, names, reading.sourced.texts(), reading.places))
 
 
 @dataclass(frozen=True)
@@ -315,7 +352,7 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
     result = scored(answer, names)
     if not result.scores:
         raise UserError(*(f"{name}: {reason}" for name, reason in result.refused.items()))
-    lost, reading = answer.lost, answer.reading
+    lost = answer.lost
     of_losses = ranks_of_losses(answer)
     ranks = {name: ranks_of(of_way.sources) for name, of_way in result.scores.items()}
     rows = [
@@ -332,16 +369,14 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
         {
             "source": place + 1,
             "name": source.name,
-            "text": text,
-            "tokens": len(tokens),
+            "text": source.text,
+            "tokens": len(source.places),
             "lost": float(lost[place]),
             **{name: float(of_way.sources[place]) for name, of_way in result.scores.items()},
         }
-        for place, (source, text, tokens) in enumerate(
-            zip(reading.sourced.sources, reading.sourced.texts(), reading.places, strict=True)
-        )
+        for place, source in enumerate(answer.sources)
     )
-    unknown = torch.full((len(reading.prompt.ids),), torch.nan, dtype=torch.float64)
+    unknown = torch.full((answer.run.num_prompt,), torch.nan, dtype=torch.float64)
     of_ways = [of_way.tokens for of_way in result.scores.values()]
     tokens = torch.stack([unknown if of_way is None else of_way for of_way in of_ways])
     return Explanations(
@@ -355,6 +390,6 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
             *answer.notes(),
             *mean_notes(answer.run.pretrained, result.scores),
             *(f"{name}: {reason}" for name, reason in result.refused.items()),
-            *equal_sources(reading.sourced),
+            *answer.texts_alike,
         ),
     )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.token_flow import ExplainedRun, rolled_out
-from attncli.models.architectures import BLOCK
+from attncli.models.architectures import BLOCK, arguments_of
 from attncli.models.capture import fault_of, model_errors, returned_weights
 from attncli.models.relevance_rules import Relevance, with_gradients
 
@@ -43,22 +43,23 @@ def _run(
     Not `from_embeddings` where they come of what a hook makes of a later vector. UserError for a model
     without eager attention, or where the backward pass does not fit into memory.
     """
-    model, ids = run.whole, run.ids
+    model = run.whole
     _refuse_what_does_not_fit(run, way)
     leaves: list[Tensor] = []
 
-    def begin(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-        if leaves or output.shape[:2] != (1, len(ids)):
+    def begin(_module: nn.Module, _inputs: object, output: object) -> object:
+        embedded = None if leaves else run.embedded(output)
+        if embedded is None:
             return output
-        leaves.append(output.detach().clone().requires_grad_(from_embeddings))
-        return leaves[0]
+        leaves.append(embedded.vectors.detach().clone().requires_grad_(from_embeddings))
+        return embedded.as_given(leaves[0])
 
-    embeddings: nn.Module = model.get_input_embeddings()
     model.config.use_cache = False
     inputs = run.inputs()
     with model_errors(model.config.model_type, f"explain {run.what}"), ExitStack() as hooks:
-        hooks.enter_context(embeddings.register_forward_hook(begin))
-        outputs = model(**inputs, output_attentions=True, use_cache=False)
+        hooks.enter_context(run.embeddings.register_forward_hook(begin))
+        without_cache = {"use_cache": False} if "use_cache" in arguments_of(model) else {}
+        outputs = model(**inputs, output_attentions=True, **without_cache)
     if not leaves:
         run.refuse(way, "its embeddings are not those of the tokens alone")
     weights = [weights for _, weights in returned_weights(outputs)]
@@ -71,7 +72,7 @@ def _refuse_what_does_not_fit(run: ExplainedRun, way: str) -> None:
     count, layers = len(run.ids), run.pretrained.num_layers
     scores = count**2 * getattr(config, "num_attention_heads", 1) * KEPT_PER_SCORE
     vectors = count * getattr(config, "hidden_size", 1) * KEPT_PER_ENTRY
-    needed = FLOAT_BYTES * (layers * (scores + vectors) + 2 * count * config.vocab_size)
+    needed = FLOAT_BYTES * (layers * (scores + vectors) + 2 * count * getattr(config, "vocab_size", 0))
     refuse_bytes(way, needed, "a shorter prompt, or another way to read")
 
 
@@ -98,8 +99,8 @@ def gradients(run: ExplainedRun) -> Gradients:
             run.refuse("attention_gradient", "its logits do not depend on the weights that it gives")
         matrix = (weights.detach() * gradient)[0].clamp_min(0).mean(dim=0).double()
         mixed.append(matrix + torch.eye(len(matrix), dtype=torch.float64, device=matrix.device))
-    of_tokens = (of_vectors * result.vectors.detach())[0].double().sum(dim=-1)
-    return Gradients(run.of_prompt(rolled_out(mixed, run.places)), of_tokens[: run.num_prompt].cpu())
+    of_tokens = run.by_token((of_vectors * result.vectors.detach())[0].double().sum(dim=-1).cpu())
+    return Gradients(run.of_prompt(rolled_out(mixed, run.places)), of_tokens[: run.num_prompt])
 
 
 class TokenRelevance(NamedTuple):
@@ -128,7 +129,7 @@ def attnlrp(run: ExplainedRun) -> TokenRelevance:
     with with_gradients(model):
         with relevance.made(model):
             result = _run(run, "attnlrp", keeps_lengths=True)
-        of_tokens = relevance.of(result.logits, result.vectors)
+        of_tokens = run.by_token(relevance.of(result.logits, result.vectors))
     count, logits = run.num_prompt, result.logits.detach().double().sum()
     parts = TokenRelevance(
         of_tokens[:count], float(of_tokens[count:].sum()), float(relevance.absorbed), float(logits)

@@ -336,23 +336,24 @@ def lasso(
 
     By coordinate descent: Friedman, Hastie & Tibshirani 2010, equation 5.
     """
-    rest = target - target.mean()
-    weights = torch.zeros(columns.shape[1], dtype=columns.dtype)
-    squares = columns.square().mean(dim=0)
+    # Of each column its product with the rest, kept up to date (covariance updates).
+    gram = (columns.mT @ columns / len(target)).numpy()
+    with_rest = (columns.mT @ (target - target.mean()) / len(target)).numpy()
+    weights = [0.0] * len(with_rest)
+    used = [(place, square) for place, square in enumerate(gram.diagonal().tolist()) if square]
     for _ in range(MOST_SWEEPS):
         largest = 0.0
-        for place in range(len(weights)):
-            column, before = columns[:, place], float(weights[place])
-            if not squares[place]:
-                continue
-            pull = float(column @ rest) / len(rest) + float(squares[place]) * before
-            now = max(abs(pull) - penalty, 0.0) * (1 if pull > 0 else -1) / float(squares[place])
-            rest = rest - column * (now - before)
-            weights[place] = now
-            largest = max(largest, abs(now - before))
+        for place, square in used:
+            before = weights[place]
+            pull = float(with_rest[place]) + square * before
+            now = max(abs(pull) - penalty, 0.0) * (1 if pull > 0 else -1) / square
+            if now != before:
+                with_rest -= gram[place] * (now - before)
+                weights[place] = now
+                largest = max(largest, abs(now - before))
         if largest <= tolerance:
             break
-    return weights
+    return torch.tensor(weights, dtype=columns.dtype)
 
 
 MOST_SWEEPS = 10_000

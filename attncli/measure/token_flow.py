@@ -4,14 +4,14 @@ Rollout (Abnar & Zuidema 2020, 2005.00928), value-weighted norms (Kobayashi et a
 (Ferrando et al. 2022, 2203.04212), direct contributions to the logit (Elhage et al. 2021).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
@@ -27,6 +27,13 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading
 
 QUERIES_AT_ONCE = 2**23
 """Numbers that some queries have on all keys, a vector each: 32 MB."""
+
+
+class EmbeddedTokens(NamedTuple):
+    """What embeddings gave of tokens, a vector each, and what makes of such vectors what they gave."""
+
+    vectors: Float[Tensor, "1 token embed"]
+    as_given: Callable[[Tensor], Tensor]
 
 
 class ExplainedRun:
@@ -85,6 +92,22 @@ class ExplainedRun:
     def of_prompt(self, rows: Float[Tensor, "row read"]) -> Float[Tensor, " token"]:
         """The sum over the places of what each has of each token of the prompt, times its share."""
         return self.shares @ rows[:, : self.num_prompt].double().cpu()
+
+    @property
+    def embeddings(self) -> nn.Module:
+        """The module that gives a vector for each token."""
+        embeddings: nn.Module = self.whole.get_input_embeddings()
+        return embeddings
+
+    def embedded(self, output: object) -> EmbeddedTokens | None:
+        """The vectors of the tokens in what the model's embeddings gave; None where they are not there."""
+        if not isinstance(output, Tensor) or output.shape[:2] != (1, len(self.ids)):
+            return None
+        return EmbeddedTokens(output, lambda vectors: vectors)
+
+    def by_token(self, of_embedded: Float[Tensor, " vector"]) -> Float[Tensor, " token"]:
+        """A number for each token, from one for each vector of the embeddings."""
+        return of_embedded
 
     def refuse(self, way: str, reason: str) -> NoReturn:
         """UserError that says why a way to read is not right for the model."""

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
@@ -27,6 +28,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
@@ -143,21 +145,28 @@ def class_with_head(config: PreTrainedConfig) -> Any:
     return next((head.auto_class for head in (*named, *of_kind)), None)
 
 
-def _name_of_classifier(config: PreTrainedConfig) -> str | None:
-    """What transformers calls the class of an encoder with a head of classes; None for another model."""
-    is_encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder
-    return MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(config.model_type) if is_encoder else None
+def _names_of_classifiers(config: PreTrainedConfig) -> Mapping[str, Any]:
+    """What transformers calls the classes of an encoder of texts or of pictures with a head of classes, each
+    with the auto class that loads it; none for another model.
+    """
+    kind = config.model_type
+    of_texts = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
+    is_encoder = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder
+    names = {of_texts: AutoModelForSequenceClassification} if of_texts and is_encoder else {}
+    of_pictures = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.get(kind, ())
+    several = (of_pictures,) if isinstance(of_pictures, str) else of_pictures
+    return names | dict.fromkeys(several, AutoModelForImageClassification)
 
 
 def classifier_class(config: PreTrainedConfig) -> Any:
     """transformers' class that loads an encoder saved with a head of classes; None for any other model."""
-    is_saved = _name_of_classifier(config) in (config.architectures or ())
-    return AutoModelForSequenceClassification if is_saved else None
+    names = _names_of_classifiers(config)
+    return next((names[name] for name in config.architectures or () if name in names), None)
 
 
 def is_classifier(model: PreTrainedModel) -> bool:
     """Whether it is an encoder with a head of classes."""
-    return type(model).__name__ == _name_of_classifier(model.config)
+    return type(model).__name__ in _names_of_classifiers(model.config)
 
 
 def tokenizer_class(kind: str) -> Any:
@@ -167,8 +176,10 @@ def tokenizer_class(kind: str) -> Any:
 
 def class_of(auto_class: Any, config: PreTrainedConfig) -> Any:
     """The class of the model that one of transformers' auto classes makes of a config."""
+    by_head: dict[Any, Mapping[str, Sequence[str]]]
     by_head = {head.auto_class: head.class_names for head in LANGUAGE_HEADS}
     by_head[AutoModelForSequenceClassification] = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    by_head[AutoModelForImageClassification] = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
     name = by_head.get(auto_class, MODEL_MAPPING_NAMES).get(config.model_type)
     if isinstance(name, str):
         return getattr(transformers, name)

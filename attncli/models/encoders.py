@@ -12,16 +12,16 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from attncli.errors import UserError
+from attncli.errors import UserError, nearest
 from attncli.models.answers import one_token_each
-from attncli.models.architectures import arguments_of
+from attncli.models.architectures import PIXELS, arguments_of
 from attncli.models.capture import model_errors, with_eager_attention
 from attncli.models.folder import read_json
 from attncli.models.pretrained import Pretrained
 from attncli.models.source_texts import SourcedReading, SourcedText, encoded_pair, read_sourced
 
 EncoderSays = Literal["class", "word", "similarity"]
-PoolingMode = Literal["cls", "mean", "lasttoken"]
+PoolingMode = Literal["cls", "mean", "lasttoken", "pooled"]
 POOLING_MODES: tuple[PoolingMode, ...] = ("cls", "mean", "lasttoken")
 MODULES, SENTENCE_SETTINGS = "modules.json", "sentence_bert_config.json"
 SENTENCE_PROMPTS = "config_sentence_transformers.json"
@@ -35,7 +35,7 @@ def is_encoder(pretrained: Pretrained) -> bool:
 
 
 class Pooling(NamedTuple):
-    """How the vectors of tokens become that of a text.
+    """How the vectors of tokens become that of a text, or of a picture: `pooled` is what the model makes.
 
     `is_known` where the folder says so (sentence-transformers); `most` tokens are read, None for no limit.
     """
@@ -49,6 +49,13 @@ class Pooling(NamedTuple):
         if self.mode == "mean":
             return vectors.mean(dim=1)
         return vectors[:, 0 if self.mode == "cls" else -1]
+
+    def of_outputs(self, outputs: ModelOutput) -> Float[Tensor, "text embed"]:
+        """The vectors of what a model gave."""
+        if self.mode == "pooled":
+            pooled: Tensor = outputs["pooler_output"]
+            return pooled
+        return self.of(outputs["last_hidden_state"])
 
 
 MEAN = Pooling("mean", is_known=False)
@@ -118,9 +125,13 @@ def read_for_encoder(
     Of a text with a masked word the source that holds the mask is none. UserError, which names `key`, as
     `read_sourced`, and for anything but one mask.
     """
-    if pretrained.model.main_input_name != "input_ids":
-        takes = pretrained.model.main_input_name
-        raise UserError(f"model: {pretrained.name} takes {takes}: attn source explains text alone")
+    takes = pretrained.model.main_input_name
+    if takes in PIXELS:
+        raise UserError(f"model: {pretrained.name} takes {takes}, not text: give it a picture by `image`")
+    if takes != "input_ids":
+        raise UserError(
+            f"model: {pretrained.name} takes {takes}: attn source explains text and pictures alone"
+        )
     if says(pretrained) == "word":
         sourced = _around_mask(pretrained, sourced, question, key)
     elif question is not None:
@@ -188,7 +199,7 @@ class EncoderOutput:
         if self.toward is None:
             logits: Tensor = outputs["logits"]
             return logits[:, self.index] if self.kind == "class" else logits[:, self.place, self.index]
-        vectors = self.pooling.of(outputs["last_hidden_state"])
+        vectors = self.pooling.of_outputs(outputs)
         length: Tensor = vectors.norm(dim=-1)
         cosines: Tensor = vectors @ self.toward
         return cosines / (length.detach() if keeps_lengths or self.is_of_itself else length)
@@ -238,7 +249,11 @@ def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: s
     """
     kind = says(pretrained)
     if kind == "class":
-        return _class_to_explain(pretrained, reading, answer)
+        types = token_types(pretrained, reading.sourced)
+        of_text = None if types is None else torch.tensor([types])
+        inputs = inputs_of(pretrained, reading.text.ids.unsqueeze(0), of_text)
+        assert pretrained.classifier is not None
+        return class_to_explain(pretrained.classifier, inputs, answer)
     if kind == "word":
         return _word_to_explain(pretrained, reading, answer)
     if answer is not None:
@@ -266,21 +281,29 @@ def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: s
     )
 
 
-def _class_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> EncoderOutput:
-    model = pretrained.classifier
-    assert model is not None
+MOST_NAMED = 12
+"""Classes that an error names."""
+
+
+def class_to_explain(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], answer: str | None
+) -> EncoderOutput:
+    """The class that a head chooses, or the one that is given: its name, one of the names that it has between
+    commas, or its number. UserError for a class that there is not.
+    """
     names = class_names(model)
-    if answer is not None:
-        given = answer.strip().lower()
-        matching = [number for number, name in enumerate(names) if given in (name.lower(), str(number))]
-        if not matching:
-            raise UserError(f"answer: must be one of {', '.join(names)} (got {answer.strip()})")
-        return EncoderOutput("class", model, names[matching[0]], matching[0])
-    types = token_types(pretrained, reading.sourced)
-    of_text = None if types is None else torch.tensor([types])
-    outputs = run_encoder(model, inputs_of(pretrained, reading.text.ids.unsqueeze(0), of_text))
-    index = int(outputs["logits"][0].argmax())
-    return EncoderOutput("class", model, names[index], index)
+    if answer is None:
+        index = int(run_encoder(model, inputs)["logits"][0].argmax())
+        return EncoderOutput("class", model, names[index], index)
+    given = answer.strip().lower()
+    whole = {name.lower(): number for number, name in enumerate(names)}
+    parts = {part.strip(): number for name, number in reversed(whole.items()) for part in name.split(",")}
+    known = {str(number): number for number in range(len(names))} | parts | whole
+    if given not in known:
+        some = ", ".join(names[:MOST_NAMED])
+        of = f"one of {some}" if len(names) <= MOST_NAMED else f"one of {len(names)} classes, as {names[0]}"
+        raise UserError(f"answer: must be {of} (got {answer.strip()}){nearest(given, parts)}")
+    return EncoderOutput("class", model, names[known[given]], known[given])
 
 
 def _word_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> EncoderOutput:

@@ -82,6 +82,15 @@ def _sources(value: Any) -> Any:
     return texts
 
 
+def _sources_or_picture(value: Any) -> Any:
+    """Those of a text, or what read_picture gives."""
+    if isinstance(value, Reading) and not isinstance(value, SourcedReading):
+        if value.seen is None:
+            raise ValueError("must be texts, or what read_picture gives (got what read_text gives)")
+        return value
+    return _sources(value)
+
+
 def _texts_with_pairs(value: Any) -> Any:
     if isinstance(value, str | PathLike):
         return file_name(value)
@@ -105,3 +114,6 @@ TextOrPrompt = Annotated[str | Prompt | Reading, by(_text_or_prompt)]
 """A text, a prompt, or what `read_sound` made of a sound."""
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(_sources)]
+SourcesOrPicture = Annotated[
+    str | Sequence[str] | SourcedText | SourcedReading | Reading, by(_sources_or_picture)
+]

@@ -217,12 +217,13 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
     place = str((part, few, words, [(key, *tensor.shape) for key, tensor in inputs.items()]))
     known = _made.setdefault(model, {})
     if place not in known:
-        first, again = (_first_layer(model, inputs, name, part) for _ in range(2))
-        if first.rows.shape != again.rows.shape or not torch.allclose(first.rows, again.rows, atol=1e-4):
-            raise CannotShow("it reads other parts of the picture, or in another order, each time")
-        of_pixels = _tokens_of_pixels(first)
-        elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.flatten().tolist()})
-        names = _names_elsewhere(model, first, elsewhere) if elsewhere else {}
+        with torch.enable_grad():  # a caller may have switched gradients off
+            first, again = (_first_layer(model, inputs, name, part) for _ in range(2))
+            if first.rows.shape != again.rows.shape or not torch.allclose(first.rows, again.rows, atol=1e-4):
+                raise CannotShow("it reads other parts of the picture, or in another order, each time")
+            of_pixels = _tokens_of_pixels(first)
+            elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.flatten().tolist()})
+            names = _names_elsewhere(model, first, elsewhere) if elsewhere else {}
         if part:  # beside words, tokens outside of the picture have names of the vocabulary
             titles = {*TOKENS_OF_PICTURES.values()}
             names = {
@@ -232,6 +233,11 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
             }
         known[place] = _Made(of_pixels, len(first.rows), names)
     return known[place]
+
+
+def tokens_of_pixels(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str) -> Int[Tensor, "..."]:
+    """The token of the first layer that each pixel of a picture goes into, or -1 for none."""
+    return _tokens_made(model, inputs, name, "").of_pixels
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ ACTIVATIONS = functions_named(
 """Functions of each entry alone."""
 PRODUCTS = MATMULS | SCALINGS
 SUMS_WITH_BIAS = functions_named("add", "addmm", "baddbmm")
+JOINS = functions_named("cat", "concat")
 NAMES_OF_ACTIVATIONS = ("act", "elu", "silu", "swish", "tanh", "sigmoid")
 
 
@@ -157,6 +158,8 @@ class _Rules(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = dict(kwargs or {})
+        if func in JOINS and torch.is_grad_enabled():
+            return self._joined(func, args, named)
         changing = [value for value in args if isinstance(value, Tensor) and value.requires_grad]
         if not changing or not torch.is_grad_enabled():
             return func(*args, **named)
@@ -191,6 +194,13 @@ class _Rules(TorchFunctionMode):
         if isinstance(added, Tensor) and not added.requires_grad:
             added = self._absorbing(added)
         return func(added, *others, **named)
+
+    def _joined(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Vectors that do not depend on the tokens ([CLS] before those of a picture) absorb."""
+        parts = [*args[0]] if args else []
+        if any(part.requires_grad for part in parts):
+            args = ([part if part.requires_grad else self._absorbing(part) for part in parts], *args[1:])
+        return func(*args, **named)
 
     def _absorbing(self, value: Tensor) -> Tensor:
         return self.relevance.constant(value) if value.is_floating_point() else value

@@ -392,13 +392,14 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
 
 
 class SourcePrompt(NamedTuple):
-    """A question and the text with its sources, or that alone; maybe an answer, and which source is right."""
+    """A question and the text with its sources, that alone, or a picture; maybe answer and right source."""
 
     name: str
     sentence: str
     context: str | None = None
     answer: str | None = None
     right: str | None = None
+    image: str | None = None
 
     @property
     def question(self) -> str | None:

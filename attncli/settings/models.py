@@ -159,8 +159,8 @@ class ModelSpec(ModelNameSpec):
 
 
 PICTURE_HELP = (
-    "a picture that the model reads: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF; for heads also a folder "
-    "of them, or a list (.txt)"
+    "a picture that the model reads: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF; for heads and source "
+    "also a folder of them, or a list (.txt)"
 )
 
 

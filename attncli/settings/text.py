@@ -42,7 +42,8 @@ def check_file(value: str) -> str:
 def check_picture(value: str) -> str:
     if not value.strip() or not Path(value).exists():
         raise ValueError(
-            f"no such file: {value}: give a picture; for heads also a folder of them, or a list (.txt)"
+            f"no such file: {value}: give a picture; for heads and source also a folder of them, or a list "
+            "(.txt)"
         )
     return value
 

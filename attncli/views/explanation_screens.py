@@ -15,7 +15,8 @@ from attncli.records.explanations import (
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, Special, SpecialCells
-from attncli.views.sections import GAP, Column, Elastic, Grid, Paragraph, ScreenParts, Section
+from attncli.views.picture_maps import ORIGINAL, row_name, rows_in
+from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import NO_NUMBER, fixed, shortened
 
 DECIMALS, OF_COSINES = 2, 3
@@ -34,6 +35,7 @@ HEADERS = {
     "context_cite": ("Ctx", "Cite"),
 }
 NAMES = {
+    "lost": "lost without it",
     "all_heads": "mean of heads",
     "best_heads": "retrieving heads",
     "rollout": "rollout",
@@ -46,6 +48,7 @@ NAMES = {
     "context_cite": "ContextCite",
     "removal": "(removal of each)",
     "last": "(the last first)",
+    "centre": "(the centre first)",
     "first": "(the first first)",
     "longest": "(the longest first)",
     "random": "(random)",
@@ -62,6 +65,8 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 
 def _asked(report: Report, display: Display) -> Iterator[str]:
     asked = plain_text(" ".join(str(report.spec.get("sentence") or "").split()))
+    if maps := report.picture_maps:
+        asked = row_name(maps.rows[0])
     if said := plain_text(_said(report.result_of(Explanations))):
         ending = f" → {said}" if asked else said
         yield shortened(asked, max(LEAST_TEXT, (display.width or TEXT_WIDTH) - len(ending))) + ending
@@ -88,12 +93,13 @@ def _side_by_side(report: Report, display: Display) -> ScreenParts:
     result = report.result_of(Explanations)
     count = len(result.sources)
     usual = min(MOST_SOURCES, count)
-    yield Elastic(lambda most: _ranks(result, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1)
+    yield Elastic(lambda most: _ranks(report, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1)
 
 
-def _ranks(result: Explanations, count: int, display: Display) -> Iterator[Section]:
+def _ranks(report: Report, count: int, display: Display) -> Iterator[Section]:
+    result = report.result_of(Explanations)
     sources: Records[ExplainedSource] = result.sources
-    some = sources[:count]
+    some, is_picture = sources[:count], report.picture_maps is not None
     columns = [Column(("", "lost"), [fixed(row.lost, _decimals(result)) for row in some])]
     ways = result.ways
     if not result.is_of_one_source:
@@ -101,32 +107,53 @@ def _ranks(result: Explanations, count: int, display: Display) -> Iterator[Secti
     for row in ways:
         ranks = [NO_NUMBER if rank is None else str(rank) for rank in result.ranks(row.way)]
         columns.append(Column(HEADERS.get(row.way, ("", plain_text(row.way))), ranks[:count]))
-    label = Column(("", "source"), [plain_text(row.name) for row in some], left=True)
+    what = "cell" if is_picture else "source"
+    label = Column(("", what), [plain_text(row.name) for row in some], left=True)
     room = (display.width or TEXT_WIDTH) - label.width - sum(GAP + column.width for column in columns) - GAP
-    if room >= LEAST_TEXT:
+    if room >= LEAST_TEXT and any(row.text for row in some):
         texts = [shortened(plain_text(" ".join(str(row.text).split())), room) for row in some]
-        columns.append(Column(("", "text"), texts, left=True))
-    grid = Grid("the rank of each source, by what is lost without it and in each way", label, columns)
+        columns.append(Column(("", "patches" if is_picture else "text"), texts, left=True))
+    grid = Grid(f"the rank of each {what}, by what is lost without it and in each way", label, columns)
     yield grid
     yield Paragraph("", "dim")
-    yield from (Paragraph(line, "line") for line in _agreements(result))
+    yield from (Paragraph(line, "line") for line in _agreements(result, what))
 
 
-def _agreements(result: Explanations) -> Iterator[str]:
+TILE, TILE_GAP, MOST_TILES = 19, 1, 8
+
+
+def _on_picture(report: Report, display: Display) -> ScreenParts:
+    """The picture, what is lost over it, and the ways that are nearest to that, as many as fit."""
+    if (maps := report.picture_maps) is None:
+        return
+    width = display.width or TEXT_WIDTH
+    places = [*range(min(MOST_TILES, len(maps.names), (width + TILE_GAP) // (TILE + TILE_GAP) - 1))]
+    names = [ORIGINAL, *(NAMES.get(maps.names[place], plain_text(maps.names[place])) for place in places)]
+    header = " ".join(f"{shortened(name, TILE):<{TILE}}" for name in names).rstrip()
+
+    def of(count: int) -> Iterator[Section]:
+        if count and places:
+            _, *lines = rows_in(maps, TILE, places, display)(0)
+            yield Drawing("over the picture: what is above 0, each by its largest", [header, *lines])
+
+    yield Elastic(of, 1, 0, 1, rank=0)
+
+
+def _agreements(result: Explanations, what: str) -> Iterator[str]:
     """Which ways put first the source without which most is lost, and which another, or none."""
     ways = result.ways
     if any(row.first_agrees is None for row in ways):
-        yield "No source is the first by what is lost: several lose as much."
+        yield f"No {what} is the first by what is lost: several lose as much."
     elif all(row.first_agrees for row in ways):
-        yield "Every way puts first the source without which most is lost."
+        yield f"Every way puts first the {what} without which most is lost."
     elif result.is_of_one_source:
         first = plain_text(result.sources[0].name)
         agreeing = _named(ways.where(lambda row: row.first_agrees == 1))
         yield f"Nearly all is lost without {first}, which is first in: {agreeing or 'no way'}."
     if differing := _named(ways.where(lambda row: row.first_agrees == 0 and row.first is not None)):
-        yield f"Another source first: {differing}."
+        yield f"Another {what} first: {differing}."
     if undecided := _named(ways.where(lambda row: row.first is None)):
-        yield f"No source first: {undecided}."
+        yield f"No {what} first: {undecided}."
 
 
 def _named(rows: Records[WayOfReading] | Records[ComparedWay]) -> str:
@@ -144,6 +171,7 @@ EXPLANATIONS_SCREEN = FirstScreen(
         Sentences(_title, "title", said=("about", "how_to_read")),
         Sentences(_asked),
         Special(_side_by_side, "its columns are the ways, which data name"),
+        Special(_on_picture, "half blocks of the picture, which no column holds"),
         Notes(_notes),
     ),
 )
@@ -184,14 +212,16 @@ def _findings(report: Report, display: Display) -> Iterator[str]:
     """Which ways are no better than the best order that reads nothing."""
     rows = report.result_of(ComparedWays).ways
     orders, ways = rows.where(lambda row: row.kind == "ordering"), rows.where(lambda row: row.kind == "way")
+    what = "picture" if report.spec.get("image") else "prompt"
     if not orders or all(row.is_better is None for row in ways):
-        yield "One prompt has no intervals: give several."
+        yield f"One {what} has no intervals: give several."
         return
     order = NAMES.get(orders[0].way, plain_text(orders[0].way)).strip("()")
     no_better = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) <= 0)
     unclear = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) > 0)
-    alone = f"position or length alone ({order})"
-    prompts = counted(ways[0].prompts, "prompt")
+    knows = "position or length" if "longest" in rows.column("way") else "position"
+    alone = f"{knows} alone ({order})"
+    prompts = counted(ways[0].prompts, what)
     if len(unclear) == len(ways):
         yield f"No way is shown to be better than {alone} on {prompts}."
         return

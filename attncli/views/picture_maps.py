@@ -43,7 +43,9 @@ def _place(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def title_of(maps: PictureMaps) -> str:
-    """`where [CLS] looks: the heads of layer 11, their mean and the rollout`."""
+    """`where [CLS] looks: the heads of layer 11, their mean and the rollout`, or the maps' own title."""
+    if maps.title:
+        return plain_text(maps.title)
     named = {row.queries for row in maps.rows}
     queries = ", ".join(map(plain_text, named.pop())) or EVERY_QUERY
     who = "the same point" if named else queries

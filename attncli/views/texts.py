@@ -316,7 +316,10 @@ def text_of(report: Report, key: str) -> str:
     spec = report.spec
     names = [picture.name for picture in report.pictures] if key == "sentence" else []
     if key == "sentence" and report.picture_maps is not None:
-        names = [f"pictures of {Path(str(spec.get('image'))).name}"]
+        many = f"pictures of {Path(str(spec.get('image'))).name}"
+        names = (
+            [row.picture.name for row in report.picture_maps.rows] if report.picture_maps.title else [many]
+        )
     if names:
         return plain_text(" ".join([", ".join(names), *str(spec.get(key) or "").split()]))
     if key == "context" and any(picture.axis == "context_tokens" for picture in report.pictures):

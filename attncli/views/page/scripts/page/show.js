@@ -26,7 +26,7 @@ import { showSound } from "../parts/sound.js";
 import { showScore } from "../parts/score.js";
 import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
-import { showWays } from "../parts/ways.js";
+import { showWays, showWaysOnPicture } from "../parts/ways.js";
 import { paint, showLegend } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 
@@ -47,7 +47,8 @@ export async function showReport(index) {
   showNotes(report);
   await showSound(byId("sound"), report);
   if (chosen.report !== report) return; // another one was chosen meanwhile
-  await showPictureMaps(byId("picture-maps"), report.picture_maps, start);
+  const onPicture = report.picture_maps && Boolean(report.statistics.ways);
+  await showPictureMaps(byId("picture-maps"), onPicture ? null : report.picture_maps, start);
   if (chosen.report !== report) return; // another one was chosen meanwhile
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
   byId("tables").prepend(keyTable(report));
@@ -63,7 +64,8 @@ export async function showReport(index) {
     showAnswer(byId("answer"), report, onSources);
   }
   const inWays = matrices.find(({ name }) => name === "way_relevance");
-  if (inWays && report.statistics.ways) {
+  if (onPicture) await showWaysOnPicture(byId("answer"), report, start);
+  else if (inWays && report.statistics.ways) {
     await inWays.load();
     if (chosen.report !== report) return;
     showWays(byId("answer"), report, inWays);

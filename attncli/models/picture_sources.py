@@ -1,0 +1,188 @@
+"""A picture with sources in it, the cells of a grid of patches, and what a model says of it."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.models.encoders import EncoderOutput, Pooling, class_to_explain, run_encoder
+from attncli.models.picture_files import pixels_of
+from attncli.models.picture_tokens import tokens_of_pixels
+from attncli.models.pretrained import CLS, ModelText, Pretrained, Reading, part_that_sees
+from attncli.models.text_files import PICTURE_SUFFIXES, FileFolder, PictureList, TextLine
+
+MOST_CELLS = 8
+"""Across and down: each is left out in a run of its own."""
+AXES = 4
+"""Of pixels that a model reads: picture, channel, height, width."""
+
+
+class PatchCell(NamedTuple):
+    """Some patches of a picture: its name, by its row and column among the cells, and which patches it has
+    where these are several.
+
+    `place` is its row and column, from 0; `tokens` are those of its patches; `top` to `bottom` and `left` to
+    `right` are its pixels.
+    """
+
+    name: str
+    text: str | None
+    place: tuple[int, int]
+    tokens: tuple[int, ...]
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureCells(Reading):
+    """A picture as a model reads it, and the cells that are its sources, row by row."""
+
+    cells: tuple[PatchCell, ...]
+
+    @property
+    def prompt(self) -> ModelText:
+        """The tokens of the picture."""
+        return self.text
+
+    @property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each cell."""
+        return tuple(cell.tokens for cell in self.cells)
+
+    @property
+    def pixels(self) -> Float[Tensor, "1 channel height width"]:
+        """What the model reads."""
+        return pixels_of(self.inputs or {})[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of cells."""
+        row, column = self.cells[-1].place
+        return row + 1, column + 1
+
+    @property
+    def most_patches(self) -> int:
+        """How many patches the largest cell has."""
+        return max(len(cell.tokens) for cell in self.cells)
+
+    def mean_colour(self) -> Float[Tensor, "channel 1 1"]:
+        """The mean over all pixels of the cells, by channel."""
+        first, last = self.cells[0], self.cells[-1]
+        of_cells = self.pixels[0, :, first.top : last.bottom, first.left : last.right]
+        return of_cells.mean(dim=(1, 2), keepdim=True)
+
+    def with_only(self, masks: Sequence[Sequence[bool]]) -> dict[str, Tensor]:
+        """What the model's forward takes of the picture with some of its cells, once for each mask.
+
+        The other cells have the picture's mean colour.
+        """
+        inputs = dict(self.inputs or {})
+        name, pixels = pixels_of(inputs)
+        colour = self.mean_colour()
+        several = pixels.repeat(len(masks), 1, 1, 1)
+        for picture, mask in zip(several, masks, strict=True):
+            for cell, is_kept in zip(self.cells, mask, strict=True):
+                if not is_kept:
+                    picture[:, cell.top : cell.bottom, cell.left : cell.right] = colour
+        others = {key: torch.cat([tensor] * len(masks)) for key, tensor in inputs.items() if key != name}
+        return {**others, name: several}
+
+
+def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
+    """A picture that was read, and its cells: at most eight across and down, of about as many patches each.
+
+    UserError for a model that writes about pictures, and where patches are in no rows and columns.
+    """
+    if pretrained.has_decoder or pretrained.predicts is not None:
+        explains = "of pictures what classifiers and encoders say is explained"
+        raise UserError(f"model: {pretrained.name} writes: {explains}, without a text")
+    part = part_that_sees(pretrained)
+    seen = reading.seen
+    if seen is None or seen.places is None:
+        raise UserError(f"image: the patches of {part.name} are not in rows and columns, of which cells are")
+    name, pixels = pixels_of(reading.inputs or {})
+    if pixels.ndim != AXES:
+        raise UserError(f"image: {part.name} reads patches one after another, not pixels in rows and columns")
+    of_pixels = tokens_of_pixels(part.model, reading.inputs or {}, name).reshape(pixels.shape[2:])
+    on_picture = ~seen.places.isnan().any(dim=-1)
+    number_at = {
+        (int(row), int(column)): token
+        for token, (row, column) in enumerate(seen.places.tolist())
+        if on_picture[token]
+    }
+    num_rows, num_columns = (1 + max(place[axis] for place in number_at) for axis in (0, 1))
+    step = ceil(max(num_rows, num_columns) / MOST_CELLS)
+    rows, columns = (_bounds(count, ceil(count / step)) for count in (num_rows, num_columns))
+    cells = []
+    for down, (top, bottom) in enumerate(pairwise(rows)):
+        for across, (left, right) in enumerate(pairwise(columns)):
+            patches = [(row, column) for row in range(top, bottom) for column in range(left, right)]
+            tokens = tuple(number_at[place] for place in patches)
+            first, last = (f"r{row + 1}c{column + 1}" for row, column in (patches[0], patches[-1]))
+            text = None if first == last else f"{first} to {last}"
+            box = _pixels_of(of_pixels, tokens)
+            cells.append(PatchCell(f"r{down + 1}c{across + 1}", text, (down, across), tokens, *box))
+    return PictureCells(reading.text, inputs=reading.inputs, part=reading.part, cells=tuple(cells))
+
+
+def _bounds(count: int, num_cells: int) -> list[int]:
+    """Where cells begin and end among so many patches: as long as each other, but for one patch."""
+    return [round(number * count / num_cells) for number in range(num_cells + 1)]
+
+
+def _pixels_of(of_pixels: Int[Tensor, "height width"], tokens: Sequence[int]) -> tuple[int, int, int, int]:
+    """Top, bottom, left and right of the pixels that go into some tokens."""
+    inside: Bool[Tensor, "height width"] = torch.isin(of_pixels, torch.tensor(tokens))
+    down, across = (inside.any(dim=axis).nonzero().flatten() for axis in (1, 0))
+    return int(down[0]), int(down[-1]) + 1, int(across[0]), int(across[-1]) + 1
+
+
+def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | None) -> EncoderOutput:
+    """What a model says of a picture: the class, or the one that is given; without a head its own vector.
+
+    That is the pooled one, where it is made by no more than a norm, else that of [CLS], or the mean over the
+    tokens. UserError for a class that there is not.
+    """
+    if pretrained.classifier is not None:
+        return class_to_explain(pretrained.classifier, reading.inputs or {}, answer)
+    if answer is not None:
+        raise UserError(f"answer: {pretrained.name} has no classes: leave it out")
+    outputs = run_encoder(pretrained.model, reading.inputs or {})
+    if "last_hidden_state" not in outputs:
+        raise UserError(
+            f"model: {pretrained.name} gives no vectors of its tokens, of which pictures have one"
+        )
+    # A pooler may be untrained; what goes by another name is part of the model (CLIP, SigLIP).
+    has_pooled = outputs.get("pooler_output") is not None and not hasattr(pretrained.model, "pooler")
+    has_cls = CLS in reading.text.tokens
+    pooling = Pooling("pooled" if has_pooled else "cls" if has_cls else "mean")
+    vector = pooling.of_outputs(outputs)[0]
+    notes = () if has_pooled or has_cls else ("The picture's vector is the mean over its tokens.",)
+    output = EncoderOutput("similarity", pretrained.model, pooling=pooling, is_of_itself=True, notes=notes)
+    return replace(output, toward=vector / vector.norm())
+
+
+def is_of_pictures(name: str) -> bool:
+    """Whether a name is that of a folder, or of a list of pictures."""
+    return Path(name).is_dir() or Path(name).suffix.lower() == ".txt"
+
+
+def pictures_in(name: str, opened: ExitStack) -> list[TextLine]:
+    """Those of a folder, or of a list. Raises UserError for lines that name none, and without any."""
+    if Path(name).is_dir():
+        folder = FileFolder(name, "image", "picture", PICTURE_SUFFIXES)
+        folder.count()
+        return [line for _, line in folder.numbered()]
+    listed = opened.enter_context(PictureList(name, "image"))
+    listed.count()
+    return [line for _, line in listed.numbered()]
