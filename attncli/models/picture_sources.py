@@ -17,7 +17,7 @@ from attncli.models.encoders import EncoderOutput, Pooling, class_to_explain, ru
 from attncli.models.picture_files import pixels_of
 from attncli.models.picture_tokens import tokens_of_pixels
 from attncli.models.pretrained import CLS, ModelText, Pretrained, Reading, part_that_sees
-from attncli.models.text_files import PICTURE_SUFFIXES, FileFolder, PictureList, TextLine
+from attncli.models.text_files import TextLine, files_named
 
 MOST_CELLS = 8
 """Across and down: each is left out in a run of its own."""
@@ -179,10 +179,6 @@ def is_of_pictures(name: str) -> bool:
 
 def pictures_in(name: str, opened: ExitStack) -> list[TextLine]:
     """Those of a folder, or of a list. Raises UserError for lines that name none, and without any."""
-    if Path(name).is_dir():
-        folder = FileFolder(name, "image", "picture", PICTURE_SUFFIXES)
-        folder.count()
-        return [line for _, line in folder.numbered()]
-    listed = opened.enter_context(PictureList(name, "image"))
+    listed = opened.enter_context(files_named(name, "image"))
     listed.count()
     return [line for _, line in listed.numbered()]
