@@ -157,7 +157,7 @@ def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
     if result.attention_adds:
         return f"The heads add to {best.detector}. {numbers}"
     if (held.difference or 0.0) > 0:
-        interval = _between(held.difference_lower, held.difference_upper, " ({})")
+        interval = _between(held.difference_lower, held.difference_upper, " (difference {})")
         return f"{name} may do as well. {numbers[:-1]}; their difference may be none{interval}."
     return f"{name} does as well. {numbers}"
 

@@ -153,8 +153,8 @@ class SeparatedTexts(Result):
     """Which heads tell two groups of texts apart, and what holds on groups that were left out.
 
     `held_out` is the regression over all heads, `detectors` and `by_group` every detector, `told` what the
-    regression says of each text, `curves` its ROC curves and those of the best baseline. `heads` has one row
-    per head, `strongest` the first features, `features` one row per head and statistic. `fitted` and
+    regression says of each text, `curves` its ROC curves and those of the best baseline. `heads` has one
+    row per head, `strongest` the first features, `features` one row per head and statistic. `fitted` and
     `coefficients` are the detectors fitted to all texts, which `attncli.read_detector` opens. `weights` is
     what the strongest head looks at in the text that is told most wrongly, whose `tokens` these are.
     """

@@ -143,7 +143,7 @@ SEPARATE_SCREEN = FirstScreen(
             (SpecialCells(_statistics),),
             title=_heads_title,
             usual=_usual,
-            least=3,
+            least=1,
             rank=1,
         ),
         Ranked(
