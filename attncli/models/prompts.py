@@ -9,7 +9,7 @@ from attncli.models.answers import AnswerTokens, answer_forms, likelier_form
 from attncli.models.chat_places import Span, placed_chat
 from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.sound_reading import most_written, prefix_of, read_sound
+from attncli.models.sound_reading import most_written, num_before_words, read_sound
 from attncli.models.writing import in_chat_template
 
 SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
@@ -132,7 +132,7 @@ def read_sound_prompt(
     if text:
         raise UserError(f"sentence: {pretrained.name} writes of the sound alone: leave the text out")
     prompt = prompt_of_sound(read_sound(pretrained, file), pretrained)
-    most, before = most_written(pretrained), len(prefix_of(pretrained, prompt.inputs or {}))
+    most, before = most_written(pretrained), num_before_words(pretrained)
     if most is not None and max_new_tokens is not None and before + max_new_tokens > most:
         got = f"{before} before the words and {max_new_tokens} new ones"
         raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")

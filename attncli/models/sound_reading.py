@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from inspect import signature
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -307,19 +307,30 @@ def read_sound(
     sound, for a model that does not hear, and for a sound that is longer than the model reads, unless
     `truncate` takes the first of it.
     """
+    return encoded_reading(pretrained, str(file), text, truncate=truncate)[0]
+
+
+def encoded_reading(
+    pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
+) -> tuple[Reading, Tensor | None]:
+    """What `read_sound` makes, and what the encoder made of the sound as the model wrote; else None."""
     if text is not None and not pretrained.has_decoder:
-        return _read_beside(pretrained, str(file), text, truncate=truncate)
-    sound, inputs = _heard(pretrained, str(file), truncate=truncate)
+        return _read_beside(pretrained, file, text, truncate=truncate), None
+    sound, inputs = _heard(pretrained, file, truncate=truncate)
     if text is None:
-        return Reading(sound, inputs=inputs)
-    ids = transcript_ids(pretrained, inputs) if not text else spoken_ids(pretrained, text)
-    ids = [*prefix_of(pretrained, inputs), *ids]
+        return Reading(sound, inputs=inputs), None
+    language = language_of(pretrained, inputs) if knows_languages(pretrained) else None
+    if text:
+        ids, encoded = spoken_ids(pretrained, text), None
+    else:
+        ids, encoded = _transcript(pretrained, inputs, language)
+    ids = [*prefix_of(pretrained, language), *ids]
     most = most_written(pretrained)
     if most is not None and len(ids) > most:
         raise UserError(f"sentence: must be at most {most} tokens for {pretrained.name} (got {len(ids)})")
     words = ModelText(pretrained.labels(ids), torch.tensor(ids))
     decoder = {"decoder_input_ids": words.ids.unsqueeze(0).to(pretrained.device)}
-    return Reading(words, sound, inputs={**inputs, **decoder})
+    return Reading(words, sound, inputs={**inputs, **decoder}), encoded
 
 
 def most_written(pretrained: Pretrained) -> int | None:
@@ -439,18 +450,17 @@ def _settings_to_write(pretrained: Pretrained) -> Any:
     return getattr(pretrained.whole, "generation_config", None) or pretrained.model.config
 
 
-def prefix_of(pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None = None) -> list[int]:
+def prefix_of(pretrained: Pretrained, language: int | None) -> list[int]:
     """What a decoder reads before the words: its start token, and those for language, task and no times.
 
-    The language is the given one, else the one that the model hears, where it knows several.
+    The language is the token of one where the model knows several.
     """
     settings: Any = _settings_to_write(pretrained)
     start = getattr(settings, "decoder_start_token_id", None)
     start = pretrained.model.config.decoder_start_token_id if start is None else start
     prefix = [int(start)]
-    if knows_languages(pretrained):
-        prefix.append(language_of(pretrained, inputs) if language is None else language)
-        prefix.append(int(settings.task_to_id["transcribe"]))
+    if language is not None:
+        prefix += language, int(settings.task_to_id["transcribe"])
     if (no_times := no_times_token(pretrained)) is not None:
         prefix.append(no_times)
     return prefix
@@ -497,23 +507,43 @@ def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
     return ids
 
 
-def transcript_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor]) -> list[int]:
-    """The words that the model writes of a sound by transformers' generate, without special tokens."""
+def _transcript(
+    pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None
+) -> tuple[list[int], Tensor | None]:
+    """The words that the model writes of a sound, without special tokens; what the encoder made of it."""
     special = pretrained.special_ids
     vocabulary = len(pretrained.tokenizer)
-    ids = generated_ids(pretrained, inputs)
-    written = [number for number in ids if number not in special and number < vocabulary]
-    if not written:
+    written = generated(pretrained, inputs, language)
+    words = [number for number in written.ids if number not in special and number < vocabulary]
+    if not words:
         raise UserError(f"sound: {pretrained.name} hears no words in it: give them by `sentence` or `file`")
-    return written
+    return words, written.encoded
 
 
-def generated_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor], **how: Any) -> list[int]:
-    """What a model writes of a sound by transformers' generate, with all its tokens."""
+class Generated(NamedTuple):
+    """All tokens that a model wrote of a sound, and what its encoder made of it, where that is known."""
+
+    ids: list[int]
+    encoded: Float[Tensor, "1 place dim"] | None
+
+
+def generated(
+    pretrained: Pretrained, inputs: Mapping[str, Tensor], language: int | None, **how: Any
+) -> Generated:
+    """What a model writes of a sound by transformers' generate, in a language where it knows several."""
     whole: Any = pretrained.whole
     kind = pretrained.model.config.model_type
     if pretrained.with_head is None or not whole.can_generate():
         raise UserError(f"sound: {pretrained.name} has no head that writes: give the words that are spoken")
+    if language is not None:
+        how |= {"language": pretrained.labels([language])[0], "task": "transcribe"}
+    encoded: list[Tensor] = []
+
+    def keep(_module: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], outputs: Any) -> None:
+        sound, of_encoder = inputs[_name_of_sound(inputs)], [*given, *named.values()]
+        if any(isinstance(each, Tensor) and torch.equal(each, sound) for each in of_encoder):
+            encoded.append(outputs[0])
+
     with (
         torch.no_grad(),
         unchanged(whole),
@@ -521,10 +551,12 @@ def generated_ids(pretrained: Pretrained, inputs: Mapping[str, Tensor], **how: A
         random_numbers_kept(),
         model_errors(kind, "write by transformers' generate"),
     ):
+        if all(part._supports_sdpa for part in whole.modules() if isinstance(part, PreTrainedModel)):
+            whole.set_attn_implementation("sdpa")
         whole.config.use_cache = True
+        whole.get_encoder().register_forward_hook(keep, with_kwargs=True)
         (ids,) = whole.generate(**inputs, **how)
-    written: list[int] = ids.tolist()
-    return written
+    return Generated(ids.tolist(), encoded[-1] if encoded else None)
 
 
 def num_before_words(pretrained: Pretrained) -> int:

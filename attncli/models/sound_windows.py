@@ -27,7 +27,7 @@ from attncli.models.sound_files import (
     too_long,
 )
 from attncli.models.sound_reading import (
-    generated_ids,
+    generated,
     heard_text,
     knows_languages,
     language_of,
@@ -51,6 +51,8 @@ class SpokenWindow:
 
     begin: float
     reading: Reading
+    encoded: Float[Tensor, "1 place dim"] | None = None
+    """What the encoder made of it as the model wrote, where that is known."""
 
 
 class _Frames:
@@ -123,15 +125,15 @@ def spoken_windows(
             inputs = {part.model.main_input_name: features}
             if language is None and knows_languages(pretrained):
                 language = language_of(pretrained, inputs)
-            words, step = _written(pretrained, inputs, language, length)
+            words, step, encoded = _written(pretrained, inputs, language, length)
             if words:
                 samples = frames.samples(place * frames.hop, (place + length) * frames.hop).numpy()
                 sound = heard_text(part, times, inputs, OpenedSound(samples, rate, stream.name), file)
-                ids = [*prefix_of(pretrained, inputs, language), *words]
+                ids = [*prefix_of(pretrained, language), *words]
                 text = ModelText(pretrained.labels(ids), torch.tensor(ids))
                 decoder = {"decoder_input_ids": text.ids.unsqueeze(0).to(pretrained.device)}
                 reading = Reading(text, sound, inputs={**inputs, **decoder})
-                yield SpokenWindow(place * frames.hop / rate, reading)
+                yield SpokenWindow(place * frames.hop / rate, reading, encoded)
             place += step
             if progress is not None:
                 progress(min(1.0, TO_LISTEN + (1 - TO_LISTEN) * place / frames.count))
@@ -139,19 +141,19 @@ def spoken_windows(
 
 def _written(
     pretrained: Pretrained, inputs: dict[str, Tensor], language: int | None, length: int
-) -> tuple[list[int], int]:
-    """The words of the whole sentences that a model writes of a window, and where the next one begins.
+) -> tuple[list[int], int, Tensor | None]:
+    """The words of the whole sentences that a model writes of a window, where the next one begins, and what
+    the encoder made of it.
 
     In frames from the begin of this window, of which `length` are of the recording.
     """
     # Else generate itself goes on in the window, from the end of the last whole sentence.
-    how: dict[str, Any] = {"return_timestamps": True, "force_unique_generate_call": True}
-    if language is not None:
-        how |= {"language": pretrained.labels([language])[0], "task": "transcribe"}
+    how = {"return_timestamps": True, "force_unique_generate_call": True}
     no_times, special = no_times_token(pretrained), pretrained.special_ids
     assert no_times is not None, "models without times have no windows"
     num_before = num_before_words(pretrained)
-    ids = generated_ids(pretrained, inputs, **how)[num_before - 1 :]  # without the token for no times
+    ids, encoded = generated(pretrained, inputs, language, **how)
+    ids = ids[num_before - 1 :]  # without the token for no times
     settings: Any = pretrained.whole.generation_config
     while ids and ids[-1] in (settings.eos_token_id, settings.pad_token_id):
         ids.pop()
@@ -164,4 +166,4 @@ def _written(
         step = (ids[pairs[-1]] - no_times - 1) * stride or length
         ids = ids[: pairs[-1] + 1]
     words = [each for each in ids if each < no_times and each not in special]
-    return words[: pretrained.model.config.max_target_positions - num_before - 1], step
+    return words[: pretrained.model.config.max_target_positions - num_before - 1], step, encoded

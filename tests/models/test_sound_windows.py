@@ -74,7 +74,7 @@ def test_windows_of_several_languages_are_those_of_transformers(seed: int, tmp_p
         before = num_before_words(pretrained)
         assert before == 4
         language = {int(window.reading.text.ids[1]) for window in windows}
-        first = prefix_of(pretrained, windows[0].reading.inputs or {}, *language)
+        first = prefix_of(pretrained, *language)
     assert len(language) == 1 and first == windows[0].reading.text.ids[:before].tolist()
     ours = [number for window in windows for number in window.reading.text.ids[before:].tolist()]
     assert ours == written and windows

@@ -94,6 +94,29 @@ def test_tokens_and_weights_are_those_of_transformers(name: str, writers: Path) 
     assert head.number("max_weight") == pytest.approx(float(rows[1, 1].amax(dim=-1).mean()), abs=1e-5)
 
 
+@pytest.mark.parametrize("heads", ["filter", ["1:2"]])
+def test_words_that_the_model_writes_take_one_run_of_its_encoder(
+    heads: str | list[str], writers: Path
+) -> None:
+    pretrained, runs = open_model(writers / "whisper"), list[int]()
+    pretrained.whole.get_encoder().register_forward_hook(lambda *_: runs.append(1))
+    attncli.spoken_words(pretrained, writers / "noise.wav", heads=heads)  # also what is measured once
+    runs.clear()
+    words = attncli.spoken_words(pretrained, writers / "noise.wav", heads=heads)
+    assert len(runs) == 1
+    again = attncli.spoken_words(pretrained, read_sound(pretrained, writers / "noise.wav", ""), heads=heads)
+    assert len(runs) == 3
+    (word,), (of_reading,) = words.words, again.words
+    assert (of_reading.begin, of_reading.end) == (word.begin, word.end)
+    assert of_reading.probability == pytest.approx(word.probability, abs=1e-5)
+    with attncli.patch(pretrained, "encoder:1:2", lambda head: 0 * head.output) as patched:
+        reading = read_sound(patched, writers / "noise.wav", "")
+        (changed,) = attncli.spoken_words(patched, writers / "noise.wav", heads=heads).words
+        (of_changed,) = attncli.spoken_words(patched, reading, heads=heads).words
+    assert changed.probability == pytest.approx(of_changed.probability, abs=1e-5)
+    assert abs(changed.probability - word.probability) > 1e-4
+
+
 def test_sampling_depends_on_the_temperature(writers: Path) -> None:
     pretrained = open_model(writers / "whisper")
     reading = read_sound(pretrained, writers / "noise.wav")
