@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.detectors import apply_detector, read_detector, separate
     from attncli.errors import UserError
-    from attncli.explaining import compare_explanations, explanations
+    from attncli.explaining import compare_explanations, explanations, learned_head_weights
     from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import (
         ablate,
@@ -72,6 +72,7 @@ __all__ = [
     "heads",
     "layers",
     "layers_of",
+    "learned_head_weights",
     "open_model",
     "pair_table",
     "pairs",
@@ -104,7 +105,7 @@ _OF_MODELS = {
         "library",
     ),
     **dict.fromkeys(("apply_detector", "read_detector", "separate"), "detectors"),
-    **dict.fromkeys(("compare_explanations", "explanations"), "explaining"),
+    **dict.fromkeys(("compare_explanations", "explanations", "learned_head_weights"), "explaining"),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     "Watch": "runs.watching",

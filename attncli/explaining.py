@@ -3,10 +3,12 @@
 The doors of `measure`, as in `library`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from math import isfinite
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from attncli.arguments import (
     HeadsArgument,
@@ -17,6 +19,7 @@ from attncli.arguments import (
     checked,
     file_name,
     head_names,
+    head_names_without_stack,
     listed,
     shown,
 )
@@ -28,9 +31,10 @@ from attncli.models.pretrained import Pretrained
 from attncli.models.source_texts import SourcedReading, SourcedText, Split, read_sourced, sourced_text
 from attncli.models.text_files import SourcePrompt, SourcePromptFile
 from attncli.models.writing import Decoding
-from attncli.records.explanations import ComparedWays, Explanations
+from attncli.records.explanations import ComparedWays, Explanations, LearnedWeights
 
 if TYPE_CHECKING:
+    from attncli.measure.explanations import ReadAnswer
     from attncli.measure.sources import Answer
 
 
@@ -53,7 +57,25 @@ def _ways(value: Any) -> Any:
     return names
 
 
+def _weights(value: Any) -> Any:
+    if value is None or isinstance(value, LearnedWeights):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be what learned_head_weights gives, or a mapping (got {shown(value)})")
+    for name, weight in value.items():
+        if not isinstance(weight, int | float) or isinstance(weight, bool) or not isfinite(weight):
+            raise ValueError(f"must have a number for each head (got {shown(weight)} for {shown(name)})")
+    return {head_names_without_stack(name)[0]: float(weight) for name, weight in value.items()}
+
+
 SourcePrompts = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_prompts)]
+
+
+def _by_name(weights: LearnedWeights | Mapping[str, float] | None) -> Mapping[str, float] | None:
+    return weights.by_name if isinstance(weights, LearnedWeights) else weights
+
+
+GivenHeadWeights = Annotated[LearnedWeights | Mapping[str, float] | None, by(_weights)]
 Ways = Annotated[str | Iterable[str], by(_ways)]
 
 
@@ -69,6 +91,7 @@ def explanations(
     answer: NonBlankText | None = None,
     max_new_tokens: Size = 24,
     heads: HeadsArgument = (),
+    head_weights: GivenHeadWeights = None,
     num_runs: Size = 32,
     seed: Seed = 0,
     on_text: Callable[[str], None] | None = None,
@@ -76,7 +99,8 @@ def explanations(
     """Which sources an answer came from by each way to read, beside what the answer loses without each.
 
     The first arguments are those of `answer_sources`; `ways` are names, by default all that are right for
-    the model (docs/explain.md). UserError for a model that is no decoder, an unknown way, and where none is
+    the model (docs/explain.md); `head_weights` what `learned_head_weights` gives, or a mapping from heads as
+    18:6. UserError for a model that is no decoder, an unknown way, and where none is
     right.
     """
     from attncli.measure.explanations import ReadAnswer
@@ -90,7 +114,15 @@ def explanations(
             reading = _reading(pretrained, sourced_text(question, reading, split), chat=chat)
         decoding = Decoding(max_new_tokens, seed=seed)
         given = answer_to(pretrained, reading, answer, decoding, on_text=on_text)
-        read = ReadAnswer(pretrained, reading, given, heads=head_names(heads), num_runs=num_runs, seed=seed)
+        read = ReadAnswer(
+            pretrained,
+            reading,
+            given,
+            heads=head_names(heads),
+            head_weights=_by_name(head_weights),
+            num_runs=num_runs,
+            seed=seed,
+        )
         return explanations_of(read, [*ways])
 
 
@@ -108,6 +140,7 @@ def compare_explanations(
     chat: bool = False,
     max_new_tokens: Size = 24,
     heads: HeadsArgument = (),
+    head_weights: GivenHeadWeights = None,
     num_runs: Size = 32,
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
@@ -119,34 +152,104 @@ def compare_explanations(
     a note; UserError where none is left, and as for `explanations`.
     """
     from attncli.measure.compared_ways import WaysTotals
-    from attncli.measure.explanations import ReadAnswer, mean_notes
+    from attncli.measure.explanations import mean_notes
 
-    _check_runs(num_runs)
+    asked = _Asked(split, chat, max_new_tokens, head_names(heads), _by_name(head_weights), num_runs, seed)
     with ExitStack() as opened:
         lines = _listed(prompts, opened)
         pretrained = opened.enter_context(in_use(model))
         totals, notes = WaysTotals([*ways]), list[str]()
-        for done, prompt in enumerate(lines, start=1):
-            try:
-                sourced = sourced_text(prompt.sentence, prompt.context, split)
-                reading = _reading(pretrained, sourced, chat=chat)
-                right = _right(prompt, reading)
-                given = _answer(pretrained, reading, prompt.answer, Decoding(max_new_tokens, seed=seed))
-                read = ReadAnswer(
-                    pretrained, reading, given, heads=head_names(heads), num_runs=num_runs, seed=seed
-                )
-            except UserError as error:
-                if len(lines) == 1:
-                    raise
-                notes.append(f"prompt {prompt.name}: {error.lines[0]}")
-            else:
-                totals.add(prompt.name, read, right)
-            if progress is not None:
-                progress(done / len(lines))
+        for prompt, read, right in _read_prompts(pretrained, lines, asked, notes, progress):
+            totals.add(prompt.name, read, right)
         if not totals.counts:
             raise UserError(*notes)
-        notes += mean_notes(pretrained, totals.names)
+        notes += [*totals.equal_notes(), *mean_notes(pretrained, totals.names)]
         return totals.result(notes)
+
+
+@checked
+def learned_head_weights(
+    model: Model,
+    prompts: SourcePrompts,
+    *,
+    split: Split = "sentence",
+    chat: bool = False,
+    max_new_tokens: Size = 24,
+    num_runs: Size = 32,
+    seed: Seed = 0,
+    progress: Callable[[float], None] | None = None,
+) -> LearnedWeights:
+    """A weight for each head of a decoder, learned from what answers lose as sources are hidden: AT2.
+
+    `prompts` are those of `compare_explanations`, others than those that ways are then compared on. Of each
+    `num_runs` sets of its sources are read. `head_weights` of `explanations` takes what this gives. UserError
+    where no prompt can be read.
+    """
+    from attncli.measure.learned_weights import ablations, learned_weights
+
+    asked = _Asked(split, chat, max_new_tokens, (), None, num_runs, seed)
+    with ExitStack() as opened:
+        lines = _listed(prompts, opened)
+        pretrained = opened.enter_context(in_use(model))
+        notes, answers, names = list[str](), [], list[tuple[str, int, int]]()
+        for _, read, _ in _read_prompts(pretrained, lines, asked, notes, progress):
+            answers.append(ablations(read))
+            names = read.weights.heads
+        if not answers:
+            raise UserError(*notes)
+        return replace(learned_weights(names, answers, seed), num_runs=num_runs, notes=tuple(notes))
+
+
+class _Asked(NamedTuple):
+    """How the prompts of a file are read."""
+
+    split: Split
+    chat: bool
+    max_new_tokens: int
+    heads: Sequence[str]
+    head_weights: Mapping[str, float] | None
+    num_runs: int
+    seed: int
+
+
+def _read_prompts(
+    pretrained: Pretrained,
+    lines: Sequence[SourcePrompt],
+    asked: _Asked,
+    notes: list[str],
+    progress: Callable[[float], None] | None,
+) -> Iterator[tuple[SourcePrompt, "ReadAnswer", int | None]]:
+    """Each prompt with its answer, and the source that is right; a note for one that cannot be read.
+
+    UserError where the only one cannot.
+    """
+    from attncli.measure.explanations import ReadAnswer
+
+    _check_runs(asked.num_runs)
+    for done, prompt in enumerate(lines, start=1):
+        try:
+            sourced = sourced_text(prompt.sentence, prompt.context, asked.split)
+            reading = _reading(pretrained, sourced, chat=asked.chat)
+            right = _right(prompt, reading)
+            decoding = Decoding(asked.max_new_tokens, seed=asked.seed)
+            given = _answer(pretrained, reading, prompt.answer, decoding)
+            read = ReadAnswer(
+                pretrained,
+                reading,
+                given,
+                heads=asked.heads,
+                head_weights=asked.head_weights,
+                num_runs=asked.num_runs,
+                seed=asked.seed,
+            )
+        except UserError as error:
+            if len(lines) == 1:
+                raise
+            notes.append(f"prompt {prompt.name}: {error.lines[0]}")
+        else:
+            yield prompt, read, right
+        if progress is not None:
+            progress(done / len(lines))
 
 
 def _listed(

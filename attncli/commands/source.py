@@ -36,6 +36,7 @@ from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, te
 if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading, SourcedText
+    from attncli.records.explanations import LearnedWeights
     from attncli.records.sources import AnswerSources, RetrievingHeads
     from attncli.toys.attention import Progress
 
@@ -54,6 +55,7 @@ def _default_question(data: dict[str, Any]) -> str | None:
 
 COMPARING = Form("compare", "cannot be combined with `compare`, which reads in every way and by removal")
 FINDING = Form("find_heads", "cannot be combined with `find_heads`, which asks nothing")
+LEARNING = Form("learn", "cannot be combined with `learn`, which hides sets of sources of many prompts")
 
 
 COMPARED_RUNS = 32
@@ -77,10 +79,13 @@ class SourceSpec(ModelSpec):
         "attn source --chat --file chat.json --model M --method removal",
         "attn source prompts.jsonl --compare --model M",
         "attn source --find-heads --model M",
+        "attn source others.jsonl --learn --model M",
     )
     heading_keys = ("file", "model", "method", "head", "seed")
     next_steps = ("--method removal", "--show statistics", "-o page.html")
-    off_keys = frozenset({"document", "context", "chat", "find_heads", "answer", "head", "runs", "compare"})
+    off_keys = frozenset(
+        {"document", "context", "chat", "find_heads", "answer", "head", "runs", "compare", "learn"}
+    )
 
     file: Annotated[TextPath | None, IN_FILE, NotFor(FINDING)] = Field(
         None, description="a text whose parts are the sources, or a chat as JSON; - reads stdin"
@@ -118,7 +123,7 @@ class SourceSpec(ModelSpec):
     method: Annotated[
         Literal["weights", "removal", "sampled"],
         Everyday("what sources are ranked by"),
-        NotFor(FINDING, COMPARING),
+        NotFor(FINDING, COMPARING, LEARNING),
     ] = Field(
         "weights",
         description="what sources are ranked by: weights, checked by removing five; removal of "
@@ -127,20 +132,25 @@ class SourceSpec(ModelSpec):
     head: Annotated[
         Annotated[str, BeforeValidator(_joined_heads)] | None,
         Everyday("the retrieving heads, as 18:6,14:3"),
-        NotFor(FINDING),
+        NotFor(FINDING, LEARNING),
     ] = Field(
         None,
         description="the retrieving heads, as LAYER:HEAD,... (default: those that `find_heads` chose for "
         "this model)",
     )
-    compare: Annotated[bool, Everyday("ways to read, against removal"), NotFor(FINDING)] = Field(
+    compare: Annotated[bool, Everyday("ways to read, against removal"), NotFor(FINDING, LEARNING)] = Field(
         False,
         description="every way to read, beside what is lost without each source; of a file of prompts "
         "(.jsonl, .csv: sentence, context, answer, id, right) how good each way is",
     )
+    learn: Annotated[bool, Everyday("a weight for each head, from prompts"), NotFor(FINDING)] = Field(
+        False,
+        description="learn a weight for each head (AT2) from a file of prompts, and keep it in the user's "
+        "cache for this model: `compare` has it from then on",
+    )
     runs: Annotated[Size, NotFor(FINDING)] = Field(
-        default_factory=lambda data: COMPARED_RUNS if data.get("compare") else 64,
-        description="random sets of sources, with `method` sampled (default: 64) or `compare` (default: 32)",
+        default_factory=lambda data: COMPARED_RUNS if data.get("compare") or data.get("learn") else 64,
+        description="random sets of sources: with `method` sampled (default: 64), `compare` and `learn` (32)",
     )
     find_heads: Annotated[bool, Everyday("choose a model's retrieving heads, and keep them")] = Field(
         False,
@@ -150,9 +160,9 @@ class SourceSpec(ModelSpec):
 
     @property
     def prompts(self) -> str | None:
-        """The file of prompts that ways are compared on."""
+        """The file of prompts that ways are compared on, or weights learned from."""
         is_list = self.file is not None and Path(self.file).suffix.lower() in PROMPT_SUFFIXES
-        return self.file if self.compare and is_list else None
+        return self.file if (self.compare or self.learn) and is_list else None
 
     def reads_many_texts(self) -> bool:
         return self.prompts is not None
@@ -175,6 +185,8 @@ class SourceSpec(ModelSpec):
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if settings.get("find_heads"):
             return ('"QUESTION" --document FILE', "--show statistics")
+        if settings.get("learn"):
+            return ("OTHERS.jsonl --compare", "--show statistics")
         if settings.get("compare"):
             return ("--show statistics", "-o page.html")
         return cls.next_steps
@@ -182,6 +194,8 @@ class SourceSpec(ModelSpec):
     def result_kind(self) -> str:
         if self.compare:
             return "source of ways" if self.prompts is not None else "source of explanations"
+        if self.learn:
+            return "source of weights"
         return "source of heads" if self.find_heads else "source"
 
     def unmeasured(self) -> set[str]:
@@ -200,8 +214,10 @@ class SourceSpec(ModelSpec):
             yield contradiction("sentence", "is not for a file of prompts, each of which has its own", "file")
         if self.prompts is not None and self.answer is not None:
             yield contradiction("answer", "is not for a file of prompts, each of which has its own", "file")
+        if self.learn and self.prompts is None:
+            yield contradiction("learn", "needs a file of prompts (JSON Lines, CSV)", "file")
         is_alone = self.file is None and not self.document
-        if self.compare and is_alone and str(self.sentence).endswith(PROMPT_SUFFIXES):
+        if (self.compare or self.learn) and is_alone and str(self.sentence).endswith(PROMPT_SUFFIXES):
             yield contradiction("sentence", f"no such file: {self.sentence}", "file")
         if self.document and self.sentence is None:
             yield contradiction("document", "needs a question below it", "sentence")
@@ -209,7 +225,7 @@ class SourceSpec(ModelSpec):
             yield contradiction("split", "is of a text: each `document` is one source", "document")
         if self.truncate:
             yield contradiction("truncate", "is not for source: it would cut sources off")
-        if self.given("runs") and self.method != "sampled" and not self.compare:
+        if self.given("runs") and self.method != "sampled" and not self.compare and not self.learn:
             yield contradiction("runs", "needs `method` sampled, or `compare`", "method", "compare")
         if self.runs == 1:
             yield contradiction("runs", "must be at least 2: one set of sources says nothing")
@@ -286,9 +302,10 @@ def report(spec: SourceSpec, reading: Any, pretrained: "Pretrained", progress: "
     if spec.find_heads:
         return _report_of_heads(spec, pretrained, progress)
     if spec.compare:
-        from attncli.commands.explanations import report_explanations
+        from attncli.commands.explanations import KnownHeads, report_explanations
 
-        return report_explanations(spec, reading, pretrained, _heads(spec, kept_heads(spec)), progress)
+        kept = KnownHeads(_heads(spec, kept_heads(spec)), kept_weights(spec))
+        return report_explanations(spec, reading, pretrained, kept, progress)
     return _report(spec, reading, pretrained, progress)
 
 
@@ -300,10 +317,13 @@ def _heads(spec: SourceSpec, kept: list[str] | None) -> list[str]:
 def report_many(
     spec: SourceSpec, pretrained: "Pretrained", progress: "Callable[[float], None] | None"
 ) -> Report:
-    """How good each way to read is, on the prompts of a file."""
-    from attncli.commands.explanations import report_comparison
+    """How good each way to read is, on the prompts of a file; or the weights that are learned from them."""
+    from attncli.commands.explanations import KnownHeads, report_comparison, report_learning
 
-    return report_comparison(spec, pretrained, _heads(spec, kept_heads(spec)), progress)
+    if spec.learn:
+        return report_learning(spec, pretrained, lambda weights: keep_weights(spec, weights), progress)
+    kept = KnownHeads(_heads(spec, kept_heads(spec)), kept_weights(spec))
+    return report_comparison(spec, pretrained, kept, progress)
 
 
 def _report(
@@ -441,7 +461,7 @@ def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Prog
     )
 
 
-def _place_of_heads(spec: SourceSpec) -> Path | None:
+def _place_of_heads(spec: SourceSpec, what: str = "heads") -> Path | None:
     """Where the heads of a model are kept, by the contents of its weights; None where it has no files."""
     source = spec.model_source()
     folder = None if source is None else local_model(source)
@@ -449,7 +469,7 @@ def _place_of_heads(spec: SourceSpec) -> Path | None:
         return None
     with suppress(OSError):
         digests = [content_digest(file) for file in sorted(weight_files(folder))]
-        return cache_folder("heads") / f"{sha256(''.join(digests).encode()).hexdigest()[:32]}.json"
+        return cache_folder(what) / f"{sha256(''.join(digests).encode()).hexdigest()[:32]}.json"
     return None
 
 
@@ -469,18 +489,46 @@ def kept_heads(spec: SourceSpec) -> list[str] | None:
 
 def keep_heads(spec: SourceSpec, result: "RetrievingHeads | None") -> Path | None:
     """Write the chosen heads whole, or that there are none; None where there is no place for them."""
-    place = _place_of_heads(spec)
+    chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
+    return _keep(spec, "heads", {**chosen, "heads": result.heads if result else []}, "find_heads")
+
+
+WEIGHTS = "head-weights"
+
+
+def kept_weights(spec: SourceSpec) -> dict[str, float] | None:
+    """The weights that were learned for the heads of a model; None before that."""
+    place = _place_of_heads(spec, WEIGHTS)
+    if place is None or not place.exists():
+        return None
+    try:
+        match json.loads(place.read_bytes()):
+            case {"weights": dict(weights)} if all(isinstance(weight, float) for weight in weights.values()):
+                heads = [named_head(str(name)) for name in weights]
+                names = [f"{head.layer}:{head.head}" for head in heads]
+                return dict(zip(names, weights.values(), strict=True))
+        raise ValueError("without weights")
+    except (OSError, ValueError):
+        raise UserError(f"learn: {place} is damaged: attn source PROMPTS --learn writes it anew") from None
+
+
+def keep_weights(spec: SourceSpec, result: "LearnedWeights") -> Path | None:
+    """Write the weights of all heads whole; None where there is no place for them."""
+    about = {"prompts": result.fit.prompts, "runs": result.num_runs, "seed": result.seed}
+    return _keep(spec, WEIGHTS, {**about, "weights": result.by_name}, "learn")
+
+
+def _keep(spec: SourceSpec, what: str, of_model: Mapping[str, Any], key: str) -> Path | None:
+    place = _place_of_heads(spec, what)
     if place is None:
         return None
-    chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
-    about = {"model": spec.model_source(), **chosen, "heads": result.heads if result else []}
     part = place.with_name(f"{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(about))
+        part.write_text(json.dumps({"model": spec.model_source(), **of_model}))
         part.replace(place)
     except OSError as error:
-        raise UserError(f"find_heads: {place}: cannot be written: {error.strerror}") from None
+        raise UserError(f"{key}: {place}: cannot be written: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
     return place

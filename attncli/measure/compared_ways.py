@@ -3,7 +3,7 @@
 Removing the most (least) relevant first, MoRF (LeRF): Samek et al. 2017, 1509.06321.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import nan
 from statistics import fmean
@@ -26,6 +26,7 @@ from attncli.measure.explanations import (
     runs_of,
     scored,
 )
+from attncli.measure.sources import equal_sources
 from attncli.records.explanations import ComparedWay, ComparedWays, PromptWay, RefusedWay, first_of_ranks
 
 POSITIONS: Mapping[str, Callable[[ReadAnswer, int], Float[Tensor, " source"]]] = {
@@ -95,6 +96,7 @@ class WaysTotals:
         self.rights: dict[str, list[int]] = {}
         self.counts: list[tuple[int, int]] = []
         self.num_runs = 0
+        self.num_with_equal = 0
 
     def add(self, prompt: str, answer: ReadAnswer, right: int | None = None) -> None:
         """Compare the ways on a prompt; `right` is the number of the source that is known to be right.
@@ -109,6 +111,7 @@ class WaysTotals:
         ranks[REMOVAL] = of_losses = ranks_of_losses(answer.lost)
         self.num_runs = answer.num_runs
         self.counts.append((answer.num_sources, len(answer.run.prompt)))
+        self.num_with_equal += any(equal_sources(answer.reading.sourced))
         curves = removal_curves(answer, [*ranks.values()])
         for (name, of_way), (morf, lerf) in zip(ranks.items(), curves, strict=True):
             first = first_of_ranks(of_way)
@@ -119,6 +122,12 @@ class WaysTotals:
             self.rows.append(row)
             if right is not None:
                 self.rights.setdefault(name, []).append(int(first == right))
+
+    def equal_notes(self) -> Iterator[str]:
+        """That several sources of a prompt hold the same text, where they do."""
+        if self.num_with_equal:
+            prompts = f"{self.num_with_equal} of {len(self.counts)} prompts"
+            yield f"In {prompts} several sources hold the same text: what one loses the others may still say."
 
     def result(self, notes: Iterable[str] = ()) -> ComparedWays:
         """The ways over all prompts, the best first. UserError where no way is right for the model."""

@@ -200,12 +200,13 @@ def copier() -> Pretrained:
 def test_of_a_model_that_copies_ways_find_the_line(copier: Pretrained) -> None:
     found = attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", num_runs=32)
     first = {row.way: row.first for row in found.ways}
-    assert set(first) == WAYS.keys() - {"best_heads"}
+    assert set(first) == WAYS.keys() - {"best_heads", "at2"}
     right = {name for name, number in first.items() if number == 4}
     assert {"all_heads", "value_norms", "attnlrp", "direct_logit", "context_cite"} <= right
     assert found.sources[0].source == 4 and found.sources[0].lost == max(found.sources.column("lost"))
     assert found.notes == (
         "best_heads: no retrieving heads of tiny-induction are known: attn source --find-heads",
+        "at2: no weights of the heads of tiny-induction are learned: attn source PROMPTS --learn",
     )
     assert found.tokens is not None
     assert found.tokens.shape == (len(found.ways), 54)
@@ -313,7 +314,13 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     report = json.loads(ended.out)
     rows = {row["way"]: row for row in report["statistics"]["compared"]}
-    assert rows.keys() == (WAYS.keys() - {"best_heads"}) | {"removal", "last", "first", "longest", "random"}
+    assert rows.keys() == (WAYS.keys() - {"best_heads", "at2"}) | {
+        "removal",
+        "last",
+        "first",
+        "longest",
+        "random",
+    }
     gaps = [row["gap"] for row in report["statistics"]["compared"]]
     assert gaps == sorted(gaps, reverse=True)
     assert rows["removal"]["spearman"] == pytest.approx(1) and rows["removal"]["right"] == 1
