@@ -212,6 +212,23 @@ def test_of_a_model_that_copies_ways_find_the_line(copier: Pretrained) -> None:
     assert found.tokens.shape == (len(found.ways), 54)
 
 
+def test_every_way_beside_the_truth_of_a_model_that_copies(copier: Pretrained) -> None:
+    """It copies the line that begins as the question does: all ways but gradient x input say so."""
+    lines = LINES.splitlines()
+    asked = [line.split("=") for line in lines]
+    prompts = [
+        {"sentence": f"{key}=", "context": LINES, "answer": value, "right": number}
+        for number, (key, value) in enumerate(asked, start=1)
+    ]
+    others = [{**prompt, "context": "\n".join(lines[::-1])} for prompt in prompts]
+    weights = attncli.learned_head_weights(copier, others, split="line", num_runs=8)
+    found = attncli.compare_explanations(copier, prompts, split="line", num_runs=16, head_weights=weights)
+    right = {row.way: row.right for row in found.ways if row.kind != "ordering"}
+    assert right.keys() == (WAYS.keys() - {"best_heads"}) | {"removal"}
+    assert 0 < (right.pop("gradient_input") or 0) < 1
+    assert set(right.values()) == {1.0}
+
+
 def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
     assert steps_of(5) == [1, 2, 4, 5] and steps_of(3) == [1, 2, 3] and steps_of(8) == [1, 2, 4, 8]
     with in_use(copier) as pretrained:
