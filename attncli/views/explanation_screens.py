@@ -172,7 +172,7 @@ def _heading(report: Report, rows: Records[ComparedWay], total: int) -> str:
     return "ways to read, the best first; (orders that read nothing, and removal itself)"
 
 
-def _findings(report: Report, display: Display) -> Iterator[str]:
+def _findings(report: Report, display: Display | None = None) -> Iterator[str]:
     """Which ways are no better than the best order that reads nothing."""
     rows = report.result_of(ComparedWays).ways
     orders, ways = rows.where(lambda row: row.kind == "ordering"), rows.where(lambda row: row.kind == "way")
@@ -219,6 +219,7 @@ WAYS_SCREEN = FirstScreen(
         Sentences(_words),
         Notes(_notes, apart=True),
     ),
+    finding=_findings,
 )
 """One line per way: how much more is lost by its first sources than by its last, and what it costs."""
 

@@ -1,6 +1,7 @@
 """Ways to read an answer's sources: against naive loops on transformers' own runs, lxt and captum."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +355,10 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
     )
     assert "gap: nats per token, MoRF - LeRF; rank corr., first agrees: with removal." in shown.out
     assert "on 3 prompts" in shown.out
+    page = tmp_path / "page.html"
+    line = ["source", str(file), "--compare", "--split", "line", "--runs", "2", "-o", str(page)]
+    assert attn(line).code == 0
+    assert re.search(r'"finding": ?"[^"]*position or length alone', page.read_text())
     many = attncli.compare_explanations(
         attncli.open_model(),
         [json.loads(line) for line in file.read_text().splitlines()],
