@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.detectors import apply_detector, read_detector, separate
     from attncli.errors import UserError
-    from attncli.explaining import compare_explanations, explanations
+    from attncli.explaining import compare_explanations, explanations, learned_head_weights
     from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import (
         ablate,
@@ -76,6 +76,7 @@ __all__ = [
     "hooks",
     "layers",
     "layers_of",
+    "learned_head_weights",
     "open_model",
     "pair_table",
     "pairs",
@@ -111,7 +112,7 @@ _OF_MODELS = {
     ),
     **dict.fromkeys(("activation_cache", "hooks", "patch"), "activations"),
     **dict.fromkeys(("apply_detector", "read_detector", "separate"), "detectors"),
-    **dict.fromkeys(("compare_explanations", "explanations"), "explaining"),
+    **dict.fromkeys(("compare_explanations", "explanations", "learned_head_weights"), "explaining"),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     "Watch": "runs.watching",

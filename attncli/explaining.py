@@ -3,10 +3,12 @@
 The doors of `measure`, as in `library`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from math import isfinite
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from attncli.arguments import (
     HeadsArgument,
@@ -16,6 +18,7 @@ from attncli.arguments import (
     by,
     checked,
     file_name,
+    head_name_without_stack,
     head_names,
     listed,
     shown,
@@ -38,7 +41,7 @@ from attncli.models.source_texts import (
     sourced_text,
 )
 from attncli.models.writing import Decoding
-from attncli.records.explanations import ComparedWays, Explanations
+from attncli.records.explanations import ComparedWays, Explanations, LearnedWeights
 
 if TYPE_CHECKING:
     from attncli.measure.explanations import ReadAnswer
@@ -63,8 +66,47 @@ def _ways(value: Any) -> Any:
     return names
 
 
+def _weights(value: Any) -> Any:
+    if value is None or isinstance(value, LearnedWeights):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be what learned_head_weights gives, or a mapping (got {shown(value)})")
+    for name, weight in value.items():
+        if not isinstance(weight, int | float) or isinstance(weight, bool) or not isfinite(weight):
+            raise ValueError(f"must have a number for each head (got {shown(weight)} for {shown(name)})")
+    return {head_name_without_stack(name): float(weight) for name, weight in value.items()}
+
+
 SourcePrompts = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_prompts)]
 Ways = Annotated[str | Iterable[str], by(_ways)]
+GivenHeadWeights = Annotated[LearnedWeights | Mapping[str, float] | None, by(_weights)]
+
+
+class _Asked(NamedTuple):
+    """How answers are written, read and explained; `split` and `chat` are of texts."""
+
+    split: Split
+    chat: bool
+    max_new_tokens: int
+    heads: Sequence[str]
+    head_weights: Mapping[str, float] | None
+    num_runs: int
+    seed: int
+
+
+def _asked(
+    split: Split,
+    chat: bool,
+    max_new_tokens: int,
+    num_runs: int,
+    seed: int,
+    heads: HeadsArgument = (),
+    head_weights: LearnedWeights | Mapping[str, float] | None = None,
+) -> _Asked:
+    if num_runs < 2:
+        raise UserError(f"num_runs: must be at least 2: one set of sources says nothing (got {num_runs})")
+    weights = head_weights.by_name if isinstance(head_weights, LearnedWeights) else head_weights
+    return _Asked(split, chat, max_new_tokens, head_names(heads), weights, num_runs, seed)
 
 
 @checked
@@ -79,6 +121,7 @@ def explanations(
     answer: NonBlankText | None = None,
     max_new_tokens: Size = 24,
     heads: HeadsArgument = (),
+    head_weights: GivenHeadWeights = None,
     num_runs: Size = 32,
     seed: Seed = 0,
     on_text: Callable[[str], None] | None = None,
@@ -86,14 +129,15 @@ def explanations(
     """Which sources an answer came from by each way to read, beside what the answer loses without each.
 
     The first arguments are those of `answer_sources`; `ways` are names, by default all that are right for
-    the model (docs/explain.md). Of an encoder the class, the masked word or the similarity to the question is
+    the model (docs/explain.md); `head_weights` what `learned_head_weights` gives, or a mapping from heads as
+    18:6. Of an encoder the class, the masked word or the similarity to the question is
     explained; `answer` is then a class or a word. Of what `read_picture` gives the sources are cells of its
     patches, and the class, or the picture's own vector, is explained. UserError for a model with an encoder
     and a decoder, an unknown way, and where none is right.
     """
     from attncli.measure.explanations import explanations as explanations_of
 
-    _check_runs(num_runs)
+    asked = _asked(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
     with in_use(model) as pretrained:
         reading = sources
         if isinstance(reading, Reading) and not isinstance(reading, SourcedReading | PictureCells):
@@ -103,10 +147,7 @@ def explanations(
                 raise UserError("question: is not for a picture, of which nothing is asked: give None")
         elif not isinstance(reading, SourcedReading):
             reading = _reading(pretrained, question, sourced_text(question, reading, split), chat=chat)
-        decoding = Decoding(max_new_tokens, seed=seed)
-        how: _How = {"heads": head_names(heads), "num_runs": num_runs, "seed": seed}
-        read = _read(pretrained, reading, answer, decoding, how, on_text)
-        return explanations_of(read, [*ways])
+        return explanations_of(_read(pretrained, reading, answer, asked, on_text), [*ways])
 
 
 def _reading(
@@ -117,32 +158,40 @@ def _reading(
     return read_sourced(pretrained, sourced.in_template(pretrained) if chat else sourced, key="sources")
 
 
-class _How(TypedDict):
-    heads: Sequence[str]
-    num_runs: int
-    seed: int
-
-
 def _read(
     pretrained: Pretrained,
     reading: SourcedReading | PictureCells,
     answer: str | None,
-    decoding: Decoding,
-    how: _How,
+    asked: _Asked,
     on_text: Callable[[str], None] | None = None,
 ) -> "ReadAnswer":
-    """The answer of a decoder, or what an encoder says."""
+    """The answer of a decoder, or what an encoder says. UserError for an encoder with learned weights."""
     from attncli.measure.encoder_runs import ReadEncoder
     from attncli.measure.explanations import ReadAnswer
     from attncli.measure.picture_runs import ReadPicture
     from attncli.measure.sources import answer_to
 
+    if asked.head_weights is not None and is_encoder(pretrained):
+        name = pretrained.name
+        raise UserError(
+            f"head_weights: {name} writes no answers, which they are learned from: leave them out"
+        )
+    heads, num_runs, seed = asked.heads, asked.num_runs, asked.seed
     if isinstance(reading, PictureCells):
-        return ReadPicture(pretrained, reading, answer, **how)
+        return ReadPicture(pretrained, reading, answer, heads=heads, num_runs=num_runs, seed=seed)
     if is_encoder(pretrained):
-        return ReadEncoder(pretrained, reading, answer, **how)
+        return ReadEncoder(pretrained, reading, answer, heads=heads, num_runs=num_runs, seed=seed)
+    decoding = Decoding(asked.max_new_tokens, seed=asked.seed)
     given = answer_to(pretrained, reading, answer, decoding, on_text=on_text)
-    return ReadAnswer(pretrained, reading, given, **how)
+    return ReadAnswer(
+        pretrained,
+        reading,
+        given,
+        heads=heads,
+        head_weights=asked.head_weights,
+        num_runs=num_runs,
+        seed=seed,
+    )
 
 
 @checked
@@ -155,6 +204,7 @@ def compare_explanations(
     chat: bool = False,
     max_new_tokens: Size = 24,
     heads: HeadsArgument = (),
+    head_weights: GivenHeadWeights = None,
     num_runs: Size = 32,
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
@@ -170,31 +220,81 @@ def compare_explanations(
     from attncli.measure.compared_ways import WaysTotals
     from attncli.measure.explanations import mean_notes
 
-    _check_runs(num_runs)
+    asked = _asked(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
     with ExitStack() as opened:
         lines = _listed(prompts, opened)
         pretrained = opened.enter_context(in_use(model))
         totals, notes = WaysTotals([*ways]), list[str]()
-        decoding = Decoding(max_new_tokens, seed=seed)
-        how: _How = {"heads": head_names(heads), "num_runs": num_runs, "seed": seed}
-        for done, prompt in enumerate(lines, start=1):
-            try:
-                read = _read(
-                    pretrained, _prompt(pretrained, prompt, split, chat), prompt.answer, decoding, how
-                )
-                right = _right(prompt, read)
-            except UserError as error:
-                if len(lines) == 1:
-                    raise
-                notes.append(f"prompt {prompt.name}: {error.lines[0]}")
-            else:
-                totals.add(prompt.name, read, right)
-            if progress is not None:
-                progress(done / len(lines))
+        for prompt, read, right in _read_prompts(pretrained, lines, asked, notes, progress):
+            totals.add(prompt.name, read, right)
         if not totals.counts:
             raise UserError(*notes)
-        notes += mean_notes(pretrained, totals.names)
+        notes += [*totals.equal_notes(), *mean_notes(pretrained, totals.names)]
         return totals.result(notes)
+
+
+@checked
+def learned_head_weights(
+    model: Model,
+    prompts: SourcePrompts,
+    *,
+    split: Split = "sentence",
+    chat: bool = False,
+    max_new_tokens: Size = 24,
+    num_runs: Size = 32,
+    seed: Seed = 0,
+    progress: Callable[[float], None] | None = None,
+) -> LearnedWeights:
+    """A weight for each head of a decoder, learned from what answers lose as sources are hidden: AT2.
+
+    `prompts` are those of `compare_explanations`, others than those that ways are then compared on. Of each
+    `num_runs` sets of its sources are read. `head_weights` of `explanations` takes what this gives. UserError
+    for an encoder, for pictures, and where no prompt can be read.
+    """
+    from attncli.measure.learned_weights import ablations, learned_weights
+
+    asked = _asked(split, chat, max_new_tokens, num_runs, seed)
+    with ExitStack() as opened:
+        lines = _listed(prompts, opened)
+        if any(line.image is not None for line in lines):
+            raise UserError("prompts: must be texts, of which sources can be hidden (got a picture)")
+        pretrained = opened.enter_context(in_use(model))
+        if is_encoder(pretrained):
+            name = pretrained.name
+            raise UserError(f"model: {name} writes no answers, which weights are learned from: use a decoder")
+        notes, answers, names = list[str](), [], list[tuple[str, int, int]]()
+        for _, read, _ in _read_prompts(pretrained, lines, asked, notes, progress):
+            answers.append(ablations(read))
+            names = read.weights.heads
+        if not answers:
+            raise UserError(*notes)
+        return replace(learned_weights(names, answers, seed), num_runs=num_runs, notes=tuple(notes))
+
+
+def _read_prompts(
+    pretrained: Pretrained,
+    lines: Sequence[SourcePrompt],
+    asked: _Asked,
+    notes: list[str],
+    progress: Callable[[float], None] | None,
+) -> Iterator[tuple[SourcePrompt, "ReadAnswer", int | None]]:
+    """Each prompt with what is explained, and the source that is right; a note for one that cannot be read.
+
+    UserError where the only one cannot.
+    """
+    for done, prompt in enumerate(lines, start=1):
+        try:
+            reading = _prompt(pretrained, prompt, asked.split, asked.chat)
+            read = _read(pretrained, reading, prompt.answer, asked)
+            right = _right(prompt, read)
+        except UserError as error:
+            if len(lines) == 1:
+                raise
+            notes.append(f"prompt {prompt.name}: {error.lines[0]}")
+        else:
+            yield prompt, read, right
+        if progress is not None:
+            progress(done / len(lines))
 
 
 def _prompt(
@@ -242,11 +342,6 @@ def _cell(where: str, key: str, cell: object) -> str | None:
         return None if cell is None else str(cell)
     must = "a text or a whole number" if key in ("id", "right") else "a text"
     raise UserError(f"{where}: {key}: must be {must} (got {shown(cell)})")
-
-
-def _check_runs(num_runs: int) -> None:
-    if num_runs < 2:
-        raise UserError(f"num_runs: must be at least 2: one set of sources says nothing (got {num_runs})")
 
 
 def _right(prompt: SourcePrompt, read: "ReadAnswer") -> int | None:

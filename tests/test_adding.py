@@ -166,6 +166,7 @@ KINDS_SHOWN: dict[str, dict[str, str | bool] | list[str]] = {
     "source": {"split": "sentence"},
     "source of explanations": {"split": "sentence", "compare": True},
     "source of ways": [],  # its prompts are in a file
+    "source of weights": [],  # so are these
     "source of heads": [],  # its contexts are longer than the shipped model reads
     "watch": ["watch", "lessons/learning-to-copy.db"],
     "watch of a head": ["watch", "lessons/learning-to-copy.db", "--head", "1:2"],

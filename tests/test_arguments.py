@@ -204,6 +204,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
         "prompts": [{"sentence": "a", "context": "a. b. c.", "answer": "e"}],
         "num_runs": 2,
     },
+    "learned_head_weights": {"prompts": [{"sentence": "a", "context": "a. b. c.", "answer": "e"}]},
 }
 
 

@@ -227,7 +227,8 @@ def command(
     def run(config: str | None, show_config: bool, argument: str | None = None, **values: Any) -> int:
         flags = {key: values[key] for key in fields}
         if bare is not None and argument is not None:
-            is_file = argument == "-" or (flags.get("compare") and names_file(argument))
+            takes_file = flags.get("compare") or flags.get("learn")
+            is_file = argument == "-" or (takes_file and names_file(argument))
             key = "file" if is_file and bare == "sentence" and "file" in fields else bare
             if flags[key] is not None:
                 raise UserError(

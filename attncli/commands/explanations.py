@@ -1,11 +1,12 @@
 """`attn source --compare`: ways to read an answer's sources, side by side and against removal."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import UserError
 from attncli.plain_text import counted
-from attncli.records.explanations import ComparedWays, Explanations
+from attncli.records.explanations import ComparedWays, Explanations, LearnedWeights
 from attncli.records.values import NamedTensor
 from attncli.report import PictureMaps, PictureRow, Report
 from attncli.report_parts import build_report
@@ -79,11 +80,18 @@ def _how_to_read_many(result: ComparedWays, *, is_picture: bool = False) -> str:
     )
 
 
+class KnownHeads(NamedTuple):
+    """What is known of a model from before: its retrieving heads, and the learned weight of each head."""
+
+    heads: list[str]
+    weights: dict[str, float] | None
+
+
 def report_explanations(
     spec: "SourceSpec",
     reading: "SourcedReading | PictureCells",
     pretrained: "Pretrained",
-    heads: list[str],
+    kept: KnownHeads,
     progress: "Progress | None",
 ) -> Report:
     """What each way says of the sources of one answer."""
@@ -98,7 +106,8 @@ def report_explanations(
         reading,
         answer=None if spec.answer is None else text_or_file(spec.answer, "answer"),
         max_new_tokens=spec.max_new_tokens,
-        heads=heads,
+        heads=kept.heads,
+        head_weights=kept.weights,
         num_runs=spec.runs,
         seed=spec.seed,
     )
@@ -171,7 +180,7 @@ def _maps(reading: "PictureCells", result: Explanations) -> "tuple[tuple[str, ..
 def report_comparison(
     spec: "SourceSpec",
     pretrained: "Pretrained",
-    heads: list[str],
+    kept: KnownHeads,
     progress: "Callable[[float], None] | None",
 ) -> Report:
     """Each way against removal, over the prompts of a file."""
@@ -185,7 +194,8 @@ def report_comparison(
         split=spec.split,
         chat=spec.chat,
         max_new_tokens=spec.max_new_tokens,
-        heads=heads,
+        heads=kept.heads,
+        head_weights=kept.weights,
         num_runs=spec.runs,
         seed=spec.seed,
         progress=progress,
@@ -202,6 +212,47 @@ def report_comparison(
         f"{result.mean_tokens:.0f} tokens.",
         how_to_read=_how_to_read_many(result, is_picture=is_picture),
     )
+
+
+def report_learning(
+    spec: "SourceSpec",
+    pretrained: "Pretrained",
+    keep: "Callable[[LearnedWeights], Path | None]",
+    progress: "Callable[[float], None] | None",
+) -> Report:
+    """A weight for each head, learned from the prompts of a file, which are kept for the model."""
+    from attncli.explaining import learned_head_weights
+
+    assert spec.prompts is not None
+    result = learned_head_weights(
+        pretrained,
+        spec.prompts,
+        split=spec.split,
+        chat=spec.chat,
+        max_new_tokens=spec.max_new_tokens,
+        num_runs=spec.runs,
+        seed=spec.seed,
+        progress=progress,
+    )
+    place = keep(result)
+    where = f"Kept in {place}: --compare has AT2 from here on." if place else WITHOUT_PLACE
+    return build_report(
+        spec,
+        Texts(),
+        {},
+        result,
+        [where, *result.notes],
+        about=f"{pretrained.name}: weights of {counted(len(result.rows), 'head')}, learned from "
+        f"{counted(result.fit.prompts, 'prompt')}, {counted(spec.runs, 'set')} of sources each.",
+        how_to_read=OF_WEIGHTS,
+    )
+
+
+WITHOUT_PLACE = "They are not kept: this model is no folder with weights in files."
+OF_WEIGHTS = (
+    "The score of a source is the sum of weight x attention on it (AT2). Judge them on other prompts than "
+    "those they were learned from."
+)
 
 
 def _refused(result: ComparedWays) -> Iterator[str]:

@@ -36,6 +36,7 @@ from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, te
 if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading, SourcedText
+    from attncli.records.explanations import LearnedWeights
     from attncli.records.sources import AnswerSources, RetrievingHeads
     from attncli.toys.attention import Progress
 
@@ -54,6 +55,7 @@ def _default_question(data: dict[str, Any]) -> str | None:
 
 COMPARING = Form("compare", "cannot be combined with `compare`, which reads in every way and by removal")
 FINDING = Form("find_heads", "cannot be combined with `find_heads`, which asks nothing")
+LEARNING = Form("learn", "cannot be combined with `learn`, which hides sets of sources of many prompts")
 
 
 COMPARED_RUNS = 32
@@ -78,10 +80,13 @@ class SourceSpec(ImageSpec):
         "attn source prompts.jsonl --compare --model M",
         "attn source --compare --image cat.png --model VIT -o page.html",
         "attn source --find-heads --model M",
+        "attn source others.jsonl --learn --model M",
     )
     heading_keys = ("file", "image", "model", "method", "head", "seed")
     next_steps = ("--method removal", "--show statistics", "-o page.html")
-    off_keys = frozenset({"document", "context", "chat", "find_heads", "answer", "head", "runs", "compare"})
+    off_keys = frozenset(
+        {"document", "context", "chat", "find_heads", "answer", "head", "runs", "compare", "learn"}
+    )
     surveys_pictures = True
 
     file: Annotated[TextPath | None, IN_FILE, NotFor(FINDING, PICTURE)] = Field(
@@ -123,7 +128,7 @@ class SourceSpec(ImageSpec):
     method: Annotated[
         Literal["weights", "removal", "sampled"],
         Everyday("what sources are ranked by"),
-        NotFor(FINDING, COMPARING),
+        NotFor(FINDING, COMPARING, LEARNING),
     ] = Field(
         "weights",
         description="what sources are ranked by: weights, checked by removing five; removal of "
@@ -132,22 +137,31 @@ class SourceSpec(ImageSpec):
     head: Annotated[
         Annotated[str, BeforeValidator(_joined_heads)] | None,
         Everyday("the retrieving heads, as 18:6,14:3"),
-        NotFor(FINDING),
+        NotFor(FINDING, LEARNING),
     ] = Field(
         None,
         description="the retrieving heads, as LAYER:HEAD,... (default: those that `find_heads` chose for "
         "this model)",
     )
-    compare: Annotated[bool, Everyday("ways to read, against removal"), NotFor(FINDING)] = Field(
+    compare: Annotated[bool, Everyday("ways to read, against removal"), NotFor(FINDING, LEARNING)] = Field(
         False,
         description="every way to read, beside what is lost without each source of an answer, or of what an "
         "encoder says (a class, a masked word, a similarity; with `image` of a picture); of a file of "
         "prompts (.jsonl, .csv: sentence, context, answer, id, right) or a folder of pictures how good each "
         "way is",
     )
+    learn: Annotated[bool, Everyday("a weight for each head, from prompts"), NotFor(FINDING, PICTURE)] = (
+        Field(
+            False,
+            description="learn a weight for each head (AT2) from a file of prompts, and keep it in the "
+            "user's cache for this model: `compare` has it from then on",
+        )
+    )
     runs: Annotated[Size, NotFor(FINDING)] = Field(
-        default_factory=lambda data: COMPARED_RUNS if data.get("compare") and not data.get("image") else 64,
-        description="random sets of sources, with `method` sampled (default: 64) or `compare` (default: 32; "
+        default_factory=lambda data: (
+            COMPARED_RUNS if data.get("learn") or (data.get("compare") and not data.get("image")) else 64
+        ),
+        description="random sets of sources: with `method` sampled (default: 64), `compare` and `learn` (32; "
         "of a picture 64)",
     )
     find_heads: Annotated[
@@ -160,11 +174,11 @@ class SourceSpec(ImageSpec):
 
     @property
     def prompts(self) -> str | None:
-        """The file of prompts that ways are compared on, or what names pictures."""
+        """The file of prompts that ways are compared on, or weights learned from, or what names pictures."""
         if self.reads_pictures():
             return self.image
         is_list = self.file is not None and Path(self.file).suffix.lower() in PROMPT_SUFFIXES
-        return self.file if self.compare and is_list else None
+        return self.file if (self.compare or self.learn) and is_list else None
 
     def reads_many_texts(self) -> bool:
         return self.prompts is not None
@@ -187,6 +201,8 @@ class SourceSpec(ImageSpec):
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if settings.get("find_heads"):
             return ('"QUESTION" --document FILE', "--show statistics")
+        if settings.get("learn"):
+            return ("OTHERS.jsonl --compare", "--show statistics")
         if settings.get("compare"):
             return ("--show statistics", "-o page.html")
         return cls.next_steps
@@ -194,6 +210,8 @@ class SourceSpec(ImageSpec):
     def result_kind(self) -> str:
         if self.compare:
             return "source of ways" if self.prompts is not None else "source of explanations"
+        if self.learn:
+            return "source of weights"
         return "source of heads" if self.find_heads else "source"
 
     def unmeasured(self) -> set[str]:
@@ -216,22 +234,26 @@ class SourceSpec(ImageSpec):
         if self.prompts is not None and self.answer is not None:
             yield contradiction("answer", "is not for a file of prompts, each of which has its own", "file")
         is_alone = self.file is None and not self.document
-        if self.compare and is_alone and str(self.sentence).endswith(PROMPT_SUFFIXES):
+        if (self.compare or self.learn) and is_alone and str(self.sentence).endswith(PROMPT_SUFFIXES):
             yield contradiction("sentence", f"no such file: {self.sentence}", "file")
+        elif self.learn and self.prompts is None:
+            yield contradiction("learn", "needs a file of prompts (JSON Lines, CSV)", "file")
         if self.document and self.sentence is None:
             yield contradiction("document", "needs a question below it", "sentence")
         if self.document and self.given("split"):
             yield contradiction("split", "is of a text: each `document` is one source", "document")
         if self.truncate:
             yield contradiction("truncate", "is not for source: it would cut sources off")
-        if self.given("runs") and self.method != "sampled" and not self.compare:
-            yield contradiction("runs", "needs `method` sampled, or `compare`", "method", "compare")
+        if self.given("runs") and self.method != "sampled" and not self.compare and not self.learn:
+            yield contradiction(
+                "runs", "needs `method` sampled, `compare` or `learn`", "method", "compare", "learn"
+            )
         if self.runs == 1:
             yield contradiction("runs", "must be at least 2: one set of sources says nothing")
 
     def _of_a_picture(self) -> Contradictions:
         """What a picture needs, and what is of no picture."""
-        if not self.compare:
+        if not self.compare and not self.learn:
             yield contradiction("image", "needs `compare`: nothing is written about it", "compare")
         if self.prompts is not None and self.answer is not None:
             yield contradiction("answer", "is of one picture, not of a folder or a list", "image")
@@ -333,9 +355,10 @@ def report(spec: SourceSpec, reading: Any, pretrained: "Pretrained", progress: "
     if spec.find_heads:
         return _report_of_heads(spec, pretrained, progress)
     if spec.compare:
-        from attncli.commands.explanations import report_explanations
+        from attncli.commands.explanations import KnownHeads, report_explanations
 
-        return report_explanations(spec, reading, pretrained, _heads(spec, kept_heads(spec)), progress)
+        kept = KnownHeads(_heads(spec, kept_heads(spec)), kept_weights(spec))
+        return report_explanations(spec, reading, pretrained, kept, progress)
     return _report(spec, reading, pretrained, progress)
 
 
@@ -347,10 +370,13 @@ def _heads(spec: SourceSpec, kept: list[str] | None) -> list[str]:
 def report_many(
     spec: SourceSpec, pretrained: "Pretrained", progress: "Callable[[float], None] | None"
 ) -> Report:
-    """How good each way to read is, on the prompts of a file."""
-    from attncli.commands.explanations import report_comparison
+    """How good each way to read is, on the prompts of a file; or the weights that are learned from them."""
+    from attncli.commands.explanations import KnownHeads, report_comparison, report_learning
 
-    return report_comparison(spec, pretrained, _heads(spec, kept_heads(spec)), progress)
+    if spec.learn:
+        return report_learning(spec, pretrained, lambda weights: keep_weights(spec, weights), progress)
+    kept = KnownHeads(_heads(spec, kept_heads(spec)), kept_weights(spec))
+    return report_comparison(spec, pretrained, kept, progress)
 
 
 def _report(
@@ -488,7 +514,7 @@ def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Prog
     )
 
 
-def _place_of_heads(spec: SourceSpec) -> Path | None:
+def _place_of_heads(spec: SourceSpec, what: str = "heads") -> Path | None:
     """Where the heads of a model are kept, by the contents of its weights; None where it has no files."""
     source = spec.model_source()
     folder = None if source is None else local_model(source)
@@ -496,7 +522,7 @@ def _place_of_heads(spec: SourceSpec) -> Path | None:
         return None
     with suppress(OSError):
         digests = [content_digest(file) for file in sorted(weight_files(folder))]
-        return cache_folder("heads") / f"{sha256(''.join(digests).encode()).hexdigest()[:32]}.json"
+        return cache_folder(what) / f"{sha256(''.join(digests).encode()).hexdigest()[:32]}.json"
     return None
 
 
@@ -516,18 +542,46 @@ def kept_heads(spec: SourceSpec) -> list[str] | None:
 
 def keep_heads(spec: SourceSpec, result: "RetrievingHeads | None") -> Path | None:
     """Write the chosen heads whole, or that there are none; None where there is no place for them."""
-    place = _place_of_heads(spec)
+    chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
+    return _keep(spec, "heads", {**chosen, "heads": result.heads if result else []}, "find_heads")
+
+
+WEIGHTS = "head-weights"
+
+
+def kept_weights(spec: SourceSpec) -> dict[str, float] | None:
+    """The weights that were learned for the heads of a model; None before that."""
+    place = _place_of_heads(spec, WEIGHTS)
+    if place is None or not place.exists():
+        return None
+    try:
+        match json.loads(place.read_bytes()):
+            case {"weights": dict(weights)} if all(isinstance(weight, float) for weight in weights.values()):
+                heads = [named_head(str(name)) for name in weights]
+                names = [f"{head.layer}:{head.head}" for head in heads]
+                return dict(zip(names, weights.values(), strict=True))
+        raise ValueError("without weights")
+    except (OSError, ValueError):
+        raise UserError(f"learn: {place} is damaged: attn source PROMPTS --learn writes it anew") from None
+
+
+def keep_weights(spec: SourceSpec, result: "LearnedWeights") -> Path | None:
+    """Write the weights of all heads whole; None where there is no place for them."""
+    about = {"prompts": result.fit.prompts, "runs": result.num_runs, "seed": result.seed}
+    return _keep(spec, WEIGHTS, {**about, "weights": result.by_name}, "learn")
+
+
+def _keep(spec: SourceSpec, what: str, of_model: Mapping[str, Any], key: str) -> Path | None:
+    place = _place_of_heads(spec, what)
     if place is None:
         return None
-    chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
-    about = {"model": spec.model_source(), **chosen, "heads": result.heads if result else []}
     part = place.with_name(f"{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(about))
+        part.write_text(json.dumps({"model": spec.model_source(), **of_model}))
         part.replace(place)
     except OSError as error:
-        raise UserError(f"find_heads: {place}: cannot be written: {error.strerror}") from None
+        raise UserError(f"{key}: {place}: cannot be written: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
     return place

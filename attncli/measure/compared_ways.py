@@ -3,7 +3,7 @@
 Removing the most (least) relevant first, MoRF (LeRF): Samek et al. 2017, 1509.06321.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import nan
 from statistics import fmean
@@ -91,6 +91,7 @@ class WaysTotals:
         self.rights: dict[str, list[int]] = {}
         self.counts: list[tuple[int, int]] = []
         self.num_runs = 0
+        self.num_with_equal = 0
         self.kind: Explained = "answer"
         self.positions: list[str] = []
 
@@ -109,6 +110,7 @@ class WaysTotals:
         ranks[REMOVAL] = of_losses = ranks_of_losses(answer)
         self.num_runs, self.kind = answer.num_runs, answer.kind
         self.counts.append((answer.num_sources, answer.run.num_prompt))
+        self.num_with_equal += bool(answer.texts_alike)
         curves = removal_curves(answer, [*ranks.values()])
         for (name, of_way), (morf, lerf) in zip(ranks.items(), curves, strict=True):
             first = first_of_ranks(of_way)
@@ -119,6 +121,12 @@ class WaysTotals:
             self.rows.append(row)
             if right is not None:
                 self.rights.setdefault(name, []).append(int(first == right))
+
+    def equal_notes(self) -> Iterator[str]:
+        """That several sources of a prompt hold the same text, where they do."""
+        if self.num_with_equal:
+            prompts = f"{self.num_with_equal} of {len(self.counts)} prompts"
+            yield f"In {prompts} several sources hold the same text: what one loses the others may still say."
 
     def result(self, notes: Iterable[str] = ()) -> ComparedWays:
         """The ways over all prompts, the best first. UserError where no way is right for the model."""

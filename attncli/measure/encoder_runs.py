@@ -108,7 +108,7 @@ class ReadEncoder(ReadAnswer):
     ) -> None:
         """Note what is explained, and measure it with all sources."""
         self.output, self.run = output, run
-        self.heads, self.num_runs, self.seed = heads, num_runs, seed
+        self.num_runs, self.seed = num_runs, seed
         self._losses = {}
         self.weights = _weights(run, [named_head(name) for name in heads])
         is_score = self.output.kind == "class" and not self.output.is_probability

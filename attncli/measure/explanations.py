@@ -83,6 +83,8 @@ class ReadAnswer:
     tied = TIED_NATS
     name: str | None = None
     """The class or the word of an encoder."""
+    head_weights: Float[Tensor, " head"] | None = None
+    """Those that are learned from answers, where they are known."""
     texts_alike: tuple[str, ...] = ()
     """Notes on texts that several sources hold."""
 
@@ -93,6 +95,7 @@ class ReadAnswer:
         answer: Answer,
         *,
         heads: Sequence[str] = (),
+        head_weights: Mapping[str, float] | None = None,
         num_runs: int = 64,
         seed: int = 0,
     ) -> None:
@@ -100,15 +103,27 @@ class ReadAnswer:
         self.run = AnswerRun(pretrained, reading.prompt.ids, ids)
         check_sources(len(reading.places))
         self.sources, self.texts_alike = named_sources(reading), (*equal_sources(reading.sourced),)
-        self.heads, self.num_runs, self.seed = heads, num_runs, seed
+        self.reading, self.num_runs, self.seed = reading, num_runs, seed
         self.replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
         layers, self.expected = self.replay.layers()
         each = replace(reading, places=tuple((place,) for place in range(len(reading.prompt.ids))))
         self.weights = source_weights(layers, each, len(ids), list(map(named_head, heads)), with_first=True)
         """Of each token of the prompt."""
+        self.head_weights = None if head_weights is None else self._weights_of(head_weights)
         self._answer = answer
         self._removals = Removals(pretrained, reading, self.replay)
         self._losses: dict[tuple[bool, ...], float] = {}
+
+    def _weights_of(self, named: Mapping[str, float]) -> Float[Tensor, " head"]:
+        """The weight of each head, by its name as 18:6. UserError for a head that is not there."""
+        of_place = {(layer, head): place for place, (_, layer, head) in enumerate(self.weights.heads)}
+        weights = torch.zeros(len(of_place), dtype=torch.float64)
+        for name, weight in named.items():
+            head = named_head(name)
+            if (head.layer, head.head) not in of_place:
+                raise UserError(f"head_weights: {self.run.pretrained.name} has no head {name}")
+            weights[of_place[head.layer, head.head]] = weight
+        return weights
 
     @property
     def num_sources(self) -> int:
@@ -144,14 +159,17 @@ class ReadAnswer:
         """Those of one backward pass."""
         return gradients(self.run)
 
-    def by_source(self, of_tokens: Float[Tensor, " token"]) -> Float[Tensor, " source"]:
+    def by_source(self, of_tokens: Float[Tensor, "*head token"]) -> Float[Tensor, "*head source"]:
         """The sum over the tokens of each source."""
-        return torch.stack(
-            [
-                of_tokens[[place for place in source.places if place or not self.skips_first]].sum()
-                for source in self.sources
-            ]
-        )
+        sources = [
+            [place for place in source.places if place or not self.skips_first] for source in self.sources
+        ]
+        return torch.stack([of_tokens[..., places].sum(dim=-1) for places in sources], dim=-1)
+
+    @property
+    def attention(self) -> Float[Tensor, "head source"]:
+        """The weight of each head on each source, mean over the queries that chose the answer's tokens."""
+        return self.by_source(self.weights.of_heads)
 
     def losses(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
         """What the answer's log-probability loses with the sources of each mask alone, each mask run once."""
@@ -235,6 +253,16 @@ def _best_heads(answer: ReadAnswer) -> SourceScores:
     return SourceScores(answer.by_source(of_tokens), of_tokens)
 
 
+def _at2(answer: ReadAnswer) -> SourceScores:
+    name = answer.run.pretrained.name
+    if answer.kind != "answer":
+        raise UserError(f"at2: {name} writes no answers, which weights of heads are learned from")
+    if answer.head_weights is None:
+        raise UserError(f"at2: no weights of the heads of {name} are learned: attn source PROMPTS --learn")
+    of_tokens = answer.head_weights @ answer.weights.of_heads
+    return SourceScores(answer.by_source(of_tokens), of_tokens)
+
+
 def _attention_gradient(answer: ReadAnswer) -> SourceScores:
     answer.run.refuse_unshown_layers("attention_gradient")
     of_tokens = answer.gradients.attention_gradient
@@ -267,6 +295,7 @@ class WayToRead:
 WAYS: Mapping[str, WayToRead] = {
     "all_heads": WayToRead(_all_heads, 1),
     "best_heads": WayToRead(_best_heads, 1),
+    "at2": WayToRead(_at2, 1),
     "rollout": WayToRead(_of_tokens(rollout), 1),
     "value_norms": WayToRead(_of_tokens(value_norms), 1),
     "alti": WayToRead(_of_tokens(alti), 1),

@@ -297,6 +297,12 @@ def sampled_masks(num_runs: int, num_sources: int, seed: int) -> Bool[Tensor, "r
     return torch.rand(num_runs, num_sources, generator=generator) < KEEP_SHARE
 
 
+def answer_logits(log_probabilities: Float[Tensor, " run"]) -> Float[Tensor, " run"]:
+    """ln p - ln(1 - p) of whole answers."""
+    sums = log_probabilities.double().clamp(max=-torch.finfo(torch.float64).eps)
+    return sums - torch.log(-torch.expm1(sums))
+
+
 def lasso_effects(
     masks: Bool[Tensor, "run source"], log_probabilities: Float[Tensor, " run"], num_tokens: int
 ) -> Float[Tensor, " source"]:
@@ -304,9 +310,7 @@ def lasso_effects(
 
     The Lasso of the logits per token on standardised masks, with a penalty of 0.01.
     """
-    sums = log_probabilities.double().clamp(max=-torch.finfo(torch.float64).eps)
-    logits = sums - torch.log(-torch.expm1(sums))
-    return _fitted(masks, logits / num_tokens) * num_tokens
+    return _fitted(masks, answer_logits(log_probabilities) / num_tokens) * num_tokens
 
 
 def standardised_effects(

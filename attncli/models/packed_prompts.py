@@ -2,7 +2,8 @@
 
 What differs among them stands in one row, a pack, behind the keys of a text that was read whole. A token sees
 those before it in its text, which attention here decides, and has the position that it has there: as in the
-tree attention of speculative decoding (Miao et al. 2023, SpecInfer, 2305.09781).
+tree attention of speculative decoding (Miao et al. 2023, SpecInfer, 2305.09781). A text is its tokens and
+their positions, (2, token).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +24,10 @@ PACKED_TOKENS = 256
 """Tokens of a pack: products of matrices with more rows gain little, and its mask has this many rows."""
 
 
-def num_alike(a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> int:
-    """How many tokens both begin with."""
-    count = min(len(a), len(b))
-    differ = (a[:count] != b[:count]).nonzero()
+def num_alike(a: Int[Tensor, "rows a"], b: Int[Tensor, "rows b"]) -> int:
+    """How many columns both begin with."""
+    count = min(a.shape[1], b.shape[1])
+    differ = (a[:, :count] != b[:, :count]).any(dim=0).nonzero()
     return int(differ[0]) if len(differ) else count
 
 
@@ -49,13 +50,14 @@ class Pack:
         """How many keys are there already."""
         return len(self.before)
 
-    def add(self, ids: Int[Tensor, " token"], columns: Int[Tensor, " shared"]) -> None:
+    def add(self, text: Int[Tensor, "2 token"], columns: Int[Tensor, " shared"]) -> None:
         """Append what a text has behind the tokens that are in these columns."""
         start, shared = self.num_before + len(self.ids), len(columns)
-        self.texts.append(torch.cat([columns, torch.arange(start, start + len(ids) - shared)]))
+        ids, positions = text[:, shared:].tolist()
+        self.texts.append(torch.cat([columns, torch.arange(start, start + len(ids))]))
         self.starts.append(shared)
-        self.ids += ids[shared:].tolist()
-        self.positions += range(shared, len(ids))
+        self.ids += ids
+        self.positions += positions
 
     def key_positions(self) -> Int[Tensor, " key"]:
         """The place of each key in its text."""
@@ -71,26 +73,28 @@ class Pack:
         return seen
 
 
-def packs(whole: Int[Tensor, " read"], texts: Sequence[Tensor], most_shared: Sequence[int]) -> Iterator[Pack]:
-    """The packs of texts (token), in their order; each shares at most so many tokens with the whole one.
+def packs(
+    whole: Int[Tensor, "2 read"], texts: Sequence[Tensor], most_shared: Sequence[int]
+) -> Iterator[Pack]:
+    """The packs of texts, in their order; each shares at most so many tokens with the whole one.
 
     Neighbours share what they begin with, so that sorted texts are read as a tree. A text stays in one pack.
     """
-    all_columns = torch.arange(len(whole))
-    pack = Pack(all_columns, all_columns)
+    all_columns = torch.arange(whole.shape[1])
+    pack = Pack(all_columns, whole[1])
     last, last_columns = whole, all_columns
     for text, most in zip(texts, most_shared, strict=True):
         columns = all_columns[: min(num_alike(whole, text), most)]
         with_last = min(num_alike(last, text), most)
         if with_last > len(columns):
             columns = last_columns[:with_last]
-        if pack.ids and len(pack.ids) + len(text) - len(columns) > PACKED_TOKENS:
+        if pack.ids and len(pack.ids) + text.shape[1] - len(columns) > PACKED_TOKENS:
             yield pack
             # Of this pack's keys those with which the next text begins stay.
-            extra = columns[columns >= len(whole)]
+            extra = columns[columns >= len(all_columns)]
             positions = pack.key_positions()[extra]
-            pack = Pack(torch.cat([all_columns, extra]), torch.cat([all_columns, positions]))
-            behind = torch.arange(len(whole), len(whole) + len(extra))
+            pack = Pack(torch.cat([all_columns, extra]), torch.cat([whole[1], positions]))
+            behind = torch.arange(len(all_columns), len(all_columns) + len(extra))
             columns = torch.cat([columns[: len(columns) - len(extra)], behind])
         pack.add(text, columns)
         last, last_columns = text, pack.texts[-1]

@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
@@ -102,38 +102,62 @@ class Replay:
         Neighbours that begin alike share what they begin with; many are read together, where that gives the
         same as reading one of them alone.
         """
-        longest = max(map(len, prompts), default=0) + len(self.answer)
+        texts = [_placed(self._ids(prompt)) for prompt in prompts]
+        return self._each(texts, lambda number: self.log_probabilities(prompts[number]))
+
+    def each_hiding(self, hidden: Bool[Tensor, "run token"]) -> Iterator[Float[Tensor, " new"]]:
+        """Those after the prompt with some tokens hidden from all others, which keep their positions."""
+        seen = torch.nn.functional.pad(~hidden, (0, len(self.answer) - 1), value=True)
+        whole = _placed(self._ids(self.prompt))
+        texts = [] if self.is_pair else [whole[:, of_text] for of_text in seen]
+        return self._each(texts, lambda number: self._hiding(hidden[number]), len(hidden))
+
+    def _each(
+        self, texts: Sequence[Tensor], alone: Callable[[int], Tensor], num_texts: int | None = None
+    ) -> Iterator[Float[Tensor, " new"]]:
+        """Of each text (2, token), all together or alone."""
+        num_texts = len(texts) if num_texts is None else num_texts
+        longest = max((text.shape[1] for text in texts), default=0)
         may_pack = self._may_pack and "whole" in self._read
-        if len(prompts) < LEAST_PACKED or not may_pack or longest > LONG_CHUNK:
-            yield from map(self.log_probabilities, prompts)
+        if num_texts < LEAST_PACKED or not may_pack or longest > LONG_CHUNK:
+            yield from map(alone, range(num_texts))
             return
         count = 0
-        for rows in self._packed(prompts):
+        for rows in self._packed(texts):
             if not self._is_checked:
-                alone = self.log_probabilities(prompts[count + len(rows) - 1])
-                if not ((rows[-1] - alone).abs() <= SAME_NATS * alone.abs().clamp(min=1)).all():
+                checked = alone(count + len(rows) - 1)
+                if not ((rows[-1] - checked).abs() <= SAME_NATS * checked.abs().clamp(min=1)).all():
                     break
                 self._is_checked = True
             yield from rows
             count += len(rows)
-        if count < len(prompts):
+        if count < num_texts:
             self._may_pack = False
-            yield from map(self.log_probabilities, prompts[count:])
+            yield from map(alone, range(count, num_texts))
 
     @torch.no_grad()
-    def _packed(self, prompts: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-        """The log-probabilities of some prompts at a time, until a layer has a rule that is not known."""
-        whole, cache = self._read["whole"]
-        texts, most_shared = [*map(self._ids, prompts)], [len(prompt) - 1 for prompt in prompts]
-        for pack in packs(whole, texts, most_shared):
+    def _packed(self, texts: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+        """The log-probabilities of some texts at a time, until a layer has a rule that is not known."""
+        ids, cache = self._read["whole"]
+        count = len(self.answer)
+        for pack in packs(_placed(ids), texts, [text.shape[1] - count for text in texts]):
             cache = kept_keys(cache, pack.before)
             logits = self._of_pack(pack, cache)
             if logits is None:
                 return
-            yield [
-                -token_losses(logits(columns[-len(self.answer) :]), self.answer).cpu()
-                for columns in pack.texts
-            ]
+            yield [-token_losses(logits(columns[-count:]), self.answer).cpu() for columns in pack.texts]
+
+    @torch.no_grad()
+    def _hiding(self, hidden: Bool[Tensor, " token"]) -> Float[Tensor, " new"]:
+        inputs = self._inputs(self.prompt)
+        seen = torch.ones_like(inputs["input_ids"])
+        seen[0, : len(hidden)] = ~hidden
+        inputs["attention_mask"] = seen
+        if POSITIONS in inspect.signature(self.model.forward).parameters:
+            inputs[POSITIONS] = torch.arange(seen.shape[1], device=seen.device).unsqueeze(0)
+        with self._running(LastRows(self.is_pair)):
+            logits = self.model(**inputs, use_cache=False).logits[0, -len(self.answer) :]
+        return -token_losses(logits, self.answer).cpu()
 
     def _of_pack(self, pack: Pack, cache: DynamicCache) -> Callable[[Tensor], Tensor] | None:
         """The logits at columns of a pack, whose keys join the cache; None for a rule that is not known."""
@@ -184,7 +208,7 @@ class Replay:
         shared, cache = 0, copy(self._empty)
         cache.layers = [copy(layer) for layer in self._empty.layers]
         for before, kept in self._read.values():
-            alike = min(num_alike(before, ids), len(prompt) - 1)
+            alike = min(num_alike(before[None], ids[None]), len(prompt) - 1)
             if alike > shared:
                 shared, cache = alike, _cut(kept, alike)
         # Long prompts in pieces, the answer whole in the last one.
@@ -213,6 +237,11 @@ class Replay:
             yield
             if not rows.layers:
                 raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
+
+
+def _placed(ids: Int[Tensor, " token"]) -> Int[Tensor, "2 token"]:
+    """Tokens in a row, and their positions."""
+    return torch.stack([ids, torch.arange(len(ids))])
 
 
 def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:

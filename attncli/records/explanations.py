@@ -175,3 +175,44 @@ class ComparedWays(Result):
     def kind(self) -> str:
         """What is explained, as `ExplainedOutput` has it."""
         return _kind(self.explained)
+
+
+class LearnedHead(Record):
+    """A head, and the weight with which its attention counts; their absolute values sum to 1 (AT2)."""
+
+    stack: str
+    layer: int
+    head: int
+    weight: float
+
+    @property
+    def name(self) -> str:
+        """LAYER:HEAD."""
+        return f"{self.layer}:{self.head}"
+
+
+class LearnedFit(Record):
+    """How well scores by the learned weights, and by equal ones, follow the answers they were learned from.
+
+    Means over the prompts of Pearson's correlation over the sets of sources.
+    """
+
+    prompts: int = column(is_needed=False)
+    correlation: float
+    correlation_of_mean: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LearnedWeights(Result):
+    """The weight of each head of a model, learned from what answers lose, the largest first."""
+
+    rows: Records[LearnedHead] = group("heads")
+    fit: LearnedFit = group("learned")
+    seed: int = 0
+    num_runs: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def by_name(self) -> dict[str, float]:
+        """The weight of each head, by its name."""
+        return {row.name: row.weight for row in self.rows}

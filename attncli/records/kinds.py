@@ -12,7 +12,7 @@ from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffe
 from attncli.records.detectors import AppliedDetector, SeparatedTexts
 from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
-from attncli.records.explanations import ComparedWays, Explanations
+from attncli.records.explanations import ComparedWays, Explanations, LearnedWeights
 from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.recordings import RecordedHeads
@@ -53,6 +53,7 @@ KINDS: dict[str, type[Result]] = {
     "source of heads": RetrievingHeads,
     "source of explanations": Explanations,
     "source of ways": ComparedWays,
+    "source of weights": LearnedWeights,
     "watch": HeadsInTraining,
     "watch of a head": HeadInTraining,
     "why": LogitAttribution,

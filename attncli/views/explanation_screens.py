@@ -10,21 +10,35 @@ from attncli.records.explanations import (
     ComparedWays,
     ExplainedSource,
     Explanations,
+    LearnedHead,
+    LearnedWeights,
     WayOfReading,
 )
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, Special, SpecialCells
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    Notes,
+    PlaceCells,
+    Ranked,
+    Sentences,
+    Special,
+    SpecialCells,
+    StatisticCells,
+)
 from attncli.views.picture_maps import ORIGINAL, row_name, rows_in
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import NO_NUMBER, fixed, shortened
 
 DECIMALS, OF_COSINES = 2, 3
 MOST_SOURCES, LEAST_SOURCES, LEAST_TEXT = 9, 3, 10
-MOST_WAYS = 14
+MOST_WAYS = 15
+MOST_HEADS = 10
 HEADERS = {
     "all_heads": ("all", "mean"),
     "best_heads": ("best", "mean"),
+    "at2": ("", "AT2"),
     "rollout": ("roll", "out"),
     "value_norms": ("val.", "norm"),
     "alti": ("", "ALTI"),
@@ -38,6 +52,7 @@ NAMES = {
     "lost": "lost without it",
     "all_heads": "mean of heads",
     "best_heads": "retrieving heads",
+    "at2": "AT2",
     "rollout": "rollout",
     "value_norms": "value norms",
     "alti": "ALTI",
@@ -208,7 +223,7 @@ def _heading(report: Report, rows: Records[ComparedWay], total: int) -> str:
     return "ways to read, the best first; (orders that read nothing, and removal itself)"
 
 
-def _findings(report: Report, display: Display) -> Iterator[str]:
+def _findings(report: Report, display: Display | None = None) -> Iterator[str]:
     """Which ways are no better than the best order that reads nothing."""
     rows = report.result_of(ComparedWays).ways
     orders, ways = rows.where(lambda row: row.kind == "ordering"), rows.where(lambda row: row.kind == "way")
@@ -261,5 +276,36 @@ WAYS_SCREEN = FirstScreen(
         Sentences(_words),
         Notes(_notes, apart=True),
     ),
+    finding=_findings,
 )
 """One line per way: how much more is lost by its first sources than by its last, and what it costs."""
+
+
+def _fit(report: Report, display: Display) -> Iterator[str]:
+    """How well scores by the weights follow the answers that they were learned from."""
+    fit = report.result_of(LearnedWeights).fit
+    learned, equal = (fixed(number, DECIMALS) for number in (fit.correlation, fit.correlation_of_mean))
+    yield f"Correlation of scores with the answers' logits: {learned}, of equal weights {equal}."
+
+
+def _heads_title(report: Report, rows: Records[LearnedHead], total: int) -> str:
+    return "the heads with the largest weights, which add up to 1, signs aside"
+
+
+WEIGHTS_SCREEN = FirstScreen(
+    LearnedWeights,
+    (
+        Sentences(_title, "title", said=("about", "how_to_read")),
+        Sentences(_fit, "line"),
+        Ranked(
+            "rows",
+            (PlaceCells(), StatisticCells()),
+            title=_heads_title,
+            label=HeadLabel(has_stacks=False),
+            usual=MOST_HEADS,
+            least=3,
+        ),
+        Notes(_notes, apart=True),
+    ),
+)
+"""The heads whose attention says most of what answers lose."""

@@ -350,13 +350,14 @@ class FirstScreen:
     """The first screen of a kind of result, in its parts from above.
 
     `next_steps` are what to type next, from what the command offers. `if_empty` says of a table why it has no
-    rows, where that is an answer.
+    rows, where that is an answer; `finding` is what a page says first.
     """
 
     kind: type[Result]
     parts: tuple[Element, ...]
     next_steps: Callable[[Report, tuple[str, ...]], tuple[str, ...]] = lambda _, steps: steps
     if_empty: Mapping[str, str] = field(default_factory=dict)
+    finding: Callable[[Report], Iterator[str]] | None = None
 
     def suits(self, report: Report) -> bool:
         """Whether a report has what it shows: one that was edited may not."""

@@ -19,7 +19,7 @@ from attncli.views.comparisons import COMPARISON_SCREEN, TWO_TEXTS_SCREEN
 from attncli.views.detector_screens import APPLIED_SCREEN, SEPARATE_SCREEN
 from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
 from attncli.views.example_screens import EXAMPLES_SCREEN
-from attncli.views.explanation_screens import EXPLANATIONS_SCREEN, WAYS_SCREEN
+from attncli.views.explanation_screens import EXPLANATIONS_SCREEN, WAYS_SCREEN, WEIGHTS_SCREEN
 from attncli.views.first_screen import FirstScreen
 from attncli.views.graphs import CIRCUIT_SCREEN, COMPOSITIONS_SCREEN
 from attncli.views.head_screens import SURVEY_SCREEN
@@ -159,6 +159,7 @@ FIRST_SCREENS: dict[type, FirstScreen] = {
             RETRIEVAL_SCREEN,
             EXPLANATIONS_SCREEN,
             WAYS_SCREEN,
+            WEIGHTS_SCREEN,
             CIRCUIT_SCREEN,
             COMPOSITIONS_SCREEN,
         ),

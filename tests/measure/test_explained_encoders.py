@@ -349,7 +349,7 @@ def test_encoders_from_the_command_line(attn: Attn, tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     statistics = json.loads(saved.read_text())["statistics"]
     assert statistics["explained"][0]["kind"] == "similarity"
-    assert {row["refused"] for row in statistics["refused"]} == {"best_heads", "direct_logit"}
+    assert {row["refused"] for row in statistics["refused"]} == {"best_heads", "at2", "direct_logit"}
     screen = attn(["show", str(saved)])
     assert "gap: of the cosine, MoRF - LeRF" in screen.out and "AttnLRP" in screen.out
     short = attn(["source", "The film was dull, but I liked the end", "--compare", "--model", str(MINILM)])
@@ -366,6 +366,15 @@ def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm
         attncli.explanations(minilm, "Where?", " ".join([VIOLIN] * 6))
     with pytest.raises(UserError, match="head: "):
         attncli.explanations(minilm, "Where?", VIOLIN, heads=["9:0"])
+    with pytest.raises(UserError, match=r"head_weights: .* writes no answers, which they are learned from"):
+        attncli.explanations(minilm, "Where?", VIOLIN, head_weights={"0:1": 1.0})
+    with pytest.raises(UserError, match=r"at2: .* writes no answers, which weights of heads are"):
+        attncli.explanations(minilm, "Where?", VIOLIN, ways="at2")
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"sentence": "Where?", "context": VIOLIN}))
+    learned = attn(["source", str(file), "--learn", "--model", str(MINILM)])
+    assert learned.code == 2 and learned.err.count("\n") == 1
+    assert "writes no answers, which weights are learned from" in learned.err
     folder = save_encoder(tmp_path / "word", "Bert", "ForMaskedLM")
     with pytest.raises(UserError, match=r"must hold one \[MASK\], the word that is explained \(got 0\)"):
         attncli.explanations(folder, None, TEXT)

@@ -1,6 +1,7 @@
 """Ways to read an answer's sources: against naive loops on transformers' own runs, lxt and captum."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -200,15 +201,33 @@ def copier() -> Pretrained:
 def test_of_a_model_that_copies_ways_find_the_line(copier: Pretrained) -> None:
     found = attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", num_runs=32)
     first = {row.way: row.first for row in found.ways}
-    assert set(first) == WAYS.keys() - {"best_heads"}
+    assert set(first) == WAYS.keys() - {"best_heads", "at2"}
     right = {name for name, number in first.items() if number == 4}
     assert {"all_heads", "value_norms", "attnlrp", "direct_logit", "context_cite"} <= right
     assert found.sources[0].source == 4 and found.sources[0].lost == max(found.sources.column("lost"))
     assert found.notes == (
         "best_heads: no retrieving heads of tiny-induction are known: attn source --find-heads",
+        "at2: no weights of the heads of tiny-induction are learned: attn source PROMPTS --learn",
     )
     assert found.tokens is not None
     assert found.tokens.shape == (len(found.ways), 54)
+
+
+def test_every_way_beside_the_truth_of_a_model_that_copies(copier: Pretrained) -> None:
+    """It copies the line that begins as the question does: all ways but gradient x input say so."""
+    lines = LINES.splitlines()
+    asked = [line.split("=") for line in lines]
+    prompts = [
+        {"sentence": f"{key}=", "context": LINES, "answer": value, "right": number}
+        for number, (key, value) in enumerate(asked, start=1)
+    ]
+    others = [{**prompt, "context": "\n".join(lines[::-1])} for prompt in prompts]
+    weights = attncli.learned_head_weights(copier, others, split="line", num_runs=8)
+    found = attncli.compare_explanations(copier, prompts, split="line", num_runs=16, head_weights=weights)
+    right = {row.way: row.right for row in found.ways if row.kind != "ordering"}
+    assert right.keys() == (WAYS.keys() - {"best_heads"}) | {"removal"}
+    assert 0 < (right.pop("gradient_input") or 0) < 1
+    assert set(right.values()) == {1.0}
 
 
 def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
@@ -252,7 +271,7 @@ def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, c
     assert found.ranks("rollout") == [None] * 5 and found.ranks("attnlrp")[0] == 1
     row = found.ways[0]
     assert (row.way, row.first, row.first_agrees, row.spearman) == ("rollout", None, 0, None)
-    assert found.is_of_one_source and [*_agreements(found)][1:] == ["No source first: rollout."]
+    assert found.is_of_one_source and [*_agreements(found, "source")][1:] == ["No source first: rollout."]
 
 
 def test_random_orders_differ_between_prompts_of_equal_length(copier: Pretrained) -> None:
@@ -313,7 +332,13 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     report = json.loads(ended.out)
     rows = {row["way"]: row for row in report["statistics"]["compared"]}
-    assert rows.keys() == (WAYS.keys() - {"best_heads"}) | {"removal", "last", "first", "longest", "random"}
+    assert rows.keys() == (WAYS.keys() - {"best_heads", "at2"}) | {
+        "removal",
+        "last",
+        "first",
+        "longest",
+        "random",
+    }
     gaps = [row["gap"] for row in report["statistics"]["compared"]]
     assert gaps == sorted(gaps, reverse=True)
     assert rows["removal"]["spearman"] == pytest.approx(1) and rows["removal"]["right"] == 1
@@ -330,6 +355,10 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
     )
     assert "gap: nats per token, MoRF - LeRF; rank corr., first agrees: with removal." in shown.out
     assert "on 3 prompts" in shown.out
+    page = tmp_path / "page.html"
+    line = ["source", str(file), "--compare", "--split", "line", "--runs", "2", "-o", str(page)]
+    assert attn(line).code == 0
+    assert re.search(r'"finding": ?"[^"]*position or length alone', page.read_text())
     many = attncli.compare_explanations(
         attncli.open_model(),
         [json.loads(line) for line in file.read_text().splitlines()],

@@ -6,7 +6,7 @@ import json
 import posixpath
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any, TextIO
 
@@ -32,6 +32,7 @@ from attncli.views.matrices import (
 )
 from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, size_of
 from attncli.views.picture_maps import left_out, title_of
+from attncli.views.tables import FIRST_SCREENS
 from attncli.views.texts import heading, named_tokens, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
@@ -170,8 +171,16 @@ def report_data(report: Report) -> dict[str, Any]:
         "score": _score_data(report),
         "pictures": [_picture_data(report, picture) for picture in report.pictures],
         "picture_maps": None if report.picture_maps is None else _maps_data(report, report.picture_maps),
+        "finding": " ".join(_finding(report)),
         "notes": [plain_text(note) for note in report.sentences],
     }
+
+
+def _finding(report: Report) -> Iterator[str]:
+    """What the page says first, where the first screen has a finding."""
+    screen = FIRST_SCREENS.get(type(report.result))
+    if screen is not None and screen.finding is not None and screen.suits(report):
+        yield from screen.finding(report)
 
 
 def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:

@@ -75,7 +75,9 @@ export function showHeadStatistics(place) {
 }
 
 export function showNotes(report) {
-  const { environment, settings, left_out } = report;
+  const { environment, settings, left_out, finding } = report;
+  byId("finding").hidden = !finding;
+  byId("finding").textContent = finding ?? "";
   const lines = [
     ...report.notes,
     ...left_out.map((text) => `Left out of this page: ${text}; json and csv have every number.`),
