@@ -1,4 +1,4 @@
-"""Two ways as inseq 0.7.1 has them, on the same answer: gradient x input of the logits, attention of all heads.
+"""Two ways as inseq 0.7.1 has them, on the same answer: gradient x input, and the mean of all heads.
 
     python tools/inseq_scores.py FOLDER
 
