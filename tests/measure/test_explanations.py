@@ -252,7 +252,7 @@ def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, c
     assert found.ranks("rollout") == [None] * 5 and found.ranks("attnlrp")[0] == 1
     row = found.ways[0]
     assert (row.way, row.first, row.first_agrees, row.spearman) == ("rollout", None, 0, None)
-    assert found.is_of_one_source and [*_agreements(found)][1:] == ["No source first: rollout."]
+    assert found.is_of_one_source and [*_agreements(found, "source")][1:] == ["No source first: rollout."]
 
 
 def test_random_orders_differ_between_prompts_of_equal_length(copier: Pretrained) -> None:
