@@ -22,7 +22,12 @@ WAYS = ("model", "found", "filter")
 
 def _way_or_heads(value: object) -> object:
     """One of WAYS, or the names of heads. Raises ValueError for anything else."""
-    return value if value in WAYS else head_names_without_stack(value)
+    if isinstance(value, str) and value in WAYS:
+        return value
+    names = head_names_without_stack(value)
+    if not names:
+        raise ValueError(f"must be {', '.join(WAYS)}, or heads as 2:0 (got none)")
+    return names
 
 
 Aligners = Annotated[str | Sequence[str] | Sequence[tuple[int, int]], by(_way_or_heads)]

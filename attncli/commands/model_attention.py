@@ -151,14 +151,13 @@ def _read_sound(spec: AttentionOfModel, file: str, text: str | None, pretrained:
     if spec.reads_context:
         if not pretrained.has_decoder:
             raise UserError(f"model: {pretrained.name} has no decoder that looks at a sound: use attn self")
-        reading = read_sound(pretrained, file, text or "", truncate=spec.truncate)
-        _explained(spec, reading, pretrained)
-        return reading
-    if text is not None and pretrained.has_decoder:
+        text = text or ""
+    elif text is not None and pretrained.has_decoder:
         reason = f"the encoder of {pretrained.name} hears the sound alone"
         raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
     reading = read_sound(pretrained, file, text, truncate=spec.truncate)
     _explained(spec, reading, pretrained)
+    check_tokens_named(spec.looking_tokens(), [reading.text], pretrained, key="from")
     return reading
 
 
@@ -230,7 +229,7 @@ def report_each(
             tensors = ids | tensors
         context = reading.context.tokens if spec.reads_context and reading.context else ()
         read = Texts(reading.text.tokens, context, token_spelling=pretrained.spelling_of(reading.text))
-        if spec.image is not None:
+        if spec.image is not None or spec.sound is not None:
             queries = positions_that_look(spec.looking_tokens(), reading.text, pretrained) or []
             resolved = resolved.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
         said, pictures = [*notes, *whole.left_out_notes()], pictures_of(reading)

@@ -430,7 +430,13 @@ def _in_seconds(
     by_heads = f"{how[0].upper()}{how[1:]}: {', '.join(names)}"
     return SpokenWords(
         words=SpokenWord.rows(
-            {"word": word.strip(), "begin": begin, "end": end, "probability": probability}
+            {
+                "word": word.strip(),
+                "begin": begin,
+                "end": end,
+                "probability": probability,
+                "after_blank": word.startswith(" "),
+            }
             for word, begin, end, probability in words
         ),
         seconds=seconds,

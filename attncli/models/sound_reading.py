@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from attncli.arguments import FilePath, checked
 from attncli.core.process import quiet_warnings
-from attncli.errors import UserError, reason_of
+from attncli.errors import NO_TEXT, UserError, reason_of
 from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_name
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
 from attncli.models.in_turn import random_numbers_kept
@@ -44,6 +44,7 @@ from attncli.models.sound_files import (
     too_long,
 )
 from attncli.models.token_places import HeardSound
+from attncli.plain_text import counted
 
 TRIAL_SECONDS = 2
 """Of noise, on which the places of tokens are measured: a step is the same everywhere."""
@@ -272,7 +273,7 @@ def heard_text(
     in_time, seconds = times.seconds_of(count), opened.seconds
     filled = f", filled up to {in_time:.4g} s with silence" if in_time > seconds + times.slack else ""
     size = f"{1000 * times.step:.4g} ms" + (f" in {times.bands} bands" if times.bands > 1 else "")
-    note = f"{opened.name}: {seconds:.2f} s{filled}; {count:,} tokens of {size}."
+    note = f"{opened.name}: {seconds:.2f} s{filled}; {counted(count, 'token')} of {size}."
     notes = *opened.notes, note
     heard = HeardSound(opened.name, file, seconds, times.step, begins, notes, opened.samples, opened.rate)
     ids = FIRST_WORD_ID * 2 + torch.arange(count)
@@ -501,6 +502,8 @@ def spoken_ids(pretrained: Pretrained, text: str) -> list[int]:
     """A given transcript as the model would write it: with a blank before its first word."""
     spelled = text.strip()
     blank = " " if pretrained.token_spelling == "byte-level" else ""
+    if not spelled:
+        raise UserError(f"sentence: {NO_TEXT}")
     ids: list[int] = pretrained.encoded(f"{blank}{spelled}", add_special_tokens=False)["input_ids"]
     if not ids:
         raise UserError(f"sentence: the tokenizer of {pretrained.name} finds no tokens in it")

@@ -11,6 +11,8 @@ from attncli.plain_text import readable_token
 
 POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
 """A point of a picture: how far across and down it lies, as shares of its width and height."""
+MOMENT = re.compile(r"(\d+(?:\.\d+)?)s")
+"""A moment of a sound, as 1.24s."""
 MAX_LISTED = 12
 """Tokens of a text that a message lists."""
 
@@ -96,7 +98,11 @@ def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[i
         if token is None:
             raise ValueError(f"no patch lies there: give shares of the picture, as 0.6,0.4 (got {name:.60})")
         return (token,)
-
+    if text.heard is not None and name not in text.tokens and (moment := MOMENT.fullmatch(name)) is not None:
+        token = text.heard.at(float(moment[1]))
+        if token is None:
+            raise ValueError(f"no token lies there: it hears {text.heard.seconds:.2f} s (got {name:.60})")
+        return (token,)
     return token_positions(name, len(text.ids), _occurrences(text, pretrained))
 
 

@@ -8,6 +8,8 @@ from torch import Tensor
 
 Corners = tuple[float, float, float, float]
 """Left, top, right and bottom."""
+SAME_MOMENT = 1e-6
+"""Seconds by which the begin of a token may be rounded."""
 
 
 @dataclass(frozen=True)
@@ -63,3 +65,8 @@ class HeardSound:
     notes: tuple[str, ...]
     samples: Any
     rate: int
+
+    def at(self, seconds: float) -> int | None:
+        """The first token that a moment lies in; None outside of them."""
+        since = (seconds - self.begins + SAME_MOMENT).tolist()
+        return next((token for token, time in enumerate(since) if 0 <= time < self.step), None)

@@ -8,12 +8,16 @@ SECONDS = "seconds"
 
 
 class SpokenWord(Record):
-    """A word as it is written, where it begins and ends, and how probable its tokens were to the model."""
+    """A word as it is written, where it begins and ends, and how probable its tokens were to the model.
+
+    `after_blank`: a blank stands before it, as before most, and not before `'clock` of `o'clock`.
+    """
 
     word: str
     begin: float = column(unit=SECONDS)
     end: float = column(unit=SECONDS)
     probability: float
+    after_blank: bool = column(is_kept=False, is_needed=False)
 
 
 class AligningHead(Record):

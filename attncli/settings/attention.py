@@ -583,8 +583,9 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
             if above and named_head(name).stack != "cross":
                 message = f"must be below the layer that is shown, {self.layer} (got {name})"
                 yield contradiction("ablate", message, "layer")
-        if self.image is None and self.given("from"):
-            yield contradiction("from", "needs `image`: it chooses what is drawn over a picture", "image")
+        if self.image is None and self.sound is None and self.given("from"):
+            message = "needs `image` or `sound`: it chooses what is drawn over one"
+            yield contradiction("from", message, "image")
         for key in self.given("explain", "file") if self.image else ():
             yield contradiction(key, "cannot be combined with `image`", "image")
         for key in self.given("explain", "words") if self.sound else ():

@@ -466,8 +466,8 @@ else:
                 Annotated[LookedFrom, Heading("Output")],
                 Field(
                     [],
-                    description="of a picture: the query whose weights are drawn over it: a patch as r10c12, "
-                    "[CLS], or a point as 0.6,0.4 (default: [CLS], else the mean over all queries)",
+                    description="of a picture or a sound: the query whose weights are drawn over it: a patch "
+                    "as r10c12, a point as 0.6,0.4, [CLS], a moment as 1.24s (default: [CLS], else the mean)",
                 ),
             )
         },

@@ -33,6 +33,7 @@ from attncli.views.overlays import (
     in_colour,
     kind_of,
     painted,
+    parts_of,
     shaded,
     size_of,
 )
@@ -118,9 +119,9 @@ class OverlayBlock(Rigid):
                 figure.text(*corner, "\n".join(texts), va="top", fontsize=7)
 
     def _weights(self, look: Look) -> Iterator[tuple[str, str]]:
-        """The strongest patches, and the tokens outside of the picture."""
+        """The strongest parts, and the tokens outside of the picture."""
         total = sum(weight for _, weight in look.outside)
-        parts = {("strongest patches", ""): look.strongest}
+        parts = {(f"strongest {parts_of(look.picture)}", ""): look.strongest}
         if look.outside:
             parts |= {("", ""): [], ("outside", weight_text(total, self.precision)): look.outside}
         for heading, weights in parts.items():

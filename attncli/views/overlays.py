@@ -14,7 +14,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.errors import UserError
-from attncli.plain_text import counted, plain_text
+from attncli.plain_text import counted, plain_text, readable_token
 from attncli.records.writings import WrittenText
 from attncli.report import PLACES, Box, NamedTensor, Picture, Report
 from attncli.views import TEXT_WIDTH, Display
@@ -133,8 +133,10 @@ def chosen_queries(report: Report, picture: Picture) -> list[int]:
 
 
 def _token_named(name: str, report: Report, picture: Picture) -> int | None:
-    if name in report.tokens:
-        return report.tokens.index(name)
+    # Settings spell tokens as the vocabulary does, a report for people as text.
+    for spelled in (name, readable_token(name, "byte-level"), readable_token(name, "metaspace")):
+        if spelled in report.tokens:
+            return report.tokens.index(spelled)
     point = [float(part) for part in name.split(",") if _is_number(part)]
     return token_at(picture, *point) if len(point) == 2 and picture.axis == "tokens" else None
 
@@ -149,6 +151,11 @@ def token_at(picture: Picture, x: float, y: float) -> int | None:
         if box and box[0] <= x <= box[2] and box[1] <= y <= box[3]:
             return token
     return None
+
+
+def parts_of(picture: Picture) -> str:
+    """What its tokens are of it."""
+    return "patches" if picture.seconds is None else "moments"
 
 
 def kind_of(picture: Picture) -> str:
@@ -420,7 +427,7 @@ def lines_with_range(look: Look, display: Display, most_lines: int) -> list[Scre
 
 
 def lines_with_list(look: Look, display: Display, most_lines: int) -> list[ScreenLine]:
-    """The overlay in at most so many lines, beside it the strongest patches and what lies elsewhere."""
+    """The overlay in at most so many lines, beside it the strongest parts and what lies elsewhere."""
     room = (display.width or TEXT_WIDTH) - LIST_WIDTH - GAP
     size = fitted_size(look.picture, room if display.has_color else room // 2 - GAP, most_lines)
     blocks = [overlay_lines(look, size, display)]
@@ -452,7 +459,7 @@ def with_picture(groups: Tiles, display: Display) -> Tiles:
 
 
 def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:
-    """The range of the colours, the strongest patches, and the tokens outside of the picture."""
+    """The range of the colours, the strongest parts, and the tokens outside of the picture."""
     outside = look.outside
     listed = outside if len(outside) <= MOST_OUTSIDE else outside[: MOST_OUTSIDE - 1]
     rest = outside[len(listed) :]
@@ -465,8 +472,9 @@ def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:
         )
     if not outside or lines < len(below) + 3:
         below = below[:1] if outside and lines > 2 else []
-    above = [_range(look, display), styled("strongest patches", BOLD, display.has_color)]
-    count = max(0, lines - len(above) - len(below))
+    above = [_range(look, display)]
+    if count := max(0, lines - len(above) - 1 - len(below)):
+        above.append(styled(f"strongest {parts_of(look.picture)}", BOLD, display.has_color))
     return [*above, *(_weight_line(*pair, display) for pair in look.strongest[:count]), *below][:lines]
 
 

@@ -331,7 +331,7 @@ def _ways_to_average(report: Report, display: Display) -> ScreenParts:
 def _note_lines(report: Report) -> int:
     """The lines that the rows of the weights leave to notes; a map of blocks leaves the usual number."""
     weights, _ = _weights_and_pooled(report)
-    return NOTE_LINES if weights is None else ROOM - min(len(report.tokens), MOST_ROWS)
+    return NOTE_LINES if weights is None or pictured(report) else ROOM - min(len(report.tokens), MOST_ROWS)
 
 
 def _weights(
@@ -526,7 +526,7 @@ def screen_parts(report: Report, display: Display, usual: int = TILE_LINES) -> I
 
 
 def one_look(look: Look, display: Display) -> Elastic:
-    """The overlay as large as there is room for, beside it the strongest patches and what lies elsewhere."""
+    """The overlay as large as there is room for, beside it the strongest parts and what lies elsewhere."""
 
     def of(lines: int) -> Iterator[Section]:
         yield Drawing(look.title, [line.text.rstrip() for line in lines_with_list(look, display, lines)])

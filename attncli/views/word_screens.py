@@ -118,22 +118,27 @@ ALIGNING_SCREEN = FirstScreen(
 """The heads that time words best, and how well they do so together."""
 
 
-def _lines(words: Records[SpokenWord]) -> Iterator[tuple[float, float, str]]:
-    """The words in lines that people can read: begin, end and text of each."""
+def _lines(words: Records[SpokenWord]) -> Iterator[list[SpokenWord]]:
+    """The words in lines that people can read."""
     line: list[SpokenWord] = []
     for word in words:
         is_full = line and (
             word.end - line[0].begin > LINE_SECONDS
-            or len(line) == LINE_WORDS
+            or len(line) >= LINE_WORDS
             or word.begin - line[-1].end > PAUSE
             or line[-1].word.endswith(SENTENCE_ENDS)
         )
-        if is_full:
-            yield line[0].begin, line[-1].end, " ".join(each.word for each in line)
+        has_blanks = any(map(_blank_before, line[1:])) and len(line) < 2 * LINE_WORDS
+        if is_full and (_blank_before(word) or not has_blanks):
+            yield line
             line = []
         line.append(word)
     if line:
-        yield line[0].begin, line[-1].end, " ".join(each.word for each in line)
+        yield line
+
+
+def _blank_before(word: SpokenWord) -> str:
+    return "" if word.after_blank is False else " "  # reports of an older attn do not say
 
 
 def _clock(seconds: float, mark: str) -> str:
@@ -155,9 +160,10 @@ def write_srt(reports: Iterable[Report], stream: TextIO, display: Display) -> No
     """Subtitles as SubRip has them."""
     number = 0
     for report in reports:
-        for begin, end, text in _lines(_words_of(report)):
+        for words in _lines(_words_of(report)):
             number += 1
-            arrow = f"{_clock(begin, ',')} --> {_clock(end, ',')}"
+            text = "".join(_blank_before(word) + word.word for word in words).lstrip()
+            arrow = f"{_clock(words[0].begin, ',')} --> {_clock(words[-1].end, ',')}"
             stream.write(f"{number}\n{arrow}\n{plain_text(text)}\n\n")
 
 
@@ -165,11 +171,10 @@ def write_vtt(reports: Iterable[Report], stream: TextIO, display: Display) -> No
     """Subtitles as WebVTT has them, with the time of each word in its line."""
     stream.write("WEBVTT\n\n")
     for report in reports:
-        words = iter(_words_of(report))
-        for begin, end, text in _lines(_words_of(report)):
-            parts = []
-            for count, _ in enumerate(text.split(" ")):
-                word = next(words)
+        for words in _lines(_words_of(report)):
+            text = ""
+            for word in words:
                 safe = plain_text(word.word).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-                parts.append(safe if not count else f"<{_clock(word.begin, '.')}>{safe}")
-            stream.write(f"{_clock(begin, '.')} --> {_clock(end, '.')}\n{' '.join(parts)}\n\n")
+                blank = _blank_before(word)
+                text += f"{blank}<{_clock(word.begin, '.')}>{safe}" if text else safe
+            stream.write(f"{_clock(words[0].begin, '.')} --> {_clock(words[-1].end, '.')}\n{text}\n\n")

@@ -62,6 +62,9 @@ def test_one_head_lies_over_the_spectrogram(attn: Attn, encoder: str, sounds: Pa
     (picture,) = report["pictures"]
     assert picture["seconds"] == pytest.approx(5003 / 16_000) and "sound" not in picture
     assert picture["boxes"][1] == pytest.approx([160 / 5003, 0, 320 / 5003, 1])
+    moment = attn([*of_head, sound, "--from", "0.125s"])
+    assert "where 0.12s looks" in moment.out
+    assert "no token lies there: it hears 0.31 s (got 0.4s)" in attn([*of_head, sound, "--from", "0.4s"]).err
     page = tmp_path / "page.html"
     assert attn([*of_head, sound, "-o", str(page)]).code == 0
     assert "media-src blob:" in page.read_text()
