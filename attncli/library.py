@@ -669,7 +669,7 @@ def retrieving_heads(
 
     UserError for a model that cannot read these, and where no head does; MemoryError.
     """
-    from attncli.measure.sources import retrieving_heads as heads_that_retrieve
+    from attncli.measure.retrieving_heads import retrieving_heads as heads_that_retrieve
 
     with in_use(model) as pretrained:
         return heads_that_retrieve(pretrained, seed=seed, progress=progress)
@@ -677,6 +677,6 @@ def retrieving_heads(
 
 def search_takes_less(model: Pretrained, sources: SourcedReading, answer: str | None) -> bool:
     """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
-    from attncli.measure.sources import search_takes_less as takes_less
+    from attncli.measure.retrieving_heads import search_takes_less as takes_less
 
     return takes_less(model, sources, answer)

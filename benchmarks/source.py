@@ -24,12 +24,12 @@ from typing import NamedTuple
 import torch
 
 from attncli.core.names import named_head
+from attncli.measure.retrieving_heads import retrieving_heads
 from attncli.measure.sources import (
     CHECKED,
     Removals,
     given_answer,
     likeliest,
-    retrieving_heads,
     source_weights,
     written_answer,
 )

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 import attncli
 from attncli.core.progress import Stage
 from attncli.errors import UserError
+from attncli.measure.retrieving_heads import NUM_SENTENCES, synthetic_contexts
 from attncli.measure.sources import (
-    NUM_SENTENCES,
     AnswerWork,
     Removals,
     SourceWeights,
@@ -27,7 +27,6 @@ from attncli.measure.sources import (
     lasso_effects,
     likeliest,
     sampled_masks,
-    synthetic_contexts,
     written_answer,
 )
 from attncli.models.loading import open_model
@@ -679,8 +678,9 @@ def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("attncli.measure.sources.NUM_CONTEXTS", 1)
-    monkeypatch.setattr("attncli.measure.sources.synthetic_contexts", lambda *_: synthetic_contexts(1))
+    monkeypatch.setattr("attncli.measure.retrieving_heads.NUM_CONTEXTS", 1)
+    contexts = "attncli.measure.retrieving_heads.synthetic_contexts"
+    monkeypatch.setattr(contexts, lambda *_: synthetic_contexts(1))
     searches: list[str] = []
     model = str(save_writer(tmp_path / "model", "Llama"))
     pretrained = open_model(model)
