@@ -192,13 +192,12 @@ class CarriedVectors:
     weights: Float[Tensor, "head query key"]
     vectors: Float[Tensor, "head key embed"]
 
-    def rows(self, first: int) -> Iterator[tuple[range, Float[Tensor, "query key embed"]]]:
-        """Some queries at a time from `first` on, and what each gets of each token, over all heads."""
-        num_queries = self.weights.shape[1]
+    def rows(self, places: Int[Tensor, " row"]) -> Iterator[tuple[range, Float[Tensor, "query key embed"]]]:
+        """Some of the queries at these places at a time, and what each gets of each token, over all heads."""
         step = max(1, QUERIES_AT_ONCE // self.vectors[0].numel())
-        for start in range(first, num_queries, step):
-            rows = range(start, min(start + step, num_queries))
-            weights = self.weights[:, rows.start : rows.stop]
+        for start in range(0, len(places), step):
+            rows = range(start, min(start + step, len(places)))
+            weights = self.weights[:, places[rows.start : rows.stop]]
             yield rows, torch.einsum("hqk,hke->qke", weights, self.vectors)
 
 
@@ -286,18 +285,17 @@ def value_norms(run: ExplainedRun) -> Float[Tensor, " token"]:
 
     Kobayashi et al. 2020, equation 6. UserError where the vectors are not what W_O gives.
     """
-    total = torch.zeros(len(run.ids) - run.first, len(run.ids), dtype=torch.float64)
+    total = torch.zeros(len(run.places), len(run.ids), dtype=torch.float64)
     num_layers = 0
     for layer in carrying_layers(run, "value_norms"):
         num_layers += 1
-        for rows, vectors in layer.carried().rows(run.first):
-            if not is_close(vectors.sum(dim=1) + layer.bias, layer.projected[rows.start : rows.stop]):
+        for rows, vectors in layer.carried().rows(run.places):
+            gave = layer.projected[run.places[rows.start : rows.stop]]
+            if not is_close(vectors.sum(dim=1) + layer.bias, gave):
                 run.refuse("value_norms", f"the vectors of {layer.name} do not add up to what W_O gives")
             norms = vectors.double().norm(dim=-1)
-            total[rows.start - run.first : rows.stop - run.first] += (
-                norms / norms.sum(dim=-1, keepdim=True)
-            ).cpu()
-    return run.of_prompt(total[run.places - run.first] / num_layers)
+            total[rows.start : rows.stop] += (norms / norms.sum(dim=-1, keepdim=True)).cpu()
+    return run.of_prompt(total / num_layers)
 
 
 @torch.no_grad()
@@ -314,7 +312,7 @@ def alti(run: ExplainedRun) -> Float[Tensor, " token"]:
             run.refuse("alti", f"the block of {layer.name} does not add to its stream what W_O gives")
         count = len(run.ids)
         matrix = torch.zeros(count, count, dtype=torch.float64)
-        for rows, vectors in layer.carried().rows(0):
+        for rows, vectors in layer.carried().rows(torch.arange(count)):
             places = torch.arange(rows.start, rows.stop)
             vectors[places - rows.start, places] += layer.read[rows.start : rows.stop]
             summed = layer.read[rows.start : rows.stop] + layer.projected[rows.start : rows.stop]
