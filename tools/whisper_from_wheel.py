@@ -7,9 +7,9 @@ The package (MIT; Whisper: MIT, Radford et al. 2022) holds the weights as CTrans
 They are read by their own layout, so that CTranslate2 need not be installed.
 """
 
+import argparse
 import json
 import struct
-import sys
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -138,4 +138,6 @@ def convert(files: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    convert(package_files(), Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    convert(package_files(), parser.parse_args().folder)
