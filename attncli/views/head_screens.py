@@ -374,7 +374,7 @@ def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     one sound time its words.
     """
     stacks = _by_stack(report.result_of(HeadSurvey).heads)
-    if "cross" in stacks and any(picture.seconds for picture in report.pictures):
+    if len(stacks) > 1 and any(picture.seconds for picture in report.pictures):
         return "--words", *steps
     looks_at_first = any(map(is_mostly_first, stacks.values()))
     return ("--skip-sink 1", steps[0], steps[-1]) if looks_at_first else steps
