@@ -1,6 +1,6 @@
 """The settings of self-, multi-head and cross-attention, and of their variants."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator
@@ -611,6 +611,12 @@ class MultiheadOfModelSpec(ModelAttentionSpec):
 class CrossOfModelSpec(ContextSpec, ModelAttentionSpec, HeadSpec):
     experiment = "cross"
     reads_context = True
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        if settings.get("sound"):
+            return "--head LAYER:HEAD", "--from WORD", "-o page.html"
+        return super().steps_after(settings)
 
     def measured_of_rows(self) -> tuple[str, ...]:
         return without_positions(super().measured_of_rows())

@@ -370,9 +370,13 @@ REST_TITLE = (
 
 
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Where a stack of the model looks at its first token most, the rest is worth a look."""
-    survey = report.result_of(HeadSurvey)
-    looks_at_first = any(map(is_mostly_first, _by_stack(survey.heads).values()))
+    """Where a stack of the model looks at its first token most, the rest is worth a look; heads that look at
+    one sound time its words.
+    """
+    stacks = _by_stack(report.result_of(HeadSurvey).heads)
+    if len(stacks) > 1 and any(picture.seconds for picture in report.pictures):
+        return "--words", *steps
+    looks_at_first = any(map(is_mostly_first, stacks.values()))
     return ("--skip-sink 1", steps[0], steps[-1]) if looks_at_first else steps
 
 

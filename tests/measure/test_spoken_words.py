@@ -74,7 +74,12 @@ def test_the_words_are_those_that_transformers_writes(model: Pretrained, heard: 
     assert expected.strip() == PEER["hello"]["heard"]
 
 
-@pytest.mark.parametrize("name", ["river", "morning", "garden"])
+NIGHTLY = pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    "name", ["morning", *(pytest.param(name, marks=NIGHTLY) for name in ("river", "garden"))]
+)
 def test_words_begin_and_end_where_openai_whisper_puts_them(model: Pretrained, name: str) -> None:
     with in_use(model) as open_one:
         reading = read_sound(open_one, SPEECH / f"{name}.ogg", TIMES[name]["text"])
@@ -143,8 +148,6 @@ def test_cross_weights_are_those_of_eager_attention(model: Pretrained, heard: Re
     layers: list[CapturedLayer] = []
     with in_use(model) as open_one:
         capture(open_one.model, open_one.inputs([heard]), layers.append)
-        again = read_sound(open_one, SPEECH / "hello.ogg", "")  # writes as it did before it was measured
-    assert again.text.ids.tolist() == heard.text.ids.tolist()
     cross = [layer.weights()[0] for layer in layers if layer.kind == "cross"]
     assert len(cross) == len(expected) == 4
     for given, weights in zip(cross, expected, strict=True):
@@ -175,7 +178,7 @@ def _errors(words: SpokenWords, name: str) -> float:
     return float(np.median(np.abs(np.subtract(found, known))))
 
 
-@pytest.mark.parametrize("name", ["river", "letter"])
+@pytest.mark.parametrize("name", ["river", pytest.param("letter", marks=NIGHTLY)])
 def test_the_filter_is_that_of_its_authors(model: Pretrained, name: str) -> None:
     """tools/whisper_characters.py: their code on the same weights, which feeds characters."""
     expected = AUTHORS[name]
@@ -207,14 +210,6 @@ def test_more_characters_than_the_decoder_reads_are_timed_by_tokens(
         words = spoken_words(open_one, reading, "filter")
     assert [word.word for word in words.words] == ["Hello", "little", "world."]
     assert "on tokens for want of room" in words.notes[0]
-
-
-def test_heads_that_are_not_there_are_named_in_a_line(model: Pretrained, heard: Reading) -> None:
-    with (
-        in_use(model) as open_one,
-        pytest.raises(UserError, match=r"from 0:0 to 3:5 in .* \(got 4:0\)"),
-    ):
-        spoken_words(open_one, heard, [(4, 0)])
 
 
 def _spelled_as_bytes(tokens: list[str]) -> list[str]:

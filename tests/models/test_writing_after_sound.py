@@ -12,6 +12,7 @@ import torch
 import transformers as hf
 
 import attncli
+from attncli.errors import UserError
 from attncli.models.loading import open_model
 from attncli.models.sound_reading import read_sound
 from tests.conftest import Attn
@@ -115,6 +116,16 @@ def test_words_that_the_model_writes_take_one_run_of_its_encoder(
         (of_changed,) = attncli.spoken_words(patched, reading, heads=heads).words
     assert changed.probability == pytest.approx(of_changed.probability, abs=1e-5)
     assert abs(changed.probability - word.probability) > 1e-4
+
+
+def test_heads_that_cannot_time_words_are_named_in_a_line(writers: Path) -> None:
+    pretrained, sound = open_model(writers / "whisper"), writers / "noise.wav"
+    with pytest.raises(UserError, match=r"from 0:0 to 1:3 in .* \(got 2:0\)"):
+        attncli.spoken_words(pretrained, sound, "the cat", heads=[(2, 0)])
+    with pytest.raises(UserError, match=r"heads: must be model, found, filter, or heads as 2:0 \(got none\)"):
+        attncli.spoken_words(pretrained, sound, heads=[])
+    with pytest.raises(UserError, match=r"must hold at least one token \(got an empty text\)"):
+        attncli.spoken_words(pretrained, sound, "   ", heads=[(1, 0)])
 
 
 def test_sampling_depends_on_the_temperature(writers: Path) -> None:

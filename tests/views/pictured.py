@@ -8,6 +8,7 @@ from PIL import Image
 
 from attncli.records.attention import LayerStatistics
 from attncli.records.kinds import result_of
+from attncli.records.spoken_words import SpokenWord, SpokenWords
 from attncli.report import (
     Box,
     NamedTensor,
@@ -147,3 +148,19 @@ def several_pictures(
     texts = Numbers(num_texts=found.num_pictures, num_tokens=36)
     statistics = {**one.statistics, "texts": texts}
     return Report("heads", spec, {}, result=result_of("heads", statistics), picture_maps=found)
+
+
+def spoken(words: Sequence[str], *pictures: Picture) -> Report:
+    """A report of these words, each half a second long, with the blanks that stand before them."""
+    rows = SpokenWord.rows(
+        {
+            "word": word.strip(),
+            "begin": 0.5 * place,
+            "end": 0.5 * place + 0.5,
+            "probability": 1.0,
+            "after_blank": word.startswith(" "),
+        }
+        for place, word in enumerate(words)
+    )
+    result = SpokenWords(words=rows, seconds=0.5 * len(words), step=0.02)
+    return Report("heads", {}, {}, result=result, pictures=pictures)

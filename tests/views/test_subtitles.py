@@ -5,26 +5,9 @@ from io import StringIO
 
 import pytest
 
-from attncli.records.spoken_words import SpokenWord, SpokenWords
-from attncli.report import Report
 from attncli.views import Display
 from attncli.views.word_screens import write_srt, write_vtt
-
-
-def spoken(words: list[str]) -> Report:
-    """A report of these words, each half a second long, with the blanks that stand before them."""
-    rows = SpokenWord.rows(
-        {
-            "word": word.strip(),
-            "begin": 0.5 * place,
-            "end": 0.5 * place + 0.5,
-            "probability": 1.0,
-            "after_blank": word.startswith(" "),
-        }
-        for place, word in enumerate(words)
-    )
-    result = SpokenWords(words=rows, seconds=0.5 * len(words), step=0.02)
-    return Report("heads", {}, {}, (), (), {}, result)
+from tests.views.pictured import spoken
 
 
 def lines_of(words: list[str]) -> list[str]:

@@ -1,9 +1,12 @@
 """Pictures on the page in a real Chromium: whose weights are painted, and what chooses who looks."""
 
+import wave
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
+import pytest
 
 from attncli.records.explanations import ExplainedSource, Explanations, WayOfReading
 from attncli.records.kinds import result_of
@@ -11,7 +14,7 @@ from attncli.report import PictureMaps, Report, Table
 from attncli.views.overlays import looks_of, painted, shaded
 from attncli.views.picture_maps import tiles_of
 from tests.views.page.pages import Opened, page_of, pixels_of, wait_for_readout
-from tests.views.pictured import one_head, several_pictures, survey, written_words
+from tests.views.pictured import drawn_picture, one_head, several_pictures, spoken, survey, written_words
 
 
 def is_painted(canvas: Any, report: Report, name: str, place: tuple[int, ...] = ()) -> bool:
@@ -189,3 +192,29 @@ def test_a_picture_stands_in_each_way_side_by_side(opened: Opened) -> None:
         found = pixels_of(cards.locator("canvas").nth(place))[..., :3]
         expected = painted(tile.look.picture, shaded(tile.look, found.shape[1], found.shape[0], None))
         assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9
+
+
+def test_a_click_on_a_word_plays_it_and_the_pointer_finds_it(opened: Opened) -> None:
+    stream = BytesIO()
+    with wave.open(stream, "wb") as sound:
+        sound.setparams((1, 1, 8000, 0, "NONE", ""))
+        sound.writeframes(bytes([128]) * 16_000)
+    picture = replace(drawn_picture(60, 12, ()), seconds=2.0, sound=stream.getvalue())
+    page = opened(page_of(spoken([" a", " b", " c", " d"], picture)))
+    now = "() => document.querySelector('audio').currentTime"
+    words = page.locator(".spoken button")
+    words.nth(2).click()
+    page.wait_for_function("() => document.querySelector('.spoken-now')?.textContent === 'c'")
+    assert 1.0 <= page.evaluate(now) < 1.5
+    page.wait_for_function("() => document.querySelector('audio').paused")  # at the end of the word
+    assert 1.5 <= page.evaluate(now) < 1.7
+    area = page.locator(".stage.sound").bounding_box()
+    point = area["x"] + 0.4 * area["width"], area["y"] + area["height"] / 2
+    page.mouse.move(*point)
+    assert page.locator(".under").all_text_contents() == ["b"]
+    strip = page.locator(".heard").bounding_box()
+    assert strip["x"] - area["x"] == pytest.approx(area["width"] / 4, abs=2)
+    assert strip["width"] == pytest.approx(area["width"] / 4, abs=2)
+    page.mouse.click(*point)
+    page.wait_for_function("() => !document.querySelector('audio').paused")
+    assert 0.8 <= page.evaluate(now) < 1.2

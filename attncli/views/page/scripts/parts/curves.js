@@ -61,9 +61,13 @@ function curveOf({ name, values }, { name: placesName, values: places }) {
   return chartOf(words(name), [{ numbers: Array.from(values) }], across);
 }
 
+// A list of positions ranks what is there: neither it nor the lists beside it are curves.
+const POSITIONS = ["keys", "top_keys"];
+
 // A line for each row, named by the row's first number.
 function chartsOfRows(title, rows) {
   const [first, ...others] = Object.keys(rows[0] ?? {});
+  if (POSITIONS.some((name) => others.includes(name))) return [];
   const isList = (name) => rows.every((row) => Array.isArray(row[name]) && row[name].length > 1);
   // The list over which the others stand, where there is one.
   const over = rows.length ? ["budget", "step", "false_positive_rate"].find(isList) : undefined;

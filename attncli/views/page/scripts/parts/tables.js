@@ -28,10 +28,11 @@ export function showTables(container, statistics, onPlace) {
   container.replaceChildren(...tables);
 }
 
-// Of heads: without the kinds, stacks and modules that follow from the layer.
+// Of heads: without the kinds and modules that follow from the layer, and the stack where there is one alone.
 function distinguished(rows) {
   const count = (...names) => new Set(rows.map((row) => names.map((name) => row[name]).join("\n"))).size;
-  const dropped = ["kind", "stack"].filter((name) => count("layer", "stack", name) === count("layer"));
+  const dropped = count("layer", "stack", "kind") === count("layer") ? ["kind"] : [];
+  if (count("stack") === 1) dropped.push("stack");
   if (count("layer", "stack", "module") === count("layer", "stack")) dropped.push("module");
   const isKept = ([name]) => !dropped.includes(name);
   return rows.map((row) => Object.fromEntries(Object.entries(row).filter(isKept)));
