@@ -35,15 +35,13 @@ SECTION = re.compile(r"^(\S.*):$|^- \[(.+?)\]\((.+?)\)", re.MULTILINE)
 
 def _places() -> dict[str, str]:
     """Where each page of the repository is on the site."""
+    docs = ROOT / "docs"
+    of_docs = [path.relative_to(docs).as_posix() for path in docs.rglob("*.md")]
     pages = {path.name: path for path in sorted((ROOT / LESSONS).glob("*.md"))}
     return {
         "README.md": "index.md",
         "docs/README.md": "pages.md",
-        **{
-            f"docs/{path.name}": path.name
-            for path in (ROOT / "docs").glob("*.md")
-            if path.name != "README.md"
-        },
+        **{f"docs/{name}": name for name in of_docs if name != "README.md"},
         **{f"{LESSONS}/{name}": f"lessons/{name.replace('README', 'index')}" for name in pages},
         **{name: name.lower() for name in PROJECT.values()},
     }

@@ -25,7 +25,6 @@ from attncli.views.first_screen import (
     Sentences,
     Special,
     SpecialCells,
-    StatisticCells,
 )
 from attncli.views.picture_maps import ORIGINAL, row_name, rows_in
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
@@ -34,7 +33,7 @@ from attncli.views.texts import NO_NUMBER, fixed, shortened
 DECIMALS, OF_COSINES = 2, 3
 MOST_SOURCES, LEAST_SOURCES, LEAST_TEXT = 9, 3, 10
 MOST_WAYS = 15
-MOST_HEADS = 10
+MOST_HEADS, OF_WEIGHTS = 10, 4
 HEADERS = {
     "all_heads": ("all", "mean"),
     "best_heads": ("best", "mean"),
@@ -285,7 +284,11 @@ def _fit(report: Report, display: Display) -> Iterator[str]:
     """How well scores by the weights follow the answers that they were learned from."""
     fit = report.result_of(LearnedWeights).fit
     learned, equal = (fixed(number, DECIMALS) for number in (fit.correlation, fit.correlation_of_mean))
-    yield f"Correlation of scores with the answers' logits: {learned}, of equal weights {equal}."
+    yield f"Correlation of scores with these answers' logits: {learned}, of equal weights {equal}."
+
+
+def _weights(report: Report, rows: Records[LearnedHead], display: Display) -> list[Column]:
+    return [Column(("", "weight"), [fixed(row.weight, OF_WEIGHTS) for row in rows])]
 
 
 def _heads_title(report: Report, rows: Records[LearnedHead], total: int) -> str:
@@ -299,7 +302,7 @@ WEIGHTS_SCREEN = FirstScreen(
         Sentences(_fit, "line"),
         Ranked(
             "rows",
-            (PlaceCells(), StatisticCells()),
+            (PlaceCells(), SpecialCells(_weights)),
             title=_heads_title,
             label=HeadLabel(has_stacks=False),
             usual=MOST_HEADS,

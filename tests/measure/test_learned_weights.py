@@ -152,7 +152,7 @@ def test_weights_are_learned_kept_and_compared(
     fit = report["statistics"]["learned"]
     assert fit["prompts"] == 3 and fit["correlation"] > fit["correlation_of_mean"]
     screen = attn(["source", str(file), "--learn", *settings])
-    assert "Correlation of scores with the answers' logits" in screen.out and "Kept in" in screen.out
+    assert "Correlation of scores with these answers' logits" in screen.out and "Kept in" in screen.out
     found = attncli.learned_head_weights(str(folder), str(file), split="line", num_runs=9)
     assert found.by_name == pytest.approx({f"{row['layer']}:{row['head']}": row["weight"] for row in rows})
     compared = attn(["source", str(file), "--compare", *settings, "--format", "json"])
