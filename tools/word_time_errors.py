@@ -16,13 +16,12 @@ from attncli.measure.spoken_words import (
     Head,
     TimedSpeech,
     found_heads,
-    published_heads,
     shipped_speech,
     spoken_words,
 )
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
-from attncli.models.sound_reading import read_sound
+from attncli.models.sound_reading import published_heads, read_sound
 
 KNOWN = json.loads((SPEECH / "times.json").read_text())
 

@@ -30,7 +30,7 @@ from attncli.models.pretrained import (
     texts_of_stack,
 )
 from attncli.models.side_by_side import of_this_run
-from attncli.models.sound_reading import read_sound
+from attncli.models.sound_reading import published_heads, read_sound
 from attncli.models.token_names import check_tokens_named, positions_that_look, token_named
 from attncli.models.words import words_of_characters
 from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
@@ -182,6 +182,14 @@ def _explained(spec: AttentionOfModel, reading: Reading, pretrained: Pretrained)
     return token_named(str(spec.token), reading.text.in_words(), pretrained, key="token")
 
 
+def _at_an_aligning_head(spec: AttentionOfModel, pretrained: Pretrained) -> AttentionOfModel:
+    """Of words on a sound, where no head is named, the first by which the model is known to time them."""
+    if spec.sound is None or not spec.reads_context or spec.model_fields_set & {"layer", "head"}:
+        return spec
+    layer, head = next(iter(published_heads(pretrained)), (None, None))
+    return spec if layer is None else spec.model_copy(update={"layer": layer, "head": head})
+
+
 def report_each(
     specs: Sequence[AttentionOfModel],
     readings: Sequence[Reading],
@@ -189,6 +197,7 @@ def report_each(
     progress: object,
 ) -> list[Report]:
     """For each text weights, scores, output and statistics of one layer (in self and cross of one head)."""
+    specs = [_at_an_aligning_head(spec, pretrained) for spec in specs]
     spec = specs[0]
     pretrained = reader_of(pretrained, readings[0])
     num_queries, num_context = readings[0].counts

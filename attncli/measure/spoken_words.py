@@ -22,7 +22,7 @@ from attncli.models.digests import cache_folder, content_digest
 from attncli.models.layers import CapturedLayer
 from attncli.models.patched_heads import is_patched
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.sound_reading import most_written, num_before_words, read_sound
+from attncli.models.sound_reading import most_written, num_before_words, published_heads, read_sound
 from attncli.models.sound_windows import SpokenWindow
 from attncli.plain_text import counted
 from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
@@ -311,12 +311,6 @@ def joined_marks(rows: list[tuple[str, float, float, float]]) -> list[tuple[str,
     if waiting and joined:
         joined.append((waiting, *rows[-1][1:]))
     return joined
-
-
-def published_heads(pretrained: Pretrained) -> list[Head]:
-    """The alignment heads of the model's generation_config.json; empty without any."""
-    named = getattr(pretrained.whole.generation_config, "alignment_heads", None) or []
-    return [(int(layer), int(head)) for layer, head in named]
 
 
 def spoken_words(

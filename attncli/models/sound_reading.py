@@ -566,3 +566,9 @@ def num_before_words(pretrained: Pretrained) -> int:
     """How many tokens a decoder reads before the words, as `prefix_of` gives them."""
     has_no_times = no_times_token(pretrained) is not None
     return 1 + 2 * knows_languages(pretrained) + has_no_times
+
+
+def published_heads(pretrained: Pretrained) -> list[tuple[int, int]]:
+    """The alignment heads of the model's generation_config.json; empty without any."""
+    named = getattr(pretrained.whole.generation_config, "alignment_heads", None) or []
+    return [(int(layer), int(head)) for layer, head in named]

@@ -22,7 +22,6 @@ from attncli.measure.spoken_words import (
     found_heads,
     kept_heads,
     median_filtered,
-    published_heads,
     read_by_characters,
     shipped_speech,
     spoken_weights,
@@ -35,7 +34,7 @@ from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.sound_reading import read_sound
+from attncli.models.sound_reading import published_heads, read_sound
 from attncli.models.sound_windows import spoken_windows
 from attncli.records.spoken_words import SpokenWords
 from attncli.sound import spoken_words as timed
