@@ -198,6 +198,7 @@ def _trials(
         if column is not None:
             kinds.append((name, BASELINE, column.double().unsqueeze(1), [0], best_feature))
     trials = []
+    progress(0.0)
     for number, (name, kind, numbers, places, fit) in enumerate(kinds):
         texts = TextsToFit(numbers[:, [*places]], is_positive, parts.of_text, generator)
         trials.append(_tried(name, kind, texts, places, fit, parts))
@@ -446,6 +447,7 @@ def _predictions(
                 "margin": margin,
                 "is_right": int(is_called == is_so),
                 "start": text.words[:START],
+                "digest": text.digest,
             }
         )
     return TextScore.rows(rows)

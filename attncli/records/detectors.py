@@ -95,6 +95,7 @@ class TextScore(Record):
     """What the sparse regression says of a text of a group left out: positive above the threshold.
 
     `margin` is the score less the threshold, in standard deviations of the scores that it was fitted to.
+    `digest` is the beginning of the SHA-256 of its words, by which a detector knows it again.
     """
 
     text: int
@@ -105,6 +106,7 @@ class TextScore(Record):
     margin: float
     is_right: int
     start: str
+    digest: str = column(is_needed=False)
 
 
 class FittedDetector(Record):
@@ -154,8 +156,9 @@ class RocOfGroup(Record):
 
 
 class MapOfText(NamedTuple):
-    """What a head looks at in a text: its name, its tokens, and the weights (query, key)."""
+    """What a head looks at in a text: its line, its name, its tokens, and the weights (query, key)."""
 
+    line: int
     name: str
     tokens: tuple[str, ...]
     weights: NamedTensor
