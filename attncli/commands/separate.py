@@ -183,7 +183,11 @@ def report_of(
     from attncli.report_parts import build_report
 
     tensors = {} if result.weights is None else {"weights": result.weights}
-    tensors |= {f"auroc {stack}".strip(): grid for stack, grid in result.heads.grids("auroc").items()}
+    # So that colours part at chance, to either side.
+    tensors |= {
+        f"{ABOVE_CHANCE} {stack}".strip(): replace(grid, values=grid.values - 0.5)
+        for stack, grid in result.heads.grids("auroc").items()
+    }
     texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
     notes = [*more, *result.notes, *_notes(spec, result)]
     if result.weights is not None:
@@ -294,6 +298,7 @@ def _report_of_scores(
     return build_report(spec, Texts(), {}, result, notes, about=about)
 
 
+ABOVE_CHANCE = "auroc_above_chance"
 LOSS = "loss"
 """What a store calls the loss of a text."""
 PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)

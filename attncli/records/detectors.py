@@ -145,7 +145,7 @@ class DetectorWeight(Record):
 class RocOfGroup(Record):
     """The ROC curve of a detector on a group that it was not fitted to: both rates, at the same places.
 
-    `curve` is the group, and behind a comma the detector where that is a baseline.
+    `curve` is the group, and behind a comma the detector where that is a baseline; the first is chance.
     """
 
     curve: str

@@ -262,7 +262,7 @@ def test_a_page_has_the_finding_first_and_then_texts_with_their_maps(attn: Attn,
     blocks = [part.partition("</script>")[0] for part in file.read_text().split('class="report"')[1:]]
     reports = [json.loads(block.partition(">")[2]) for block in blocks]
     assert not reports[0]["tokens"] and "AUROC on groups left out" in reports[0]["subtitle"]
-    assert [tensor["name"] for tensor in reports[0]["tensors"]] == ["auroc"]
+    assert [tensor["name"] for tensor in reports[0]["tensors"]] == ["auroc_above_chance"]
     assert len(reports) == 7
     for report in reports[1:]:
         assert [tensor["name"] for tensor in report["tensors"]] == ["weights"] and report["tokens"]
