@@ -482,8 +482,12 @@ def run(arguments: Sequence[str]) -> int:
             with whole_words_in_bash():
                 build_app()(prog_name="attn")
         code = build_app()(args=list(arguments), prog_name="attn", standalone_mode=False)
-        sys.stdout.flush()
-        return code if isinstance(code, int) else DONE
+        code = code if isinstance(code, int) else DONE
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # a reader that has gone changes no verdict
+            forget_stdout()
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as ended:

@@ -136,7 +136,7 @@ def with_map(
         reading = reader.read(by_line[row.text])
         drawn = map_of_head(pretrained, reading, result.strongest[0])
         if drawn is not None:
-            maps.append(MapOfText(row.id or str(row.text), reading.text.tokens, drawn))
+            maps.append(MapOfText(row.text, row.id or str(row.text), reading.text.tokens, drawn))
     if not maps:
         return result
     return replace(result, weights=maps[0].weights, tokens=maps[0].tokens, maps=tuple(maps))
@@ -243,15 +243,15 @@ def read_detector(file: FilePath, model: Model) -> Detector:
     `detector.score("a text")` is its score, positive above `detector.threshold`. UserError for a file without
     a detector, and for another model.
     """
-    fitted, weights, held_out = _read(Path(fspath(file)))
+    fitted, weights, held_out, fitted_to = _read(Path(fspath(file)))
     pretrained = model if isinstance(model, Pretrained) else open_model(model)
     if weights_digest(pretrained) != fitted.digest:
         raise UserError(MODEL.format(name=pretrained.name, fitted=fitted.model))
-    return Detector(pretrained, fitted, weights, held_out)
+    return Detector(pretrained, fitted, weights, held_out, fitted_to)
 
 
-def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str]:
-    """The detector in a report, its weights, and how well it did on groups left out."""
+def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str, frozenset[str]]:
+    """The detector in a report, its weights, how well it did on groups left out, what it was fitted to."""
     try:
         statistics = json.loads(file.read_bytes())["statistics"]
         fitted = FittedDetector.rows(statistics["fitted"])
@@ -280,7 +280,7 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str]:
                 raise UserError(f"apply: {file}: {wrong} (got {shown(value)})")
         if not row.scale > 0:
             raise UserError(f"apply: {file}: coefficients[{place}]: scale must be above 0 (got {row.scale})")
-    return first, weights, _how_good(statistics)
+    return first, weights, _how_good(statistics), _fitted_to(statistics)
 
 
 LARGEST = 1e30
@@ -305,6 +305,14 @@ def _how_good(statistics: Any) -> str:
         return ""
 
 
+def _fitted_to(statistics: Any) -> frozenset[str]:
+    """The digests of the texts in a report; nothing where it lacks them."""
+    try:
+        return frozenset(str(row["digest"]) for row in statistics["predictions"])
+    except (KeyError, TypeError):
+        return frozenset()
+
+
 @checked
 def apply_detector(
     model: Model,
@@ -317,16 +325,28 @@ def apply_detector(
 ) -> AppliedDetector:
     """What the detector in a report says of texts: a file (CSV, JSON Lines) or mappings with text.
 
-    With `label`, as in `separate`, also how well: AUROC, hits and false alarms. UserError for another model,
-    and for texts without the parts that the detector was fitted to.
+    With `label`, as in `separate`, also how well: AUROC, hits and false alarms; of the detector's own column
+    its positive value is positive. UserError for another model, for the detector's negative value as the
+    positive one, and for texts without the parts that the detector was fitted to.
     """
-    names = None if label is None else LabelNames.of(label)
-    with in_use(model) as pretrained, LabelledFile(texts, names) as file:
+    with in_use(model) as pretrained:
         opened = replace(read_detector(detector, pretrained), pretrained=pretrained)
+        fitted, names = opened.fitted, None
+        if label is not None:
+            names = LabelNames.of(label).as_fitted(fitted.negative, fitted.positive)
         reader = LabelledReader(pretrained, truncate=truncate)
 
         def read(text: Any) -> Any:
             opened.check_parts(text)
             return reader.read(text)
 
-        return opened.apply(ManyTexts(file, read, progress), None if label is None else file.is_positive)
+        with LabelledFile(texts, names) as file:
+            many = ManyTexts(file, read, progress)
+            result = opened.apply(many, None if names is None else file.is_positive)
+        if names is None or file.values is None:
+            return result
+        positive = f"{names.column}={file.values[1]}"
+        if positive == fitted.positive:
+            return result
+        hit = f"A hit is a text with {positive} that is called {fitted.positive}."
+        return replace(result, notes=(hit, *result.notes))

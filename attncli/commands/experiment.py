@@ -5,7 +5,7 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,16 @@ from attncli.commands.command import (
 )
 from attncli.commands.mistakes import CHECKPOINTS, unquoted
 from attncli.commands.output import Destination, checked_store, first_words, progress_line
-from attncli.errors import DONE, FAILED, INTERRUPTED, UserError
+from attncli.core.progress import Stage
+from attncli.errors import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    SOME_FAILED,
+    ClosedPipe,
+    UserError,
+    forget_stdout,
+)
 from attncli.plain_text import note, plain_text
 from attncli.settings import SPECS
 from attncli.settings.config_file import resolved_yaml
@@ -52,6 +61,7 @@ from attncli.settings.text import names_file
 if TYPE_CHECKING:
     from attncli.commands.separate import SeparateSpec
     from attncli.report import Report
+    from attncli.runs.report_values import Expectations as _Expectations
     from attncli.settings.heads import HeadsSpec
 
 
@@ -132,22 +142,39 @@ class Expected:
 
     def __init__(self, texts: Sequence[str], spec: Spec) -> None:
         """Raise UserError for an invalid condition, and for a name that no report of the spec will have."""
+        self._expectations: _Expectations | None = None
+        self._broken: list[str] = []
+        if not texts:
+            return
         from attncli.runs.report_values import Expectations, parse_conditions, refuse_unknown
 
         conditions = parse_conditions(texts, "--expect", numbers_only=True)
         refuse_unknown(conditions, [spec], rows=False)
         self._expectations = Expectations(conditions)
-        self._broken: list[str] = []
 
     def check(self, report: "Report") -> None:
         """Note what does not hold in a report."""
+        if self._expectations is None:
+            return
         from attncli.runs.report_values import values_of
 
         self._broken += self._expectations.broken(*values_of(report))
 
+    def write(self, to: Destination, reports: "Iterable[Report]") -> None:
+        """Write reports; where a reader has gone, conditions still say how the command ends."""
+        rest = iter(reports)
+        try:
+            to.write(rest)
+        except ClosedPipe:
+            if self._expectations is None:
+                raise
+            forget_stdout()
+            for _ in rest:  # each is checked as it is read
+                pass
+
     def exit_code(self) -> int:
         """1, with a line on standard error for each condition that did not hold; else 0."""
-        lines = [*self._broken, *self._expectations.unmet()]
+        lines = [] if self._expectations is None else [*self._broken, *self._expectations.unmet()]
         for line in lines:
             print(plain_text(line), file=sys.stderr)
         return FAILED if lines else DONE
@@ -175,23 +202,22 @@ def run_experiment(
         print(resolved_yaml(spec, given), end="")
         return DONE
     is_unfinished = False
-    expected = Expected(expect, spec) if expect else None
+    expected = Expected(expect, spec)
 
     def noted(reports: "Iterator[Report]") -> "Iterator[Report]":
         nonlocal is_unfinished
         for report in reports:
             is_unfinished = report.is_unfinished
-            if expected is not None:
-                expected.check(report)
+            expected.check(report)
             yield from (
                 of_page(report) if of_page is not None and to.view.draws and to.view.whole else (report,)
             )
 
     with running(spec) as reports, errors_at(spec, given, config):
-        to.write(noted(reports))
+        expected.write(to, noted(reports))
     if is_unfinished:
         return INTERRUPTED
-    return DONE if expected is None else expected.exit_code()
+    return expected.exit_code()
 
 
 LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
@@ -389,7 +415,7 @@ def keep_survey(
         code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
     report = _survey_of_store(path, spec, {})
     expected.check(report)
-    to.write([report])
+    expected.write(to, [report])
     return code or expected.exit_code()
 
 
@@ -405,7 +431,7 @@ def show_store(
     report = _survey_of_store(Path(store), spec, choice)
     expected = Expected(expect, spec)
     expected.check(report)
-    to.write([report])
+    expected.write(to, [report])
     return expected.exit_code()
 
 
@@ -421,6 +447,7 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
             return store_report(path, reader, display, choice)
 
 
+FITTING = "fitting detectors"
 STORE_OF_TEXTS = replace(
     STORE, help="Take what was measured of the texts from the store of a survey of them, and run nothing."
 )
@@ -443,6 +470,7 @@ def run_separate(
     if errors := [*store_errors(kept, of_store)]:
         raise UserError(*errors)
     given = given_settings(name, config, flags)
+    _refuse_unlabelled(given, expect)
     texts = given.get("texts")
     source = store or (str(texts.value) if texts and is_store_name(str(texts.value)) else None)
     if show_config or not (kept or source):
@@ -476,12 +504,24 @@ def run_separate(
             from attncli.commands.measured_texts import report_of_store
             from attncli.commands.separate import of_page
 
-            report = report_of_store(path, cast("SeparateSpec", spec), draws=to.view.draws)
+            def progress(share: float) -> None:
+                line.stage(Stage(FITTING, share, 1.0))
+
+            report = report_of_store(path, cast("SeparateSpec", spec), draws=to.view.draws, progress=progress)
     expected = Expected(expect, spec)
     expected.check(report)
-    to.write([*of_page(report)] if to.view.draws and to.view.whole else [report])
+    expected.write(to, [*of_page(report)] if to.view.draws and to.view.whole else [report])
     _say_how_to_apply(destination, given)
     return code or expected.exit_code()
+
+
+def _refuse_unlabelled(given: Mapping[str, Given], expect: Sequence[str]) -> None:
+    """Raise UserError for a condition on how well a detector does on texts whose labels are not known."""
+    if "apply" not in given or "label" in given:
+        return
+    for text in expect:
+        if text.strip().startswith("measured."):
+            raise UserError(f"--expect '{text}': needs --label, the column that says which texts are which")
 
 
 def _refuse_other_stores(kept: Path, source: str | None) -> None:
@@ -502,14 +542,14 @@ def _say_how_to_apply(destination: Mapping[str, Any], given: Mapping[str, Given]
 
 
 def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:
-    """Measure every text that a store does not have yet."""
+    """Measure every text that a store does not have yet; those that the model cannot read are left out."""
     from attncli.commands.batch import keep
-    from attncli.commands.measured_texts import plan_of
+    from attncli.commands.measured_texts import has_failed, plan_of
     from attncli.models.labelled_texts import LabelNames, WholeLines
 
     checked_store(path)
     with WholeLines(spec.texts, LabelNames.of(spec.label), spec.hold_out) as file:
-        return keep(
+        code = keep(
             plan_of(spec, file),
             path,
             rows=False,
@@ -518,6 +558,7 @@ def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:
             fail_fast=False,
             **of_store,
         )
+    return DONE if code == SOME_FAILED and not has_failed(path) else code
 
 
 separate_command = partial(

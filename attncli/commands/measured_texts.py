@@ -1,7 +1,7 @@
 """The texts that a store has measured, with their labels: what `attn separate` reads in place of runs."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from attncli.models.pretrained import Pretrained
 from attncli.plain_text import counted
 from attncli.report import Report
 from attncli.runs.plan import Plan, plan_of_texts
-from attncli.runs.reading import Reader, reading
+from attncli.runs.reading import FailedRun, Reader, reading
 from attncli.runs.runner import model_of
 from attncli.runs.stored_columns import StoredColumns, survey_columns_of
 
@@ -39,7 +39,13 @@ def plan_of(spec: SeparateSpec, file: WholeLines) -> Plan:
     return plan_of_texts(MeasuredTextSpec(**settings), "attn separate", file)
 
 
-def report_of_store(path: Path, spec: SeparateSpec, *, draws: bool = False) -> Report:
+def report_of_store(
+    path: Path,
+    spec: SeparateSpec,
+    *,
+    draws: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> Report:
     """What separates the texts that a store has measured; a model runs for maps alone, if `draws` asks.
 
     Their labels are in the store where `texts` names it, else in the file of that name, of whose texts the
@@ -54,7 +60,7 @@ def report_of_store(path: Path, spec: SeparateSpec, *, draws: bool = False) -> R
             kept.rows,
             spec.texts,
             label=label,
-            way=Separating(spec.hold_out or "", spec.permutations, spec.seed),
+            way=Separating(spec.hold_out or "", spec.permutations, spec.seed, progress),
             truncate=spec.truncate,
             draws=draws,
         )
@@ -86,7 +92,7 @@ def kept_texts(path: Path, spec: SeparateSpec) -> KeptTexts:
         if not texts:
             raise UserError(f"{path}: keeps no texts, as a store in a folder: -o FILE.db keeps them")
         numbers = _numbers(reader, number)
-        num_failed = sum(failed.run.settings == number for failed in reader.failed())
+        notes = [*_left_out(failed for failed in reader.failed() if failed.run.settings == number)]
     is_survey = settings["experiment"] != MeasuredTextSpec.experiment
     if spec.texts == str(path):
         columns = {
@@ -107,11 +113,29 @@ def kept_texts(path: Path, spec: SeparateSpec) -> KeptTexts:
     kept = torch.from_numpy(numbers.values[[place for _, place in chosen]])
     losses = kept[:, -1] if numbers.has_losses else None
     of_heads = kept[:, : len(numbers.features)].float()
-    notes = [f"{counted(num_failed, 'text')} failed, and are left out."] if num_failed else []
     if losses is None and is_survey:
         notes.append(f"{path.name} is a survey without the losses of its texts: no baseline here.")
     used = {name: settings[name] for name in SHARED if name in settings}
     return KeptTexts(TextRows(rows, numbers.features, of_heads, losses), used, notes)
+
+
+UNREADABLE = "texts: "
+"""How the error of a text begins that the model cannot read, as one that is too long."""
+
+
+def has_failed(path: Path) -> bool:
+    """Whether a run failed for another reason than that the model cannot read its text."""
+    with reading(path) as reader:
+        return any(not failed.error.startswith(UNREADABLE) for failed in reader.failed())
+
+
+def _left_out(failed: Iterable[FailedRun]) -> Iterator[str]:
+    """How many texts are left out, and why the first of them is."""
+    runs = [*failed]
+    if runs:
+        are = "is" if len(runs) == 1 else "are"
+        first = runs[0].error.removeprefix(UNREADABLE)
+        yield f"{counted(len(runs), 'text')} {are} left out: {runs[0].run.id or runs[0].run.run}: {first}."
 
 
 def _measured_settings(path: Path, reader: Reader) -> tuple[int, dict[str, Any]]:

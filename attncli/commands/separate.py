@@ -1,5 +1,6 @@
 """`attn separate`: which heads tell two groups of texts apart, on groups that were left out."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,9 +183,13 @@ def report_of(
     from attncli.report_parts import build_report
 
     tensors = {} if result.weights is None else {"weights": result.weights}
-    tensors |= {f"auroc {stack}".strip(): grid for stack, grid in result.heads.grids("auroc").items()}
+    # So that colours part at chance, to either side.
+    tensors |= {
+        f"{ABOVE_CHANCE} {stack}".strip(): replace(grid, values=grid.values - 0.5)
+        for stack, grid in result.heads.grids("auroc").items()
+    }
     texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
-    notes = [*more, *_notes(spec, result), *result.notes]
+    notes = [*more, *result.notes, *_notes(spec, result)]
     if result.weights is not None:
         notes.append(MAP_NOTE.format(head=_name_of(result), text=result.maps[0].name))
     return build_report(spec, texts, tensors, result, notes, about=_verdict(spec, result))
@@ -209,10 +214,12 @@ def of_page(report: Report) -> Iterator[Report]:
     notes = tuple(note for note in report.notes if not note.startswith("weights: "))
     result = replace(whole, weights=None, tokens=(), notes=notes)
     yield replace(report, tokens=(), tensors=tensors, result=result, notes=notes)
-    rows = {row.id or str(row.text): row for row in whole.wrong}
-    for name, tokens, weights in maps:
-        row = rows[name]
-        labels = f"Text {name} is {row.label}, and is called {row.predicted}"
+    rows = {row.text: row for row in whole.wrong}
+    num_named = Counter(row.id for row in whole.predictions)
+    for line, name, tokens, weights in maps:
+        row = rows[line]
+        where = f"{name} (line {line})" if row.id and num_named[row.id] > 1 else name
+        labels = f"Text {where} is {row.label}, and is called {row.predicted}"
         about = f"{labels}: what head {_name_of(whole)} looks at."
         yield replace(
             report,
@@ -291,6 +298,7 @@ def _report_of_scores(
     return build_report(spec, Texts(), {}, result, notes, about=about)
 
 
+ABOVE_CHANCE = "auroc_above_chance"
 LOSS = "loss"
 """What a store calls the loss of a text."""
 PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)

@@ -47,6 +47,8 @@ class Detector:
     weights: Records[DetectorWeight]
     held_out: str = ""
     """How well it did on groups left out, in a sentence."""
+    fitted_to: frozenset[str] = frozenset()
+    """The digests of the texts that it was fitted to, where its report has them."""
 
     @property
     def threshold(self) -> float:
@@ -122,10 +124,12 @@ class Detector:
         """
         labels: dict[int, bool] = {}
         rows = []
+        num_known = 0
         for batch in many.batches():
             scores = self.scores(self.pretrained, [reading for _, reading in batch])
             labels |= {} if is_positive is None else {text.line.line: is_positive(text) for text, _ in batch}
             for (text, _), score in zip(batch, scores.tolist(), strict=True):
+                num_known += text.digest in self.fitted_to
                 rows.append(
                     {
                         "text": text.line.line,
@@ -145,8 +149,20 @@ class Detector:
             scores=scored,
             num_texts=len(scored),
             num_positive=sum(row.margin > 0 for row in scored),
-            notes=tuple(note for note in (self.held_out, *many.notes()) if note),
+            notes=tuple(
+                note for note in (_known(num_known, len(scored)), self.held_out, *many.notes()) if note
+            ),
         )
+
+
+def _known(count: int, total: int) -> str:
+    """How many texts are no test of a detector, since it was fitted to them."""
+    if not count:
+        return ""
+    texts = "All of these texts are" if count == total else f"{count:,} of these {total:,} texts are"
+    if count == 1 < total:
+        texts = f"1 of these {total:,} texts is"
+    return f"{texts} among those that the detector was fitted to, which is no test of it."
 
 
 def _measured(scored: Records[AppliedScore], is_positive: Tensor) -> MeasuredDetector:

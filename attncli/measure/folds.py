@@ -88,7 +88,7 @@ def named_parts(
     if len(names) < 2:
         raise UserError(f"hold_out: {key} must have two groups or more (got {names[0]} alone)")
     numbers = {name: number for number, name in enumerate(names)}
-    num_parts = min(len(names), MOST_PARTS)
+    num_groups, num_parts = len(names), min(len(names), MOST_PARTS)
     of_text = torch.zeros(len(groups), dtype=torch.int64)
     group_of = torch.tensor([numbers.get(str(name), 0) for name in groups])
     grouped = ~is_alone
@@ -106,9 +106,16 @@ def named_parts(
         names = [f"fold {number + 1}" for number in range(num_parts)]
     for part, name in enumerate(names):
         labels = is_positive[of_text == part]
-        if not len(labels) or bool(labels.all()) or not bool(labels.any()):
-            what = "texts without a group are shared among all: leave its cell empty"
-            raise UserError(f"hold_out: {key} {name} has texts of one label alone ({what})")
+        if len(labels) and not bool(labels.all()) and bool(labels.any()):
+            continue
+        if num_parts < num_groups:
+            dealt_to = (
+                f"{num_groups} groups share {num_parts} folds, of which one has texts of one label alone"
+            )
+            advice = "give fewer and larger groups, of both labels, or none"
+            raise UserError(f"hold_out: {key} must have groups that can be left out ({dealt_to}): {advice}")
+        what = "texts without a group are shared among all: leave its cell empty"
+        raise UserError(f"hold_out: {key} {name} has texts of one label alone ({what})")
     return NamedParts(of_text, groups_of_text, tuple(names), shared)
 
 

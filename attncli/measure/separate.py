@@ -64,6 +64,7 @@ ALL_HEADS = "all heads"
 BEST_HEAD, DISTRACTED, LOOKBACK_LENS = "best head", "Attention Tracker", "Lookback Lens"
 LENGTH, LOSS, WORDS = "length", "loss", "bag of words"
 ANSWER_LENGTH, TOKENS = "answer length", "bag of tokens"
+CHANCE = "chance"
 PERMUTATIONS = 1000
 NUM_STRONGEST, NUM_WRONG = 20, 20
 RATES = torch.linspace(0, 1, 51, dtype=torch.float64)
@@ -137,8 +138,10 @@ def separated(
         num_permutations=permutations,
         detectors=detectors,
         by_group=GroupAuroc.rows(row for trial in trials for row in _group_rows(trial, is_positive, parts)),
-        strongest=measures.sorted(lambda row: -abs(row.auroc - 0.5))[:NUM_STRONGEST],
-        wrong=wrong[:NUM_WRONG],
+        strongest=_strongest(measures, usable.numbers),
+        wrong=TextScore.rows(
+            {name: cell for name, cell in row.items() if name != "digest"} for row in wrong[:NUM_WRONG]
+        ),
         heads=_heads(table.features, measures),
         features=measures,
         predictions=predictions,
@@ -147,7 +150,7 @@ def separated(
             row for trial in trials for row in _coefficients(trial, table.features, usable)
         ),
         curves=RocOfGroup.rows(
-            row for trial in (trials[0], best) for row in _curves(trial, is_positive, parts)
+            [_chance(), *(row for trial in (trials[0], best) for row in _curves(trial, is_positive, parts))]
         ),
         shared=parts.shared,
         notes=(*table.notes, *_same_texts(table, parts)),
@@ -198,6 +201,7 @@ def _trials(
         if column is not None:
             kinds.append((name, BASELINE, column.double().unsqueeze(1), [0], best_feature))
     trials = []
+    progress(0.0)
     for number, (name, kind, numbers, places, fit) in enumerate(kinds):
         texts = TextsToFit(numbers[:, [*places]], is_positive, parts.of_text, generator)
         trials.append(_tried(name, kind, texts, places, fit, parts))
@@ -351,6 +355,18 @@ def _group_rows(
     return rows
 
 
+def _chance() -> dict[str, object]:
+    """The diagonal, beside which curves are read."""
+    rates = RATES.tolist()
+    return {
+        "curve": CHANCE,
+        "detector": CHANCE,
+        "group": "",
+        "false_positive_rate": rates,
+        "true_positive_rate": rates,
+    }
+
+
 def _curves(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> list[dict[str, object]]:
     """The share of positive texts above the threshold that calls so many others positive at most."""
     rows: list[dict[str, object]] = []
@@ -396,6 +412,26 @@ def _measures(
         statistic=[feature.statistic for feature in features],
         **{name: column.numpy() for name, column in columns.items()},
     )
+
+
+def _strongest(
+    measures: Records[SeparatingFeature], numbers: Float[Tensor, "text feature"]
+) -> Records[SeparatingFeature]:
+    """The first features, one of those of a head that are equal in all texts, as NAME and NAME_mul may be."""
+    order = np.argsort(-np.abs(measures.numbers("auroc") - 0.5), kind="stable").tolist()
+    places = list[int]()
+    for place in order:
+        row = measures[place]
+        is_repeated = any(
+            (other.stack, other.layer, other.head) == (row.stack, row.layer, row.head)
+            and torch.allclose(numbers[:, place], numbers[:, earlier], rtol=1e-5, atol=1e-7)
+            for earlier, other in ((earlier, measures[earlier]) for earlier in places)
+        )
+        if not is_repeated:
+            places.append(place)
+        if len(places) == NUM_STRONGEST:
+            break
+    return measures.taken(places)
 
 
 def _heads(every: Sequence[HeadFeature], measures: Records[SeparatingFeature]) -> Records[SeparatingHead]:
@@ -446,6 +482,7 @@ def _predictions(
                 "margin": margin,
                 "is_right": int(is_called == is_so),
                 "start": text.words[:START],
+                "digest": text.digest,
             }
         )
     return TextScore.rows(rows)

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from os import PathLike, fspath
 from typing import Any, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
@@ -27,16 +28,26 @@ MARKED_SPAN = re.compile(r"<<([^<>]+)>>")
 
 
 class LabelNames(NamedTuple):
-    """The column of labels, and which of its two values is the positive one, where that is given."""
+    """The column of labels, and which of its two values is the positive one, where that is given.
+
+    `fitted` are the negative and the positive value of the same column for a detector that is applied.
+    """
 
     column: str
     positive: str | None = None
+    fitted: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, text: str) -> "LabelNames":
         """`injected`, or `kind=injected` with the positive value."""
         column, equals, positive = text.partition("=")
-        return cls(column, positive if equals else None)
+        return cls(column, _plain_label(positive) if equals else None)
+
+    def as_fitted(self, negative: str, positive: str) -> "LabelNames":
+        """With the values of a detector, which are written as `kind=plain`; of another column as it is."""
+        values = [name.removeprefix(f"{self.column}=") for name in (negative, positive)]
+        is_same = all(name.startswith(f"{self.column}=") for name in (negative, positive))
+        return self._replace(fitted=(values[0], values[1])) if is_same else self
 
     @property
     def positive_name(self) -> str:
@@ -63,6 +74,11 @@ class LabelledText:
     def words(self) -> str:
         """All that is written in it, without marks."""
         return "\n".join(without_marks(text)[0] for text in self.parts.values())
+
+    @property
+    def digest(self) -> str:
+        """The beginning of the SHA-256 of its words."""
+        return sha256(self.words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class LabelledFile(LineFile):
@@ -175,9 +191,11 @@ class LabelledFile(LineFile):
             more = ", ..." if len(values) > 4 else ""
             raise UserError(f"label: {label.column} must have exactly two values (got {got}{more})")
         first, second = sorted(values)
+        if label.positive is not None and label.positive not in values:
+            raise UserError(f"label: {label.positive} must be a value of {label.column} (got {got})")
+        if label.fitted is not None and {first, second} & {*label.fitted}:
+            return _as_fitted(label, label.fitted, (first, second))
         if label.positive is not None:
-            if label.positive not in values:
-                raise UserError(f"label: {label.positive} must be a value of {label.column} (got {got})")
             return (second, first) if label.positive == first else (first, second)
         folded = {value.lower(): value for value in values}
         for known in (YES, (label.column.lower(),)):
@@ -195,15 +213,15 @@ class LabelledFile(LineFile):
         where = f"{self.label}:{number}"
         label = None
         if self.label_names is not None:
-            label = fields.get(self.label_names.column)
-            if label is None:
+            label = _plain_label(fields.get(self.label_names.column) or "")
+            if not label:
                 raise UserError(f"{where}: {self.label_names.column}: must be given: it is the label")
         parts = {part: text for part in PARTS if (text := fields.get(part)) is not None}
         if isinstance(parts["text"], TokenIds) and len(parts) > 1:
             raise UserError(
                 f"{where}: text: token ids stand alone, without {next(iter({*parts} - {'text'}))}"
             )
-        group = None if self._hold_out is None else fields.get(self._hold_out)
+        group = None if self._hold_out is None else (fields.get(self._hold_out) or "").strip() or None
         return LabelledText(TextLine(number, parts["text"], fields.get("id")), parts, label, group)
 
 
@@ -227,6 +245,26 @@ class WholeLines(LabelledFile):
             yield text._replace(context=json.dumps(kept, ensure_ascii=False, sort_keys=True))
 
 
+WHOLE = re.compile(r"([+-]?\d+)\.0+")
+
+
+def _plain_label(value: str) -> str:
+    """A label without blanks around it; 1.0, as a column with gaps has it, is 1."""
+    value = value.strip()
+    return whole[1] if (whole := WHOLE.fullmatch(value)) else value
+
+
+def _as_fitted(label: LabelNames, fitted: tuple[str, str], values: tuple[str, str]) -> tuple[str, str]:
+    """The negative and the positive value as a detector has them. UserError for the other direction."""
+    known = 1 if fitted[1] in values else 0
+    (other,) = {*values} - {fitted[known]}
+    negative, positive = (other, fitted[1]) if known else (fitted[0], other)
+    if label.positive not in (None, positive):
+        asked, right = f"{label.column}={label.positive}", f"{label.column}={positive}"
+        raise UserError(f"label: {asked} is negative to the detector, which finds {right}: give {right}")
+    return negative, positive
+
+
 def _is_cell(value: object) -> bool:
     return isinstance(value, str | int | float) and value != ""
 
@@ -241,6 +279,13 @@ def _plain(value: object) -> object:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
+def _as_text_or_whole(value: object) -> object:
+    """A truth value as text, a whole number as such, whether or not it is written with a point."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
     """A line of JSON with the columns that are read; truth values as text. None where it is no object.
 
@@ -253,7 +298,7 @@ def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
     if not isinstance(record, dict):
         return None
     kept = {
-        name: str(value).lower() if isinstance(value, bool) else value
+        name: _as_text_or_whole(value) if name not in PARTS else value
         for name, value in record.items()
         if name in columns
     }

@@ -190,9 +190,9 @@ class LineFile:
                         raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
                 for name in (name for name in self.needed or self.columns[:1] if name not in columns):
                     has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
-                    other = "one text per line in a .txt file, or JSON Lines, will do as well"
-                    other = "JSON Lines will do as well" if self.needed else other
-                    raise UserError(f"{self.label}:1: must have a column {name} ({has}); {other}")
+                    other = "; one text per line in a .txt file, or JSON Lines, will do as well"
+                    other = "" if self.needed else other
+                    raise UserError(f"{self.label}:1: must have a column {name} ({has}){other}")
                 for cells in reader:
                     if None in cells or None in cells.values():
                         where, count = f"{self.label}:{reader.line_num}", len(columns)

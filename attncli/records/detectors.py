@@ -95,6 +95,7 @@ class TextScore(Record):
     """What the sparse regression says of a text of a group left out: positive above the threshold.
 
     `margin` is the score less the threshold, in standard deviations of the scores that it was fitted to.
+    `digest` is the beginning of the SHA-256 of its words, by which a detector knows it again.
     """
 
     text: int
@@ -105,6 +106,7 @@ class TextScore(Record):
     margin: float
     is_right: int
     start: str
+    digest: str = column(is_needed=False)
 
 
 class FittedDetector(Record):
@@ -143,7 +145,7 @@ class DetectorWeight(Record):
 class RocOfGroup(Record):
     """The ROC curve of a detector on a group that it was not fitted to: both rates, at the same places.
 
-    `curve` is the group, and behind a comma the detector where that is a baseline.
+    `curve` is the group, and behind a comma the detector where that is a baseline; the first is chance.
     """
 
     curve: str
@@ -154,8 +156,9 @@ class RocOfGroup(Record):
 
 
 class MapOfText(NamedTuple):
-    """What a head looks at in a text: its name, its tokens, and the weights (query, key)."""
+    """What a head looks at in a text: its line, its name, its tokens, and the weights (query, key)."""
 
+    line: int
     name: str
     tokens: tuple[str, ...]
     weights: NamedTensor

@@ -88,8 +88,8 @@ def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) ->
 
 
 def _heads_title(report: Report, rows: Records[SeparatingFeature], total: int) -> str:
-    heads = report.result_of(SeparatedTexts)
-    return f"The first {len(rows)} of {heads.num_features:,} statistics of heads, over all texts"
+    count = report.result_of(SeparatedTexts).num_features
+    return f"{len(rows)} of {count:,} statistics of heads, AUROC farthest from 0.5 first, over all texts"
 
 
 def _statistics(report: Report, rows: Records[SeparatingFeature], display: Display) -> list[Column]:

@@ -124,3 +124,15 @@ def test_what_no_store_does_is_refused_in_a_line(attn: Attn, tmp_path: Path, hal
     ):
         ended = attn(["separate", *arguments])
         assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, ended.err
+
+
+def test_texts_too_long_are_left_out_with_a_store_and_without(attn: Attn, tmp_path: Path) -> None:
+    file, store = tmp_path / "texts.csv", str(tmp_path / "run.db")
+    texts = [f"hat={'oak' if n % 2 else 'wool'}{n}" for n in range(12)] + ["hat=wool\n" * 60]
+    rows = "".join(f'"{text}",{n % 2}\n' for n, text in enumerate(texts))
+    file.write_text(f"text,label\n{rows}")
+    given = ("separate", str(file), "--label", "label", "--permutations", "3")
+    direct, kept = attn([*given]), attn([*given, "-o", store])
+    assert (direct.code, kept.code) == (0, 0) and "1 failed" in kept.err
+    assert all("1 text is left out: " in ended.out for ended in (direct, kept))
+    assert all("must be at most 128 tokens" in ended.out for ended in (direct, kept))

@@ -125,6 +125,7 @@ def test_a_threshold_parts_what_the_detector_was_fitted_to(seed: int) -> None:
     assert told[labels].double().mean() > 0.7 > 0.35 > told[~labels].double().mean()
 
 
+@pytest.mark.nightly
 def test_shuffled_labels_come_to_a_half() -> None:
     """100 seeds of noise: the mean is 0.5, the intervals hold it, the corrected p is small in 5 of 100."""
     results = [result_of(seed, num_texts=45, num_heads=8, permutations=39) for seed in range(100)]
@@ -135,6 +136,18 @@ def test_shuffled_labels_come_to_a_half() -> None:
     small = sum(min(row.p_value for row in result.features) < 0.05 for result in results)
     assert small <= 11
     assert sum(result.attention_adds for result in results) <= 10
+
+
+def test_equal_columns_of_a_head_are_listed_once() -> None:
+    table, labels = drawn_table(5, num_heads=7, shift=1.0)
+    twice = [HeadFeature("self", 0, 0, "current_token_mul"), HeadFeature("self", 2, 1, "current_token_mul")]
+    numbers = torch.cat([table.numbers, table.numbers[:, [0, 0]]], dim=1)
+    result = separated(replace(table, features=[*table.features, *twice], numbers=numbers), labels)
+    listed = [(row.layer, row.head, row.statistic) for row in result.strongest]
+    # Of the same head once, of another head as well.
+    assert (0, 0, "current_token_mul") not in listed and (0, 0, "entropy") in listed
+    assert (2, 1, "current_token_mul") in listed and len(listed) == 8 and result.num_features == 9
+    assert result.curves[0].curve == "chance"
 
 
 def test_a_leak_by_length_is_named_as_such() -> None:

@@ -193,7 +193,7 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     assert held.hits == np.mean(
         [row.margin > 0 for row in example.predictions if row.label == fitted.positive]
     )
-    assert applied.notes[0].startswith(f"Held out: AUROC {held.auroc:.2f} ({held.lower:.2f} to ")
+    assert applied.notes[1].startswith(f"Held out: AUROC {held.auroc:.2f} ({held.lower:.2f} to ")
     assert detector.score({"answered": 1, "text": "hat="}) == detector.score("hat=")
     for wrong in (5, None, "", {"text": ""}, {"text": None}, {}, ["a"]):
         with pytest.raises(UserError) as refused:
@@ -262,11 +262,68 @@ def test_a_page_has_the_finding_first_and_then_texts_with_their_maps(attn: Attn,
     blocks = [part.partition("</script>")[0] for part in file.read_text().split('class="report"')[1:]]
     reports = [json.loads(block.partition(">")[2]) for block in blocks]
     assert not reports[0]["tokens"] and "AUROC on groups left out" in reports[0]["subtitle"]
-    assert [tensor["name"] for tensor in reports[0]["tensors"]] == ["auroc"]
+    assert [tensor["name"] for tensor in reports[0]["tensors"]] == ["auroc_above_chance"]
     assert len(reports) == 7
     for report in reports[1:]:
         assert [tensor["name"] for tensor in report["tensors"]] == ["weights"] and report["tokens"]
         assert "and is called answered=" in report["subtitle"]
+
+
+def test_texts_of_one_id_keep_their_labels_on_a_page(attn: Attn, tmp_path: Path) -> None:
+    file, texts = tmp_path / "page.html", tmp_path / "texts.csv"
+    words = ("oak", "wool", "iron", "blue")
+    lines = [f"x,hat={words[n % 4]}{n % 7},{(n * n // 3) % 2}" for n in range(24)]
+    texts.write_text("id,text,label\n" + "".join(f"{line}\n" for line in lines))
+    given = ["separate", str(texts), "--label", "label", "--permutations", "3"]
+    wrong = json.loads(attn([*given, "--format", "json"]).out)["statistics"]["wrong"][:6]
+    assert len({row["label"] for row in wrong}) == 2
+    assert attn([*given, "-o", str(file)]).code == 0
+    page = file.read_text()
+    for row in wrong:
+        labels = f"is {row['label']}, and is called {row['predicted']}"
+        assert f"Text x (line {row['text']}) {labels}" in page
+
+
+def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: Path) -> None:
+    file = tmp_path / "detector.json"
+    given = ["--label", "answered=no", "--hold-out", EXAMPLE_GROUP, "--permutations", "3"]
+    assert attn(["separate", str(EXAMPLE), *given, "-o", str(file)]).code == 0
+    applied = [
+        attncli.apply_detector(tiny, EXAMPLE, file, label=label) for label in ("answered", "answered=no")
+    ]
+    assert applied[0] == applied[1] and (applied[0].measured.auroc or 0) > 0.9
+    assert applied[0].notes[0] == (
+        "All of these texts are among those that the detector was fitted to, which is no test of it."
+    )
+    ended = attn(["separate", str(EXAMPLE), "--apply", str(file), "--label", "answered=yes"])
+    assert ended.code == 2 and ended.err.count("\n") == 1
+    assert "answered=yes is negative to the detector, which finds answered=no: give answered=no" in ended.err
+    rows = [
+        {"text": f"hat={n}", "other": n % 2, "answered": ("no", "perhaps")[n % 2], "word": "yn"[n % 2]}
+        for n in range(4)
+    ]
+    result = attncli.apply_detector(tiny, rows, file, label="other")
+    assert result.notes[0] == "A hit is a text with other=1 that is called answered=no."
+    assert not any("fitted to" in note for note in result.notes)
+    assert not any("hit" in note for note in attncli.apply_detector(tiny, rows, file, label="answered").notes)
+    with pytest.raises(UserError, match="answered=perhaps is negative to the detector"):
+        attncli.apply_detector(tiny, rows, file, label="answered=perhaps")
+    known = {"text": "hat=", **rows[0]}
+    known["text"] = next(text.line.text for _, text in LabelledFile(EXAMPLE).numbered())
+    noted = attncli.apply_detector(tiny, [known, *rows], file).notes[0]
+    assert noted.startswith("1 of these 5 texts is among those")
+    ended = attn(["separate", str(EXAMPLE), "--apply", str(file), "--expect", "measured.auroc > 0.9"])
+    assert ended.code == 2 and "needs --label" in ended.err and ended.err.count("\n") == 1
+
+
+def test_labels_are_whole_numbers_and_without_blanks() -> None:
+    rows = [{"text": f"hat={n}", "label": float(n % 2), "g": (" a", "a ", "b")[n % 3]} for n in range(6)]
+    with LabelledFile(rows, LabelNames.of("label=1.0"), "g") as file:
+        assert file.count() == 6 and file.values == ("0", "1") and file.groups == {"a": 4, "b": 2}
+    rows = [{"text": "hat=", "label": label} for label in ("yes ", "yes", " no", "0.0", "0.5")]
+    with LabelledFile(rows, LabelNames.of("label")) as file, pytest.raises(UserError) as refused:
+        file.count()
+    assert "(got yes (2), no (1), 0 (1), 0.5 (1))" in str(refused.value)
 
 
 WRONG = {
@@ -294,6 +351,9 @@ ROWS = [{"text": f"hat={number}", "label": number % 2, "g": number % 3} for numb
 def test_columns_that_are_not_there_or_hold_the_text_are_refused(tiny: Pretrained) -> None:
     with pytest.raises(UserError, match=r"hold_out: must be a column that texts have \(no text has gg\)"):
         attncli.separate(tiny, ROWS, label="label", hold_out="gg")
+    many = [{"text": f"hat={number}", "label": number % 2, "g": number} for number in range(11)]
+    with pytest.raises(UserError, match=r"must have groups that can be left out \(11 groups share 10 folds"):
+        attncli.separate(tiny, many, label="label", hold_out="g")
     with pytest.raises(UserError, match="hold_out: must be another column than answer"):
         attncli.separate(tiny, ROWS, label="label", hold_out="answer")
     with pytest.raises(UserError, match="label: must be another column than text"):
