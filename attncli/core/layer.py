@@ -7,7 +7,7 @@ from threading import local
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from attncli.core.formulas import Places, Plane, load_formula
@@ -401,7 +401,7 @@ class Patterns:
         """The last block of each thread: the other heads of these queries come next."""
         return local()
 
-    def _masks(self, texts: slice, queries: slice, keys: slice) -> list[Bool[Tensor, "#text query key"]]:
+    def _masks(self, texts: slice, queries: slice, keys: slice) -> list[Shaped[Tensor, "#text query key"]]:
         ids, marks = self.ids[texts], self.marks
         num_tokens = ids.shape[1]
         ids_before = torch.nn.functional.pad(ids[:, :-1], (1, 0), value=-1)

@@ -62,7 +62,7 @@ MISTAKES = [
     ("info show", "info: must be one of plugins, config-schema, report-schema (got show)"),
     ("lesson head", "lesson: none is called head: give one of 3 heads-and-output, 15 heads (attn lesson lists all)"),
     ("show picture.png", "picture.png: no report can be read from .png: save the report as JSON too (-o picture.json) and show that"),
-    ("self --workers 4", "--workers: is not a flag of attn self: attn heads, attn batch have --workers"),
+    ("self --workers 4", "--workers: is not a flag of attn self: attn heads, attn separate, attn batch have --workers"),
     ("self --num-heads 4", "--num-heads: is not a flag of attn self: attn multihead, attn pitfalls have --num-heads"),
     ('self "—causal"', "—causal: begins with a long dash, and a flag with two short ones: --causal"),
     ("attention", "attention: is not a command: did you mean attn self?"),
@@ -211,7 +211,7 @@ def test_a_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_little_memory_for_torch_is_one_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its libraries would end the process in words of their own."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setattr("attncli.errors.resource.getrlimit", lambda _: (3 * 10**8, 3 * 10**8))
+    monkeypatch.setattr("attncli.errors.memory_limit", lambda: 3 * 10**8)
     monkeypatch.setattr("attncli.errors.available_bytes", lambda: 2 * 10**8)
     line = "memory: torch needs 600 MB and 200 MB are free: raise the limit (ulimit -v)\n"
     assert attn(["self", "cat"]) == (2, "", line)

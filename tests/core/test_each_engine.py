@@ -155,8 +155,23 @@ def everything(layer: AttentionLayer, top_k: int = 4) -> Wanted:
         score_moments=True,
         received_mass=True,
         pooled=4,
-        patterns=Patterns(names, ids, marks, first_key=1, repeat=repeat, plane=Plane(grid(num_tokens))),
+        patterns=Patterns(
+            names,
+            ids,
+            marks,
+            first_key=1,
+            repeat=repeat,
+            plane=Plane(grid(num_tokens)),
+            seconds=seconds_of(num_tokens),
+        ),
     )
+
+
+def seconds_of(num_tokens: int) -> torch.Tensor:
+    """When each token begins, in steps that single precision holds; the third is a word, without a time."""
+    seconds = torch.arange(num_tokens, dtype=torch.float64) / 32
+    seconds[2:3] = torch.nan
+    return seconds
 
 
 def by_name(found: Computed) -> dict[str, Any]:
