@@ -28,8 +28,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attncli.systems import at_fork
-
 TILE_PASS, FEW_ROWS = (Path(__file__).with_name(name) for name in ("tile_pass.c", "few_rows.c"))
 SWITCH = "ATTN_COMPILED"
 """The environment variable that, set to 0, leaves everything to torch."""
@@ -147,7 +145,8 @@ def remove_empty_compiler_folder() -> None:
 
 
 _forked: list[bool] = []
-at_fork(after_in_child=lambda: _forked.append(True))
+if hasattr(os, "fork"):  # here and not in attncli.systems: the build reads this file alone
+    os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 def threads_that_run() -> AbstractContextManager[object]:
