@@ -214,6 +214,10 @@ class SourceSpec(ImageSpec):
             return "source of weights"
         return "source of heads" if self.find_heads else "source"
 
+    def unused_keys(self) -> frozenset[str]:
+        asks_otherwise = self.compare or self.learn or self.find_heads
+        return super().unused_keys() | (frozenset({"method"}) if asks_otherwise else frozenset())
+
     def unmeasured(self) -> set[str]:
         return set() if self.method == "sampled" else {"effect", "effect_rank"}
 

@@ -19,8 +19,8 @@ from tempfile import TemporaryFile
 from threading import get_ident
 from typing import Any
 
-from attncli.core.process import ALONE, SharedChange
-from attncli.errors import UserError, alike
+from attncli.core.process import ALONE, SharedChange, quiet_warnings
+from attncli.errors import UserError, alike, reason_of
 from attncli.files import (
     INDEX_BYTES,
     MODEL_SETTINGS_BYTES,
@@ -183,14 +183,14 @@ def _instead(name: str) -> str:
 
 def _folders_beside() -> list[str]:
     """Models in folders of the working folder, or one below these."""
-    found: list[str] = []
+    models: list[str] = []
     with suppress(OSError):
         for pattern in ("*/config.json", "*/*/config.json", "*.gguf"):
             for path in islice(Path().glob(pattern), MOST_FOLDERS):
                 is_model = path.suffix == GGUF or any(path.parent.glob("*.safetensors"))
                 if is_model and str(path).isprintable():
-                    found.append(f"./{path if path.suffix == GGUF else path.parent}")
-    return sorted(found)
+                    models.append(f"./{path if path.suffix == GGUF else path.parent}")
+    return sorted(models)
 
 
 def _downloaded() -> list[str]:
@@ -210,6 +210,25 @@ def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> st
     instead = f"; convert its {others[0]} to such a folder, as docs/images.md does" if others else ""
     ships = f"the installed package {package} ships no model that attn reads ({read})"
     return f"{ships}{instead}; a hub id needs {allow_download}"
+
+
+def opened_part(opener: Any, source: str, what: str, **how: Any) -> Any:
+    """What an auto class of transformers makes of the files of a model, on the hub or here.
+
+    Raises UserError, in which `what` is wanted ("sound: the processor of whisper"), where it cannot.
+    """
+    is_here = Path(source).exists()
+    source, revision = id_and_revision(source)
+    try:
+        with quiet_warnings():
+            return opener.from_pretrained(
+                source, trust_remote_code=False, local_files_only=is_here, revision=revision, **how
+            )
+    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
+        reason = reason_of(error)
+        if "torchvision" in reason.lower():
+            reason = "it takes torchvision, and there is none by Pillow"
+        raise UserError(f"{what} cannot be opened: {reason:.{MOST_REASON}}") from None
 
 
 def id_and_revision(model: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, reason_of
 from attncli.files import PICTURE_BYTES, open_file
 from attncli.models.architectures import PIXELS
-from attncli.models.folder import PROCESSOR_FILES, id_and_revision
+from attncli.models.folder import PROCESSOR_FILES, opened_part
 from attncli.models.pretrained import (
     Pretrained,
 )
@@ -109,23 +109,7 @@ def _as_rgb(image: "Image", file: str, key: str) -> "Image":
 def _opened_processor(source: str, name: str) -> Any:
     from transformers import AutoImageProcessor
 
-    opener: Any = AutoImageProcessor  # transformers leaves it without types
-    is_here = Path(source).exists()
-    source, revision = id_and_revision(source)
-    try:
-        with quiet_warnings():
-            return opener.from_pretrained(
-                source,
-                backend="pil",
-                trust_remote_code=False,
-                local_files_only=is_here,
-                revision=revision,
-            )
-    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
-        reason = reason_of(error)
-        if "torchvision" in reason.lower():
-            reason = "it takes torchvision, and there is none by Pillow"
-        raise UserError(f"image: the image processor of {name} cannot be opened: {reason:.300}") from None
+    return opened_part(AutoImageProcessor, source, f"image: the image processor of {name}", backend="pil")
 
 
 def image_processor(pretrained: Pretrained) -> Any:

@@ -20,7 +20,7 @@ from torch import Tensor
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, reason_of
 from attncli.files import open_file, read_whole
-from attncli.models.folder import PROCESSOR_FILES, id_and_revision
+from attncli.models.folder import PROCESSOR_FILES, opened_part
 from attncli.models.pretrained import Pretrained
 
 RATES = 1_000, 768_000
@@ -205,17 +205,7 @@ def too_long(file: str, seconds: float, most: float, reader: str) -> str:
 def _opened_extractor(source: str, name: str) -> Any:
     from transformers import AutoFeatureExtractor
 
-    opener: Any = AutoFeatureExtractor  # transformers leaves it without types
-    is_here = Path(source).exists()
-    source, revision = id_and_revision(source)
-    try:
-        with quiet_warnings():
-            return opener.from_pretrained(
-                source, trust_remote_code=False, local_files_only=is_here, revision=revision
-            )
-    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
-        reason = f"{reason_of(error):.200}"
-        raise UserError(f"sound: the feature extractor of {name} cannot be opened: {reason}") from None
+    return opened_part(AutoFeatureExtractor, source, f"sound: the feature extractor of {name}")
 
 
 def feature_extractor(pretrained: Pretrained) -> Any:
@@ -243,17 +233,7 @@ def feature_extractor(pretrained: Pretrained) -> Any:
 def _opened_processor(source: str, name: str) -> Any:
     from transformers import AutoProcessor
 
-    opener: Any = AutoProcessor  # transformers leaves it without types
-    is_here = Path(source).exists()
-    source, revision = id_and_revision(source)
-    try:
-        with quiet_warnings():
-            return opener.from_pretrained(
-                source, trust_remote_code=False, local_files_only=is_here, revision=revision
-            )
-    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
-        reason = f"{reason_of(error):.200}"
-        raise UserError(f"sound: the processor of {name} cannot be opened: {reason}") from None
+    return opened_part(AutoProcessor, source, f"sound: the processor of {name}")
 
 
 def processor_of(pretrained: Pretrained) -> Any:

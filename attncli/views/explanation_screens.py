@@ -103,11 +103,12 @@ def _said(result: Explanations) -> str:
 
 
 def _side_by_side(report: Report, display: Display) -> ScreenParts:
-    """One line per source, a column per way: the rank that each gives it."""
+    """One line per source, a column per way: the rank that each gives it; of a picture also over it."""
     result = report.result_of(Explanations)
     count = len(result.sources)
     usual = min(MOST_SOURCES, count)
     yield Elastic(lambda most: _ranks(report, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1)
+    yield from _on_picture(report, display)
 
 
 def _ranks(report: Report, count: int, display: Display) -> Iterator[Section]:
@@ -185,7 +186,6 @@ EXPLANATIONS_SCREEN = FirstScreen(
         Sentences(_title, "title", said=("about", "how_to_read")),
         Sentences(_asked),
         Special(_side_by_side, "its columns are the ways, which data name"),
-        Special(_on_picture, "half blocks of the picture, which no column holds"),
         Notes(_notes),
     ),
 )
