@@ -19,7 +19,7 @@ from attncli.models.capture import NOT_CHANGED
 from attncli.models.layers import CannotShow, Numbering, handing_over
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading
-from attncli.models.patched_heads import PARTS, Changes, HeadPart, HeadPatches, PartChange, patches_open
+from attncli.models.patched_heads import PARTS, Changes, HeadPart, NamedChanges, PartChange, patches_open
 from attncli.models.pretrained import Pretrained, Reading, check_made_for, read_text
 
 
@@ -121,14 +121,14 @@ def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Chang
         for part in pretrained.whole.modules():
             if isinstance(part, PreTrainedModel):
                 opened.enter_context(part.register_forward_pre_hook(begin))
-        patches = HeadPatches(changes, frozenset({*pretrained.whole.modules(), *body.modules()}))
-        opened.enter_context(patches_open(patches))
+        named = NamedChanges(changes)
+        opened.enter_context(patches_open(named.patches(pretrained.whole, body)))
         opened.enter_context(handing_over(body, lambda _layer: None, numbering))
         try:
             yield pretrained
         except CannotShow as error:
             raise UserError(f"heads: of {pretrained.name} cannot be changed: {error}") from None
-        if has_run and not patches.met:
+        if has_run and not named.met:
             raise UserError(f"heads: {pretrained.name} {NOT_CHANGED}")
 
 

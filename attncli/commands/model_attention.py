@@ -17,7 +17,7 @@ from attncli.core.names import head_range
 from attncli.core.summaries import moments
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.masks import mask_of, scale_of
-from attncli.measure.removal import AblatedHeads
+from attncli.measure.removal import heads_removed
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
@@ -206,7 +206,7 @@ def report_each(
     bytes_per_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
     needed = len(specs) * num_heads * num_queries * bytes_per_row
     refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, heads_removed(spec.ablate, pretrained, runs_whole=False):
         chosen = ChosenLayer(
             pretrained,
             hooks,
@@ -215,8 +215,7 @@ def report_each(
             head=None if spec.shows_all_heads else spec.head,
             with_output=spec.shows_all_heads and not spec.words,
         )
-        ablated = AblatedHeads(spec.ablate, pretrained, chosen.take, hooks)
-        way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+        way = capture(pretrained.model, pretrained.inputs(readings), chosen.take)
     layer = chosen.chosen()
     notes = [*_notes(spec, pretrained, layer, way), *ablated_notes(spec.ablate)]
     if spec.words:

@@ -41,6 +41,7 @@ from attncli.measure.residual_stream import Stream, StreamPart
 from attncli.models.architectures import unshown_layers
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import CLS, Pretrained
 from attncli.records.columns import Records
@@ -120,11 +121,13 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
     """
     gates: list[Tensor] = []
 
-    def gated(layer: CapturedLayer) -> Tensor:
+    def attended(layer: CapturedLayer) -> Tensor:
         assert isinstance(layer.attention, AttentionLayer)
-        output = attend_with_gradients(layer.attention)
-        gates.append(torch.ones_like(output[:1, :, :1, :1], requires_grad=True))
-        return output * gates[-1]
+        return attend_with_gradients(layer.attention)
+
+    def gated(layer: RunningLayer) -> Tensor:
+        gates.append(torch.ones_like(layer.output[:1, :, :1, :1], requires_grad=True))
+        return layer.output * gates[-1]
 
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     check_computed_here(model, inputs)
@@ -134,7 +137,9 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
     with torch.enable_grad(), ExitStack() as hooks:
         for heads, of_heads in zip(linear, linear_gates, strict=True):
             hooks.enter_context(heads.changed(1, partial(gated_heads, of_heads.requires_grad_())))
-        logits = run_model(model, inputs, gated)["logits"][0, reading.places]
+        patches = Patches(frozenset(model.modules()), lambda _layer: [LayerChange("output", gated)])
+        hooks.enter_context(patches_open(patches, beneath=True))
+        logits = run_model(model, inputs, attended)["logits"][0, reading.places]
         loss = token_losses(logits, reading.targets).mean()
     gradients = torch.autograd.grad(loss, [*gates, *linear_gates])
     return [gradient.flatten().abs().double().cpu() for gradient in gradients]

@@ -3,7 +3,6 @@ together.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,10 +18,11 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.errors import UserError
 from attncli.measure.looks import rows_at
-from attncli.measure.removal import HeadPlace, Removed
+from attncli.measure.removal import HeadPlace, Removed, Whole
 from attncli.measure.removal_runs import RemovalRuns, runs_together, work_of_run
 from attncli.models.capture import run_model
 from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import LayerChange
 from attncli.models.predicted import Judged
 from attncli.models.pretrained import Pretrained
 from attncli.records.caches import (
@@ -51,15 +51,17 @@ class Limit:
         self.whole, self._few = FusedAttention(), FusedAttention(self.columns)
         self._last: tuple[Visibility, Visibility] | None = None
 
-    def applied(
-        self, model: nn.Module, layer: CapturedLayer, call: int, limited: Sequence[Removed], hooks: ExitStack
-    ) -> Float[Tensor, "text head query value_dim"]:
+    def of_call(self, call: int, limited: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
         """The output of a call, each text with its own heads limited."""
-        attention = layer.attention
-        assert isinstance(attention, AttentionLayer)
+        places = [[place.head for place in of_text if place.call == call] for of_text in limited]
+        return (LayerChange("output", lambda layer: self._output(whole(layer.attention), places)),)
+
+    def _output(
+        self, attention: AttentionLayer, limited: Sequence[Sequence[int]]
+    ) -> Float[Tensor, "text head query value_dim"]:
         is_limited = torch.zeros(len(limited), attention.key.shape[1], dtype=torch.bool)
-        for text, places in enumerate(limited):
-            is_limited[text, [place.head for place in places if place.call == call]] = True
+        for text, heads in enumerate(limited):
+            is_limited[text, [*heads]] = True
         few = None
         if is_limited.any():
             few = output_by(self._few, replace(attention, visibility=self.visibility(attention.visibility)))

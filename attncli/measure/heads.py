@@ -44,7 +44,7 @@ from attncli.measure.patterns import (
     wanted_scores,
     without_first_key,
 )
-from attncli.measure.removal import AblatedHeads
+from attncli.measure.removal import heads_removed
 from attncli.models.architectures import (
     matrix_and_bias,
     output_projection,
@@ -595,17 +595,14 @@ def surveyed(
     """
     if options.rollout and pretrained.has_decoder:
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, heads_removed(ablate, pretrained):
         survey = Survey(options, readings, pretrained, progress, hooks)
-        ablated = AblatedHeads(ablate, pretrained, survey.take, hooks) if ablate else None
         linear = _linear_heads(options, pretrained, readings)
         meanwhile = nullcontext if linear is None else linear.heard
         inputs = pretrained.inputs(readings)
-        way = capture(pretrained.model, inputs, (ablated or survey).take, meanwhile)
+        way = capture(pretrained.model, inputs, survey.take, meanwhile)
     if linear is not None:
         way = replace(way, unshown=unshown_layers(pretrained.model, linear.modules))
-    if ablated is not None:
-        ablated.check_all_found()
     compare_distances(survey, ablate)
     return Surveyed(survey, way, linear)
 

@@ -1,7 +1,6 @@
 """Reads texts with known pairs, and runs a model over them layer by layer."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +12,7 @@ from attncli.errors import UserError
 from attncli.measure.heads import refuse_merged
 from attncli.measure.held_out import StackedHead
 from attncli.measure.pair_counts import BatchOfPairs, CellsOfText, LeftOut, PairOptions, cells_of, merging_of
-from attncli.measure.removal import AblatedHeads
+from attncli.measure.removal import heads_removed
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.known_pairs import PairedText, words_between_blanks
 from attncli.models.layers import CapturedLayer, DeferredLayers
@@ -193,9 +192,7 @@ class PairRun:
                 taker.take(places, pairs.between_positions(weights))
 
         later = DeferredLayers(measure)
-        with ExitStack() as hooks:
-            ablated = AblatedHeads(self.ablate, pretrained, later.take, hooks)
-            way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+        with heads_removed(self.ablate, pretrained):
+            way = capture(pretrained.model, pretrained.inputs(readings), later.take)
         later.finish()
-        ablated.check_all_found()
         return way

@@ -14,12 +14,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attncli.core.channel_layer import ChannelLayer
-from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, Wanted, merge_heads
+from attncli.core.layer import merge_heads
 from attncli.models.architectures import mixer_named, output_projection
 from attncli.models.frozen_norms import is_close
-from attncli.models.layers import CapturedLayer
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open, reading_changed
 from attncli.models.side_by_side import of_this_run
 
 LINEAR: Final = "linear"
@@ -56,15 +55,10 @@ class ProjectedHeads:
     def changed(
         self,
         num_texts: int,
-        change: Callable[[Float[Tensor, "text head token value_dim"]], Float[Tensor, "#text head token _"]],
+        change: Callable[[Float[Tensor, "text head token value_dim"]], Float[Tensor, "text head token _"]],
     ) -> AbstractContextManager[object]:
         """While it is open, W_O reads what `change` makes of its heads, in runs of this thread."""
-
-        def read_changed(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            heads = change(self.by_head(inputs[0], num_texts))
-            return heads.transpose(1, 2).reshape(inputs[0].shape), *inputs[1:]
-
-        return self.projection.register_forward_pre_hook(of_this_run(read_changed))
+        return reading_changed(self.projection, (num_texts, self.num_heads, self.value_dim), change)
 
 
 Consume = Callable[[ProjectedHeads, Float[Tensor, "text token dim"]], None]
@@ -110,18 +104,21 @@ def _sizes(layer: CapturedLinear) -> tuple[int, int]:
 
 def replaced_heads(
     places: Sequence[tuple[int, int, int | None]],
-    replacement: Float[Tensor, "_ _ _"] | None,
+    replacement: Float[Tensor, "#text head #token value_dim"] | None,
     heads: Float[Tensor, "text head token value_dim"],
 ) -> Float[Tensor, "text head token value_dim"]:
     """The heads, those at `places` (text, head, one token or all) replaced; by zeros where there is none."""
     changed = heads.clone()
+    if replacement is None:
+        replacement = heads.new_zeros(1, 1, 1, 1)
+    by_place = replacement.to(heads).expand(heads.shape)
+    at_all_tokens = [(text, head) for text, head, token in places if token is None]
+    if at_all_tokens:
+        rows = torch.tensor(at_all_tokens, device=heads.device).unbind(dim=-1)
+        changed[rows] = by_place[rows]
     for text, head, token in places:
-        tokens = slice(None) if token is None else slice(token, token + 1)
-        if replacement is None:
-            changed[text, head, tokens] = 0
-        else:
-            of_head = replacement[head].to(heads)
-            changed[text, head, tokens] = of_head if len(of_head) == 1 else of_head[tokens]
+        if token is not None:
+            changed[text, head, token] = by_place[text, head, token]
     return changed
 
 
@@ -168,10 +165,10 @@ class GatedHeads:
             return heads
         return self.reads[projection].reshape(-1, heads.numel())[-1].view_as(heads).to(heads)
 
-    def mixed(self, run: Callable[[Callable[[CapturedLayer], Tensor]], object]) -> str:
+    def mixed(self, run: Callable[[], object]) -> str:
         """The module, if there is one, whose W_O does not read heads side by side; empty for none.
 
-        `run` runs the model again, with what it is given in place of attention.
+        `run` runs the model again.
         """
         if not self.reads:
             return ""
@@ -182,19 +179,16 @@ class GatedHeads:
             again[module] = given[0]
             return self.reads[module], *given[1:]
 
-        def without_every_second(layer: CapturedLayer) -> Tensor:
-            assert isinstance(layer.attention, AttentionLayer)
-            output = attend(layer.attention, Wanted(output=True)).output
-            assert output is not None
-            if layer.module in modules:
-                output = output.clone()
-                output[:, 1::2] = 0
-            return output
+        def without_every_second(layer: RunningLayer) -> Sequence[LayerChange]:
+            heads = [*range(1, layer.attention.num_heads, 2)]
+            nothing = LayerChange("output", lambda layer: torch.zeros_like(layer.output[:, heads]), heads)
+            return [nothing] if layer.module in modules else []
 
-        with ExitStack() as hooks:
+        patches = Patches(frozenset(self.model.modules()), without_every_second)
+        with ExitStack() as hooks, patches_open(patches, beneath=True):
             for projection in self.reads:
                 hooks.enter_context(projection.register_forward_pre_hook(of_this_run(put_back)))
-            run(without_every_second)
+            run()
         for projection, read in self.reads.items():
             module, num_heads = self.modules[projection]
             whole, without = (

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
@@ -30,9 +30,10 @@ from attncli.measure.cache_policies import (
     Rotation,
     even_counts,
 )
-from attncli.measure.removal import Forward, Removed
+from attncli.measure.removal import Forward, Removed, Whole
 from attncli.measure.removal_runs import FirstTokens, RemovalRuns, work_of_run
 from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import LayerChange, RunningLayer
 from attncli.models.predicted import Judged, judged_reading
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.records.caches import Lost, PolicyCost, PolicyCosts, PromptBaseline, lines_of
@@ -54,18 +55,20 @@ class SmallerCaches:
         self.copies, self.starts = copies, starts
         self.fused = FusedAttention()
 
-    def applied(
-        self, model: nn.Module, layer: CapturedLayer, call: int, removed: Sequence[Removed], hooks: ExitStack
-    ) -> Float[Tensor, "copy head query value_dim"]:
+    def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
         """The output of a call: each copy's queries see what it keeps, and their own keys."""
-        attention, start = layer.attention, self.starts[call]
-        assert isinstance(attention, AttentionLayer)
-        return torch.cat(
-            [
-                _output(attention, copy, parts(call, start), self.fused)
-                for copy, parts in enumerate(self.copies)
-            ]
-        )
+        start = self.starts[call]
+
+        def output(layer: RunningLayer) -> Tensor:
+            attention = whole(layer.attention)
+            return torch.cat(
+                [
+                    _output(attention, copy, parts(call, start), self.fused)
+                    for copy, parts in enumerate(self.copies)
+                ]
+            )
+
+        return (LayerChange("output", output),)
 
 
 class KeptPart(NamedTuple):

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from attncli.core.summaries import share_interval
 from attncli.errors import UserError
 from attncli.measure.heads import refuse_merged
 from attncli.measure.pair_counts import most_looked_at
-from attncli.measure.removal import AblatedHeads
+from attncli.measure.removal import heads_removed
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.known_pairs import PairedText, SentenceFile
 from attncli.models.layers import CapturedLayer
@@ -168,11 +167,8 @@ def relations(
     def counted(batch: Sequence[tuple[PairedText, Reading]]) -> Way:
         sentences, readings = zip(*batch, strict=True)
         counter = RelationCounter(sentences, readings, counts)
-        with ExitStack() as hooks:
-            ablated = AblatedHeads(ablate, pretrained, counter.take, hooks)
-            way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
-        ablated.check_all_found()
-        return way
+        with heads_removed(ablate, pretrained):
+            return capture(pretrained.model, pretrained.inputs(readings), counter.take)
 
     for batches in together(pretrained.model, many.batches()):
         for way in in_step(pretrained.model, [partial(counted, batch) for batch in batches]):

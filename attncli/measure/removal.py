@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress, count, product
+from itertools import compress, count
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted, repeat_heads
 from attncli.core.names import RemovalMethod, head_range, named_head
-from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.projected_heads import (
     LINEAR,
@@ -24,11 +23,11 @@ from attncli.measure.projected_heads import (
     hearing_projected_heads,
     replaced_heads,
 )
-from attncli.models.architectures import BLOCK, list_of_block, output_projection
+from attncli.models.architectures import BLOCK, list_of_block
 from attncli.models.capture import check_computed_here, run_model
-from attncli.models.layers import CapturedLayer, Consumer
+from attncli.models.layers import CapturedLayer, count_as_run, layers_so_far
+from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open
 from attncli.models.pretrained import Pretrained
-from attncli.models.side_by_side import of_this_run
 
 
 class HeadPlace(NamedTuple):
@@ -55,14 +54,16 @@ Removed = Sequence[HeadPlace]
 """The heads that are removed from one run."""
 
 
+Whole = Callable[[AttentionLayer], AttentionLayer]
+"""Gives a layer the keys and values of the first tokens, where a run left them out."""
+
+
 @runtime_checkable
 class Change(Protocol):
     """What happens to heads in a run of several copies of a text, each with its own heads."""
 
-    def applied(
-        self, model: nn.Module, layer: CapturedLayer, call: int, removed: Sequence[Removed], hooks: ExitStack
-    ) -> Float[Tensor, "text head query value_dim"]:
-        """The output of a call, each text with its own heads changed."""
+    def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
+        """The changes of a call, each text with its own heads changed."""
         ...
 
 
@@ -79,89 +80,58 @@ class Removal:
     means: Sequence[Float[Tensor, "_ _"]] = ()
     given: Mapping[int, Float[Tensor, "#text head query value_dim"]] = field(default_factory=dict)
 
-    def applied(
-        self, model: nn.Module, layer: CapturedLayer, call: int, removed: Sequence[Removed], hooks: ExitStack
-    ) -> Float[Tensor, "text head query value_dim"]:
-        """The output of a call, each text without its own removed heads."""
-        output = output_of(layer)
-        in_texts = [
-            (text, place) for text, each in enumerate(removed) for place in each if place.call == call
-        ]
-        if not in_texts:
-            return output
+    def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
+        """The changes of a call, each text without its own removed heads."""
+        places = _places_in_texts(call, removed)
+        if not places:
+            return ()
         if self.method == "zero":
-            places = [(text, place.head) for text, place in in_texts]
-            return without_columns(model, layer, output, places, hooks)
-        assert isinstance(layer.attention, AttentionLayer)
-        replacement = self._replacement(layer.attention, call).to(output.dtype)
-        changed = output.clone()
-        for text, place in in_texts:
-            tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
-            changed[text, place.head, tokens] = replacement[text, place.head, tokens]
-        return changed
+            return (LayerChange("gated", lambda layer: replaced_heads(places, None, layer.part("gated"))),)
+
+        def replaced(layer: RunningLayer) -> Tensor:
+            return replaced_heads(places, self._replacement(call, layer.attention), layer.output)
+
+        return (LayerChange("output", replaced),)
 
     def apply_to_linear(
         self, heads: ProjectedHeads, call: int, removed: Sequence[Removed], hooks: ExitStack
     ) -> None:
         """Replace those of a layer without a softmax, in the runs until the hooks are closed."""
-        places = [
-            (text, place.head, place.token)
-            for text, each in enumerate(removed)
-            for place in each
-            if place.call == call
-        ]
+        places = _places_in_texts(call, removed)
         if places:
-            replacement = None
-            if self.method == "mean":
-                replacement = self.means[call].unsqueeze(1)
-            elif self.method == "swap":
-                replacement = self.given[call][0]
-            change = partial(replaced_heads, places, replacement)
-            hooks.enter_context(heads.changed(len(removed), change))
+            replacement = None if self.method == "zero" else self._replacement(call)
+            hooks.enter_context(heads.changed(len(removed), partial(replaced_heads, places, replacement)))
 
-    def _replacement(self, layer: AttentionLayer, call: int) -> Float[Tensor, "text head #query value_dim"]:
+    def _replacement(
+        self, call: int, attention: AttentionLayer | None = None
+    ) -> Float[Tensor, "#text head #query value_dim"]:
         if self.method == "swap":
-            return self.given[call].to(layer.value.device).expand(layer.shape[0], -1, -1, -1)
+            return self.given[call]
         if self.method == "mean":
-            means = self.means[call].unsqueeze(1)
-            return means.expand(layer.shape[0], -1, layer.shape[2], -1).to(layer.value.device)
-        return repeat_heads(layer.value[:, :, :1], layer.num_heads).expand(-1, -1, layer.shape[2], -1)
+            return self.means[call][None, :, None]
+        assert attention is not None, "heads without a softmax have no first value"
+        return repeat_heads(attention.value[:, :, :1], attention.num_heads)
 
 
-def without_columns(
-    model: nn.Module,
-    layer: CapturedLayer,
-    output: Float[Tensor, "text head query value_dim"],
-    places: Sequence[tuple[int, int]],
-    hooks: ExitStack,
-) -> Float[Tensor, "text head query value_dim"]:
-    """The layer's output, with the heads at `places` (text, head) zero where W_O reads them, after gates and
-    norms.
-
-    Where no W_O is found the heads themselves are zero, which is the same but for a norm between.
-    """
-    num_texts, num_heads, _, value_dim = output.shape
-    texts, heads = torch.tensor(places, device=output.device).unbind(dim=-1)
-    projection = output_projection(model, layer.module, num_heads * value_dim)
-    if projection is None:
-        changed = output.clone()
-        changed[texts, heads] = 0
-        return changed
-
-    def zero(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        hook.remove()  # the module may serve other layers, too
-        read = inputs[0].clone()
-        read.view(num_texts, -1, num_heads, value_dim)[texts, :, heads] = 0
-        return (read, *inputs[1:])
-
-    hook = hooks.enter_context(projection.register_forward_pre_hook(of_this_run(zero)))
-    return output
+def _places_in_texts(call: int, removed: Sequence[Removed]) -> list[tuple[int, int, int | None]]:
+    """Of each text the heads that are removed from a call, and the token, where it is one alone."""
+    return [
+        (text, place.head, place.token)
+        for text, each in enumerate(removed)
+        for place in each
+        if place.call == call
+    ]
 
 
 def output_of(layer: CapturedLayer) -> Float[Tensor, "text head query value_dim"]:
     """The output of a layer that is computed here."""
     assert isinstance(layer.attention, AttentionLayer)
-    output = attend(layer.attention, Wanted(output=True)).output
+    return attended(layer.attention)
+
+
+def attended(attention: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
+    """pattern @ value."""
+    output = attend(attention, Wanted(output=True)).output
     assert output is not None
     return output
 
@@ -233,45 +203,56 @@ def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: 
     raise UserError(f"{key}: {head_range(num_heads, stack)} in {pretrained.name} (got {name})")
 
 
-class AblatedHeads:
-    """Takes the layers before `consume`, and zeroes what the named heads give."""
+@contextmanager
+def heads_removed(names: Sequence[str], pretrained: Pretrained, *, runs_whole: bool = True) -> Iterator[None]:
+    """While it is open the named heads give nothing in what this thread runs of the model.
 
-    def __init__(
-        self, names: Sequence[str], pretrained: Pretrained, consume: Consumer, hooks: ExitStack
-    ) -> None:
-        self.name, self.model = pretrained.name, pretrained.model
-        self.hooks = hooks
+    UserError for one that the model does not have; of a run that may end early, not `runs_whole`, where its
+    layer ran.
+    """
+    if not names:
+        yield
+        return
+    heads = _HeadsByName(names, pretrained)
+    patches = Patches(frozenset(pretrained.model.modules()), heads.of_layer, key="ablate")
+    with patches_open(patches, beneath=True):
+        yield
+    if runs_whole:
+        heads.check_all_met()
+
+
+class _HeadsByName:
+    """Gives the changes of the layers of heads that are removed, and notes which of them there are."""
+
+    def __init__(self, names: Sequence[str], pretrained: Pretrained) -> None:
+        self.name = pretrained.name
         self.heads = {name: named_head(name) for name in names}
-        self.consume = consume
         self.met: set[str] = set()
         self.num_heads: dict[str, dict[int, int]] = {}
         for name, head in self.heads.items():
             if not head.stack and pretrained.has_decoder:
                 raise UserError(f"ablate: must say which stack of {self.name}, as decoder:{name}")
 
-    def take(self, layer: CapturedLayer) -> Tensor | None:
-        """The layer's output without these heads; UserError for a head that it does not have."""
-        output = self.consume(layer)
-        self.num_heads.setdefault(layer.stack_name, {})[layer.layer] = layer.attention.shape[1]
-        taken_out = {
+    def of_layer(self, layer: RunningLayer) -> Sequence[LayerChange]:
+        """The layer without these heads; UserError for a head that it does not have."""
+        num_heads = layer.attention.num_heads
+        self.num_heads.setdefault(layer.stack, {})[layer.layer] = num_heads
+        removed = {
             name: head.head
             for name, head in self.heads.items()
-            if (head.stack or "self", head.layer) == (layer.stack_name, layer.layer)
+            if (head.stack or "self", head.layer) == (layer.stack, layer.layer)
         }
-        if not taken_out:
-            return output
-        self.met.update(taken_out)
-        if isinstance(layer.attention, GivenWeights):
-            raise UserError(f"ablate: {self.name} computes its attention itself: no head can be taken out")
-        for name, head in taken_out.items():
-            if head >= layer.attention.num_heads:
-                known = head_range({layer.layer: layer.attention.num_heads}, self.heads[name].stack)
+        if not removed:
+            return ()
+        self.met.update(removed)
+        for name, head in removed.items():
+            if head >= num_heads:
+                known = head_range({layer.layer: num_heads}, self.heads[name].stack)
                 raise UserError(f"ablate: {known} in {self.name} (got {name})")
-        output = output_of(layer) if output is None else output
-        places = list(product(range(len(output)), taken_out.values()))
-        return without_columns(self.model, layer, output, places, self.hooks)
+        heads = [*removed.values()]
+        return (LayerChange("gated", lambda layer: torch.zeros_like(layer.part("gated")[:, heads]), heads),)
 
-    def check_all_found(self) -> None:
+    def check_all_met(self) -> None:
         """UserError for a head of a layer that the model does not have."""
         for name in (each for each in self.heads if each not in self.met):
             stack = self.heads[name].stack
@@ -304,6 +285,7 @@ class ModelBlocks:
 
     model: nn.Module
     calls: list[nn.Module] = field(default_factory=list)
+    layers: list[frozenset[tuple[str, str, int]]] = field(default_factory=list)
     outputs: list[object] = field(default_factory=list)
     running: int | None = None
     leave_notes: bool = False
@@ -324,6 +306,7 @@ class ModelBlocks:
     def _begin(self, module: nn.Module, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
         self.running = len(self.calls)
         self.calls.append(module)
+        self.layers.append(layers_so_far())
         given = (*inputs, *named.values())
         self._given = [(part, _content(part)) for part in given if isinstance(part, Mapping | list)]
 
@@ -338,6 +321,7 @@ class ModelBlocks:
         names = {module: name for name, module in self.model.named_modules()}
         kept = [list_of_block(names[module]) in lists for module in self.calls]
         self.calls = [*compress(self.calls, kept)]
+        self.layers = [*compress(self.layers, kept)]
         self.outputs = [*compress(self.outputs, kept)]
 
     @contextmanager
@@ -353,6 +337,8 @@ class ModelBlocks:
 
             def run(*arguments: object, **named: object) -> object:
                 number = next(calls)
+                if number == first:
+                    count_as_run(self.layers[number])
                 if number < first:
                     output = self.outputs[number]
                     if stream is None or not isinstance(output, Tensor | tuple | list):

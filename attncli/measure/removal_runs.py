@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
-from itertools import count, groupby
+from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -15,10 +16,11 @@ from torch import Tensor
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.errors import UserError, refuse_bytes
 from attncli.measure.projected_heads import ProjectedHeads, hearing_projected_heads
-from attncli.measure.removal import Change, ModelBlocks, Removal, Removed, after, output_of
+from attncli.measure.removal import Change, ModelBlocks, Removal, Removed, after, attended, output_of
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, ProcessedInputs, StopCapture
+from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import blocks_of
@@ -88,6 +90,9 @@ class RemovalRuns:
         is_short = start > 0 and 2 * start > max(tensor.shape[1] for tensor in self.inputs.values())
         self._blocks = ModelBlocks(self.model, first_token=start if is_short else 0, part=reading.part)
         self._block_of_call: list[int | None] = []
+        self._calls: dict[tuple[str, int], int] = {}
+        """By stack and layer."""
+        self._modules = frozenset(self.model.modules())
         self.linear: list[ProjectedHeads] = []
         self.linear_reads: list[Tensor] = []
         blocks_of_linear: list[int | None] = []
@@ -98,6 +103,7 @@ class RemovalRuns:
             blocks_of_linear.append(self._blocks.running)
 
         def taken(layer: CapturedLayer) -> Tensor | None:
+            self._calls[layer.stack_name, layer.layer] = len(self._block_of_call)
             self._block_of_call.append(self._blocks.running)
             attention = layer.attention
             if start and isinstance(attention, AttentionLayer) and attention.rules.bias is None:
@@ -218,13 +224,14 @@ class RemovalRuns:
         With `most_places` predictions at no more than these last ones.
         """
         begin = min(map(self.first_block, removed)) if first_call is None else self.block_of(first_call)
-        blocks = self._block_of_call[: self.num_softmax]
-        behind = (call for call, block in enumerate(blocks) if (block or 0) >= begin)
-        calls = count(next(behind, self.num_softmax) if begin else 0)
 
-        def consume(layer: CapturedLayer) -> Tensor:
-            call = next(calls)
-            return removal.applied(self.model, self._whole(layer, call), call, removed, hooks)
+        def of_layer(layer: RunningLayer) -> Sequence[LayerChange]:
+            call = self._calls[layer.stack, layer.layer]
+            whole = partial(self._whole, call=call)
+            changes = removal.of_call(call, removed, whole)
+            if self.start and not changes:
+                return [LayerChange("output", lambda layer: attended(whole(layer.attention)))]
+            return changes
 
         inputs = self._copies(len(removed))
         if self.start:
@@ -235,7 +242,8 @@ class RemovalRuns:
             if isinstance(removal, Removal):
                 for call, heads in enumerate(self.linear, start=self.num_softmax):
                     removal.apply_to_linear(heads, call, removed, hooks)
-            return self._run(inputs, consume, most_places)
+            hooks.enter_context(patches_open(Patches(self._modules, of_layer), beneath=True))
+            return self._run(inputs, _nothing_more, most_places)
 
     def output_on(
         self, call: int, streams: Float[Tensor, "copy token embed"]
@@ -262,13 +270,11 @@ class RemovalRuns:
             return self.inputs.copies(count)
         return {name: torch.cat([tensor[:, self.start :]] * count) for name, tensor in self.inputs.items()}
 
-    def _whole(self, layer: CapturedLayer, call: int) -> CapturedLayer:
-        """The layer with the keys and values of the first tokens, which it did not read."""
+    def _whole(self, attention: AttentionLayer, call: int) -> AttentionLayer:
+        """A layer with the keys and values of the first tokens, which it did not read."""
         if not self.start:
-            return layer
-        attention, before = layer.attention, self.starts[call]
-        assert isinstance(attention, AttentionLayer)
-        num_copies = len(attention.query)
+            return attention
+        before, num_copies = self.starts[call], len(attention.query)
         key, value = (
             torch.cat([first.expand(num_copies, -1, -1, -1), read], dim=2)
             for first, read in ((before.key, attention.key), (before.value, attention.value))
@@ -278,7 +284,7 @@ class RemovalRuns:
             after = before.visibility[every, every, self.start :, every]
             self._seen_after[id(before.visibility)] = after
         seen = self._seen_after[id(before.visibility)]
-        return replace(layer, attention=replace(attention, key=key, value=value, visibility=seen))
+        return replace(attention, key=key, value=value, visibility=seen)
 
     def _run(
         self, inputs: dict[str, Tensor], consume: Consumer, most_places: int | None = None
@@ -289,6 +295,10 @@ class RemovalRuns:
             inputs[LOGITS_TO_KEEP] = places
         output: Tensor = run_model(self.model, inputs, consume)[0]
         return output[:, places] if self.is_language_model and not self._keeps else output
+
+
+def _nothing_more(_layer: CapturedLayer) -> None:
+    """What a run computes without a change is its attention's output."""
 
 
 def work_of_run(

@@ -137,7 +137,7 @@ class Stream:
         self.inputs = pretrained.inputs([reading])
         self.num_tokens = len(reading.text.ids)
         self.way = check_computed_here(self.model, self.inputs)
-        refuse_replaced(self.model, "output", "which comes of no values")
+        refuse_replaced(self.model, ("output", "gated"), "which comes of no values")
         self.attention: dict[int, CapturedLayer] = {}
         """That of the calls of blocks that have one."""
         self.linear: dict[str, ProjectedHeads] = {}
@@ -211,7 +211,7 @@ class Stream:
 
     def _check_blocks(self, gated: GatedHeads) -> None:
         """UserError where a block does what is not known; only blocks are kept."""
-        mixed = gated.mixed(lambda given: run_model(self.model, self.inputs, given))
+        mixed = gated.mixed(lambda: run_model(self.model, self.inputs, output_of))
         if mixed:
             self.refuse(f"{self.pretrained.module_name(mixed)} changes its heads before W_O")
         lists = {list_of_block(run.name) for run in self._runs if run.mixers}

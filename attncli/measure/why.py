@@ -22,7 +22,7 @@ from attncli.errors import UserError
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
 from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
-from attncli.measure.removal import ModelHead, index_of_head
+from attncli.measure.removal import ModelHead, index_of_head, output_of
 from attncli.models.answers import AnswerTokens, one_token_each
 from attncli.models.architectures import (
     BLOCK,
@@ -414,7 +414,7 @@ def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) ->
     """The run of a text; last rows are of layers with the head that is asked for."""
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     way, num_tokens = check_computed_here(model, inputs), len(reading.text.ids)
-    refuse_replaced(model, "output", "which comes of no values")
+    refuse_replaced(model, ("output", "gated"), "which comes of no values")
     wanted = None if head is None else named_head(head).layer
     mixers: list[LastHeads] = []
     outputs: dict[str, Tensor] = {}
@@ -448,7 +448,7 @@ def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) ->
         hooks.enter_context(hearing_projected_heads(model, take_linear))
         with recorded_calls(model, num_tokens) as calls:
             logits = run_model(model, inputs, keep)["logits"][0, -1]
-    if mixed := gated.mixed(lambda given: run_model(model, inputs, given)):
+    if mixed := gated.mixed(lambda: run_model(model, inputs, output_of)):
         name = pretrained.module_name(mixed)
         refuse(pretrained, f"{name} changes the outputs of its heads before W_O")
     mixers = [replace(mixer, heads=gated.last_read(mixer.projection, mixer.heads)) for mixer in mixers]

@@ -37,7 +37,7 @@ from attncli.models.layers import (
     run_by_interface,
     uncompiled,
 )
-from attncli.models.patched_heads import is_patched, refuse_replaced, without_patches
+from attncli.models.patched_heads import refuse_changes, refuse_replaced, without_patches
 from attncli.models.side_by_side import by_itself, go_on, side_by_side, wait_for_others
 from attncli.models.stored import blocks_of, first_blocks, use_of
 
@@ -336,8 +336,7 @@ def capture(
             if way.kind == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
-                if is_patched(model):
-                    raise UserError(f"heads: {model.config.model_type} {NOT_CHANGED}")
+                refuse_changes(model, f"{model.config.model_type} {NOT_CHANGED}")
                 for layer in _eager_layers(model, inputs):
                     guarded(consume)(layer)
     return way
@@ -351,7 +350,7 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
     if way.kind == "eager":
         message = "computes its attention itself, so that attn sees its weights alone: use another"
         raise UserError(f"model: {kind} {message}")
-    refuse_replaced(model, "pattern", "which comes of no query and key")
+    refuse_replaced(model, ["pattern"], "which comes of no query and key")
     return way
 
 

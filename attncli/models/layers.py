@@ -1,7 +1,7 @@
 """What a running model hands over through transformers' interface: one layer's attention at a time."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from attncli.core.mask_tensors import HIDDEN_BY_A_HEAD, HIDES, parts_of_mask
 from attncli.core.process import SharedChange
 from attncli.core.row_tiles import TILE, GivenWeights
 from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack
-from attncli.models.patched_heads import patched_layer
+from attncli.models.patched_heads import NamedModel, RunningLayer, patched_layer
 
 
 class CannotShow(Exception):
@@ -366,10 +366,10 @@ NAME = "attncli"
 
 @dataclass(frozen=True)
 class _Receiver:
-    """Who gets the layers of the running model, and the names of its modules."""
+    """Who gets the layers of the running model."""
 
     consume: Consumer
-    names: Mapping[nn.Module, str]
+    running: NamedModel
     numbering: Numbering
 
 
@@ -391,7 +391,7 @@ def _attend_and_hand_over(
 ) -> tuple[Float[Tensor, "text query head value_dim"], None]:
     """An attention function as transformers wants it: the output, and no weights."""
     receiver = _receiver.get(None)
-    name = "another thread's run" if receiver is None else receiver.names[module]
+    name = "another thread's run" if receiver is None else receiver.running.names[module]
     for argument, given in others.items():
         if given is not None and argument not in ARGUMENTS_WITHOUT_EFFECT:
             raise CannotShow(f"{name} passes {argument} to its attention, which attn does not know")
@@ -433,7 +433,8 @@ def _handed_over(
 ) -> Float[Tensor, "text head query value_dim"] | None:
     """The output of a layer, where the consumer or a change of its heads computes it."""
     layer = receiver.numbering.layer(name, layer_kind(name), attention)
-    patched = patched_layer(module, layer.stack_name, layer.layer, attention)
+    running = RunningLayer(name, layer.stack_name, layer.layer, attention)
+    patched = patched_layer(module, running, receiver.running)
     if patched is None:
         return receiver.consume(layer)
     return patched.finished(receiver.consume(replace(layer, attention=patched.attention)))
@@ -481,10 +482,26 @@ def uncompiled() -> AbstractContextManager[None]:
 def handing_over(model: PreTrainedModel, consume: Consumer, numbering: Numbering) -> Iterator[None]:
     """While it is open, each layer of the model goes to `consume`, whatever runs the model."""
     model.set_attn_implementation(NAME)
-    names = {module: name for name, module in model.named_modules()}
-    token = _receiver.set(_Receiver(consume, names, numbering))
+    running = NamedModel(model, {module: name for name, module in model.named_modules()})
+    token = _receiver.set(_Receiver(consume, running, numbering))
     try:
         with uncompiled():
             yield
     finally:
         _receiver.reset(token)
+        running.end()
+
+
+def layers_so_far() -> frozenset[tuple[str, str, int]]:
+    """The layers that the model ran so far in this run: stack, kind and number."""
+    receiver = _receiver.get(None)
+    taken = {} if receiver is None else receiver.numbering.taken
+    return frozenset((*place, number) for place, numbers in taken.items() for number in numbers)
+
+
+def count_as_run(layers: Iterable[tuple[str, str, int]]) -> None:
+    """These layers, which this run leaves out, come before the others: a module may serve as several."""
+    receiver = _receiver.get(None)
+    if receiver is not None:
+        for stack, kind, number in layers:
+            receiver.numbering.taken[stack, kind].add(number)

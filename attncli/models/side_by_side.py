@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
-from threading import Semaphore, Thread
+from threading import Semaphore, Thread, get_ident
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -165,10 +165,10 @@ def by_itself() -> Iterator[None]:
 
 
 def of_this_run(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook of a model that heeds the run in which it was made, and no other beside it."""
-    run = _running.get()
+    """A hook of a model that heeds the run in which it was made, and no other beside it, in any thread."""
+    run, thread = _running.get(), get_ident()
 
     def called(*args: Any, **named: Any) -> Any:
-        return hook(*args, **named) if _running.get() is run else None
+        return hook(*args, **named) if _running.get() is run and get_ident() == thread else None
 
     return called
