@@ -52,8 +52,9 @@ def patch(
 ) -> Iterator[Pretrained]:
     """While it is open, a part of some heads of the model is what `change` gives.
 
-    `change` takes a head (`query`, `key`, `value`, `pattern`, `output`, `layer`, `head`) and gives the new
-    `part` in its shape: `lambda head: 0 * head.output`. See `hooks`.
+    `change` takes a head (`query`, `key`, `value`, `pattern`, `output`, `gated`, `name`, `layer`, `head`) and
+    gives the new `part` in its shape, (text, ...): `lambda head: 0 * head.output`. Each text of a batch may
+    be given something else. See `hooks`.
     """
     changes: dict[str, Changes] = {name: {part: change} for name in head_names(heads)}
     with _hooked(model, changes) as pretrained:
@@ -67,8 +68,9 @@ def hooks(
     """While it is open, heads of the model are changed, whatever runs it in this thread.
 
     `changes` names heads and what replaces their parts: {"18:6": {"pattern": fn}, "3:1": {"value": other}}.
-    Parts are computed in the order query, key, value, pattern, output, each from what was replaced before;
-    a replaced key or value is that head's own, also where several share it. It gives the model as the
+    Parts are computed in the order query, key, value, pattern, output, gated (what W_O reads), each from what
+    was replaced before, in patches in patches by the outer first; a replaced key or value is that head's own,
+    also where several share it. It gives the model as the
     functions of attncli take it meanwhile; your own model runs and writes with its changed heads, too.
     Afterwards it is as before. A pattern may have any numbers; functions that need more than weights refuse
     such a layer.
