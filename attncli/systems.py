@@ -166,14 +166,14 @@ def is_readable_within(file: int, seconds: float) -> bool:
 
 
 def _has_bytes(file: int) -> bool:
-    """Whether a read would not wait: PeekNamedPipe says how many bytes a pipe has."""
-    import _winapi
+    """Whether a read would not wait: of a pipe Windows says how many bytes are in it."""
+    import ctypes
     import msvcrt
 
-    try:
-        return bool(_winapi.PeekNamedPipe(msvcrt.get_osfhandle(file), 0)[0])  # type: ignore[attr-defined]
-    except OSError:  # no pipe, or one whose other end is closed
-        return True
+    pipe = ctypes.c_void_p(msvcrt.get_osfhandle(file))  # type: ignore[attr-defined]
+    count = ctypes.c_uint32()
+    is_pipe = _windows().PeekNamedPipe(pipe, None, 0, None, ctypes.byref(count), None)
+    return not is_pipe or count.value > 0  # no pipe, or one whose other end is closed
 
 
 def wait_as_usual(file: int) -> None:
@@ -212,13 +212,19 @@ def _memory_of_windows() -> int:
     """What GlobalMemoryStatusEx says is free; 0 where there is none."""
     import ctypes
 
-    system = getattr(ctypes, "windll", None)
-    if system is None:
+    if _windows() is None:
         return 0
     # dwLength, dwMemoryLoad, then seven numbers of 64 bits, of which the second is ullAvailPhys.
     status = (ctypes.c_uint64 * 8)()
     status[0] = ctypes.sizeof(status)
-    return int(status[2]) if system.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)) else 0
+    return int(status[2]) if _windows().GlobalMemoryStatusEx(ctypes.byref(status)) else 0
+
+
+def _windows() -> Any:
+    """The functions of Windows' kernel32; None elsewhere."""
+    import ctypes
+
+    return getattr(getattr(ctypes, "windll", None), "kernel32", None)
 
 
 def limit_memory(more: int) -> None:
@@ -281,13 +287,12 @@ def let_consoles_follow_escapes() -> None:
     import ctypes
     import msvcrt
 
-    system: Any = getattr(ctypes, "windll", None)
-    for file in () if system is None else (1, 2):
+    for file in (1, 2):
         with suppress(OSError):  # closed
             console = ctypes.c_void_p(msvcrt.get_osfhandle(file))  # type: ignore[attr-defined]
             mode = ctypes.c_uint32()
-            if system.kernel32.GetConsoleMode(console, ctypes.byref(mode)):
-                system.kernel32.SetConsoleMode(console, mode.value | ESCAPES_WORK)
+            if _windows().GetConsoleMode(console, ctypes.byref(mode)):
+                _windows().SetConsoleMode(console, mode.value | ESCAPES_WORK)
 
 
 def shell_line(words: Iterable[str]) -> str:
