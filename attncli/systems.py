@@ -182,6 +182,11 @@ def wait_as_usual(file: int) -> None:
         os.set_blocking(file, True)
 
 
+def usable_cores() -> int:
+    """The cores that this process may use: all of them where the system (macOS) does not say which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def memory_limit() -> int | None:
     """The bytes of address space that the process may take; None without a limit."""
     try:
@@ -195,7 +200,8 @@ def memory_limit() -> int | None:
 def memory_taken() -> int | None:
     """The bytes of address space that the process has; None where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, AttributeError):
         return None
 

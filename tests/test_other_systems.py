@@ -71,26 +71,18 @@ def run_elsewhere(folder: Path, *command_lines: list[str], system: str = TAKEN_A
     return ended.stdout
 
 
-def test_batches_and_their_stores(attn: Attn, tmp_path: Path) -> None:
+def test_without_what_only_linux_has(attn: Attn, tmp_path: Path) -> None:
+    """As on macOS: batches and their stores, models and reports."""
     arguments = write_batch(tmp_path, 5)
     assert attn([*arguments, "-o", str(tmp_path / "expected.db")]).code == 0
+    model = ["--model", str(save_model(tmp_path / "model", "Llama"))]
+    (tmp_path / "texts.txt").write_text("the cat walks on the street\nit was tired\n")
     shown = run_elsewhere(
         tmp_path,
         [*arguments, "-o", "runs.db"],
         [*arguments, "-o", "workers.db", "--workers", "2"],
         ["results", "runs.db"],
         ["results", "--tidy", "runs.db", "--format", "csv"],
-    )
-    for store in ("runs.db", "workers.db"):
-        assert_same_figures(tidy(tmp_path / store), tidy(tmp_path / "expected.db"))
-    assert "10 runs are done, 0 failed" in shown and "run,id,causal,layer,head" in shown
-
-
-def test_models_and_reports(tmp_path: Path) -> None:
-    model = ["--model", str(save_model(tmp_path / "model", "Llama"))]
-    (tmp_path / "texts.txt").write_text("the cat walks on the street\nit was tired\n")
-    shown = run_elsewhere(
-        tmp_path,
         ["heads", *model, "the cat sat on the street"],
         ["heads", *model, "--texts", "texts.txt"],
         ["heads", *model, "--texts", "texts.txt", "-o", "survey.db"],
@@ -98,6 +90,9 @@ def test_models_and_reports(tmp_path: Path) -> None:
         ["multihead", "the cat sat", "-o", "report.json"],
         ["show", "report.json"],
     )
+    for store in ("runs.db", "workers.db"):
+        assert_same_figures(tidy(tmp_path / store), tidy(tmp_path / "expected.db"))
+    assert "10 runs are done, 0 failed" in shown and "run,id,causal,layer,head" in shown
     assert "2 layers" in shown and shown.count("2 texts") >= 2 and "multihead" in shown
 
 

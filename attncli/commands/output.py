@@ -358,7 +358,7 @@ class Destination:
         reports = with_step(reports, self.display.step)
         # A file (None) has colour only where the flag says so.
         is_terminal = sys.stdout.isatty() if self.path is None else None
-        colors = color_depth(self.color, is_terminal)
+        colors = color_depth(self.color, is_terminal) if self.path is not None or _has_blocks() else "none"
         columns, lines = width(bool(is_terminal)), height(bool(is_terminal))
         display = replace(self.display, width=columns, height=lines, colors=colors)
         try:
@@ -385,6 +385,15 @@ class Destination:
         display = self.display
         is_whole = display.step is None and not display.show and not display.several
         return self.format == "table" and self.path is None and is_whole and can_walk()
+
+
+def _has_blocks() -> bool:
+    """Whether standard output has the half-blocks whose colours are two rows of a map."""
+    try:
+        "▀".encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) -> None:
