@@ -10,6 +10,7 @@ from functools import cache, wraps
 from inspect import Parameter, signature
 from operator import index
 from os import PathLike, fsencode, fspath
+from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import (
@@ -281,7 +282,7 @@ def conditions(value: Any) -> list[str]:
 
 
 def _fits(name: str) -> bool:
-    return all(len(part) <= MAX_FILE_NAME for part in fsencode(name).split(b"/"))
+    return all(len(fsencode(part)) <= MAX_FILE_NAME for part in Path(name).parts)
 
 
 MAX_FILE_NAME = 255

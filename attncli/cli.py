@@ -35,10 +35,10 @@ from attncli.errors import (
     is_about_memory,
     out_of_memory,
 )
-from attncli.plain_text import forget_notes, note, plain_text
+from attncli.plain_text import LEGIBLE, forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS
 from attncli.signals import end_as_by_default, end_quietly
-from attncli.systems import at_fork, interrupt_main_thread
+from attncli.systems import at_fork, interrupt_main_thread, let_consoles_follow_escapes
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, Parameter
@@ -589,6 +589,7 @@ def _run_process() -> int:
         signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _ask_again
     at_fork(after_in_child=end_as_by_default)
+    let_consoles_follow_escapes()
     for descriptor in range(3):  # in the place of one that is closed no file of ours is opened
         try:
             os.fstat(descriptor)
@@ -602,5 +603,5 @@ def _run_process() -> int:
         return WriteError.exit_code
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=LEGIBLE)
     return run(sys.argv[1:])

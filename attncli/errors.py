@@ -218,14 +218,14 @@ ALWAYS_THERE_BYTES = 16 * 2**20
 def available_bytes() -> int:
     """Bytes of memory that are free: on the machine; in the control group or to the process where less is."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         available = machine_memory()
     try:
         group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        available = min(available, limit - int((group / "memory.current").read_text()))
+        limit = int((group / "memory.max").read_text(encoding="ascii"))
+        available = min(available, limit - int((group / "memory.current").read_text(encoding="ascii")))
     except (OSError, ValueError):
         pass
     most = memory_limit()

@@ -5,10 +5,9 @@ import os
 import stat
 import sys
 from pathlib import Path
-from select import select
 from typing import IO, BinaryIO
 
-from attncli.systems import NO_WAIT, PRIVATE, wait_as_usual
+from attncli.systems import NO_WAIT, PRIVATE, is_readable_within, wait_as_usual
 
 STDIN = "-"
 STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -97,7 +96,7 @@ def _has_a_name(pipe: str | Path) -> bool:
 
 def _wait_for_writer(pipe: BinaryIO, path: str | Path) -> None:
     """Until the first byte or the end is there; OSError where neither comes soon."""
-    if not select([pipe], [], [], SECONDS_FOR_WRITER)[0]:
+    if not is_readable_within(pipe.fileno(), SECONDS_FOR_WRITER):
         raise OSError(errno.ETIMEDOUT, "it is a pipe to which nobody writes", str(path))
 
 

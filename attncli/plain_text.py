@@ -1,5 +1,6 @@
 """The one sanitiser: text from outside is shown as plain text that neither hides nor moves anything."""
 
+import codecs
 import re
 import sys
 from functools import cache
@@ -86,6 +87,38 @@ def _is_part(match: re.Match[str]) -> bool:
         return EMOJI.match(before.rstrip(PICTURE)[-1:]) is not None
     return all(JOINED.match(side) and category(side)[0] in "LM" for side in (before[-1], after))
 
+
+LIKE = {
+    **dict.fromkeys("─", "-"),
+    **dict.fromkeys("═━", "="),
+    **dict.fromkeys("│┤", "|"),
+    **{"└": "+", "×": "x", "·": ".", "⋮": ":", "↑": "^", "↓": "v", "▾": "v", "▸": ">"},
+    **dict.fromkeys("«»“”„", '"'),
+    **{"…": "...", "→": "->", "←": "<-", "±": "+-", "↵": "\\n", "¼": "1/4"},
+    **{"√": "sqrt ", "Σ": "sum", "∞": "inf", "²": "^2", "ᵀ": "^T", "∈": "in", "λ": "lambda"},
+    **dict(zip("▁▂▃▄▅▆▇█▀", "_.:-=+*##", strict=True)),
+    **dict(zip("░▒▓", ".:#", strict=True)),
+    **dict(zip("▏▎▍▌▋▊▉", "..:-=+#", strict=True)),
+}
+"""What stands for characters of ours that a console lacks; those of tables and curves keep their width."""
+BRAILLE = range(0x2800, 0x2900)
+LEGIBLE = "attn-legible"
+
+
+def _legible(error: UnicodeError) -> tuple[str, int]:
+    """As a handler of errors of codecs: like characters for those that cannot be written, else escapes."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_like, error.object[error.start : error.end])), error.end
+
+
+def _like(character: str) -> str:
+    if ord(character) in BRAILLE:
+        return " ..::####"[(ord(character) & 0xFF).bit_count()]
+    return LIKE.get(character) or character.encode("ascii", "backslashreplace").decode()
+
+
+codecs.register_error(LEGIBLE, _legible)
 
 BINARY = {
     b"SQLite format 3\0": "is a database: attn results, watch, export and heads --store show a store",

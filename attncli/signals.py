@@ -31,6 +31,6 @@ def end_as_by_default() -> None:
 def is_command_line() -> bool:
     """Whether this process was started as `attn` or `python -m attncli`."""
     if sys.argv[:1] != ["-m"]:
-        return bool(sys.argv) and sys.argv[0].rpartition(os.sep)[2] == "attn"
+        return bool(sys.argv) and sys.argv[0].rpartition(os.sep)[2] in ("attn", "attn.exe")
     given = sys.orig_argv
     return "-m" in given and given[given.index("-m") + 1 :][:1] == ["attncli"]

@@ -5,11 +5,14 @@ A leaf, which imports next to nothing. Nothing here was tried on a real Windows:
 
 import errno
 import os
+import select
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
+from time import monotonic, sleep
+from typing import Any
 
 CAN_FORK = hasattr(os, "fork")
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
@@ -19,6 +22,8 @@ PRIVATE: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | get
 """As bytes, and closed in other programs that are started."""
 OF_LOCK = 2**30
 """Where Windows locks a byte: what it has locked nobody reads, so it is none of the file's own."""
+SEPARATORS = tuple({"/", os.sep})
+"""What ends the name of a folder."""
 MINIMUM_BYTES = 2**31
 """What is taken as the machine's memory where the system does not say."""
 
@@ -38,6 +43,31 @@ def at_fork(
 def signals_named(*names: str) -> tuple[int, ...]:
     """Those that the system has."""
     return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """While it is open Ctrl-C is for this process alone: those that are started meanwhile never see it.
+
+    Where signals cannot be blocked, they are to ignore it by `ignore_interrupts`.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # it starts a process, and unblocks SIGINT then
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def ignore_interrupts() -> None:
+    """In a process that was started under `interrupts_blocked`: Ctrl-C is not for it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def lock_file(file: int, *, shared: bool = False) -> None:
@@ -113,10 +143,48 @@ def read_at(file: int, buffer: memoryview, offset: int) -> int:
     return len(data)
 
 
+def read_ahead(file: int, offset: int, size: int) -> None:
+    """Tell the system that these bytes will be needed; without such a call they are read later."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
+
+
+SECONDS_BETWEEN_LOOKS = 0.02
+
+
+def is_readable_within(file: int, seconds: float) -> bool:
+    """Whether a file or a pipe has bytes to read, or has ended, before so many seconds have passed."""
+    if CAN_FORK:
+        return bool(select.select([file], [], [], seconds)[0])
+    last = monotonic() + seconds  # Windows selects sockets alone
+    while not _has_bytes(file):
+        if monotonic() > last:
+            return False
+        sleep(SECONDS_BETWEEN_LOOKS)
+    return True
+
+
+def _has_bytes(file: int) -> bool:
+    """Whether a read would not wait: of a pipe Windows says how many bytes are in it."""
+    import ctypes
+    import msvcrt
+
+    pipe = ctypes.c_void_p(msvcrt.get_osfhandle(file))  # type: ignore[attr-defined]
+    count = ctypes.c_uint32()
+    is_pipe = _windows().PeekNamedPipe(pipe, None, 0, None, ctypes.byref(count), None)
+    return not is_pipe or count.value > 0  # no pipe, or one whose other end is closed
+
+
 def wait_as_usual(file: int) -> None:
     """Let an open file that was opened without waiting wait from now on."""
     if NO_WAIT:
         os.set_blocking(file, True)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: all of them where the system (macOS) does not say which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_limit() -> int | None:
@@ -132,7 +200,8 @@ def memory_limit() -> int | None:
 def memory_taken() -> int | None:
     """The bytes of address space that the process has; None where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, AttributeError):
         return None
 
@@ -149,13 +218,19 @@ def _memory_of_windows() -> int:
     """What GlobalMemoryStatusEx says is free; 0 where there is none."""
     import ctypes
 
-    system = getattr(ctypes, "windll", None)
-    if system is None:
+    if _windows() is None:
         return 0
     # dwLength, dwMemoryLoad, then seven numbers of 64 bits, of which the second is ullAvailPhys.
     status = (ctypes.c_uint64 * 8)()
     status[0] = ctypes.sizeof(status)
-    return int(status[2]) if system.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)) else 0
+    return int(status[2]) if _windows().GlobalMemoryStatusEx(ctypes.byref(status)) else 0
+
+
+def _windows() -> Any:
+    """The functions of Windows' kernel32; None elsewhere."""
+    import ctypes
+
+    return getattr(getattr(ctypes, "windll", None), "kernel32", None)
 
 
 def limit_memory(more: int) -> None:
@@ -193,3 +268,47 @@ def interrupt_main_thread(thread: int, asked: signal.Signals) -> None:
         signal.pthread_kill(thread, asked)
     else:
         signal.raise_signal(asked)
+
+
+def terminal_size(file: int) -> os.terminal_size:
+    """The columns of a terminal, 80 where it does not say, and its lines, 0 where it does not.
+
+    NUL passes for a terminal on Windows, and has no size.
+    """
+    try:
+        columns, lines = os.get_terminal_size(file)
+    except OSError:
+        columns, lines = 0, 0
+    return os.terminal_size((columns or 80, lines))
+
+
+ESCAPES_WORK = 4
+"""ENABLE_VIRTUAL_TERMINAL_PROCESSING."""
+
+
+def let_consoles_follow_escapes() -> None:
+    """Colours, and lines that are written over, are escape sequences: consoles of Windows must be told."""
+    if CAN_FORK:
+        return
+    import ctypes
+    import msvcrt
+
+    for file in (1, 2):
+        with suppress(OSError):  # closed
+            console = ctypes.c_void_p(msvcrt.get_osfhandle(file))  # type: ignore[attr-defined]
+            mode = ctypes.c_uint32()
+            if _windows().GetConsoleMode(console, ctypes.byref(mode)):
+                _windows().SetConsoleMode(console, mode.value | ESCAPES_WORK)
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Words as one types them in a shell: in single quotes if they need any, on Windows in double ones."""
+    import shlex
+    from subprocess import list2cmdline
+
+    return list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def last_part(path: str) -> str:
+    """What a path ends in; nothing for the name of a folder with its separator."""
+    return path.replace(os.sep, "/").rpartition("/")[2]

@@ -1,13 +1,17 @@
 """Nothing that a terminal would obey, hide or move passes the sanitiser."""
 
+import ast
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.plain_text import plain_text, readable_token
+from attncli.plain_text import LEGIBLE, LIKE, plain_text, readable_token
 
+PACKAGE = Path(__file__).parent.parent / "attncli"
+GOLDEN = Path(__file__).parent / "views" / "tables" / "golden"
 FINE = ["[/INST]", "[red]x[/red]", ":smile:", "<b>", "$x^2$", "日本語", "🙂", "é", "naïve", "a b", "\\n"]
 
 
@@ -93,3 +97,34 @@ def test_every_format_character_of_unicode_is_covered() -> None:
     unseen = ("Cc", "Cf", "Cs", "Zl", "Zp", "Zs")
     left = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) in unseen and chr(c) != " "]
     assert [c for c in left if plain_text(c) == c] == []
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
+@pytest.mark.parametrize("golden", ["multihead-explained-160", "scale-demo-80", "pitfalls-80", "norm-80"])
+def test_a_console_without_our_characters_has_like_ones(encoding: str, golden: str) -> None:
+    """Where it lacks one, none is an escape, and lines of tables are as long as before."""
+    text = (GOLDEN / f"{golden}.txt").read_text(encoding="utf-8")
+    written = text.encode(encoding, LEGIBLE).decode(encoding)
+    assert "\\" not in written
+    for line, like in zip(text.splitlines(), written.splitlines(), strict=True):
+        is_table = not {*line} & {character for character, other in LIKE.items() if len(other) > 1}
+        assert len(line) == len(like) or not is_table
+
+
+def test_what_nothing_is_like_is_an_escape() -> None:
+    assert "日 é→\u2840".encode("cp1252", LEGIBLE) == b"\\u65e5 \xe9->."
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode("utf-8", LEGIBLE)
+
+
+def test_every_character_that_we_write_has_a_like_one() -> None:
+    """In texts of screens and explanations, but for German words of an example and ends of sentences."""
+    sources = [path for room in ("views", "toys") for path in (PACKAGE / room).rglob("*.py")]
+    texts = {
+        node.value
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isprintable()
+    }
+    characters = {character for text in texts for character in text if not character.isascii()}
+    assert len(characters) > 30 and characters - {*LIKE} <= {*"äüß\u3002\uff1f\uff01"}

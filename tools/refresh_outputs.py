@@ -27,6 +27,7 @@ import sys
 import termios
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -94,12 +95,19 @@ def output_of(command: str, folder: str, *, terminal: bool, quick: bool) -> str:
     return "".join(f"{COLOUR.sub('', line).rstrip()}\n" for line in lines)
 
 
+@cache
+def _caches() -> TemporaryDirectory[str]:
+    """What commands find out and keep for the next ones, but not for good: a reader begins without it."""
+    return TemporaryDirectory(prefix="attn-caches-")
+
+
 def _environment() -> dict[str, str]:
     """What a reader's own may be like; that of tests makes torch slow, for the same digits everywhere."""
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "HOME": os.environ.get("HOME", "/"),
+        "XDG_CACHE_HOME": _caches().name,
         "LC_ALL": "C.UTF-8",
         "TERM": "xterm-256color",
     }

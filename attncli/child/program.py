@@ -154,7 +154,7 @@ class ProcessOfReport(ListeningProcess):
         part = self.file("part")
         with part.open("wb") as stream:
             load_view("npz")([report], stream, Display())
-        part.rename(self.file("npz"))
+        part.replace(self.file("npz"))
 
 
 class ProcessOfRuns(ListeningProcess):
@@ -190,7 +190,7 @@ class ProcessOfRuns(ListeningProcess):
         runs = [self._run_of(recorder, number) for number, recorder in opened]
         part = self.file("part")
         part.write_bytes(b"".join(as_bytes(run, None) for run in runs))
-        part.rename(self.file("open"))
+        part.replace(self.file("open"))
 
     def _run_of(self, recorder: Recorder, number: int) -> "WrittenRun":
         from attncli.commands.recorded import values_of_run

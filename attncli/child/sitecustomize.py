@@ -66,7 +66,7 @@ def start() -> None:
 def leave(folder: str, name: str, text: str) -> None:
     """A word for attn, where its folder is still there."""
     try:
-        with open(os.path.join(folder, name), "w") as file:
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError:
         pass

@@ -69,7 +69,6 @@ from attncli.runs.plan import (
     make_plan,
     num_together,
     num_workers,
-    usable_cores,
 )
 from attncli.runs.report_values import (
     Condition,
@@ -88,6 +87,7 @@ from attncli.runs.store import (
 )
 from attncli.runs.store_files import check_header, is_file_name, is_new_folder, is_store_name
 from attncli.settings.fields import in_words_of, parse_overrides
+from attncli.systems import usable_cores
 from attncli.views import SUFFIXES
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from attncli.settings.fields import (
     other_names,
 )
 from attncli.settings.text import PATH_KEYS
+from attncli.systems import terminal_size
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
 
@@ -70,8 +71,8 @@ LESSON_FILES = files("attncli") / "data" / "lessons" / "files"
 
 def shipped(file: str) -> str:
     """The file. `lessons/bat-cave.json`, as lessons write it, means the shipped file where none is here."""
-    folder, _, name = file.rpartition("/")
-    if folder != "lessons" or Path(file).exists():
+    folder, name = Path(file).parent, Path(file).name
+    if folder != Path("lessons") or Path(file).exists():
         return file
     return str(LESSON_FILES / name) if name in {each.name for each in LESSON_FILES.iterdir()} else file
 
@@ -322,7 +323,7 @@ def width(is_terminal: bool) -> int | None:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return int(columns)
-    return os.get_terminal_size(sys.stdout.fileno()).columns or 80 if is_terminal else None
+    return terminal_size(sys.stdout.fileno()).columns if is_terminal else None
 
 
 def height(is_terminal: bool) -> int | None:
@@ -334,7 +335,7 @@ def height(is_terminal: bool) -> int | None:
         return None
     lines = os.environ.get("LINES", "")
     given = int(lines) if lines.isdecimal() else 0
-    known = given or os.get_terminal_size(sys.stdout.fileno()).lines
+    known = given or terminal_size(sys.stdout.fileno()).lines
     return max(known - 1, 1) if known else None
 
 
@@ -353,7 +354,7 @@ def color_depth(choice: str, is_terminal: bool | None) -> str:
         return choice
     if choice == "never" or (choice == "auto" and not _wants_color(is_terminal)):
         return "none"
-    if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+    if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit") or "WT_SESSION" in os.environ:
         return "truecolor"
     term = os.environ.get("TERM", "")
     return "truecolor" if term.endswith("-direct") else "256" if "256" in term else "16"

@@ -2,8 +2,6 @@
 
 import io
 import os
-import select
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,6 +55,7 @@ from attncli.settings.fields import (
     with_maps,
 )
 from attncli.settings.text import names_file
+from attncli.systems import is_readable_within, shell_line
 
 if TYPE_CHECKING:
     from attncli.commands.separate import SeparateSpec
@@ -124,7 +123,7 @@ def has_piped_text() -> bool:
         return False
     if not (S_ISFIFO(mode) or S_ISREG(mode)):
         return False
-    if not select.select([sys.stdin], [], [], WAIT_SECONDS)[0]:
+    if not is_readable_within(sys.stdin.fileno(), WAIT_SECONDS):
         print("stdin: no text came within half a second, so it is not read; --file - waits", file=sys.stderr)
         return False
     stream = sys.stdin.buffer
@@ -368,7 +367,7 @@ def _watch(
         f"--{name}: is not for --checkpoints" for name, value in meaningless.items() if value is not None
     ]:
         raise UserError(*errors)
-    note(f"attn heads --checkpoints is now attn watch {shlex.join(checkpoints)}")
+    note(f"attn heads --checkpoints is now attn watch {shell_line(checkpoints)}")
     to = Destination(**(destination if kept is None else {**destination, "output": None}), experiment="watch")
     others = {**flags, "head": None}
     return watch_checkpoints(

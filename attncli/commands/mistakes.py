@@ -1,12 +1,12 @@
 """Mistakes in the form of a command line: what is wrong, and what would work."""
 
 import re
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 
 from attncli.errors import TRUTHS, UserError, alike, synonym
+from attncli.systems import shell_line
 
 Flags = Mapping[str, str | None]
 """The flags of a command, each with what help calls its value; None for a switch."""
@@ -80,7 +80,7 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     suffix = Path(word).suffix.lower()
     readers = [reader for reader, suffixes in READERS.items() if suffix in suffixes]
     for reader in ["heads --model"] if Path(word).is_dir() else readers:
-        return f"{typed}: is not a command: attn {reader} {shlex.quote(word)} reads it"
+        return f"{typed}: is not a command: attn {reader} {shell_line([word])} reads it"
     text = " ".join([word, *takewhile(lambda other: not other.startswith("-"), others)])
     if any(map(str.isspace, text)):
         return f"{text[:MOST_SHOWN]}: is a text, not a command: attn self {_quoted(text)}"
@@ -97,7 +97,7 @@ def flag_before_command(message: str, args: Sequence[str], flags: Flags, command
     if meant := next(in_capitals, None) or alike(flag, flags):
         return f"{flag}: is not a flag of attn: did you mean {meant}?"
     command = next((arg for arg in args if arg in commands), "COMMAND")
-    others = [shlex.quote(arg) for arg in args if arg != command]
+    others = [shell_line([arg]) for arg in args if arg != command]
     typed = " ".join(["attn", command, *others])[:MOST_SHOWN]
     return f"{flag}: is not a flag of attn: flags follow a command: {typed}"
 
@@ -146,7 +146,7 @@ def _takes_no_value(flag: str, value: str, flags: Flags) -> str:
 
 def _quoted(text: str) -> str:
     """A text as a shell wants it, in the quotes that people know."""
-    return shlex.quote(text) if set('"$`\\!') & set(text) else f'"{text}"'
+    return shell_line([text]) if set('"$`\\!') & set(text) else f'"{text}"'
 
 
 def explained(
@@ -204,7 +204,7 @@ CHECKPOINTS = "--checkpoints"
 def unquoted(names: Sequence[str]) -> str:
     """What to type instead of the names that a shell made of a pattern."""
     alike = len([*takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))])
-    pattern = shlex.quote(f"{names[0][:alike]}*")
+    pattern = shell_line([f"{names[0][:alike]}*"])
     return f"{CHECKPOINTS}: the shell made {len(names)} names of the pattern: attn watch {pattern}"
 
 
@@ -213,7 +213,7 @@ def _unknown_flag(
 ) -> str:
     for arg in args:
         if arg.startswith(flag) and any(map(str.isspace, arg.partition("=")[0])):
-            return f"{arg[:MOST_SHOWN]}: begins with a dash: attn {command} -- {shlex.quote(arg)}"
+            return f"{arg[:MOST_SHOWN]}: begins with a dash: attn {command} -- {shell_line([arg])}"
     is_none = f"{flag}: is not a flag of attn {command}"
     word, flag_of_word = _word(flag), _by_word(flags)
     following = dict(pairwise(args)).get(flag, "-")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from errno import EINVAL, ENOLCK, EOPNOTSUPP
 from importlib.util import find_spec
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from itertools import chain, count, islice
 from pathlib import Path
 from stat import S_ISREG
@@ -41,8 +41,9 @@ from attncli.systems import (
     is_alive,
     is_mine,
     lock_file,
+    terminal_size,
 )
-from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view
+from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, View, Write, load_view
 
 if TYPE_CHECKING:
     from webbrowser import BaseBrowser
@@ -198,7 +199,7 @@ class ProgressLine:
 
 def _line(text: str, terminal: int) -> str:
     """It takes the place of the line before, and one line of the terminal."""
-    columns = os.get_terminal_size(terminal).columns or 80
+    columns = terminal_size(terminal).columns
     return f"{CLEAR}{plain_text(text)[: columns - 1]}"
 
 
@@ -357,12 +358,12 @@ class Destination:
         reports = with_step(reports, self.display.step)
         # A file (None) has colour only where the flag says so.
         is_terminal = sys.stdout.isatty() if self.path is None else None
-        colors = color_depth(self.color, is_terminal)
+        colors = color_depth(self.color, is_terminal) if self.path is not None or _has_blocks() else "none"
         columns, lines = width(bool(is_terminal)), height(bool(is_terminal))
         display = replace(self.display, width=columns, height=lines, colors=colors)
         try:
             with (
-                written_stream(self.path, is_binary=self.view.writes_bytes) as stream,
+                written_stream(self.path, self.view) as stream,
                 progress_line() as line,
             ):
                 reports = said_while_written(reports, self.path, line)
@@ -384,6 +385,15 @@ class Destination:
         display = self.display
         is_whole = display.step is None and not display.show and not display.several
         return self.format == "table" and self.path is None and is_whole and can_walk()
+
+
+def _has_blocks() -> bool:
+    """Whether standard output has the half-blocks whose colours are two rows of a map."""
+    try:
+        "▀".encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) -> None:
@@ -503,15 +513,17 @@ def chosen_format(
 
 
 @contextmanager
-def written_stream(path: Path | None, *, is_binary: bool) -> Iterator[IO[Any]]:
+def written_stream(path: Path | None, view: View) -> Iterator[IO[Any]]:
     """A stream of text, or of bytes: to standard output, or to a file that appears whole and is named."""
     if path is not None:
-        with _whole_file(path, is_binary) as stream:
+        with _whole_file(path, view.writes_bytes) as stream:
             yield stream
         if sys.stderr.isatty():
             print(f"wrote {plain_text(str(path))}", file=sys.stderr)
         return
-    stream = sys.stdout.buffer if is_binary else sys.stdout
+    if not view.is_for_screens and isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    stream = sys.stdout.buffer if view.writes_bytes else sys.stdout
     try:
         yield stream
         stream.flush()

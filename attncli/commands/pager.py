@@ -10,6 +10,7 @@ from select import select
 from typing import NamedTuple
 
 from attncli.commands.command import CLEAR
+from attncli.systems import terminal_size
 
 LINES = 24
 ABOVE = "\x1b[A"
@@ -212,5 +213,5 @@ def _note(text: str, *, below: bool = False) -> None:
 
 
 def _size() -> os.terminal_size:
-    columns, lines = os.get_terminal_size(sys.stdout.fileno())
-    return os.terminal_size((columns or 80, lines or LINES))
+    columns, lines = terminal_size(sys.stdout.fileno())
+    return os.terminal_size((columns, lines or LINES))

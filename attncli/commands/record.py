@@ -45,7 +45,7 @@ from attncli.runs.store_files import is_file_name, is_store_name
 from attncli.runs.stored_columns import survey_number
 from attncli.saved import read_array_report
 from attncli.settings.record import RecordSpec
-from attncli.systems import signals_named
+from attncli.systems import SEPARATORS, signals_named
 from attncli.views import VIEWS
 
 EXAMPLES = (
@@ -247,7 +247,9 @@ def _store_named(flags: Mapping[str, Any], calls: str | None) -> Path | None:
     if output is None or not is_store_name(output):
         return None
     if not is_file_name(output):
-        raise UserError(f"-o {output}: a recording is kept in one file: -o {output.rstrip('/')}.db")
+        raise UserError(
+            f"-o {output}: a recording is kept in one file: -o {output.rstrip(''.join(SEPARATORS))}.db"
+        )
     of_a_report = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE)}
     refuse_given(of_a_report, f"is for a report: attn results {output} shows what a store has")
     if calls == "last":

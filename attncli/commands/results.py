@@ -34,6 +34,7 @@ from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.report import Table
 from attncli.runs.report_values import GROUP_SUMMARY, parse_conditions
+from attncli.views import VIEWS
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -69,7 +70,7 @@ def write_tidy(store: str, output: str | None, format: str | None, all: bool) ->
         with reading(Path(store), all_runs=all) as reader:
             columns, blocks = tidy_columns(reader), tidy_blocks(reader)
             line.clear()
-            with written_stream(path, is_binary=chosen == "parquet") as stream:
+            with written_stream(path, VIEWS[chosen]) as stream:
                 WRITERS[chosen](columns, said_while_written(blocks, path, line), stream)
                 line.clear()
             note_earlier_runs(store, reader)
@@ -199,7 +200,7 @@ def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
     summary = dict.fromkeys(GROUP_SUMMARY, "number")
     columns = {**dict.fromkeys(["statistic", *groups], "text"), **summary, **table.columns}
     blocks = ({name: block.get(name, [None] * len(rows)) for name in columns} for block in table.blocks())
-    with written_stream(to.path, is_binary=to.view.writes_bytes) as stream:
+    with written_stream(to.path, to.view) as stream:
         WRITERS[to.format](columns, blocks, stream)
 
 

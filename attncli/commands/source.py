@@ -582,7 +582,7 @@ def _keep(spec: SourceSpec, what: str, of_model: Mapping[str, Any], key: str) ->
     part = place.with_name(f"{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({"model": spec.model_source(), **of_model}))
+        part.write_text(json.dumps({"model": spec.model_source(), **of_model}), encoding="utf-8")
         part.replace(place)
     except OSError as error:
         raise UserError(f"{key}: {place}: cannot be written: {error.strerror}") from None

@@ -229,7 +229,7 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
 def _busy_seconds() -> float:
     """Seconds that all cores have worked since the machine started; NaN where the system does not say."""
     try:
-        first_line = STATUS.read_text().split("\n", 1)[0]
+        first_line = STATUS.read_text(encoding="ascii").split("\n", 1)[0]
     except OSError:  # macOS has no such file
         return nan
     user, nice, system, _idle, _waiting, *interrupts = map(int, first_line.split()[1:])

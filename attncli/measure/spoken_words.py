@@ -55,7 +55,7 @@ class TimedSpeech(NamedTuple):
 
 def shipped_speech() -> list[TimedSpeech]:
     """Speech by espeak-ng with silence between the words, whose times are known: fifteen sentences."""
-    times = json.loads((SPEECH / "times.json").read_text())
+    times = json.loads((SPEECH / "times.json").read_text(encoding="utf-8"))
     return [
         TimedSpeech(
             str(SPEECH / f"{name}.ogg"), entry["text"], tuple(begin for _, begin, _ in entry["words"])
@@ -549,7 +549,7 @@ def keep_heads(pretrained: Pretrained, heads: Sequence[Head]) -> Path | None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
-        part.write_text(json.dumps({"heads": [[*head] for head in heads]}))
+        part.write_text(json.dumps({"heads": [[*head] for head in heads]}), encoding="utf-8")
         part.replace(file)
     except OSError:
         return None

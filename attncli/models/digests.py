@@ -72,7 +72,7 @@ def _write_note(note: Path, state: list[int], digest: str) -> None:
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         try:
-            part.write_text(json.dumps({"state": state, "sha256": digest}))
+            part.write_text(json.dumps({"state": state, "sha256": digest}), encoding="utf-8")
             part.replace(note)
         finally:
             part.unlink(missing_ok=True)

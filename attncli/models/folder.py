@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -33,6 +32,7 @@ from attncli.models.digests import cache_folder, content_digest
 from attncli.models.tokenizer_files import check_tokenizer
 from attncli.models.weight_headers import BYTES_A_NUMBER, TensorInFile, gguf_header, safetensors_tensors
 from attncli.signals import is_command_line
+from attncli.systems import shell_line
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = (".bin", ".pt", ".pth")
@@ -175,7 +175,7 @@ def _instead(name: str) -> str:
     if here:
         more = f" and {len(here) - MOST_MODELS} more" if len(here) > MOST_MODELS else ""
         instead = f"; here: {', '.join(here[:MOST_MODELS])}{more}"
-    command = shlex.join(["attn", *sys.argv[1:], "--allow-download"])
+    command = shell_line(["attn", *sys.argv[1:], "--allow-download"])
     if name in sys.argv and len(command) <= MOST_COMMAND and command.isprintable():
         instead += f"; {'as downloaded' if name in kept else 'from the hub'}: {command}"
     return instead

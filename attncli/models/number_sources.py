@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -17,7 +16,7 @@ from torch import Tensor
 from attncli.core.few_rows import HALVES
 from attncli.errors import UserError
 from attncli.models.weight_headers import TensorInFile
-from attncli.systems import PRIVATE, read_at
+from attncli.systems import PRIVATE, read_ahead, read_at
 
 CHUNK_NUMBERS = 2**20
 """How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
@@ -85,9 +84,7 @@ class WeightFile:
 
     def read_ahead(self, offset: int, size: int) -> None:
         """Tell the system that these bytes will be needed; without such a call they are read later."""
-        if hasattr(os, "posix_fadvise"):
-            with suppress(OSError):
-                os.posix_fadvise(self._file, offset, size, os.POSIX_FADV_WILLNEED)
+        read_ahead(self._file, offset, size)
 
 
 class NumberSource:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
-from multiprocessing import Pipe, parent_process, resource_tracker
+from multiprocessing import Pipe, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
@@ -30,6 +30,7 @@ from attncli.runs.plan import Job, Plan, RunKeys
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumns
+from attncli.systems import ignore_interrupts, interrupts_blocked
 
 MAX_ATTEMPTS_ALONE = 3
 """A worker may die for other reasons than its run: memory taken by a neighbour, a machine switched off."""
@@ -121,13 +122,11 @@ class _Process(SpawnProcess):
 
     def start(self) -> None:
         """Ctrl-C is for this process, which ends its workers: it is blocked here, and stays so there."""
-        resource_tracker.ensure_running()  # it starts a process, and unblocks SIGINT then
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            super().start()
+            with interrupts_blocked():
+                super().start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             sys.modules["__main__"] = main
 
 
@@ -191,6 +190,7 @@ def _environment_of_workers() -> Iterator[None]:
 
 def _serve(connection: Connection, work: ChunkRunner) -> None:
     """Serve in a worker, which prints to standard error and ends with the process that started it."""
+    ignore_interrupts()
     os.dup2(2, 1)
     Thread(target=_end_with_parent, daemon=True).start()
     chunks: SimpleQueue[bytes] = SimpleQueue()

@@ -61,7 +61,7 @@ def check_shared(lock: Path, token: str) -> None:
     last = time.monotonic() + SECONDS_FOR_THE_FOLDER
     while True:
         with suppress(OSError):
-            if token in lock.read_text().split():
+            if token in lock.read_text(encoding="ascii").split():
                 return
         if time.monotonic() > last:
             break

@@ -538,11 +538,6 @@ class WorkLeft(NamedTuple):
         return self.seconds / max(1, self.num_jobs)
 
 
-def usable_cores() -> int:
-    """The cores that this process may use: all of them where the system (macOS) does not say which."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def num_workers(work: WorkLeft, *, cores: int, free_bytes: int) -> int:
     """How many workers to start; 0 where this process alone is faster.
 

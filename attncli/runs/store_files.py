@@ -21,7 +21,7 @@ from attncli.runs.schema import (
     SCHEMA_VERSION,
     create,
 )
-from attncli.systems import NO_LINK, NO_WAIT, close_and_remove, lock_file
+from attncli.systems import NO_LINK, NO_WAIT, SEPARATORS, close_and_remove, lock_file
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
@@ -31,7 +31,7 @@ def is_store_name(name: str) -> bool:
     """Whether a name given to -o asks for a store: one of a file, or one of a folder, which ends in / or is
     that of a store.
     """
-    return is_file_name(name) or name.endswith("/") or (Path(name) / CATALOGUE).is_file()
+    return is_file_name(name) or name.endswith(SEPARATORS) or (Path(name) / CATALOGUE).is_file()
 
 
 def is_file_name(name: str | Path) -> bool:

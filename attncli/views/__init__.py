@@ -41,6 +41,11 @@ class View(NamedTuple):
     for_other_programs: bool = False
     plugin: Plugin | None = None
 
+    @property
+    def is_for_screens(self) -> bool:
+        """Whether it is written in the characters that a terminal has; what others read is UTF-8."""
+        return self.module in ("tables", "heatmap")
+
 
 PLOT = ("plot", "matplotlib")
 PARQUET = ("parquet", "pyarrow")

@@ -11,7 +11,7 @@ import numpy as np
 # Each map has 256 colours, as hexadecimal red, green, blue.
 # viridis (van der Walt and Smith, 2015; CC0): even steps look even, in grey and to the colour-blind, too.
 # coolwarm (Moreland, "Diverging color maps for scientific visualization", 2009): blue below zero, red above.
-_, VIRIDIS, _, COOLWARM = Path(__file__).with_name("colormaps.txt").read_text().split()
+_, VIRIDIS, _, COOLWARM = Path(__file__).with_name("colormaps.txt").read_text(encoding="ascii").split()
 # The least ratio of the ends of a logarithmic scale of weights: nearly uniform rows look uniform.
 LEAST_SPAN = 10.0
 

@@ -64,7 +64,12 @@ STYLES = {"prose": "", "line": "", "note": "dim", "dim": "dim"}  # of paragraphs
 
 
 class PipeConsole(Console):
-    """A console that leaves a closed pipe to its caller, where rich would end the process."""
+    """A console that leaves a closed pipe to its caller, where rich would end the process.
+
+    What its stream cannot write has other characters there, of the same width: tables look the same.
+    """
+
+    encoding = "utf-8"
 
     def on_broken_pipe(self) -> None:
         """Raise what rich caught."""

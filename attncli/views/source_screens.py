@@ -1,7 +1,6 @@
 """The first screens of `source`: where an answer came from, and which heads tell it."""
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
@@ -15,6 +14,7 @@ from attncli.records.sources import (
     RetrievingHeads,
 )
 from attncli.report import Report
+from attncli.systems import shell_line
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
     FirstScreen,
@@ -104,7 +104,9 @@ def split_further(report: Report) -> str | None:
         return None
     text = (result.sources[0].text or "").strip()
     split = next((name for name, between in PARTS_OF_TEXT.items() if between.search(text)), None)
-    return None if split is None else f'"QUESTION" --file {shlex.quote(plain_text(files[0]))} --split {split}'
+    return (
+        None if split is None else f'"QUESTION" --file {shell_line([plain_text(files[0])])} --split {split}'
+    )
 
 
 def _question(report: Report, display: Display) -> Iterator[str]:
@@ -199,7 +201,7 @@ def _comes_from(token: AnswerToken) -> int | None:
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     """Choosing heads, where none are known; telling the parts of the only source apart."""
     if (model := report.spec.get("model")) and not knows_heads(report):
-        steps = (f"--find-heads --model {shlex.quote(plain_text(str(model)))}", *steps)
+        steps = (f"--find-heads --model {shell_line([plain_text(str(model))])}", *steps)
     further = split_further(report)
     return (further, *steps) if further else steps
 

@@ -17,6 +17,7 @@ from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
 from attncli.settings.text import is_vector_file
+from attncli.systems import last_part
 from attncli.views.matrices import KEY_AXES, Matrix, first_position, place_names, tokens_of
 
 NO_NUMBER = "-"
@@ -449,7 +450,7 @@ def setting(value: Any) -> str:
         return ",".join(map(setting, value))
     if isinstance(value, bool):
         return str(value).lower()
-    return plain_text(str(value).rpartition("/")[2])
+    return plain_text(last_part(str(value)))
 
 
 def readable(report: Report) -> Report:

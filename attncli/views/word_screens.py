@@ -7,6 +7,7 @@ from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
 from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
 from attncli.report import Report
+from attncli.systems import last_part
 from attncli.views import Display, NothingToDraw
 from attncli.views.first_screen import (
     FirstScreen,
@@ -31,7 +32,7 @@ SENTENCE_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
 
 def _words_read(report: Report, display: Display) -> Iterator[str]:
     result = report.result_of(SpokenWords)
-    name = plain_text(str(report.spec.get("sound")).rpartition("/")[2])
+    name = plain_text(last_part(str(report.spec.get("sound"))))
     words = counted(len(result.words), "word")
     title = f"heads: {model_name(report)}, {words} in the {result.seconds:.2f} s of {name}"
     yield shortened(title, display.width)

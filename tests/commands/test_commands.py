@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 import yaml
 
-from attncli.cli import COMMAND_GROUPS, COMMANDS, FORMER, UNLISTED
+from attncli.cli import COMMAND_GROUPS, COMMANDS, FORMER, UNLISTED, run
+from attncli.plain_text import LEGIBLE
 from attncli.settings import SPECS
 from attncli.views import SUFFIXES, VIEWS
 from tests.conftest import Attn
@@ -510,10 +512,20 @@ def test_closed_streams_end_without_a_fuss(command: str, code: int, message: str
 
 
 def test_a_terminal_without_unicode_gets_plain_characters() -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    arguments = ["self", "--sentence", "日本 cat"]
+    """Maps in them rather than in colours of half-blocks."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "FORCE_COLOR": "1"}
+    arguments = ["self", "--sentence", "日本 cat", "--show", "weights"]
     done = subprocess.run([*ATTN, *arguments], capture_output=True, env=environment, check=True)
-    assert b"\\u65e5\\u672c" in done.stdout and done.stdout.isascii()
+    assert b"\\u65e5\\u672c" in done.stdout and done.stdout.isascii() and b"\x1b" not in done.stdout
+    assert b"query x key" in done.stdout and b"-----" in done.stdout
+
+
+def test_data_is_utf_8_whatever_a_console_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = BytesIO()
+    for format in ("csv", "table"):
+        monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="cp1252", errors=LEGIBLE))
+        assert run(["self", "日本 cat", "--show", "weights", "--format", format]) == 0
+    assert "日本".encode() in written.getvalue() and "query × key".encode("cp1252") in written.getvalue()
 
 
 def test_termination_leaves_no_unfinished_file(tmp_path: Path) -> None:
