@@ -1,4 +1,4 @@
-"""How far words are from where they are known to be, on the speech that ships: the table of docs/sound.md.
+"""How far words are from where they are known to be, on the speech that ships (docs/sound.md).
 
     python tools/word_time_errors.py FOLDER
 

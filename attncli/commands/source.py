@@ -231,7 +231,7 @@ class SourceSpec(ImageSpec):
             return
         if self.sentence is None and self.file is None and self.context is None and not self.document:
             yield contradiction(
-                "model", "needs a question, and `document` or `file`: sources", "document", "file"
+                "model", "needs a question, and sources: `document` or `file`", "document", "file", "image"
             )
         if self.prompts is not None and self.sentence is not None:
             yield contradiction("sentence", "is not for a file of prompts, each of which has its own", "file")

@@ -233,7 +233,7 @@ def results(
     two settings do if the view is `drawn`.
     """
     if not reader.settings:
-        raise UserError(f"{path}: holds no run yet: rerun the same attn batch to resume")
+        raise UserError(f"{path}: holds no run yet: rerun the command that writes it")
     summary = Summary(reader, where, group_by, statistics)
     named = {*group_by, *(condition.name for condition in where)}
     repeated = [key for key in REPEATED if key in _swept(reader) and key not in named]

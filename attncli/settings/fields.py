@@ -157,12 +157,13 @@ class Form(NamedTuple):
     """A form of a command, which does not read all of its settings: each says so itself (`NotFor`).
 
     It is asked for by the setting `key`, or where `is_asked` of the settings holds. `refusal` is what is said
-    of a setting that it does not read.
+    of a setting that it does not read; the errors of those `involved` explain why it is asked for.
     """
 
     key: str
     refusal: str = ""
     is_asked: Callable[[Any], bool] | None = None
+    involved: tuple[str, ...] = ()
 
     def is_asked_by(self, spec: "Spec") -> bool:
         """Whether these settings ask for it; an experiment without the setting has no such form."""
@@ -179,7 +180,7 @@ class NotFor:
         """One for each such form that is asked for."""
         for form in self.forms:
             if form.is_asked_by(spec):
-                yield contradiction(key, self.reason or form.refusal, form.key)
+                yield contradiction(key, self.reason or form.refusal, form.key, *form.involved)
 
 
 class Requires(NamedTuple):

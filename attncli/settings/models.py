@@ -85,7 +85,7 @@ SOUND = Form("sound", "cannot be combined with `sound`")
 RELATIONS = Form("relations", "cannot be combined with `relations`")
 PAIRS = Form("pairs", "cannot be combined with `pairs`")
 MANY_TEXTS = Form("texts")
-PROBE = Form("probe")
+PROBE = Form("probe", involved=("sentence", "file", "texts", "image", "sound"))
 """Forms of a survey; a single text is read in every way."""
 
 

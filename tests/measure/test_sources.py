@@ -520,6 +520,10 @@ WRONG = {
     ("it", "--document", "wide"):
         "--document: wide is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
     ("--document", "wide"): "--document: needs a question below it",
+    ("--model", "."): "--model: needs a question, and sources: --document or --file",
+    ("--compare", "--image", "none.png", "--model", "."):
+        "--image: no such file: none.png: give a picture; for heads and source also a folder of them, "
+        "or a list (.txt)",
     ("<source a>b</source> it", "--method", "sampled", "--runs", "1"):
         "--runs: must be at least 2: one set of sources says nothing",
     ("<source a>b</source> it", "--max-new-tokens", "999"):

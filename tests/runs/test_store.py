@@ -747,7 +747,7 @@ def test_a_store_without_runs_is_refused_by_its_name(attn: Attn, tmp_path: Path)
         pass
     ended = attn(["results", str(path)])
     assert ended.code == 2
-    assert ended.err == f"{path}: holds no run yet: rerun the same attn batch to resume\n"
+    assert ended.err == f"{path}: holds no run yet: rerun the command that writes it\n"
 
 
 def test_executors_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
