@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from attncli.sound import aligning_heads, spoken_words
 
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = [
     "AttentionStatistics",
     "NotebookModel",

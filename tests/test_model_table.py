@@ -1,4 +1,4 @@
-"""docs/models.md says what the code does."""
+"""docs/architectures.md says what the code does."""
 
 import re
 import runpy
@@ -11,7 +11,7 @@ FIGURE = re.compile(r"\d\.\de[+-]\d\d")
 def test_the_table_of_architectures_is_fresh() -> None:
     """Where this fails: python tools/model_table.py. The last digits of a difference are the machine's."""
     tool = runpy.run_path(str(ROOT / "tools" / "model_table.py"))
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = (ROOT / "docs" / "architectures.md").read_text()
     refreshed = tool["refreshed"](page)
     assert FIGURE.sub("#", refreshed) == FIGURE.sub("#", page)
     figures = [float(figure) for figure in FIGURE.findall(refreshed)]

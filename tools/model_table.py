@@ -1,4 +1,4 @@
-"""Writes the table of docs/models.md, from tiny random models: python tools/model_table.py"""
+"""Writes the table of docs/architectures.md, from tiny random models: python tools/model_table.py"""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ from attncli.errors import UserError
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 
-PAGE = Path(__file__).parent.parent / "docs" / "models.md"
+PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
 BEGIN, END = "<!-- table: python tools/model_table.py -->\n", "<!-- end of table -->\n"
 HEADER = (
     "| architecture | how | attention modules | difference to eager | what is special |\n"

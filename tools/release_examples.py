@@ -28,9 +28,9 @@ REPORTS = (
     "ablate --num-tokens 2",
     "why --sentence abab",
     "generate --sentence abab --max-new-tokens 2",
-    "cache --num-tokens 2 --budget 0.9 --window 2",
+    "cache --num-tokens 3 --budget 0.5 --window 1 --sink 0",
     "circuit --num-tokens 2",
-    'source "<source A>a b</source> a" --answer b --head 1:0',
+    'source "<source A>a b</source> a" --answer " b" --head 1:0',
 )
 BATCH: dict[str, Any] = {
     "experiment": "self",

@@ -1,6 +1,6 @@
-"""Writes a sweep into docs/models.md: python -m tools.architecture_sweep.table results.jsonl [pictures]
+"""Writes a sweep into docs/architectures.md: python -m tools.architecture_sweep.table results.jsonl [KIND]
 
-Of models that write of pictures with `writers` in the place of `pictures`.
+KIND is `pictures`, or `writers` for models that write of pictures.
 """
 
 import re
@@ -16,7 +16,7 @@ import transformers
 from .oracle import WITHOUT_SINK
 from .result import Outcome, Result
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 BEGIN, END = "<!-- sweep: tools/architecture_sweep -->\n", "<!-- end of sweep -->\n"
 MARKS = {
     "": (BEGIN, END),
@@ -25,6 +25,7 @@ MARKS = {
 }
 """What stands around the section of each sweep."""
 MOST_CHARACTERS = 200
+EXCEPTION = re.compile(r"\w+Error: ")
 WRAPPED = TextWrapper(119, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 VERDICTS = ("right", "wrong", "partly refused", "refused", "not testable")
@@ -63,6 +64,10 @@ REASONS = {
     "changes the outputs of its heads before W_O": "a gate or norm before W_O",
     "its logits are scaled or capped": "logits that are scaled or capped",
     "keys where there are": "more keys than tokens",
+    "where the texts have": "its queries or keys are not the tokens",
+    "returns negative weights": "gives scores instead of weights",
+    "cannot be loaded": "its own checkpoint cannot be loaded",
+    "weights are missing": "its own checkpoint cannot be loaded",
 }
 """What is said instead of an error that contains this."""
 
@@ -81,6 +86,8 @@ def _reason(result: Result | Outcome) -> str:
             return reason
     _, _, line = said.partition(": ") if result.wrong or result.refused else ("", "", said)
     line = re.sub(r"^(--)?model: (the logits of )?\S+ (cannot be shown, use another: )?", "", line)
+    if EXCEPTION.match(line):
+        return "a tiny random model of it fails"
     return line[:MOST_CHARACTERS].replace("|", "\\|").rstrip(".")
 
 
@@ -181,7 +188,10 @@ PICTURE_REASONS = {
     "keys where the texts have": "attends within windows",
     "within windows": "attends within windows",
     "mixes parts of the picture": "its first layer reads patches that overlap",
-    "gives no pixels": "its image processor gives no pixels by that name",
+    "gives no pixels": "its image processor takes or gives something else",
+    "the image processor of": "its image processor takes or gives something else",
+    "do not lie in rows and columns": "attn cannot tell where its tokens lie",
+    "cannot tell where tokens lie": "attn cannot tell where its tokens lie",
     "returns no weights": "eager attention returns no weights",
     "cannot read this picture": "fails on a picture alone, or on one this small",
     "takes pixel_values": "reads something else beside pictures",
