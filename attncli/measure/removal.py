@@ -234,11 +234,18 @@ def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: 
 
 
 class AblatedHeads:
-    """Takes the layers before `consume`, and zeroes what the named heads give."""
+    """Takes the layers before `consume`, and zeroes what the named heads give; errors name `key`."""
 
     def __init__(
-        self, names: Sequence[str], pretrained: Pretrained, consume: Consumer, hooks: ExitStack
+        self,
+        names: Sequence[str],
+        pretrained: Pretrained,
+        consume: Consumer,
+        hooks: ExitStack,
+        *,
+        key: str = "ablate",
     ) -> None:
+        self.key = key
         self.name, self.model = pretrained.name, pretrained.model
         self.hooks = hooks
         self.heads = {name: named_head(name) for name in names}
@@ -247,7 +254,7 @@ class AblatedHeads:
         self.num_heads: dict[str, dict[int, int]] = {}
         for name, head in self.heads.items():
             if not head.stack and pretrained.has_decoder:
-                raise UserError(f"ablate: must say which stack of {self.name}, as decoder:{name}")
+                raise UserError(f"{self.key}: must say which stack of {self.name}, as decoder:{name}")
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """The layer's output without these heads; UserError for a head that it does not have."""
@@ -262,11 +269,13 @@ class AblatedHeads:
             return output
         self.met.update(taken_out)
         if isinstance(layer.attention, GivenWeights):
-            raise UserError(f"ablate: {self.name} computes its attention itself: no head can be taken out")
+            raise UserError(
+                f"{self.key}: {self.name} computes its attention itself: no head can be taken out"
+            )
         for name, head in taken_out.items():
             if head >= layer.attention.num_heads:
                 known = head_range({layer.layer: layer.attention.num_heads}, self.heads[name].stack)
-                raise UserError(f"ablate: {known} in {self.name} (got {name})")
+                raise UserError(f"{self.key}: {known} in {self.name} (got {name})")
         output = output_of(layer) if output is None else output
         places = list(product(range(len(output)), taken_out.values()))
         return without_columns(self.model, layer, output, places, self.hooks)
@@ -276,9 +285,9 @@ class AblatedHeads:
         for name in (each for each in self.heads if each not in self.met):
             stack = self.heads[name].stack
             if (stack or "self") not in self.num_heads:
-                raise UserError(f"ablate: {self.name} has no stack {stack} (got {name})")
+                raise UserError(f"{self.key}: {self.name} has no stack {stack} (got {name})")
             known = head_range(self.num_heads[stack or "self"], stack)
-            raise UserError(f"ablate: {known} in {self.name} (got {name})")
+            raise UserError(f"{self.key}: {known} in {self.name} (got {name})")
 
 
 Container = Mapping[object, object] | list[object]

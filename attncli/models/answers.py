@@ -16,6 +16,7 @@ from torch import Tensor
 from attncli.errors import NO_TEXT, UserError
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.replay import Replay
 
@@ -116,17 +117,24 @@ def _note(texts: Sequence[str], why: str) -> str:
     )
 
 
+def _computed_as_usual(layer: CapturedLayer) -> None:
+    """The model computes the layer itself."""
+
+
 @torch.no_grad()
 def log_probabilities_at(
-    pretrained: Pretrained, reading: Reading, place: int
+    pretrained: Pretrained, reading: Reading, place: int, consume: Consumer = _computed_as_usual
 ) -> Float[Tensor, " vocabulary"]:
-    """ln p of every token at a place of what is read. UserError where the model fails; MemoryError."""
+    """ln p of every token at a place of what is read; `consume` may give another attention.
+
+    UserError where the model fails; MemoryError.
+    """
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     check_computed_here(model, inputs)
     if keeps := LOGITS_TO_KEEP in inspect.signature(model.forward).parameters:
         inputs = copy(inputs)
         inputs[LOGITS_TO_KEEP] = torch.tensor([place], device=pretrained.device)
-    logits: Tensor = run_model(model, inputs, lambda _layer: None)[0]
+    logits: Tensor = run_model(model, inputs, consume)[0]
     return logits[0, 0 if keeps else place].double().log_softmax(dim=-1)
 
 

@@ -215,7 +215,9 @@ def _nothing() -> None:
     """Where the number of threads stays."""
 
 
-def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
+def run_loaded(
+    spec: ModelSpec, model: object, tokenizer: object, progress: "Progress | None" = None
+) -> Report:
     """The report of one experiment on a model that is already opened, or loaded by transformers.
 
     It is left unchanged.
@@ -228,11 +230,13 @@ def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
     assert spec.model is not None
     if isinstance(model, Pretrained):
         with in_use(model) as pretrained:
-            return _run_on_model(spec, read_texts(spec), pretrained, Generator().manual_seed(spec.seed))
+            generator = Generator().manual_seed(spec.seed)
+            return _run_on_model(spec, read_texts(spec), pretrained, generator, progress)
     name = short_name(spec.model)
     with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as as_it_is:
         pretrained = replace(as_it_is, is_in_use=True)
-        return _run_on_model(spec, read_texts(spec), pretrained, Generator().manual_seed(spec.seed))
+        generator = Generator().manual_seed(spec.seed)
+        return _run_on_model(spec, read_texts(spec), pretrained, generator, progress)
 
 
 class Session:
