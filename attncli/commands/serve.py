@@ -59,9 +59,7 @@ MOST_PORT = 65535
 NUM_NEXT = 12
 NO_TEXT = "text: type one first"
 TWO_STACKS = "This model has an encoder, which reads the text, and a decoder, which writes after it."
-NO_NEXT = (
-    "This model reads and does not write: it has no next tokens, but heads, and what is lost without some."
-)
+NO_NEXT = "This model writes nothing: no next tokens, but heads, and what is lost without some of them."
 
 
 class Heard:

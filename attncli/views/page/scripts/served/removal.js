@@ -20,7 +20,7 @@ function headOf(number) {
 
 const headNow = () => (chosen.report && chosen.tensor ? headOf(chosen.number) : null);
 
-export function showRemoval() {
+function showRemoval() {
   const head = headNow();
   byId("take-out").hidden = byId("takes-out").hidden = head === null;
   byId("take-out").textContent = out.has(head) ? `Put ${head} back` : `Take out ${head}`;
