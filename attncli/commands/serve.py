@@ -57,6 +57,8 @@ NAMES = {"sentence": "text"}
 """What the page calls a setting."""
 MOST_PORT = 65535
 NUM_NEXT = 12
+AFTER_WRITING = "\n\n"
+"""What `generate` writes below a text that is finished: nothing is left to stop."""
 NO_TEXT = "text: type one first"
 TWO_STACKS = "This model has an encoder, which reads the text, and a decoder, which writes after it."
 NO_NEXT = "This model writes nothing: no next tokens, but heads, and what is lost without some of them."
@@ -83,7 +85,8 @@ class Heard:
 
     def write(self, text: str, /) -> None:
         self.put(json.dumps({"written": plain_lines(text)}))
-        self._go_on()
+        if text != AFTER_WRITING:
+            self._go_on()
 
     def begin(self, text: str, /) -> None:
         """The page counts the seconds."""
@@ -128,11 +131,10 @@ class ServedModel:
             put(json.dumps({"stopped": True}))
         except UserError as error:
             put(json.dumps({"error": "; ".join(map(plain_text, error.lines))}))
-        except Exception as error:  # the server goes on, whatever is wrong with one answer
-            line = f"internal error: {type(error).__name__} (please report it)"
-            line = out_of_memory(error) if is_about_memory(error) else line
-            put(json.dumps({"error": line}))
-            print(plain_text(f"serve: {question.ask}: {line}"), file=sys.stderr)
+        except Exception as error:
+            if not is_about_memory(error):
+                raise
+            put(json.dumps({"error": out_of_memory(error)}))
 
     def _lines(self, question: "Question", stopped: Event, put: Callable[[str], None]) -> Iterator[str]:
         if question.ask not in self.asks():
@@ -150,8 +152,8 @@ class ServedModel:
         if question.ask == "generate":
             from attncli.records.writings import WrittenText
 
-            result = report.result_of(WrittenText)
-            said |= {"text": result.text, "count": result.counts.new_tokens}
+            written, counts = report.written or "", report.result_of(WrittenText).counts
+            said |= {"text": written, "shown": plain_lines(written), "count": counts.new_tokens}
         yield json.dumps(said)
         yield data
 
@@ -175,9 +177,10 @@ class ServedModel:
         given = with_maps(SPECS[question.ask], self.given | settings, "attn serve")
         spec = checked_spec(SPECS[question.ask], given)
         assert isinstance(spec, ModelSpec)
-        named = spec.model_copy(update={"model": self.pretrained.name})
+        if spec.model is not None:  # a page needs no more of its place
+            spec = spec.model_copy(update={"model": self.pretrained.name})
         with errors_at(spec, given, None):
-            return run_loaded(named, self.pretrained, None, heard)
+            return run_loaded(spec, self.pretrained, None, heard)
 
     def _next(self, question: "Question") -> list[dict[str, Any]]:
         """The next tokens, as the page shows them and as `why` takes each for its answer."""

@@ -227,11 +227,11 @@ def run_loaded(
     from attncli.models.loading import borrowed, checked_model, in_use, measuring, short_name
     from attncli.models.pretrained import Pretrained
 
-    assert spec.model is not None
     if isinstance(model, Pretrained):
         with in_use(model) as pretrained:
             generator = Generator().manual_seed(spec.seed)
             return _run_on_model(spec, read_texts(spec), pretrained, generator, progress)
+    assert spec.model is not None
     name = short_name(spec.model)
     with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as as_it_is:
         pretrained = replace(as_it_is, is_in_use=True)

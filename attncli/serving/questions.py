@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Condition, Event, Thread
@@ -155,6 +156,10 @@ class OneModel:
                 self._running = waiting = self._line.pop(0)
             try:
                 self._answer(waiting.question, waiting.stopped, waiting.put)
+            except Exception as error:  # the server goes on, whatever is wrong with one answer
+                line = f"internal error: {type(error).__name__} (please report it)"
+                print(f"serve: {waiting.question.ask}: {line}", file=sys.stderr)
+                waiting.put(json.dumps({"error": line}))
             finally:
                 self._running = None
                 waiting.put(None)

@@ -129,7 +129,9 @@ function write(more) {
   const writing = ask("writing", { ask: "generate", text, steps: before.count + more }, (said) => {
     now += said.written ?? "";
     if (said.written && now.length > before.shown.length) showWritten(now);
-    if (said.count !== undefined) written = { text: said.text, shown: now, count: said.count, of: text };
+    if (said.count === undefined) return;
+    written = { ...said, of: text };
+    showWritten(said.shown);
   });
   run(
     writing.finally(() => {
