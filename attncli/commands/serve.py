@@ -123,7 +123,7 @@ class ServedModel:
         return "" if self.pretrained.predicts == "next" else NO_NEXT
 
     def answer(self, question: "Question", stopped: Event, put: Callable[[str], None]) -> None:
-        """The lines that answer a question: what is written, a report after its heading, or an error."""
+        """The lines that answer a question: what is written, a report, announced before it, an error."""
         try:
             for line in self._lines(question, stopped, put):
                 put(line)
@@ -145,17 +145,16 @@ class ServedModel:
             yield json.dumps({"next": self._next(question)})
             return
         report = self._report(question, Heard(stopped, put))
-        from attncli.views.page import report_lines
+        from attncli.views.page import report_line
 
-        heading, data = report_lines(report)
-        said: dict[str, Any] = {"heading": heading}
+        said: dict[str, Any] = {"report": True}
         if question.ask == "generate":
             from attncli.records.writings import WrittenText
 
             written, counts = report.written or "", report.result_of(WrittenText).counts
             said |= {"text": written, "shown": plain_lines(written), "count": counts.new_tokens}
         yield json.dumps(said)
-        yield data
+        yield report_line(report)
 
     def _settings(self, question: "Question") -> dict[str, Any]:
         """What the command of a question would be given beside the model."""

@@ -13,7 +13,7 @@ import attncli
 from attncli.commands.serve import ServedModel
 from attncli.serving.questions import AskedFor, Question
 from attncli.settings.fields import Given
-from attncli.views.page import report_lines
+from attncli.views.page import report_line
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_writer
 from tests.running import run
@@ -57,7 +57,7 @@ def test_an_answer_is_the_page_of_the_command(
     assert attn([ask, "--sentence", TEXT, *flags, "-o", str(page)]).code == 0
     (expected,) = reports_in(page.read_text())
     *others, announced, report = served.ask(ask, TEXT, **question).lines()
-    assert compared(report) == compared(expected) and announced["heading"]
+    assert compared(report) == compared(expected) and announced["report"] is True
     if ask == "generate":
         written = "".join(line["written"] for line in others)
         assert written.strip("\n") == announced["text"] and announced["count"] == 5
@@ -124,7 +124,7 @@ def test_two_tabs_at_once_get_their_own_answers(served: Running) -> None:
         thread.join(60)
     for text in texts:
         assert "".join(replies[text]["tokens"]).endswith(text)
-        expected = report_lines(run("heads", sentence=text, maps="auto"))[1]
+        expected = report_line(run("heads", sentence=text, maps="auto"))
         assert compared(replies[text]) == compared(json.loads(expected))
 
 

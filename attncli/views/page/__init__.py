@@ -408,7 +408,6 @@ def served_page(asked: Mapping[str, Any], display: Display) -> tuple[str, str]:
     return page.replace("/* script */", page_script), policy
 
 
-def report_lines(report: Report) -> tuple[str, str]:
-    """What a list of reports calls a report, and the JSON that the page's script reads of it, on one line."""
-    data = report_data(readable(report))
-    return data.pop("heading"), page_json(data)
+def report_line(report: Report) -> str:
+    """What the script of a served page reads of a report: JSON, on one line."""
+    return page_json(report_data(readable(report)))

@@ -4,6 +4,7 @@ import { start } from "../page/chosen.js";
 import { open } from "../page/page.js";
 import { run } from "../page/show.js";
 import { byId, make, makeToken } from "../parts/elements.js";
+import { shortened } from "../values/labels.js";
 import { askServer, isAlive, Lost, stopWriting } from "./answers.js";
 import { addReport } from "./history.js";
 import { listenToRemoval, out } from "./removal.js";
@@ -12,6 +13,11 @@ const { asked } = start;
 const SECONDS_BETWEEN_LOOKS = 4;
 const MOST_IN_ADDRESS = 30_000;
 const MORE_TOKENS = 10;
+const MOST_BEFORE = 240; // characters of the text, before what is written
+const KEYS = {
+  "Enter, in the text": "what each head does on it; Shift+Enter is a new line",
+  a: "take out the head that is shown, or put it back",
+};
 
 let text = ""; // what was asked last
 let written = { text: "", shown: "", count: 0, of: null };
@@ -41,14 +47,14 @@ async function ask(name, question, take) {
   begun.delete(name);
   begun.set(name, since);
   showState();
-  let heading = null;
+  let isReport = false;
   try {
     await askServer(question, async (line) => {
       showLost(null);
-      if (heading) return addReport(heading, line);
+      if (isReport) return addReport(`${question.ask}: ${shortened(question.text) || "random tokens"}`, line);
       const said = JSON.parse(line);
+      isReport = Boolean(said.report);
       if (said.error) showTrouble(said.error);
-      if (said.heading) ({ heading } = said);
       take?.(said);
     });
   } catch (error) {
@@ -57,7 +63,8 @@ async function ask(name, question, take) {
   } finally {
     if (begun.get(name) === since) begun.delete(name);
     showState();
-    document.documentElement.dataset.answered = `${question.ask} ${Math.round(performance.now() - since)}`;
+    const { dataset } = document.documentElement;
+    dataset[question.ask] = Number(dataset[question.ask] ?? 0) + 1;
   }
 }
 
@@ -68,6 +75,7 @@ function takeText() {
   const isShort = text && address.length < MOST_IN_ADDRESS;
   history.replaceState(null, "", isShort ? `#${address}` : location.pathname);
   showTrouble(null);
+  byId("written").hidden = written.of !== text;
 }
 
 function askHeads() {
@@ -143,7 +151,9 @@ function write(more) {
 
 function showWritten(what) {
   byId("written").hidden = false;
-  byId("written-before").textContent = text;
+  const before = Array.from(text);
+  byId("written-before").textContent =
+    before.length > MOST_BEFORE ? `…${before.slice(-MOST_BEFORE).join("")}` : text;
   byId("written-text").textContent = what;
   byId("written-line").scrollTop = byId("written-line").scrollHeight;
 }
@@ -190,6 +200,8 @@ async function openAsking() {
   byId("write-ten").addEventListener("click", () => write(MORE_TOKENS));
   byId("stop-writing").addEventListener("click", () => run(stopWriting()));
   byId("written-take").addEventListener("click", useWritten);
+  for (const [key, does] of Object.entries(KEYS))
+    byId("help").append(make("dt", { text: key }), make("dd", { text: does }));
   listenToRemoval(askNext);
   setInterval(showState, 1000);
   lookAfterServer();
