@@ -251,6 +251,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
         page = served_page({**about, "text": SENTENCE if is_shipped else first_text}, Display())
         keys, model = Secrets(), OneModel(served.answer)
         server = server_of(app(ServedPage(*page), model, keys))
+        listening.listen()  # whoever opens the link at once waits for the server
         say_where(keys.link(listening.getsockname()[1]), listening.getsockname()[1])
         try:
             server.run(sockets=[listening])

@@ -48,24 +48,28 @@ async function ask(name, question, take) {
   begun.set(name, since);
   showState();
   let isReport = false;
+  let wasAnswered = true;
   try {
     await askServer(question, async (line) => {
       showLost(null);
       if (isReport) return addReport(`${question.ask}: ${shortened(question.text) || "random tokens"}`, line);
       const said = JSON.parse(line);
       isReport = Boolean(said.report);
-      if (said.error) showTrouble(said.error);
+      if (said.error && question.text === text) showTrouble(said.error);
+      wasAnswered &&= !said.error && !said.replaced;
       take?.(said);
     });
   } catch (error) {
-    if (error instanceof Lost) showLost(error.message);
-    else throw error;
+    if (!(error instanceof Lost)) throw error;
+    wasAnswered = false;
+    showLost(error.message);
   } finally {
     if (begun.get(name) === since) begun.delete(name);
     showState();
     const { dataset } = document.documentElement;
     dataset[question.ask] = Number(dataset[question.ask] ?? 0) + 1;
   }
+  return wasAnswered;
 }
 
 // The text of the box, which is what everything is about from now on.
@@ -81,7 +85,7 @@ function takeText() {
 function askHeads() {
   takeText();
   byId("next-box").hidden = true;
-  run(ask("heads", { ask: "heads", text }).then(askNext));
+  run(ask("heads", { ask: "heads", text }).then((wasAnswered) => wasAnswered && askNext()));
 }
 
 function askNext() {
