@@ -23,6 +23,7 @@ from attncli.commands.generate import SENTENCE
 from attncli.commands.output import first_words, progress_line
 from attncli.core.progress import Stage
 from attncli.errors import DONE, INTERRUPTED, UserError, is_about_memory, out_of_memory
+from attncli.models.text_files import TokenIds
 from attncli.plain_text import plain_text, readable_token
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec, with_maps
@@ -245,6 +246,8 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
 
     with bound_socket(port or 0) as listening, errors_at(spec, given, config):
         first_text = read_texts(spec).text or ""
+        if isinstance(first_text, TokenIds):
+            raise UserError("file: must hold a text, for the box of the page (got token ids)")
         served = opened_model(spec, given)
         about = {"model": served.pretrained.name, "asks": served.asks(), "remark": served.remark()}
         is_shipped = spec.model is None and not first_text
