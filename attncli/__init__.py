@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         generate,
         head_edges,
         layers,
+        next_tokens,
         retrieving_heads,
         score_parts,
         survey,
@@ -77,6 +78,7 @@ __all__ = [
     "layers",
     "layers_of",
     "learned_head_weights",
+    "next_tokens",
     "open_model",
     "pair_table",
     "pairs",
@@ -105,7 +107,7 @@ _OF_MODELS = {
     **dict.fromkeys(
         (
             *("ablate", "answer_sources", "cache", "cache_policies", "compositions", "examples", "generate"),
-            *("head_edges", "layers", "retrieving_heads", "score_parts"),
+            *("head_edges", "layers", "next_tokens", "retrieving_heads", "score_parts"),
             *("survey", "survey_texts", "text_differences", "why"),
         ),
         "library",

@@ -70,6 +70,7 @@ COMMANDS = {
     "show": CommandRow("A saved report, or weights from another tool, in any view", "show", "See"),
     "diff": CommandRow("Two experiments or saved reports side by side", "diff", "See"),
     "browse": CommandRow("Look through heads and tokens in the terminal", "browse", "Models"),
+    "serve": CommandRow("A web page of a model, which answers what you type", "serve", "Models"),
     "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
     "results": CommandRow("What a batch has kept: a summary, or every value", "results", "Many runs"),
     "info": CommandRow("Versions, plugins, and the schemas of files", "info", UNLISTED),

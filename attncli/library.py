@@ -109,7 +109,7 @@ from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.surveys import HeadSurvey
-from attncli.records.writings import WrittenText
+from attncli.records.writings import NextTokens, WrittenText
 
 if TYPE_CHECKING:
     from attncli.measure.heads import HeadOptions
@@ -484,6 +484,22 @@ def why(
     name = None if head is None else head_name(head)
     with in_use(model) as pretrained:
         return attribution(pretrained, _read(pretrained, text), answer=answer, against=against, head=name)
+
+
+@checked
+def next_tokens(
+    model: Model, text: TextOrReading, *, heads: HeadsArgument = (), top: Size = 10
+) -> NextTokens:
+    """The likeliest next tokens after a text; with `heads`, as 5:11, also what each is without all of them.
+
+    The tokens that are likeliest in either case. UserError for a model that predicts no next token, and for
+    heads that it does not have; MemoryError.
+    """
+    from attncli.measure.next_tokens import expected_next
+
+    names = head_names(heads)
+    with in_use(model) as pretrained:
+        return expected_next(pretrained, _read(pretrained, text), heads=names, top=top)
 
 
 @checked

@@ -22,7 +22,9 @@ ARROWS = {
     "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
     "detectors": {"measure", "models", "core", *LEAVES} - {"report"},
     "sound": {"measure", "models", "core", *LEAVES} - {"report"},
+    "serving": {"errors", "plain_text"},
     "commands": {
+        "serving",
         *("library", "activations", "explaining", "known_pairs", "detectors", "sound"),
         *("runs", "views", "settings"),
         *("toys", "measure", "models", "core", "saved", "arrays", "report_parts", *LEAVES),
@@ -58,7 +60,7 @@ LIBRARY = (
     *("core", "models", "measure", "library", "activations"),
     *("explaining", "known_pairs", "detectors", "sound"),
 )
-TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
+TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", "serving", *LEAVES)
 
 
 def room_of(path: Path) -> str:
@@ -229,6 +231,7 @@ def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms() -> None:
         assert "torch" not in modules or room not in TORCH_FREE, path
         assert "rich" not in modules or room == "views", path
         assert "textual" not in modules or path.stem in ("browser", "browser_panels"), path
+        assert not {"starlette", "uvicorn"} & modules or room == "serving", path
 
 
 def test_settings_and_views_know_only_the_names_of_what_is_measured() -> None:

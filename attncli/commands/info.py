@@ -32,8 +32,8 @@ NO_PLUGINS = (
 )
 TAKEN = "not used: there is one of this name"
 PACKAGES = (
-    "torch", "numpy", "transformers", "tokenizers", "safetensors", "matplotlib", "textual", "distributed",
-    "pyarrow", "duckdb", "gguf", "pillow", "pandas",
+    "torch", "numpy", "transformers", "tokenizers", "safetensors", "matplotlib", "textual", "starlette",
+    "uvicorn", "distributed", "pyarrow", "duckdb", "gguf", "pillow", "pandas",
 )  # fmt: skip
 """The packages that attn computes with, or needs for an extra."""
 NEXT = "Next: attn info plugins  attn info config-schema  attn info report-schema"

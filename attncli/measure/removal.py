@@ -204,17 +204,19 @@ def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: 
 
 
 @contextmanager
-def heads_removed(names: Sequence[str], pretrained: Pretrained, *, runs_whole: bool = True) -> Iterator[None]:
+def heads_removed(
+    names: Sequence[str], pretrained: Pretrained, *, runs_whole: bool = True, key: str = "ablate"
+) -> Iterator[None]:
     """While it is open the named heads give nothing in what this thread runs of the model.
 
     UserError for one that the model does not have; of a run that may end early, not `runs_whole`, where its
-    layer ran.
+    layer ran. They name the setting `key`.
     """
     if not names:
         yield
         return
-    heads = _HeadsByName(names, pretrained)
-    patches = Patches(frozenset(pretrained.model.modules()), heads.of_layer, key="ablate")
+    heads = _HeadsByName(names, pretrained, key)
+    patches = Patches(frozenset(pretrained.model.modules()), heads.of_layer, key=key)
     with patches_open(patches, beneath=True):
         yield
     if runs_whole:
@@ -224,14 +226,15 @@ def heads_removed(names: Sequence[str], pretrained: Pretrained, *, runs_whole: b
 class _HeadsByName:
     """Gives the changes of the layers of heads that are removed, and notes which of them there are."""
 
-    def __init__(self, names: Sequence[str], pretrained: Pretrained) -> None:
+    def __init__(self, names: Sequence[str], pretrained: Pretrained, key: str) -> None:
+        self.key = key
         self.name = pretrained.name
         self.heads = {name: named_head(name) for name in names}
         self.met: set[str] = set()
         self.num_heads: dict[str, dict[int, int]] = {}
         for name, head in self.heads.items():
             if not head.stack and pretrained.has_decoder:
-                raise UserError(f"ablate: must say which stack of {self.name}, as decoder:{name}")
+                raise UserError(f"{self.key}: must say which stack of {self.name}, as decoder:{name}")
 
     def of_layer(self, layer: RunningLayer) -> Sequence[LayerChange]:
         """The layer without these heads; UserError for a head that it does not have."""
@@ -248,7 +251,7 @@ class _HeadsByName:
         for name, head in removed.items():
             if head >= num_heads:
                 known = head_range({layer.layer: num_heads}, self.heads[name].stack)
-                raise UserError(f"ablate: {known} in {self.name} (got {name})")
+                raise UserError(f"{self.key}: {known} in {self.name} (got {name})")
         heads = [*removed.values()]
         return (LayerChange("gated", lambda layer: torch.zeros_like(layer.part("gated")[:, heads]), heads),)
 
@@ -257,9 +260,9 @@ class _HeadsByName:
         for name in (each for each in self.heads if each not in self.met):
             stack = self.heads[name].stack
             if (stack or "self") not in self.num_heads:
-                raise UserError(f"ablate: {self.name} has no stack {stack} (got {name})")
+                raise UserError(f"{self.key}: {self.name} has no stack {stack} (got {name})")
             known = head_range(self.num_heads[stack or "self"], stack)
-            raise UserError(f"ablate: {known} in {self.name} (got {name})")
+            raise UserError(f"{self.key}: {known} in {self.name} (got {name})")
 
 
 Container = Mapping[object, object] | list[object]

@@ -215,7 +215,9 @@ def _nothing() -> None:
     """Where the number of threads stays."""
 
 
-def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
+def run_loaded(
+    spec: ModelSpec, model: object, tokenizer: object, progress: "Progress | None" = None
+) -> Report:
     """The report of one experiment on a model that is already opened, or loaded by transformers.
 
     It is left unchanged.
@@ -225,14 +227,16 @@ def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
     from attncli.models.loading import borrowed, checked_model, in_use, measuring, short_name
     from attncli.models.pretrained import Pretrained
 
-    assert spec.model is not None
     if isinstance(model, Pretrained):
         with in_use(model) as pretrained:
-            return _run_on_model(spec, read_texts(spec), pretrained, Generator().manual_seed(spec.seed))
+            generator = Generator().manual_seed(spec.seed)
+            return _run_on_model(spec, read_texts(spec), pretrained, generator, progress)
+    assert spec.model is not None
     name = short_name(spec.model)
     with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as as_it_is:
         pretrained = replace(as_it_is, is_in_use=True)
-        return _run_on_model(spec, read_texts(spec), pretrained, Generator().manual_seed(spec.seed))
+        generator = Generator().manual_seed(spec.seed)
+        return _run_on_model(spec, read_texts(spec), pretrained, generator, progress)
 
 
 class Session:

@@ -80,8 +80,8 @@ EXPERIMENTS = {
 
 
 OTHER_COMMANDS = frozenset({
-    "lesson", "watch", "record", "show", "diff", "browse", "batch", "results", "export", "info", "plugins",
-    "config", "report", "help", "version",
+    "lesson", "watch", "record", "show", "diff", "browse", "serve", "batch", "results", "export", "info",
+    "plugins", "config", "report", "help", "version",
 })  # fmt: skip
 """Names of the command line that no experiment of a plugin may have."""
 PLUGINS_GROUP = "Plugins"

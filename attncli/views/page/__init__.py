@@ -33,7 +33,7 @@ from attncli.views.matrices import (
 from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, size_of
 from attncli.views.picture_maps import left_out, title_of
 from attncli.views.tables import FIRST_SCREENS
-from attncli.views.texts import heading, named_tokens, subtitle, title
+from attncli.views.texts import heading, named_tokens, readable, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
 STEPS_PER_UNIT = 10_000  # four decimals
@@ -310,14 +310,19 @@ STYLES = (
     "layout.css",
 )
 REPORTS = "<!-- reports -->\n"
+ASKING = "<!-- asking -->\n"
+"""Where a page that is served has what asks; a file asks nothing."""
+OF_FILE, OF_SERVER = "page/file.js", "served/served.js"
+"""The modules that begin: of a page from a file, and of one that asks a server."""
+SERVED_STYLES = (*STYLES, "served.css")
 
 
 def _source(name: str) -> str:
     return (SOURCES / name).read_text(encoding="utf-8")
 
 
-def modules() -> dict[str, str]:
-    """The sources of the page's modules, each after those that it imports."""
+def modules(first: str = OF_FILE) -> dict[str, str]:
+    """The sources of the page's modules, each after those that it imports, from the one that begins."""
     sources: dict[str, str] = {}
 
     def add(path: str) -> None:
@@ -328,18 +333,18 @@ def modules() -> dict[str, str]:
                 add(name)
         sources[path] = source
 
-    add("page/page.js")
+    add(first)
     return sources
 
 
-def _script() -> str:
+def _script(first: str = OF_FILE) -> str:
     """The page's modules as one, which needs no import: a browser loads none from a file on disk."""
-    return "\n".join(EXPORT.sub("", IMPORT.sub("", source)) for source in modules().values())
+    return "\n".join(EXPORT.sub("", IMPORT.sub("", source)) for source in modules(first).values())
 
 
-def _style() -> str:
+def _style(names: Iterable[str] = STYLES) -> str:
     """The page's own style: its files as one."""
-    return "\n".join(_source(f"styles/{name}") for name in STYLES)
+    return "\n".join(_source(f"styles/{name}") for name in names)
 
 
 def _hash(text: str) -> str:
@@ -363,17 +368,9 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """One page for all reports; each is written as it comes."""
     page_style, page_script = _style(), _script()
     page = _source("page.html").replace("<!-- policy -->", _content_security_policy(page_script, page_style))
-    before, after = page.replace("/* style */", page_style).split(REPORTS)
+    before, after = page.replace(ASKING, "").replace("/* style */", page_style).split(REPORTS)
     stream.write(before)
-    start = {
-        "viridis": VIRIDIS,
-        "coolwarm": COOLWARM,
-        "scale": display.scale_colors,
-        "scales": SCALES,
-        "skip": display.skip_first_keys,
-        "cover": [FAINT, STRONG],
-    }
-    stream.write(_json_block("start", start))
+    stream.write(_json_block("start", _start(display)))
     headings = []
     for report in reports:
         data = report_data(report)
@@ -383,3 +380,34 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
         stream.write(_json_block("report", data))
     stream.write(_json_block("headings", headings))
     stream.write(after.replace("/* script */", page_script))
+
+
+def _start(display: Display) -> dict[str, Any]:
+    """What the page's script begins with."""
+    return {
+        "viridis": VIRIDIS,
+        "coolwarm": COOLWARM,
+        "scale": display.scale_colors,
+        "scales": SCALES,
+        "skip": display.skip_first_keys,
+        "cover": [FAINT, STRONG],
+    }
+
+
+def served_page(asked: Mapping[str, Any], display: Display) -> tuple[str, str]:
+    """The same page without a report, which asks a server for them; and what it may load and run.
+
+    `asked` is what it knows of the model: its name, what it may be asked, the first text.
+    """
+    page_style, page_script = _style(SERVED_STYLES), _script(OF_SERVER)
+    policy = f"{_content_security_policy(page_script, page_style)}; connect-src 'self'"
+    page = _source("page.html").replace("<!-- policy -->", policy).replace(ASKING, _source("asking.html"))
+    start = _start(display) | {"asked": asked}
+    blocks = _json_block("start", start) + _json_block("headings", [])
+    page = page.replace("/* style */", page_style).replace(REPORTS, blocks)
+    return page.replace("/* script */", page_script), policy
+
+
+def report_line(report: Report) -> str:
+    """What the script of a served page reads of a report: JSON, on one line."""
+    return page_json(report_data(readable(report)))

@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 from attncli.report import NamedTensor, Report
-from attncli.views.page import IMPORT, MAX_EXACT, SOURCES, STYLES, encoded, modules
+from attncli.views.page import (
+    IMPORT,
+    MAX_EXACT,
+    OF_FILE,
+    OF_SERVER,
+    SERVED_STYLES,
+    SOURCES,
+    encoded,
+    modules,
+)
 from tests.running import run
 from tests.views.page.pages import (
     NUM_HEADS,
@@ -189,25 +198,30 @@ def test_the_policy_lets_this_script_and_this_style_run_and_nothing_else() -> No
 
 
 def test_the_scripts_make_no_markup_and_fetch_nothing() -> None:
-    for source in modules().values():
+    """What is served asks its server, in one place."""
+    fetching = []
+    for name, source in {**modules(), **modules(OF_SERVER)}.items():
         assert not re.search(
-            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|https?:(?!//www\.w3\.org/2000/svg)",
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|XMLHttp|https?:(?!//www\.w3\.org/2000/svg)",
             source,
         )
+        fetching += [name] * source.count("fetch(")
+    assert fetching == ["served/answers.js"]
 
 
 def test_all_files_of_the_page_are_in_it() -> None:
-    for folder, names in (("scripts", modules()), ("styles", STYLES)):
+    for folder, names in (("scripts", {**modules(), **modules(OF_SERVER)}), ("styles", SERVED_STYLES)):
         root = Path(str(SOURCES / folder))
         assert {file.relative_to(root).as_posix() for file in root.rglob("*.*")} == set(names)
 
 
-def test_modules_import_what_others_export_and_nothing_twice() -> None:
+@pytest.mark.parametrize("first", [OF_FILE, OF_SERVER])
+def test_modules_import_what_others_export_and_nothing_twice(first: str) -> None:
     """As one script they share a scope: each name is declared once, and before a module that needs it."""
     exported: dict[str, str] = {}
     imported: set[str] = set()
     declared: list[str] = []
-    for name, source in modules().items():
+    for name, source in modules(first).items():
         for statement in IMPORT.finditer(source):
             where = (Path("/", name).parent / statement[1]).resolve().relative_to("/").as_posix()
             words = re.findall(r"\w+", statement[0].partition("}")[0])[1:]

@@ -24,7 +24,7 @@ Object.assign(pictureView, {
 Object.assign(comparedMap, { onCell: (cell) => lookAtCell(cell, beside), onPick: pickCell });
 Object.assign(sides, { onLook: look, onPin: pin, onAllHeads: toggleAllHeads, onSwitchHeads: switchHeads });
 
-async function open() {
+export async function open() {
   if (!window.DecompressionStream) throw new Error("it needs a browser from 2023 or later");
   fillSelect(
     byId("scale"),
@@ -42,5 +42,3 @@ async function open() {
   if (sources.length) await showReport(0);
   document.documentElement.dataset.drawn = Math.round(performance.now());
 }
-
-run(open());

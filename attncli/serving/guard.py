@@ -1,0 +1,210 @@
+"""Who is answered: whoever has the link, on this machine, from a page of this server. All others get 403.
+
+It stands before everything else and says nothing about why. A request is answered if all of this holds:
+
+- it comes from this machine, and its Host is 127.0.0.1, localhost or [::1]: a name that somebody's server
+  resolves to 127.0.0.1 (DNS rebinding) is neither;
+- its address is one of the few that there are, letter by letter;
+- it is the link with the token, or has the cookie that the link sets;
+- no other site asks: Origin, where it is sent, is the Host, and Sec-Fetch-Site is same-origin or none;
+- a POST says its Origin, holds JSON, is small and comes in time.
+"""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from secrets import compare_digest
+from typing import Literal
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = frozenset({"127.0.0.1", "::1"})
+HOST = re.compile(rb"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
+ONCE = frozenset(
+    {
+        b"host",
+        b"origin",
+        b"cookie",
+        b"content-type",
+        b"content-length",
+        b"sec-fetch-site",
+        b"transfer-encoding",
+    }
+)
+"""The headers that are read: a request that has one of them twice means two things."""
+OWN_SITE = frozenset({b"same-origin", b"none"})
+JSON = b"application/json"
+MOST_BYTES = 2**20
+"""Of the body of a request."""
+BODY_SECONDS = 5.0
+HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+NOTHING_LOADED = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+
+Headers = Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """The secrets of one server: the token in its link and cookie, and the folder of its addresses.
+
+    A browser sends a cookie of 127.0.0.1 to every port there, so to servers of other people, too; but to the
+    addresses in this folder alone, whose name they do not know.
+    """
+
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    folder: str = field(default_factory=lambda: f"/{secrets.token_urlsafe(12)}/", repr=False)
+    cookie: str = field(default_factory=lambda: f"attn-{secrets.token_hex(4)}")
+
+    def link(self, port: int) -> str:
+        """What the owner opens."""
+        return f"http://127.0.0.1:{port}/?token={self.token}"
+
+    def cookie_header(self) -> str:
+        """The cookie as the link sets it."""
+        return f"{self.cookie}={self.token}; Path={self.folder}; HttpOnly; SameSite=Strict"
+
+
+Method = Literal["GET", "POST"]
+
+
+class Guard:
+    """Lets the owner's requests through; `addresses` are those in the folder, with their method."""
+
+    def __init__(self, app: ASGIApp, keys: Secrets, addresses: Mapping[str, Method]) -> None:
+        self.app, self.keys = app, keys
+        self.methods = {keys.folder + name: method for name, method in addresses.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # no WebSocket is opened
+        if not self.admits(scope):
+            await refuse(send)
+            return
+        body = b""
+        if scope["method"] == "POST":
+            whole = await whole_body(receive)
+            if whole is None:
+                await refuse(send)
+                return
+            body = whole
+        is_read = False
+
+        async def replayed() -> Message:
+            nonlocal is_read
+            if is_read:
+                return await receive()
+            is_read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, replayed, with_headers(send))
+
+    def admits(self, scope: Scope) -> bool:
+        """Whether a request, as far as its line and headers say, is the owner's."""
+        headers = read_once(scope)
+        if headers is None or (scope.get("client") or ("",))[0] not in LOOPBACK:
+            return False
+        host = headers.get(b"host", b"")
+        if not HOST.fullmatch(host) or b"upgrade" in headers:
+            return False
+        if headers.get(b"origin", b"http://" + host) != b"http://" + host:
+            return False
+        if headers.get(b"sec-fetch-site", b"none") not in OWN_SITE:
+            return False
+        method, path, query = scope["method"], scope.get("raw_path"), scope["query_string"]
+        if path == b"/":
+            return method == "GET" and has_no_body(headers) and self._is_link(query)
+        return (
+            query == b""
+            and self._has_cookie(headers)
+            and self._knows(method, path)
+            and (has_no_body(headers) if method == "GET" else is_small_json(headers))
+        )
+
+    def _is_link(self, query: bytes) -> bool:
+        return compare_digest(query, f"token={self.keys.token}".encode())
+
+    def _has_cookie(self, headers: Headers) -> bool:
+        """Whether there is the cookie, once."""
+        pairs = [pair.strip().partition(b"=") for pair in headers.get(b"cookie", b"").split(b";")]
+        values = [value for name, _, value in pairs if name == self.keys.cookie.encode()]
+        return len(values) == 1 and compare_digest(values[0], self.keys.token.encode())
+
+    def _knows(self, method: str, path: bytes | None) -> bool:
+        matching = [
+            its_method == method
+            for address, its_method in self.methods.items()
+            if compare_digest(address.encode(), path or b"")
+        ]
+        return matching == [True]
+
+
+def read_once(scope: Scope) -> dict[bytes, bytes] | None:
+    """The headers of a request; None where one that counts stands there twice."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in headers and name in ONCE:
+            return None
+        headers[name] = value
+    return headers
+
+
+def has_no_body(headers: Headers) -> bool:
+    """Whether nothing comes behind the headers."""
+    return headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
+
+
+def is_small_json(headers: Headers) -> bool:
+    """Whether a POST says where it comes from, and that it is a small JSON text."""
+    length = headers.get(b"content-length", b"0")
+    is_small = length.isdigit() and len(length) < 10 and int(length) <= MOST_BYTES
+    return b"origin" in headers and headers.get(b"content-type") == JSON and is_small
+
+
+async def whole_body(receive: Receive) -> bytes | None:
+    """What a request holds; None where it is too large, comes too slowly or ends before its end."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return None
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > MOST_BYTES:
+                    return None
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        return None
+
+
+async def refuse(send: Send) -> None:
+    """403, and nothing else."""
+    closing = ((b"content-length", b"0"), (b"connection", b"close"))
+    headers = [*HEADERS, NOTHING_LOADED, *closing]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def with_headers(send: Send) -> Send:
+    """The same, with the headers of every answer; a page has a policy of its own."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            own = list(message.get("headers", []))
+            has_policy = any(name.lower() == NOTHING_LOADED[0] for name, _ in own)
+            message["headers"] = [*own, *HEADERS, *([] if has_policy else [NOTHING_LOADED])]
+        await send(message)
+
+    return sent

@@ -1,0 +1,165 @@
+"""What a page asks of the model, and the line in which the one model is asked."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Condition, Event, Thread
+from typing import Any, Literal, get_args
+
+from attncli.plain_text import counted
+
+AskedFor = Literal["heads", "next", "ablate", "why", "generate"]
+ASKS: tuple[AskedFor, ...] = get_args(AskedFor)
+TAB = re.compile(r"[0-9A-Za-z-]{1,64}")
+HEAD = re.compile(r"(?:[a-z]{1,16}:)?[0-9]{1,6}:[0-9]{1,6}")
+MOST_HEADS, MOST_STEPS = 4096, 1024
+MOST_ANSWER = 256
+"""Characters of the token that `why` is asked about."""
+MOST_WAITING = 64
+
+
+class NoQuestion(ValueError):
+    """What a page sent is nothing that may be asked."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that a request can say: there is no name of a file or of a model in it.
+
+    `tab` tells apart the pages of one browser. `heads` are taken out, `answer` is the token of `why`, `steps`
+    are tokens to write.
+    """
+
+    ask: AskedFor
+    tab: str
+    text: str
+    heads: tuple[str, ...] = ()
+    answer: str | None = None
+    steps: int = 1
+
+    @classmethod
+    def read(cls, body: bytes) -> "Question":
+        """The question in the JSON of a request; NoQuestion for anything else."""
+        try:
+            data = json.loads(body.decode("utf-8"))
+        except (ValueError, RecursionError):
+            raise NoQuestion from None
+        if (
+            not isinstance(data, dict)
+            or not {"ask", "tab", "text"} <= data.keys() <= cls.__dataclass_fields__.keys()
+        ):
+            raise NoQuestion
+        heads = data.get("heads", [])
+        fits = (
+            data["ask"] in ASKS
+            and _is_text(data["tab"], TAB)
+            and _is_text(data["text"])
+            and isinstance(heads, list)
+            and len(heads) <= MOST_HEADS
+            and all(_is_text(head, HEAD) for head in heads)
+            and (
+                data.get("answer") is None
+                or (_is_text(data["answer"]) and len(data["answer"]) <= MOST_ANSWER)
+            )
+            and type(data.get("steps", 1)) is int
+            and 1 <= data.get("steps", 1) <= MOST_STEPS
+        )
+        if not fits:
+            raise NoQuestion
+        return cls(**{**data, "heads": tuple(dict.fromkeys(heads))})
+
+
+def _is_text(value: Any, form: re.Pattern[str] | None = None) -> bool:
+    """Whether it is a text that UTF-8 can hold, and of that form."""
+    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+        return False
+    return form is None or form.fullmatch(value) is not None
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A question in the line; `put` takes the lines of its answer, and at the end None, from any thread."""
+
+    question: Question
+    put: Callable[[str | None], None]
+    stopped: Event = field(default_factory=Event)
+
+    @property
+    def place(self) -> tuple[str, AskedFor]:
+        """What a tab can wait for once: a newer question takes the place of an older one."""
+        return self.question.tab, self.question.ask
+
+
+Answering = Callable[[Question, Event, Callable[[str], None]], None]
+"""Hands over the lines that answer a question; once the event is set, it ends where it can."""
+REPLACED = json.dumps({"replaced": True})
+
+
+class OneModel:
+    """Asks the one model, a question at a time, in a thread of its own.
+
+    The thread is a daemon: a process does not wait for a model that computes.
+    """
+
+    def __init__(self, answer: Answering) -> None:
+        self._answer = answer
+        self._line: list[Waiting] = []
+        self._running: Waiting | None = None
+        self._changed = Condition()
+        Thread(target=self._work, name="attn serve: the model", daemon=True).start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the model computes."""
+        return self._running is not None
+
+    def ask(self, question: Question, put: Callable[[str | None], None]) -> Waiting:
+        """Put a question into the line, in the place of one of the same tab that asks the same and waits."""
+        waiting = Waiting(question, put)
+        with self._changed:
+            older = [each for each in self._line if each.place == waiting.place]
+            self._line = [each for each in self._line if each.place != waiting.place]
+            is_full = len(self._line) >= MOST_WAITING
+            if not is_full:
+                self._line.append(waiting)
+                self._changed.notify()
+        for each in older:
+            each.put(REPLACED)
+            each.put(None)
+        if is_full:
+            asked = counted(MOST_WAITING, "question")
+            put(json.dumps({"error": f"{asked} wait for the model: ask again when some are answered"}))
+            put(None)
+        return waiting
+
+    def withdraw(self, waiting: Waiting) -> None:
+        """Whoever asked has gone: the question leaves the line, or its answer ends where it can."""
+        waiting.stopped.set()
+        with self._changed:
+            self._line = [each for each in self._line if each is not waiting]
+
+    def stop(self, tab: str) -> None:
+        """What is written for a tab ends with what there is."""
+        with self._changed:
+            asked = [each for each in (self._running, *self._line) if each is not None]
+            for each in asked:
+                if each.question.tab == tab and each.question.ask == "generate":
+                    each.stopped.set()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._line:
+                    self._changed.wait()
+                self._running = waiting = self._line.pop(0)
+            try:
+                self._answer(waiting.question, waiting.stopped, waiting.put)
+            except Exception as error:  # the server goes on, whatever is wrong with one answer
+                line = f"internal error: {type(error).__name__} (please report it)"
+                print(f"serve: {waiting.question.ask}: {line}", file=sys.stderr)
+                waiting.put(json.dumps({"error": line}))
+            finally:
+                self._running = None
+                waiting.put(None)

@@ -1,0 +1,279 @@
+"""Who is answered, and that nobody else learns anything: on a socket, as an attacker would ask."""
+
+import json
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from attncli.errors import UserError
+from attncli.serving import guard, server
+from tests.serving.served import PAGE, Reply, Running, read_reply, request, running
+
+FILES = ("etc/passwd", "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/", "static/x.js", "favicon.ico")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with running() as it:
+        yield it
+
+
+def is_refused(reply: Reply) -> bool:
+    """403 without a word, or what is no HTTP at all."""
+    if reply.status == 403:
+        return (
+            reply.body == b""
+            and "set-cookie" not in reply.headers
+            and "access-control-allow-origin" not in reply.headers
+        )
+    return reply.status in (0, 400) and reply.body in (b"", b"Invalid HTTP request received.")
+
+
+def test_the_link_sets_the_cookie_and_leads_to_the_page_without_the_token(served: Running) -> None:
+    target = served.secrets.link(served.port).partition(str(served.port))[2]
+    entered = served.raw(request("GET", target, {"Host": served.host}))
+    assert entered.status == 303 and entered.headers["location"] == served.secrets.folder
+    assert served.secrets.token not in entered.headers["location"] and entered.body == b""
+    cookie, *rules = entered.headers["set-cookie"].split("; ")
+    assert {*rules} == {f"Path={served.secrets.folder}", "HttpOnly", "SameSite=Strict"}
+    page = served.get(Cookie=f"other=1; {cookie}")
+    assert page.status == 200 and page.body.decode() == PAGE.html
+    policy = page.headers["content-security-policy"]
+    assert policy == f"{PAGE.policy}; frame-ancestors 'none'"
+    for reply in (entered, page, served.get("alive"), served.raw(b"GET / HTTP/1.1\r\n\r\n")):
+        if reply.status != 400:  # said by what reads HTTP, before us
+            assert reply.headers["cache-control"] == "no-store" and "server" not in reply.headers
+            assert reply.headers["x-frame-options"] == "DENY"
+            assert reply.headers["x-content-type-options"] == "nosniff"
+            assert reply.headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:54321", "[::1]:8080"])
+def test_a_forwarded_port_has_another_number(served: Running, host: str) -> None:
+    assert served.get("alive", Host=host).status == 204
+    reply = served.post("ask", {"ask": "heads", "tab": "t", "text": "a"}, Host=host, Origin=f"http://{host}")
+    assert reply.lines() == [{"asked": "a"}]
+
+
+HOSTILE: dict[str, Callable[[Running], Reply]] = {
+    "no token": lambda it: it.raw(request("GET", "/", {"Host": it.host})),
+    "another token": lambda it: it.raw(request("GET", f"/?token={'A' * 43}", {"Host": it.host})),
+    "the token with more": lambda it: it.raw(
+        request("GET", f"/?token={it.secrets.token}&x=1", {"Host": it.host})
+    ),
+    "the token of a post": lambda it: it.raw(
+        request("POST", f"/?token={it.secrets.token}", {"Host": it.host, "Content-Length": "0"})
+    ),
+    "the token from another site": lambda it: it.raw(
+        request("GET", f"/?token={it.secrets.token}", {"Host": it.host, "Sec-Fetch-Site": "cross-site"})
+    ),
+    "no cookie": lambda it: it.get(Cookie=""),
+    "another cookie": lambda it: it.get(Cookie=f"{it.secrets.cookie}=x"),
+    "the cookie twice": lambda it: it.get(Cookie="; ".join([f"{it.secrets.cookie}={it.secrets.token}"] * 2)),
+    "a rebound name": lambda it: it.get(Host=f"evil.example:{it.port}"),
+    "a name that begins like one": lambda it: it.get(Host=f"localhost.evil.example:{it.port}"),
+    "127.0.0.1 otherwise": lambda it: it.get(Host=f"0x7f.1:{it.port}"),
+    "all interfaces": lambda it: it.get(Host=f"0.0.0.0:{it.port}"),
+    "a host with a user": lambda it: it.get(Host=f"127.0.0.1:{it.port}@evil.example"),
+    "two hosts": lambda it: it.raw(
+        request("GET", it.secrets.folder, it.headers() | {"host": "evil.example"})
+    ),
+    "no host": lambda it: it.raw(f"GET {it.secrets.folder} HTTP/1.0\r\n\r\n".encode()),
+    "another origin": lambda it: it.get(Origin="http://evil.example"),
+    "the origin of a sandbox": lambda it: it.get(Origin="null"),
+    "the origin of another port": lambda it: it.get(Origin="http://127.0.0.1:1"),
+    "the origin with tls": lambda it: it.get(Origin=f"https://{it.host}"),
+    "another site": lambda it: it.get(Sec_Fetch_Site="cross-site"),
+    "a neighbour": lambda it: it.get(Sec_Fetch_Site="same-site"),
+    "a query": lambda it: it.get("?x=1"),
+    "a get of what is posted": lambda it: it.get("ask"),
+    "a post of what is got": lambda it: it.post("", {}),
+    "head": lambda it: it.raw(request("HEAD", it.secrets.folder, it.headers())),
+    "options": lambda it: it.raw(
+        request("OPTIONS", f"{it.secrets.folder}ask", it.headers(Access_Control_Request_Method="POST"))
+    ),
+    "a websocket": lambda it: it.get(
+        Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Version="13", Sec_WebSocket_Key="x" * 24
+    ),
+    "a form": lambda it: it.post("ask", {}, Content_Type="application/x-www-form-urlencoded"),
+    "plain text": lambda it: it.post("ask", {}, Content_Type="text/plain"),
+    "a post without an origin": lambda it: it.post("ask", {}, Origin=""),
+    "a post from elsewhere": lambda it: it.post("ask", {}, Origin="http://evil.example"),
+    "a large body": lambda it: it.post("ask", "x" * (guard.MOST_BYTES + 1)),
+    "a body that says it is large": lambda it: it.post("ask", {}, Content_Length="9" * 20),
+    "a large body in parts": lambda it: it.raw(
+        request(
+            "POST",
+            f"{it.secrets.folder}ask",
+            it.headers(
+                Origin=f"http://{it.host}", Content_Type="application/json", Transfer_Encoding="chunked"
+            ),
+            b"100000\r\n" + b"x" * 2**20 + b"\r\n100000\r\n" + b"x" * 2**20 + b"\r\n0\r\n\r\n",
+        )
+    ),
+    "a get with a body": lambda it: it.get(Content_Length="3"),
+    "large headers": lambda it: it.get(X="x" * 2**17),
+    "an address of its own": lambda it: it.raw(request("GET", f"http://{it.host}/", it.headers())),
+    "no http": lambda it: it.raw(b"\x16\x03\x01\x02\x00 hello\r\n\r\n"),
+    **{path: lambda it, path=path: it.get(path) for path in FILES},  # type: ignore[misc]
+    **{f"/{path}": lambda it, path=path: it.raw(request("GET", f"/{path}", it.headers())) for path in FILES},  # type: ignore[misc]
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_all_others_get_403_and_nothing_else(served: Running, name: str) -> None:
+    before = len(served.asked)
+    assert is_refused(HOSTILE[name](served)), name
+    assert len(served.asked) == before
+
+
+def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(server, "SECONDS_FOR_REQUEST", 0.4)
+    with running() as it:
+        headers = it.headers(
+            Origin=f"http://{it.host}", Content_Type="application/json", Content_Length="100"
+        )
+        slow_body = request("POST", f"{it.secrets.folder}ask", headers, b"{")
+        for start, most in ((slow_body, 0.2), (b"GET / HT", 0.4)):
+            begun = time.monotonic()
+            with socket.create_connection(("127.0.0.1", it.port), timeout=5) as connection:
+                connection.sendall(start)
+                try:
+                    reply = read_reply(connection)
+                except ConnectionResetError:
+                    reply = Reply(0, {}, b"")
+            assert is_refused(reply) and most - 0.1 < time.monotonic() - begun < most + 2
+        assert not it.asked and it.get("alive").status == 204
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {"ask": "heads"},
+        {"ask": "open", "tab": "t", "text": "a"},
+        {"ask": "heads", "tab": "t", "text": "a", "model": "/etc"},
+        {"ask": "heads", "tab": "t", "text": "a", "file": "/etc/passwd"},
+        {"ask": "heads", "tab": "../x", "text": "a"},
+        {"ask": "heads", "tab": "t", "text": 3},
+        {"ask": "heads", "tab": "t", "text": "\ud800"},
+        {"ask": "next", "tab": "t", "text": "a", "heads": ["0:1; rm"]},
+        {"ask": "next", "tab": "t", "text": "a", "heads": ["0:1"] * 5000},
+        {"ask": "generate", "tab": "t", "text": "a", "steps": 10**9},
+        {"ask": "generate", "tab": "t", "text": "a", "steps": True},
+        {"ask": "why", "tab": "t", "text": "a", "answer": "x" * 1000},
+    ],
+)
+def test_a_page_can_say_nothing_else_than_a_question(served: Running, body: object) -> None:
+    before = len(served.asked)
+    reply = served.post("ask", body)
+    assert (reply.status, reply.body) == (400, b"") and len(served.asked) == before
+
+
+def test_json_that_nests_deeply_is_no_question(served: Running) -> None:
+    deep = b"[" * 10**5
+    headers = served.headers(
+        Origin=f"http://{served.host}", Content_Type="application/json", Content_Length=str(len(deep))
+    )
+    for address in ("ask", "stop"):
+        assert served.raw(request("POST", served.secrets.folder + address, headers, deep)).status == 400
+
+
+def test_a_port_that_is_taken_is_one_line(served: Running) -> None:
+    with pytest.raises(UserError, match=f"--port: {served.port} is in use: give another, or leave it out"):
+        server.bound_socket(served.port)
+
+
+def hostile_request(choose: random.Random, it: Running, *, hostile: bool = True) -> bytes:
+    """A request as a page sends it, but for one to three things that an attacker would send."""
+    method, target, body = "GET", it.secrets.folder, b""
+    headers = it.headers()
+    if choose.random() < 0.5:
+        body = json.dumps({"ask": "heads", "tab": "t", "text": "a"}).encode()
+        method, target = "POST", f"{it.secrets.folder}ask"
+        headers |= {"Origin": f"http://{it.host}", "Content-Type": "application/json"}
+        headers |= {"Content-Length": str(len(body))}
+    kinds = choose.sample(
+        ["path", "host", "origin", "site", "cookie", "size", "method", "type"], k=choose.randint(1, 3)
+    )
+    for kind in kinds if hostile else ():
+        noise = "".join(choose.choices("abc/.%\\0:;?#&=@ ~", k=choose.randint(1, 30)))
+        if kind == "path":
+            target = (
+                choose.choice(
+                    [
+                        f"/{noise}",
+                        f"{target}{noise}x",
+                        f"/..{target}",
+                        target[:-1] + "%00",
+                        "*",
+                        f"//{target}",
+                        target.upper() + "A",
+                    ]
+                )
+                .replace(" ", "%20")
+                .replace("#", "%23")
+            )
+        elif kind == "host":
+            headers["Host"] = choose.choice(
+                [
+                    "evil.example",
+                    f"evil.example:{it.port}",
+                    "127.0.0.1.nip.io",
+                    "2130706433",
+                    "localhost.",
+                    "LOCALHOST",
+                    noise,
+                    "[::ffff:127.0.0.1]",
+                ]
+            )
+        elif kind == "origin":
+            headers["Origin"] = choose.choice(
+                ["null", "http://evil.example", f"http://{it.host}.evil.example", "file://", noise]
+            )
+        elif kind == "site":
+            headers["Sec-Fetch-Site"] = choose.choice(["cross-site", "same-site", noise])
+        elif kind == "cookie":
+            headers["Cookie"] = choose.choice(
+                [
+                    noise,
+                    f"{it.secrets.cookie}=",
+                    f"{it.secrets.cookie}={it.secrets.token}x",
+                    f"{it.secrets.cookie}={it.secrets.token[:-1]}",
+                    "x=" + it.secrets.token,
+                ]
+            )
+        elif kind == "size":
+            if method == "GET":
+                headers["Content-Length"] = str(choose.randint(1, 10**6))
+            else:
+                headers["Content-Length"] = str(choose.randint(guard.MOST_BYTES + 1, 10**12))
+        elif kind == "method":
+            method = choose.choice(
+                ["PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT", "PATCH", "PROPFIND"]
+            )
+        else:
+            headers["Upgrade" if method == "GET" else "Content-Type"] = choose.choice(
+                ["text/plain", "websocket", "h2c", noise]
+            )
+    return request(method, target, headers, body)
+
+
+def test_a_thousand_hostile_requests_are_refused() -> None:
+    seed = random.randrange(2**32)
+    choose, statuses = random.Random(seed), Counter[int]()
+    with running() as it:
+        for number in range(1000):
+            data = hostile_request(choose, it)
+            reply = it.raw(data)
+            assert is_refused(reply), (seed, number, data)
+            statuses[reply.status] += 1
+        assert not it.asked and it.get("alive").status == 204
+        # The same without anything hostile is answered.
+        assert {it.raw(hostile_request(choose, it, hostile=False)).status for _ in range(10)} == {200}
+    assert statuses[403] > 800, statuses  # the rest is no HTTP at all

@@ -1,0 +1,138 @@
+"""The line to the one model: one question at a time, a newer one in the place of an older, and who leaves."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event
+
+import pytest
+
+from attncli.serving import questions
+from attncli.serving.questions import OneModel, Question
+from tests.serving.served import Reply, Running, request, running
+
+SECONDS = 10
+
+
+class Gate:
+    """An answer that waits until it is let through, and says which questions began."""
+
+    def __init__(self) -> None:
+        self.began: SimpleQueue[str] = SimpleQueue()
+        self.open = Event()
+        self.most = 0
+        self._now = 0
+
+    def answer(self, question: Question, stopped: Event, put: Callable[[str], None]) -> None:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        self.began.put(question.text)
+        while not self.open.wait(0.01) and not stopped.is_set():
+            put(json.dumps({"written": "x"}))
+        put(json.dumps({"asked": question.text, "stopped": stopped.is_set()}))
+        self._now -= 1
+
+
+def last(reply: Reply) -> object:
+    return reply.lines()[-1]
+
+
+def asking(it: Running, *arguments: str, **more: str) -> tuple[threading.Thread, list[Reply]]:
+    """A thread that asks, and where its reply will be."""
+    replies: list[Reply] = []
+    thread = threading.Thread(target=lambda: replies.append(it.ask(*arguments, **more)), daemon=True)
+    thread.start()
+    return thread, replies
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_of_a_tab_the_newest_question_waits_and_other_tabs_are_answered_in_turn() -> None:
+    gate = Gate()
+    with running(gate.answer) as it:
+        first = asking(it, "heads", "first", tab="a")
+        assert gate.began.get(timeout=SECONDS) == "first"
+        others = []
+        for text, tab in (("older", "a"), ("other tab", "b"), ("newer", "a")):
+            others.append(asking(it, "heads", text, tab=tab))
+            place = (tab, "heads", text)
+            wait_for(
+                lambda place=place: place in {(*each.place, each.question.text) for each in it.model._line}  # type: ignore[misc]
+            )
+        older, other_tab, newer = others
+        older[0].join(SECONDS)
+        assert older[1][0].lines() == [{"replaced": True}]
+        assert it.model.is_busy and it.get("alive").status == 204  # the server answers meanwhile
+        gate.open.set()
+        for thread, replies in (first, other_tab, newer):
+            thread.join(SECONDS)
+            assert replies
+        answers = [last(replies[0]) for _, replies in (first, other_tab, newer)]
+        assert answers == [{"asked": text, "stopped": False} for text in ("first", "other tab", "newer")]
+        assert [question.text for question in it.asked] == ["first", "other tab", "newer"]
+        assert gate.most == 1 and not it.model.is_busy
+
+
+def test_stop_ends_what_that_tab_writes_and_no_other() -> None:
+    gate = Gate()
+    with running(gate.answer) as it:
+        thread, replies = asking(it, "generate", "a", tab="a")
+        gate.began.get(timeout=SECONDS)
+        assert it.post("stop", "b").status == 204
+        time.sleep(0.05)
+        assert not replies
+        assert it.post("stop", "a").status == 204
+        thread.join(SECONDS)
+        assert last(replies[0]) == {"asked": "a", "stopped": True}
+
+
+def test_a_page_that_is_closed_takes_its_questions_along() -> None:
+    gate = Gate()
+    with running(gate.answer) as it:
+        body = json.dumps({"ask": "heads", "tab": "a", "text": "closed"}).encode()
+        headers = it.headers(Origin=f"http://{it.host}", Content_Type="application/json")
+        headers["Content-Length"] = str(len(body))
+        with socket.create_connection(("127.0.0.1", it.port)) as connection:
+            connection.sendall(request("POST", f"{it.secrets.folder}ask", headers, body))
+            assert gate.began.get(timeout=SECONDS) == "closed"
+            waiting, replies = asking(it, "heads", "next", tab="b")
+        assert gate.began.get(timeout=SECONDS) == "next"  # the first one was stopped
+        gate.open.set()
+        waiting.join(SECONDS)
+        assert last(replies[0]) == {"asked": "next", "stopped": False}
+
+
+def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "MOST_WAITING", 2)
+    gate = Gate()
+    model, lines = OneModel(gate.answer), SimpleQueue[str | None]()
+    for tab in range(3):
+        model.ask(Question("heads", str(tab), "a"), lambda line: None)
+        if not tab:
+            gate.began.get(timeout=SECONDS)
+    model.ask(Question("heads", "last", "a"), lines.put)
+    line = lines.get(timeout=SECONDS)
+    assert line is not None and json.loads(line)["error"].startswith("2 questions wait for the model")
+    assert lines.get(timeout=SECONDS) is None
+    gate.open.set()
+
+
+def test_a_model_that_fails_ends_its_answer_and_goes_on() -> None:
+    calls = iter([ValueError("no"), None])
+
+    def answer(question: Question, stopped: Event, put: Callable[[str], None]) -> None:
+        if (error := next(calls)) is not None:
+            raise error
+        put('{"asked": true}')
+
+    with running(answer) as it:
+        assert it.ask("heads").lines() == [{"error": "internal error: ValueError (please report it)"}]
+        assert it.ask("heads").lines() == [{"asked": True}]

@@ -1,0 +1,178 @@
+"""What attn serve answers is what the commands say: the same reports, by the same settings."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+import attncli
+from attncli.commands.serve import ServedModel
+from attncli.serving.questions import AskedFor, Question
+from attncli.settings.fields import Given
+from attncli.views.page import report_line
+from tests.conftest import Attn
+from tests.model_folders import save_model, save_writer
+from tests.running import run
+from tests.serving.served import Running, running
+from tests.views.page.test_page import reports_in
+
+TEXT = "abcabcab"
+HOSTILE = "<script>alert(1)</script> a\u202eb [/INST]\n\x1b[31m &amp; {{x}}"
+
+
+@pytest.fixture(scope="module")
+def shipped() -> ServedModel:
+    return ServedModel({}, attncli.open_model())
+
+
+@pytest.fixture(scope="module")
+def served(shipped: ServedModel) -> Iterator[Running]:
+    with running(shipped.answer) as it:
+        yield it
+
+
+def compared(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A report without what says where its model came from."""
+    return {key: value for key, value in data.items() if key not in ("settings", "heading")}
+
+
+COMMANDS: dict[AskedFor, tuple[list[str], dict[str, Any]]] = {
+    "heads": ([], {}),
+    "why": (["--answer", '"c"'], {"answer": '"c"'}),
+    "ablate": (["--heads", "0:1,1:0", "--jointly"], {"heads": ["0:1", "1:0"]}),
+    "generate": (["--max-new-tokens", "5"], {"steps": 5}),
+}
+
+
+@pytest.mark.parametrize("ask", COMMANDS)
+def test_an_answer_is_the_page_of_the_command(
+    attn: Attn, served: Running, tmp_path: Path, ask: AskedFor
+) -> None:
+    flags, question = COMMANDS[ask]
+    page = tmp_path / "page.html"
+    assert attn([ask, "--sentence", TEXT, *flags, "-o", str(page)]).code == 0
+    (expected,) = reports_in(page.read_text())
+    *others, announced, report = served.ask(ask, TEXT, **question).lines()
+    assert compared(report) == compared(expected) and announced["report"] is True
+    if ask == "generate":
+        written = "".join(line["written"] for line in others)
+        assert written.strip("\n") == announced["text"] and announced["count"] == 5
+
+
+def test_next_tokens_are_those_of_python(served: Running, shipped: ServedModel) -> None:
+    (line,) = served.ask("next", TEXT, heads=["1:0"]).lines()
+    rows = attncli.next_tokens(shipped.pretrained, TEXT, heads="1:0", top=12).tokens
+    assert [each["probability"] for each in line["next"]] == rows.column("probability").tolist()
+    assert [each["without"] for each in line["next"]] == rows.column("without").tolist()
+    (plain,) = served.ask("next", TEXT).lines()
+    assert all("without" not in each for each in plain["next"])
+    for each in plain["next"][:3]:  # what the page asks when one is clicked
+        *_, report = served.ask("why", TEXT, answer=each["answer"]).lines()
+        assert report["experiment"] == "why"
+
+
+def test_without_a_text_the_survey_is_of_the_probe(served: Running) -> None:
+    *_, report = served.ask("heads", "").lines()
+    assert len(report["tokens"]) == 49  # [BOS] and 24 random tokens, twice
+    for ask in ("next", "why", "ablate", "generate"):
+        assert served.ask(ask, "").lines() == [{"error": "text: type one first"}]
+
+
+@pytest.mark.parametrize(
+    ("ask", "more", "line"),
+    [
+        ("next", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
+        ("ablate", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
+        ("why", {"answer": "two tokens"}, "answer: "),
+        ("heads", {"text": "x" * 3000}, "text: "),
+        ("generate", {"text": "x" * 3000}, "text: "),
+        ("next", {"text": "x" * 3000}, "text: "),
+    ],
+)
+def test_an_error_is_the_line_of_the_command(
+    served: Running, ask: str, more: dict[str, Any], line: str
+) -> None:
+    (reply,) = served.ask(ask, more.pop("text", TEXT), **more).lines()
+    assert reply["error"].startswith(line) and "\n" not in reply["error"] and "/" not in reply["error"]
+
+
+def test_hostile_text_is_data(served: Running) -> None:
+    reply = served.ask("heads", HOSTILE)
+    for character in ("<", "\u202e", "\x1b"):
+        assert character not in reply.body.decode()
+    *_, report = reply.lines()
+    assert "".join(report["tokens"]).startswith("<bos><script>alert(1)</script>")
+    (line,) = served.ask("next", HOSTILE).lines()
+    assert line["next"]
+
+
+def test_two_tabs_at_once_get_their_own_answers(served: Running) -> None:
+    texts = [character * 5 + "b" for character in "cdefgh"]
+    replies: dict[str, Any] = {}
+
+    def ask(text: str) -> None:
+        replies[text] = served.ask("heads", text, tab=text).lines()[-1]
+
+    threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for text in texts:
+        assert "".join(replies[text]["tokens"]).endswith(text)
+        expected = report_line(run("heads", sentence=text, maps="auto"))
+        assert compared(replies[text]) == compared(json.loads(expected))
+
+
+def lines_of(served: ServedModel, ask: AskedFor, text: str = "the cat sat", **more: Any) -> list[Any]:
+    lines: list[Any] = []
+    put: Callable[[str], None] = lambda line: lines.append(json.loads(line))  # noqa: E731
+    served.answer(Question(ask, "t", text, **more), Event(), put)
+    return lines
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "T5"])
+def test_what_is_not_for_a_model_is_said_in_a_line(tmp_path: Path, architecture: str) -> None:
+    folder = (save_writer if architecture == "T5" else save_model)(tmp_path / architecture, architecture)
+    given = {"model": Given(str(folder), "--model", True)}
+    served = ServedModel(given, attncli.open_model(folder))
+    assert served.remark() and "next" not in served.asks() and "why" not in served.asks()
+    assert lines_of(served, "next") == [{"error": f"next: is not for {architecture}"}]
+    assert lines_of(served, "heads")[-1]["experiment"] == "heads"
+    stack = "decoder:" if architecture == "T5" else ""
+    assert lines_of(served, "ablate", heads=(f"{stack}0:1",))[-1]["experiment"] == "ablate"
+    if "generate" in served.asks():
+        assert lines_of(served, "generate", steps=3)[-1]["experiment"] == "generate"
+
+
+def test_an_error_of_ours_is_a_line_and_the_server_goes_on(
+    shipped: ServedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("/home/somebody/secret.txt")
+
+    monkeypatch.setattr(ServedModel, "_report", fail)
+    with running(shipped.answer) as it:
+        (line,) = it.ask("heads").lines()
+        assert line == {"error": "internal error: ZeroDivisionError (please report it)"}
+        monkeypatch.undo()
+        assert it.ask("heads").lines()[-1]["experiment"] == "heads"
+    assert "secret" not in "".join(capsys.readouterr())
+
+
+def test_stopped_writing_ends_with_what_there_is(shipped: ServedModel) -> None:
+    stopped, lines = Event(), list[Any]()
+
+    def put(line: str) -> None:
+        lines.append(json.loads(line))
+        if len(lines) == 3:
+            stopped.set()
+
+    shipped.answer(Question("generate", "t", TEXT, steps=50), stopped, put)
+    *written, _, announced, report = lines
+    assert len(written) == 3 == announced["count"] and report["experiment"] == "generate"
+    assert "".join(each["written"] for each in written) == announced["text"]

@@ -1,0 +1,184 @@
+"""The page that answers back, in Chromium: what is typed and clicked, two tabs, a server that ends."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import attncli
+from attncli.commands.serve import ServedModel
+from attncli.serving.server import ServedPage
+from attncli.views import Display
+from attncli.views.page import served_page
+from tests.serving.served import Running, running
+
+TEXT = "abcabcab"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+Tab = Callable[..., Any]
+
+
+@contextlib.contextmanager
+def serving(text: str = TEXT) -> Iterator[Running]:
+    model = ServedModel({}, attncli.open_model())
+    asked = {"model": model.pretrained.name, "asks": model.asks(), "remark": model.remark(), "text": text}
+    with running(model.answer, ServedPage(*served_page(asked, Display()))) as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with serving() as it:
+        yield it
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Tab]:
+    """Opens the link in a browser of its own, or beside another tab; nothing else is asked for or told."""
+    contexts: list[Any] = []
+    told: list[str] = []
+
+    def open_tab(it: Running, *, beside: Any = None, hash: str = "", **options: Any) -> Any:
+        context = browser.new_context(**options) if beside is None else beside.context
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: it.host in request.url or told.append(request.url))
+        page.goto(it.secrets.link(it.port) + hash)
+        answered(page, "heads", 1)
+        return page
+
+    yield open_tab
+    for context in {id(each): each for each in contexts}.values():
+        context.close()
+    assert told == []
+
+
+def answered(page: Any, ask: str, count: int) -> None:
+    page.wait_for_selector(f"html[data-{ask}='{count}']", state="attached")
+
+
+def tokens_of(page: Any) -> str:
+    labels = page.locator("#map .map-left .label").all_text_contents()
+    return "".join(label.split(" ", 1)[1] for label in labels)
+
+
+def test_the_page_answers_what_is_typed_clicked_and_written(served: Running, tab: Tab) -> None:
+    page = tab(served)
+    assert page.url.startswith(f"http://{served.host}{served.secrets.folder}") and "token" not in page.url
+    assert tokens_of(page) == f"<bos>{TEXT}"
+    answered(page, "next", 1)
+    assert page.locator("#next-tokens li").count() == 12
+    # Another text: Enter asks.
+    page.fill("#asked-text", "ab ab")
+    page.keyboard.press("Enter")
+    answered(page, "heads", 2)
+    answered(page, "next", 2)
+    assert tokens_of(page) == "<bos>ab·ab"
+    # Heads are taken out by a button, by a key and by a click, and put back.
+    page.click("#take-out")
+    answered(page, "next", 3)
+    assert page.locator("#next-title").inner_text() == "Next token: with all heads → without 0:0"
+    assert page.locator(".thumbnail.out .caption").all_inner_texts() == ["0:0"]
+    page.click("#takes-out")
+    page.locator(".thumbnail[title='head 1:2']").click()
+    answered(page, "next", 4)
+    page.keyboard.press("a")  # of the head that the click chose: back again
+    answered(page, "next", 5)
+    page.keyboard.press("a")
+    answered(page, "next", 6)
+    assert page.locator("#out-heads button").all_inner_texts() == ["0:0 ×", "1:2 ×"]
+    assert "→" in page.locator("#next-tokens .probability").first.inner_text()
+    page.click("#ask-ablate")
+    answered(page, "ablate", 1)
+    assert "What is lost without each head" in page.locator("#heading").inner_text()
+    page.click("#put-back")
+    answered(page, "next", 7)
+    assert page.locator("#next-title").inner_text() == "Next token"
+    # Why: of the likeliest, and of one that is clicked.
+    page.locator("#next-tokens button").nth(1).click()
+    answered(page, "why", 1)
+    assert "What each head adds to a logit" in page.locator("#heading").inner_text()
+    # Two tokens and ten, then they are the text.
+    for count in (1, 2):
+        page.click("#write-one")
+        answered(page, "generate", count)
+    page.click("#write-ten")
+    answered(page, "generate", 3)
+    assert page.locator("#row-curves, #tokens").count()
+    written = page.locator("#written-text").inner_text()
+    expected = attncli.generate(attncli.open_model(), "ab ab", max_new_tokens=12).text
+    assert written.strip() == expected.strip() and page.locator("#written-before").inner_text() == "ab ab"
+    page.click("#written-take")
+    answered(page, "heads", 3)
+    assert page.input_value("#asked-text") == f"ab ab{expected}"
+    # What was answered before is in the list of reports.
+    names = page.locator("#report option").all_inner_texts()
+    assert [name.partition(":")[0] for name in names] == [
+        *("heads", "heads", "ablate", "why", "generate", "generate", "generate", "heads")
+    ]
+    page.select_option("#report", label=f"heads: {TEXT}")
+    page.wait_for_function("() => document.title.endsWith('abcabcab')")
+
+
+def test_a_reload_keeps_the_text_and_a_mistake_is_a_line(served: Running, tab: Tab) -> None:
+    page = tab(served)
+    page.fill("#asked-text", "x" * 4000)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#asked-trouble:not([hidden])")
+    assert page.locator("#asked-trouble").inner_text().startswith("text: ")
+    assert tokens_of(page) == f"<bos>{TEXT}"  # what it showed stays
+    page.fill("#asked-text", HOSTILE)
+    page.keyboard.press("Enter")
+    answered(page, "heads", 3)
+    assert page.locator("#asked-trouble").is_hidden() and page.locator("img").count() == 0
+    page.reload()
+    answered(page, "heads", 1)
+    assert page.input_value("#asked-text") == HOSTILE
+    assert tokens_of(page) == "<bos>" + HOSTILE.replace(" ", "·")
+
+
+def test_two_tabs_never_mix(served: Running, tab: Tab) -> None:
+    first = tab(served)
+    second = tab(served, beside=first)
+    for page, text in ((first, "cde"), (second, "fgh")):
+        page.fill("#asked-text", text)
+    for page in (first, second):
+        page.locator("#asked-text").press("Enter")
+    for page, text in ((first, "cde"), (second, "fgh")):
+        answered(page, "heads", 2)
+        answered(page, "next", 2)
+        assert tokens_of(page) == f"<bos>{text}" and page.input_value("#asked-text") == text
+    first.click("#take-out")
+    answered(first, "next", 3)
+    assert second.locator(".thumbnail.out").count() == 0
+
+
+def test_a_server_that_ends_is_said_and_what_is_here_stays(browser: Any) -> None:
+    context = browser.new_context()
+    with serving() as it:
+        page = context.new_page()
+        page.goto(it.secrets.link(it.port))
+        answered(page, "next", 1)
+    page.wait_for_selector("#lost:not([hidden])")  # without a question
+    line = page.locator("#lost").inner_text()
+    assert line.startswith("The server has ended, or cannot be reached: start attn serve again")
+    assert tokens_of(page) == f"<bos>{TEXT}"
+    page.fill("#asked-text", "abc")
+    page.keyboard.press("Enter")
+    answered(page, "heads", 2)
+    assert page.locator("#lost").inner_text() == line and tokens_of(page) == f"<bos>{TEXT}"
+    page.locator(".thumbnail").nth(3).click()  # what is shown can be looked at
+    page.wait_for_selector("#matrix-title:has-text('head 0:3')")
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_the_width_of_a_telephone(served: Running, tab: Tab, scheme: str) -> None:
+    page = tab(served, viewport={"width": 390, "height": 800}, color_scheme=scheme)
+    answered(page, "next", 1)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    names = [page.locator(f"#{name}").bounding_box() for name in ("asked-text", "next-box", "write-ten")]
+    assert all(box and box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in names)
