@@ -86,7 +86,7 @@ def _reason(result: Result | Outcome) -> str:
             return reason
     _, _, line = said.partition(": ") if result.wrong or result.refused else ("", "", said)
     line = re.sub(r"^(--)?model: (the logits of )?\S+ (cannot be shown, use another: )?", "", line)
-    if EXCEPTION.match(line):
+    if not result.wrong and EXCEPTION.match(line):
         return "a tiny random model of it fails"
     return line[:MOST_CHARACTERS].replace("|", "\\|").rstrip(".")
 
