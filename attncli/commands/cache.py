@@ -88,8 +88,8 @@ class CacheSpec(SurveyTextSpec):
     window: Annotated[Size | None, Everyday("the last keys that a limited head keeps"), NotFor(POLICIES)] = (
         Field(
             None,
-            description="the last keys that a limited head keeps, the query's own among them (default: 64, "
-            "of a short text an eighth; with `budget` a third of it at most)",
+            description="the last keys that a limited head keeps (default: 64, of a short text an eighth; "
+            "with `budget` a third of it at most)",
         )
     )
     needle: Annotated[Text | None, Everyday("a part of the text that its end asks for")] = Field(
@@ -117,8 +117,8 @@ class CacheSpec(SurveyTextSpec):
     ] = Field(None, description="round the prompt's keys, by channel, and values, by token, to so many bits")
     every: Annotated[Size | None, Everyday("judge so many tokens at a time, all along the text")] = Field(
         None,
-        description="with `policy` or `bits`: judge so many tokens at a time, again and again, each after as "
-        "much of the text as the model reads (default: the last tenth, at most 200, once)",
+        description="with `policy` or `bits`: judge so many tokens at a time, all along the text (default: "
+        "the last tenth, at most 200, once)",
     )
     top: Annotated[Size | None, Everyday(), NotFor(POLICIES)] = Field(
         None, description="show only the first N heads"

@@ -65,8 +65,8 @@ class SeparateSpec(ModelSpec):
 
     texts: Annotated[TextPath, Everyday("CSV or JSON Lines with text and a label; - reads stdin")] = Field(
         default_factory=_default_texts,
-        description="CSV or JSON Lines with text, a column of labels and, optionally, instruction, document, "
-        "answer and id; parts of a text between << and >> are measured by themselves; - reads stdin",
+        description="CSV or JSON Lines with text and a column of labels, where you like also instruction, "
+        "document, answer and id; << and >> mark parts that are measured by themselves; - reads stdin",
     )
     label: Annotated[NameOfColumn | None, Everyday("the column of labels, of two values")] = Field(
         default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None,
@@ -76,8 +76,8 @@ class SeparateSpec(ModelSpec):
         NameOfColumn | None, Everyday("the column of groups that are left out in turn"), NotFor(APPLYING)
     ] = Field(
         default_factory=lambda data: EXAMPLE_GROUP if _is_example(data) else None,
-        description="the column of groups that are left out in turn, as families of attacks; texts without "
-        "one are dealt to all (default: five random parts of the texts)",
+        description="the column of groups that are left out in turn, as families of attacks (default: five "
+        "random parts of the texts)",
     )
     permutations: Annotated[Size, NotFor(APPLYING)] = Field(
         1000, description="permutations of the labels, which correct p for all heads and statistics"
@@ -87,8 +87,7 @@ class SeparateSpec(ModelSpec):
         Everyday("a report with a detector: what it says of the texts"),
     ] = Field(
         None,
-        description="a report that `attn separate -o FILE.json` wrote: what its detector says of the texts; "
-        "for the same model alone",
+        description="a report that `attn separate -o FILE.json` wrote: what its detector says of the texts",
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:

@@ -145,10 +145,9 @@ class SourceSpec(ImageSpec):
     )
     compare: Annotated[bool, Everyday("ways to read, against removal"), NotFor(FINDING, LEARNING)] = Field(
         False,
-        description="every way to read, beside what is lost without each source of an answer, or of what an "
-        "encoder says (a class, a masked word, a similarity; with `image` of a picture); of a file of "
-        "prompts (.jsonl, .csv: sentence, context, answer, id, right) or a folder of pictures how good each "
-        "way is",
+        description="each way to read a model, beside what is lost without each source (of an encoder: of "
+        "its class, masked word or similarity; with `image` of a picture); of a file of prompts (.jsonl, "
+        ".csv) or a folder of pictures, how good each way is",
     )
     learn: Annotated[bool, Everyday("a weight for each head, from prompts"), NotFor(FINDING, PICTURE)] = (
         Field(

@@ -126,9 +126,9 @@ else:
                 ],
                 Field(
                     [],
-                    description="with `to`: only the queries at these tokens: a text as cat, cat#2 for the "
-                    "second of them, a position as 5 or -1, or last; of a picture, where heads look from: a "
-                    "patch as r10c12, a point as 0.6,0.4 (default: [CLS], else the mean over all queries)",
+                    description="with `to`: only the queries at these tokens: cat, cat#2 for the second of "
+                    "them, a position as 5 or -1, or last; of a picture, who looks: a patch as r10c12, a "
+                    "point as 0.6,0.4 (default: [CLS], else the mean over all)",
                 ),
             ),
             "to": (
@@ -206,7 +206,7 @@ class HeadsSpec(
     ] = Field(
         "none",
         description="keep what each head looks at, of this kind of attention (auto: self, of a caption "
-        "cross): weights up to 128 tokens, beyond that maps of blocks of weights (default in pictures: auto)",
+        "cross): weights up to 128 tokens, beyond that maps of blocks (default in pictures: auto)",
     )
     full: Annotated[list[HeadSetting], AfterValidator(_each_once), NotFor(RELATIONS, PAIRS)] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
@@ -253,8 +253,8 @@ class HeadsSpec(
         NotFor(RELATIONS, PAIRS),
     ] = Field(
         None,
-        description="one head, as LAYER:HEAD, whose examples in texts are shown (with `num_examples`); of "
-        "many pictures the heads, LAYER:HEAD,..., whose maps are drawn over each",
+        description="with `num_examples`: the head, as LAYER:HEAD; of many pictures the heads, "
+        "LAYER:HEAD,..., that are drawn over each",
     )
     num_examples: Annotated[
         Size | None,

@@ -259,9 +259,8 @@ class SpokenWordsSpec(SoundSpec):
     )
     by: Annotated[Annotated[str, BeforeValidator(_way_or_heads)], Requires("words")] = Field(
         "model",
-        description="with `sound` and `words`: the heads that time words: model, those of its "
-        "generation_config.json, else found; found, by `find_heads`; filter, the most concentrated ones "
-        "(2509.09987); or LAYER:HEAD,...",
+        description="with `sound` and `words`: which heads time words: model (its generation_config.json, "
+        "else found), found (by `find_heads`), filter (the most concentrated), or LAYER:HEAD,...",
     )
 
     def wants_head(self) -> bool:
@@ -406,9 +405,8 @@ class PairsOfTextsSpec(ModelSpec):
         NotFor(PICTURE, SOUND, RELATIONS),
     ] = Field(
         None,
-        description="texts with known pairs of words, tokens or characters: JSON Lines or CSV with text and "
-        "pairs ([[0, 3]]), lines `source ||| translation ||| 0-0 1-1`, or CoNLL-U: which heads look from one "
-        "to the other, chosen on half of the texts, tested on the others; - reads stdin",
+        description="which heads look from one to the other of pairs that are known: JSON Lines or CSV with "
+        "text and pairs ([[0, 3]]), lines `source ||| translation ||| 0-0 1-1`, or CoNLL-U; - reads stdin",
     )
     apart: Annotated[Count, Requires("pairs")] = Field(
         0, description="with `pairs`: leave out positions that are less than N apart"
@@ -466,7 +464,7 @@ else:
                 Annotated[LookedFrom, Heading("Output")],
                 Field(
                     [],
-                    description="of a picture or a sound: the query whose weights are drawn over it: a patch "
+                    description="of a picture or a sound: the query whose weights are drawn: a patch "
                     "as r10c12, a point as 0.6,0.4, [CLS], a moment as 1.24s (default: [CLS], else the mean)",
                 ),
             )
