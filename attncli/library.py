@@ -467,23 +467,34 @@ def text_differences(model: Model, a: TextOrReading, b: TextOrReading) -> TextDi
 @checked
 def why(
     model: Model,
-    text: TextOrReading,
+    text: OneOrMoreTexts,
     *,
     answer: str | None = None,
     against: str | None = None,
     head: HeadArgument | None = None,
+    names: Sequence[str] = (),
+    progress: Callable[[float], None] | None = None,
 ) -> LogitAttribution:
     """What each head adds to the logit of the next token, the likeliest or the `answer`.
 
-    With `against`, to how far it is above that token's. `head`, as 5:11, is split by tokens: by default the
-    one that adds most; heads without a softmax are among them. UserError for a model whose logits are not
-    such a sum; MemoryError.
+    With `against`, to how far it is above that token's. On a text, whose `head`, as 5:11, is split by tokens:
+    by default the one that adds most; or means over several texts, with 95 % intervals, and the logit of
+    each, by `names` or numbers. Heads without a softmax are among them. UserError for a model whose logits
+    are not such a sum; MemoryError.
     """
-    from attncli.measure.why import attribution
+    from attncli.measure.why import attribution, mean_attribution
 
     name = None if head is None else head_name(head)
+    texts = several_texts(text)
+    if len(texts) > 1 and name is not None:
+        raise UserError(f"head: is split by the tokens of one text (got {len(texts)} texts)")
     with in_use(model) as pretrained:
-        return attribution(pretrained, _read(pretrained, text), answer=answer, against=against, head=name)
+        readings = [_read(pretrained, each) for each in texts]
+        if len(readings) > 1:
+            return mean_attribution(
+                pretrained, readings, names, answer=answer, against=against, progress=progress
+            )
+        return attribution(pretrained, readings[0], answer=answer, against=against, head=name)
 
 
 @checked

@@ -155,10 +155,14 @@ class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
         return "ablate"
 
     def unmeasured(self) -> set[str]:
+        # Lines of texts may have answers of their own.
+        has_answer, has_against = (
+            key is not None or self.texts is not None for key in (self.answer, self.against)
+        )
         measured = {"loss", "kl"}
-        measured |= {"probability"} if self.answer is not None else set()
-        measured |= {"logit_difference"} if self.against is not None else set()
-        measured |= {"restored"} if self.method == "swap" and self.against is not None else set()
+        measured |= {"probability"} if has_answer else set()
+        measured |= {"logit_difference"} if has_against else set()
+        measured |= {"restored"} if self.method == "swap" and has_against else set()
         # Whether a model has a head that predicts tokens is known when it is there.
         measured |= {"output_change"} if self.model and not self.answer else set()
         measured |= {"approximate"} if self.approximate else set()
@@ -204,7 +208,8 @@ class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
             yield contradiction("sort", "cls_change needs `image`, and no text beside it", "image")
         if self.jointly and len(self.named_heads) < 2:
             yield contradiction("jointly", "needs `heads`, two or more", "heads")
-        if self.sort in MEASURED_WITH:
+        is_of_lines = self.texts is not None and self.sort != "approximate"
+        if self.sort in MEASURED_WITH and not is_of_lines:
             yield from MEASURED_WITH[self.sort].contradictions("sort", self, self.sort)
         if self.sort == "output_change" and self.answer:
             yield contradiction(
@@ -298,16 +303,19 @@ def _pair(
     )
 
 
-def _read_pair(
+def _read_line(
     spec: AblateSpec, line: "TextLine", pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
-    """A line of a file of pairs, whose answers come before those of the settings."""
+    """A line of a file of prompts, whose answers come before those of the settings."""
     from attncli.models.pretrained import read_text
 
     answers = {"answer": line.answer or spec.answer, "against": line.against or spec.against}
+    spec = spec.model_copy(update=answers)
+    if spec.method != "swap":
+        return read(spec, Texts(text=line.text), pretrained, generator)
     reading = read_text(pretrained, line.text, key="texts", truncate=spec.truncate)
     assert line.other is not None
-    return _pair(spec.model_copy(update=answers), reading, line.other, "texts", pretrained, generator)
+    return _pair(spec, reading, line.other, "texts", pretrained, generator)
 
 
 def report(
@@ -328,22 +336,15 @@ def report_many(
     """The report of many texts: means over them, and how sure these are."""
     import torch
 
-    from attncli.models.text_files import ManyTexts, PairFile, TextFile
+    from attncli.models.predicted import check_answers_alike
+    from attncli.models.text_files import ManyTexts, PairFile, PromptsFile
 
     assert spec.texts is not None
     generator = torch.Generator().manual_seed(spec.seed)
-    is_swap = spec.method == "swap"
-    with (PairFile if is_swap else TextFile)(spec.texts, spec.text_group) as file:
-
-        def read_line(line: "TextLine") -> "Predicted":
-            if is_swap:
-                return _read_pair(spec, line, pretrained, generator)
-            return read(spec, Texts(text=line.text), pretrained, generator)
-
-        many = ManyTexts(file, read_line)
+    with (PairFile if spec.method == "swap" else PromptsFile)(spec.texts, spec.text_group) as file:
+        many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained, generator))
         readings = [cast("Predicted", reading) for batch in many.batches() for _, reading in batch]
-    if len({(reading.is_answer, reading.against is None) for reading in readings}) > 1:
-        raise UserError("texts: answer and against must be in every line, or in none")
+    check_answers_alike(readings)
     return _report(spec, readings, many.notes(), pretrained, progress)
 
 
@@ -431,7 +432,7 @@ def _notes(
 def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> str:
     """Which predictions the numbers are about."""
     places = counted(sum(reading.num_places for reading in readings), "token")
-    if spec.answer is not None:
+    if readings[0].is_answer:
         answers = {pretrained.text_of([int(reading.targets)]) or spec.answer for reading in readings}
         answer = f"{answers.pop()!r}" if len(answers) == 1 else "the answer"
         return f"Measured where {answer} should come: its loss is -ln p, in nats."

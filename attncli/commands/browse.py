@@ -149,6 +149,7 @@ class OpenModel:
 
         pretrained = self.pretrained
         result = why(pretrained, self.reading, head=head)
+        assert result.keys is not None
         rank, chosen = next(
             (rank, row) for rank, row in enumerate(result.ranked(), 1) if row.name == result.head
         )

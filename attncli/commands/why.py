@@ -1,6 +1,6 @@
 """What each head adds to the logit of the next token, and why a head looks where it does, as reports."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +10,7 @@ from attncli.arguments import head_name
 from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.plain_text import counted
+from attncli.records.columns import INTERVAL
 from attncli.records.logits import LINEAR
 from attncli.settings.fields import (
     ONE_HEAD,
@@ -24,7 +25,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.models import SurveyTextSpec
+from attncli.settings.models import MANY_TEXTS, SurveyTextSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     import torch
 
     from attncli.models.pretrained import Pretrained, Reading
+    from attncli.models.text_files import TextLine
     from attncli.records.logits import LogitAttribution
     from attncli.report import Report
 
@@ -96,8 +98,9 @@ class WhySpec(QueryAndKeySpec):
         'attn why --model ./my-model "He gave the book to" --answer " her" --against " him" --head 9:6',
         'attn why --model ./my-model "the cat sat because it was tired" --head 5:11 --from it --to cat',
         "attn why --model ./my-model -o heads.csv",
+        "attn why --model ./my-model --texts prompts.jsonl",
     )
-    refused_keys = frozenset({"texts", "text_group", "context"})
+    refused_keys = frozenset({"context"})
     off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
     next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
     heading_keys = ("file", "model", "answer", "against", "seed")
@@ -111,6 +114,7 @@ class WhySpec(QueryAndKeySpec):
     head: Annotated[
         Annotated[str, BeforeValidator(head_name)] | None,
         Everyday("why this head, as 5:11, looks where it does"),
+        NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: it is about the tokens of one text"),
     ] = Field(
         None,
         description="why this head, as LAYER:HEAD, looks where it does; with `answer`: what it adds token by "
@@ -132,6 +136,8 @@ class WhySpec(QueryAndKeySpec):
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if settings.get("to"):
             return "--show all", "-o page.html"
+        if settings.get("texts"):
+            return "--show texts", "-o page.html"
         return cls.next_steps[1:] if settings.get("answer") else cls.next_steps
 
     @property
@@ -151,12 +157,17 @@ class WhySpec(QueryAndKeySpec):
     def result_kind(self) -> str:
         return "why of a score" if self.is_of_score else "why"
 
+    def unmeasured(self) -> set[str]:
+        if self.is_of_score:
+            return set()
+        if self.texts is not None:
+            return {"keys", "norm_scale"}
+        of_texts = {"texts", "above", "above_low", "above_high"}
+        added = ("contribution", "attention", "mlp", "embedding", "heads", "mlps", "biases", "sum", "logit")
+        return of_texts | {f"{name}{end}" for name in added for end in INTERVAL}
+
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if self.texts is not None:
-            yield contradiction(
-                "texts", "is not for why, which reads one text: give `sentence` or `file`", "texts"
-            )
         if self.context is not None:
             yield contradiction("context", "is for an encoder, and why for decoders alone", "context")
 
@@ -171,6 +182,63 @@ def read(spec: WhySpec, texts: Texts, pretrained: "Pretrained", generator: "torc
 def report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained", progress: object) -> "Report":
     """What the heads add to the logit, or what wrote the score of one head."""
     return (_score_report if spec.is_of_score else _report)(spec, reading, pretrained)
+
+
+def report_many(
+    spec: WhySpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+) -> "Report":
+    """What the heads add to the logits after many texts: means, with 95 % intervals."""
+    import torch
+
+    from attncli.library import why
+    from attncli.models.predicted import check_answers_alike
+    from attncli.models.text_files import ManyTexts, PromptsFile
+    from attncli.report_parts import build_report, shipped_notes
+
+    assert spec.texts is not None
+    generator = torch.Generator().manual_seed(spec.seed)
+    with PromptsFile(spec.texts, spec.text_group) as file:
+        many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained, generator))
+        lines = sorted((line for batch in many.batches() for line in batch), key=lambda pair: pair[0].line)
+    readings, names = [reading for _, reading in lines], [line.label for line, _ in lines]
+    check_answers_alike(readings)
+    texts = [reading.text for reading in readings]
+    result = why(pretrained, readings, names=names, progress=progress)
+    notes = [*shipped_notes(spec), *many.notes(), *(note for note in result.notes if note != result.unshown)]
+    on = counted(len(readings), "text") + f" of {counted(sum(len(text.ids) for text in texts), 'token')}"
+    report = build_report(
+        spec,
+        Texts(token_spelling=pretrained.spelling_of(texts[0])),
+        {f"contribution {stack}".strip(): grid for stack, grid in result.heads.grids("contribution").items()},
+        replace(result, heads=result.ranked()[: spec.top]),
+        [MEANS, *notes] if len(readings) > 1 else notes,
+        about=f"{pretrained.name}: {counted(len(result.heads), 'head')}, on {on}.",
+        how_to_read=_how_to_read_many(readings[0]),
+    )
+    return replace(report, missing=result.unshown)
+
+
+def _read_line(
+    spec: WhySpec, line: "TextLine", pretrained: "Pretrained", generator: "torch.Generator"
+) -> "Reading":
+    """A line of a file of prompts, whose answers come before those of the settings."""
+    from attncli.models.predicted import predicted_reading
+    from attncli.models.pretrained import read_text
+
+    reading = read_text(pretrained, line.text, key="texts", truncate=spec.truncate)
+    answer, against = line.answer or spec.answer, line.against or spec.against
+    if answer is None and against is None:
+        return reading
+    return predicted_reading(reading, pretrained, generator, answer=answer, against=against, key="texts")
+
+
+def _how_to_read_many(first: "Reading") -> str:
+    from attncli.models.predicted import Predicted
+
+    what = "the likeliest token's logit"
+    if isinstance(first, Predicted):
+        what = "the answer's logit" + (" minus that of the other token" if first.against is not None else "")
+    return f"What each part adds to {what} at the last token; the last norm divides all parts by one number."
 
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
@@ -241,10 +309,11 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
     return replace(report, missing=result.unshown)
 
 
+MEANS = "Means over the texts, ± half of a 95 % interval (Student's t)."
 SCORE_NOTE = (
     "The score, beyond that of an average key that the query sees, is a sum over what each part wrote there; "
     "behind each part stands the weight as it would be without it."
 )
 
 
-PAGE = ModelPage(read=read, report=report)
+PAGE = ModelPage(read=read, report=report, report_many=report_many)

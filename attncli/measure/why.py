@@ -4,6 +4,7 @@ The logit is a sum: what each head and each MLP adds to the residual stream of t
 direction that W_U reads.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ from functools import partial
 from itertools import combinations
 from typing import NoReturn
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -18,6 +21,8 @@ from torch import Tensor, nn
 from attncli.core.layer import AttentionLayer
 from attncli.core.linear_layer import LinearLayer
 from attncli.core.names import named_head
+from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.summaries import mean_interval, share_interval
 from attncli.errors import UserError
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
@@ -37,9 +42,17 @@ from attncli.models.capture import Way, check_computed_here, run_model
 from attncli.models.frozen_norms import ROUNDING, FrozenNorm, frozen_norm
 from attncli.models.layers import CapturedLayer
 from attncli.models.patched_heads import refuse_replaced
+from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.records.columns import Records
-from attncli.records.logits import HeadLogit, KeyLogit, LayerLogit, LogitAttribution, LogitParts
+from attncli.records.logits import (
+    HeadLogit,
+    KeyLogit,
+    LayerLogit,
+    LogitAttribution,
+    LogitParts,
+    TextLogit,
+)
 from attncli.records.surveys import LookedAtKey
 
 
@@ -332,14 +345,18 @@ def attribution(
 ) -> LogitAttribution:
     """That of the answer's logit after a text, or of the most likely token's, minus that of `against`.
 
-    `head`, as 5:11, is split by tokens: by default the one that adds most. UserError for a model whose logits
-    are not such a sum, an answer of several tokens, and a head that is not there; MemoryError.
+    A reading may say itself what its answer is. `head`, as 5:11, is split by tokens: by default the one that
+    adds most. UserError for a model whose logits are not such a sum, an answer of several tokens, and a head
+    that is not there; MemoryError.
     """
     check_splits(pretrained)
     run = _recorded_run(pretrained, reading, head)
     answers = {key: text for key, text in (("answer", answer), ("against", against)) if text is not None}
     tokens = AnswerTokens([int(run.logits.argmax())])
-    if answers:
+    if isinstance(reading, Predicted) and reading.is_answer:
+        compared = [] if reading.against is None else [reading.against]
+        tokens = AnswerTokens([int(reading.targets), *compared], reading.notes)
+    elif answers:
         log_probabilities = partial(run.logits.log_softmax, dim=-1)
         tokens = one_token_each(pretrained, answers, reading.text.ids, log_probabilities)
     residual = residual_of(pretrained, run.calls, run.mixers)
@@ -377,6 +394,75 @@ def attribution(
         ),
         unshown=run.unshown,
     )
+
+
+@torch.no_grad()
+def mean_attribution(
+    pretrained: Pretrained,
+    readings: Sequence[Reading],
+    names: Sequence[str] = (),
+    *,
+    answer: str | None = None,
+    against: str | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> LogitAttribution:
+    """The means of `attribution` over several texts, with 95 % intervals, and the logit of each text.
+
+    `names` are those of the texts, by default their numbers from 1. The pattern of a head is the most
+    frequent. UserError as there; MemoryError.
+    """
+    results: list[LogitAttribution] = []
+    with threads_of_idle_cores() as adapt:
+        for number, reading in enumerate(readings, start=1):
+            results.append(attribution(pretrained, reading, answer=answer, against=against))
+            adapt()
+            if progress is not None:
+                progress(number / len(readings))
+    first = results[0]
+    patterns = zip(*(result.heads.column("pattern") for result in results), strict=True)
+    return LogitAttribution(
+        heads=HeadLogit.table(
+            **{name: first.heads.cells[name] for name in ModelHead._fields},
+            pattern=[Counter(of_head).most_common(1)[0][0] for of_head in patterns],
+            **_means("contribution", [result.heads.numbers("contribution") for result in results]),
+        ),
+        layers=LayerLogit.table(
+            layer=first.layers.cells["layer"],
+            **_means("attention", [result.layers.numbers("attention") for result in results]),
+            **_means("mlp", [result.layers.numbers("mlp") for result in results]),
+        ),
+        parts=_mean_parts([result.parts for result in results], compares=len(first.ids) > 1),
+        texts=TextLogit.table(
+            text=[*names] or [str(number) for number in range(1, len(results) + 1)],
+            logit=[result.parts.logit for result in results],
+        ),
+        notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
+        unshown=first.unshown,
+    )
+
+
+def _mean_parts(parts: Sequence[LogitParts], *, compares: bool) -> LogitParts:
+    """The means of the sums of several texts; of differences also how many are above 0."""
+    cells: dict[str, float] = {}
+    for name in (each for each in parts[0] if each != "norm_scale"):
+        of_texts = np.array([[row.number(name)] for row in parts], dtype=np.float64)
+        cells |= {end: float(mean[0]) for end, mean in _means(name, of_texts).items()}
+    if compares:
+        num_above = sum(row.logit > 0 for row in parts)
+        low, high = share_interval(num_above, len(parts))
+        cells |= {"above": num_above / len(parts), "above_low": low, "above_high": high}
+    return LogitParts.single(**cells)
+
+
+def _means(
+    name: str, of_texts: Sequence[npt.NDArray[np.float64]] | npt.NDArray[np.float64]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """The columns of the means of each row over the texts and of the ends of their intervals."""
+    numbers = torch.from_numpy(np.array(of_texts))
+    mean = numbers.mean(dim=0)
+    squares = (numbers - mean).square().sum(dim=0)
+    low, high = mean_interval(torch.full(mean.shape, len(numbers)), mean, squares)
+    return {f"{name}{end}": each.numpy() for end, each in (("", mean), ("_low", low), ("_high", high))}
 
 
 @dataclass(frozen=True)

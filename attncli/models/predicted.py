@@ -1,5 +1,6 @@
 """What is predicted of a text: its tokens, those that a mask hides, or an answer after it; a needle."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -183,6 +184,16 @@ def predicted_of(
         reader = reader_of(pretrained, reading)
         return predicted_reading(reading, reader, generator, answer=answer, against=against)
     return predicted_pair(reading, other, pretrained, generator, answer=answer, against=against, token=token)
+
+
+def check_answers_alike(readings: Sequence[Reading]) -> None:
+    """UserError where some of several texts have an answer, or a token to compare it with, and others not."""
+    given = {
+        (isinstance(reading, Predicted) and (reading.is_answer, reading.against is None))
+        for reading in readings
+    }
+    if len(given) > 1:
+        raise UserError("texts: answer and against must be in every line, or in none")
 
 
 def check_swap(

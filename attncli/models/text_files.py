@@ -515,22 +515,34 @@ class TextFile(LineFile):
         return TextLine(number, text, fields.get("id"), fields.get("group"))
 
 
-class PairFile(TextFile):
-    """Pairs of prompts: JSON Lines or CSV with text and other and, optionally, answer and against."""
+class PromptsFile(TextFile):
+    """Texts that may say what comes after them: JSON Lines or CSV also with answer and against, and other."""
 
     columns = ("text", "other", "answer", "against", "id", "group")
 
     def _text(self, number: int, data: bytes) -> TextLine:
-        if not self.is_json:
-            raise UserError(
-                f"texts: {self.label}: must be JSON Lines or CSV (.jsonl, .csv) with text and other"
-            )
         optional = ("id", "group", "answer", "against")
         fields = self.fields(number, data, ("text", "other"), optional)
         text = fields.pop("text")
         assert text is not None
         optional_fields = {name: fields.get(name) for name in ("other", *optional)}
         return TextLine(number, text, **optional_fields)
+
+
+class PairFile(PromptsFile):
+    """Pairs of prompts: JSON Lines or CSV with text and other and, optionally, answer and against."""
+
+    def _text(self, number: int, data: bytes) -> TextLine:
+        if not self.is_json:
+            raise UserError(
+                f"texts: {self.label}: must be JSON Lines or CSV (.jsonl, .csv) with text and other"
+            )
+        line = super()._text(number, data)
+        if line.other is None:
+            raise UserError(
+                f"{self.label}:{number}: other: must be given, the prompt whose heads are swapped in"
+            )
+        return line
 
 
 MAX_TEXTS = 32

@@ -24,7 +24,7 @@ class HeadLogit(Record):
     stack: str = column(is_needed=False)
     head: int
     pattern: str
-    contribution: float | None = column(unit=LOGIT)
+    contribution: float | None = column(unit=LOGIT, has_interval=True)
     query: int | None = column(is_kept=False, is_needed=False)
     query_token: str | None = column(is_needed=False)
     key: int | None = column(is_kept=False, is_needed=False)
@@ -42,22 +42,24 @@ class LayerLogit(Record):
     """What the heads of a layer add to a logit together, and what its MLP adds."""
 
     layer: int
-    attention: float | None = column(unit=LOGIT, is_needed=False)
-    mlp: float = column(unit=LOGIT)
+    attention: float | None = column(unit=LOGIT, has_interval=True, is_needed=False)
+    mlp: float = column(unit=LOGIT, has_interval=True)
 
 
 class LogitParts(Record):
     """The sums over the model, which add up to the `sum`; the model's own `logit`.
 
-    `norm_scale` is what the last norm multiplied the residual stream by.
+    `norm_scale` is what the last norm multiplied the residual stream by. `above` is the share of several
+    texts on which the answer's logit is above that of the token it is compared with (interval: Wilson 1927).
     """
 
-    embedding: float = column(unit=LOGIT)
-    heads: float = column(unit=LOGIT)
-    mlps: float = column(unit=LOGIT)
-    biases: float = column(unit=LOGIT)
-    sum: float | None = column(unit=LOGIT, is_needed=False)
-    logit: float = column(unit=LOGIT)
+    embedding: float = column(unit=LOGIT, has_interval=True)
+    heads: float = column(unit=LOGIT, has_interval=True)
+    mlps: float = column(unit=LOGIT, has_interval=True)
+    biases: float = column(unit=LOGIT, has_interval=True)
+    sum: float | None = column(unit=LOGIT, has_interval=True, is_needed=False)
+    logit: float = column(unit=LOGIT, has_interval=True)
+    above: float | None = column(has_interval=True, is_needed=False)
     norm_scale: float | None = column(is_needed=False)
 
 
@@ -68,19 +70,28 @@ class KeyLogit(Record):
     weight: float
 
 
+class TextLogit(Record):
+    """The logit of one of several texts, or the difference of two; `text` is its id, or its number."""
+
+    text: str
+    logit: float = column(unit=LOGIT)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LogitAttribution(Result):
     """What each part of a decoder adds to a logit, or to the difference of two, the last norm's scale frozen.
 
     `heads` and `layers` are in the order of the model, `parts` add up to the logit. `ids` are the token of
     the logit and, where asked for, the one that it is compared with. `keys` are those of `head`, LAYER:HEAD.
+    Of several texts all are means with 95 % intervals, `texts` has the logit of each; there are no `keys`.
     `unshown` names layers whose heads are not there, in a sentence; it is a note as well.
     """
 
     heads: Records[HeadLogit] = group()
     layers: Records[LayerLogit] = group()
     parts: LogitParts = group()
-    keys: Records[KeyLogit] = group(axes=("key",))
+    keys: Records[KeyLogit] | None = group(axes=("key",), is_needed=False)
+    texts: Records[TextLogit] | None = group(is_needed=False)
     ids: Sequence[int] = ()
     head: str = ""
     notes: tuple[str, ...] = ()

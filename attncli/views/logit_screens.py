@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from attncli.views.first_screen import (
     SpecialCells,
     TitleLine,
 )
-from attncli.views.model_screens import LEAST_ROWS
+from attncli.views.model_screens import LEAST_ROWS, half_width
 from attncli.views.report_sections import TableLabels, model_name
 from attncli.views.sections import Column, Elastic, Grid, ScreenParts, Section
 from attncli.views.texts import fixed, shortened, weight_text
@@ -44,15 +45,43 @@ def _sum(report: Report, display: Display) -> Iterator[str]:
 def _mlps(report: Report, rows: Records[HeadLogit], display: Display) -> list[Column]:
     """The MLPs that add most, beside as many heads."""
     layers = report.result_of(LogitAttribution).layers.sorted(lambda layer: -abs(layer.mlp))[: len(rows)]
-    mlps = [(f"  MLP {layer.layer}", fixed(layer.mlp, display.precision)) for layer in layers]
-    mlps += [("", "")] * (len(rows) - len(mlps))
-    names, numbers = zip(*mlps, strict=True)
-    return [Column(("", ""), names, left=True), Column(("", "adds"), numbers)]
+    missing = len(rows) - len(layers)
+    names = [f"  MLP {layer.layer}" for layer in layers]
+    numbers = [fixed(layer.mlp, display.precision) for layer in layers]
+    columns = [Column(("", ""), names + [""] * missing, left=True)]
+    columns += [Column(("", "adds"), numbers + [""] * missing)]
+    if halves := _half_widths(layers, "mlp", display.precision):
+        columns += [Column(("", ""), halves + [""] * missing)]
+    return columns
+
+
+def _half_widths(rows: Records[Any], name: str, precision: int) -> list[str]:
+    """Half of the interval of each mean over several texts; none of a single text."""
+    if f"{name}_high" not in rows.cells:
+        return []
+    ends = rows.numbers(name).tolist(), rows.numbers(f"{name}_high").tolist()
+    return [half_width(mean, high, precision) for mean, high in zip(*ends, strict=True)]
+
+
+def _halves(report: Report, rows: Records[HeadLogit], display: Display) -> list[Column]:
+    halves = _half_widths(rows, "contribution", display.precision)
+    return [Column(("", ""), halves)] if halves else []
+
+
+def _share_above(report: Report, display: Display) -> Iterator[str]:
+    """How often the answer is above the token that it is compared with, on several texts."""
+    parts = report.result_of(LogitAttribution).parts
+    if "above" in parts:
+        ends = (parts.number(name) for name in ("above", "above_low", "above_high"))
+        share, low, high = (fixed(end, display.precision) for end in ends)
+        yield f"above the other token on {share} of the texts ({low} to {high})"
 
 
 def _keys(report: Report, display: Display) -> ScreenParts:
     """The tokens whose values the head moved most, by what that adds."""
     keys, labels = report.result_of(LogitAttribution).keys, TableLabels(report, display)
+    if keys is None:
+        return
     places = np.argsort(-np.abs(keys.column("contribution")), kind="stable").tolist()
     title = f"head {report.spec.get('head')}, by the tokens that it looked at"
 
@@ -77,6 +106,7 @@ LOGIT_COLUMNS = (
     PatternCells(),
     LookedAtCells(),
     NumberCells("contribution", "adds"),
+    SpecialCells(_halves),
     SpecialCells(_mlps),
 )
 LOGIT_SCREEN = FirstScreen(
@@ -86,6 +116,7 @@ LOGIT_SCREEN = FirstScreen(
         ReadLine(),
         HowToRead(),
         Sentences(_sum),
+        Sentences(_share_above),
         Ranked(
             "heads",
             LOGIT_COLUMNS,

@@ -55,11 +55,14 @@ def test_a_setting_is_a_flag_or_is_for_config_files(attn: Attn, name: str) -> No
         assert (flag in flags) is has_flag, key
 
 
-@pytest.mark.parametrize("name", ["cache", "why"])
-def test_what_a_command_refuses_is_not_in_its_help_and_is_told(attn: Attn, name: str) -> None:
-    ended = attn([name, "--texts", __file__])
-    assert ended.code == 2 and ended.err.startswith(f"--texts: is not for {name}, which reads one text")
-    assert not {"--texts", "--text-group", "--context"} & {*NAME.findall(attn([name, "--help-all"]).out)}
+@pytest.mark.parametrize(("name", "flags"), [("cache", {"--texts", "--text-group"}), ("why", {"--context"})])
+def test_what_a_command_refuses_is_not_in_its_help_and_is_told(
+    attn: Attn, name: str, flags: set[str]
+) -> None:
+    for flag in flags - {"--text-group"}:
+        ended = attn([name, "to be or", flag, __file__])
+        assert ended.code == 2 and ended.err.startswith(f"{flag}: is ")
+    assert not flags & {*NAME.findall(attn([name, "--help-all"]).out)}
 
 
 def test_weights_that_a_report_does_not_hold_are_told_where_they_are(attn: Attn) -> None:

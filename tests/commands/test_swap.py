@@ -74,6 +74,14 @@ def test_what_cannot_be_swapped_is_one_line(arguments: list[str], error: str, at
     assert ended.code == 2 and ended.err.startswith(error) and ended.err.count("\n") == 1, ended.err
 
 
+def test_a_line_without_another_prompt_is_named(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"text": TEXT, "answer": "e"}) + "\n")
+    ended = attn(["ablate", "--method", "swap", "--texts", str(path)])
+    assert ended.code == 2
+    assert ended.err == f"{path}:1: other: must be given, the prompt whose heads are swapped in\n"
+
+
 def test_lines_of_plain_text_are_no_pairs(attn: Attn, tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("to be\n")

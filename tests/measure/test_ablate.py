@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -21,8 +22,10 @@ from transformers import (
 )
 
 import attncli
+from attncli.core.names import RemovalMethod
 from attncli.models.loading import kept_pretrained
-from attncli.models.pretrained import repeated_probe
+from attncli.models.predicted import predicted_reading
+from attncli.models.pretrained import read_text, repeated_probe
 from attncli.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
@@ -169,6 +172,36 @@ def test_with_an_answer_it_is_the_last_token(attn: Attn) -> None:
         assert (row["query"], row["key"]) == (7, int(of_query.argmax()))
     shown = attn(command).out
     assert "from 7 c" in shown and "1:1  first token     4 d 1.00" in shown
+
+
+@pytest.mark.parametrize("method", ["zero", "mean"])
+def test_lines_may_have_answers_of_their_own(attn: Attn, tmp_path: Path, method: RemovalMethod) -> None:
+    prompts = [
+        ("to be or not to b", "e", "o"),
+        ("so do or not so d", "o", "e"),
+        ("no go and so no g", "o", "n"),
+    ]
+    lines = [dict(zip(("text", "answer", "against"), prompt, strict=True)) for prompt in prompts]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = ["ablate", "--texts", str(tmp_path / "prompts.jsonl"), "--sort", "logit_difference"]
+    report = json.loads(attn([*asked, "--method", method, "--format", "json"]).out)
+    assert any("where the answer should come" in note for note in report["notes"])
+    model = attncli.open_model()
+    readings = [
+        predicted_reading(read_text(model, text), model, torch.Generator(), answer=answer, against=against)
+        for text, answer, against in prompts
+    ]
+    if method == "zero":  # a mean is over the tokens of all texts
+        alone = [attncli.ablate(model, reading, method=method) for reading in readings]
+        differences = np.mean([result.heads.numbers("logit_difference") for result in alone], axis=0)
+        assert [result.baseline.logit_difference for result in alone] == pytest.approx(
+            [attncli.why(model, t, answer=a, against=b).parts.logit for t, a, b in prompts], abs=1e-4
+        )
+    else:
+        differences = attncli.ablate(model, readings, method=method).heads.numbers("logit_difference")
+    expected = dict(zip([(row // 4, row % 4) for row in range(8)], differences, strict=True))
+    rows = {(row["layer"], row["head"]): row["logit_difference"] for row in report["statistics"]["heads"]}
+    assert rows == pytest.approx(expected, abs=1e-5)
 
 
 def test_means_over_texts_have_the_intervals_of_scipy(tmp_path: Path) -> None:

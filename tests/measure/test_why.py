@@ -8,7 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 import transformers
 from torch import Tensor, nn
@@ -225,6 +227,53 @@ def test_induction_heads_write_what_came_after_the_first_copy() -> None:
     assert best["layer"] == 1 and best["pattern"] == "induction"
     moved = report.tensors_of("keys")["contribution"].values
     assert moved.argmax() == 25 and f"logit of {report.tokens[1]!r}" in report.how_to_read
+
+
+PROMPTS = [
+    {"id": "be", "text": "to be or not to b", "answer": "e", "against": "o"},
+    {"id": "do", "text": "so do or not so d", "answer": "o", "against": "e"},
+    {"id": "go", "text": "ho go and no ho g", "answer": "o", "against": "n"},
+]
+
+
+def test_several_texts_have_means_with_the_intervals_of_scipy(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in PROMPTS))
+    report = json.loads(attn(["why", "--texts", str(tmp_path / "prompts.jsonl"), "--format", "json"]).out)
+    asked = [{key: prompt[key] for key in ("answer", "against")} for prompt in PROMPTS]
+    alone = [
+        attncli.why(SHIPPED, prompt["text"], **answers)
+        for prompt, answers in zip(PROMPTS, asked, strict=True)
+    ]
+    statistics = report["statistics"]
+    texts = {row["text"]: row["logit"] for row in statistics["texts"]}
+    logits = {prompt["id"]: result.parts.logit for prompt, result in zip(PROMPTS, alone, strict=True)}
+    assert texts == pytest.approx(logits)
+    parts = statistics["parts"]
+    assert (parts["above"], parts["above_low"]) == pytest.approx((1.0, 0.4385), abs=1e-4)
+    expected = {
+        "parts": (parts, "logit", [*logits.values()]),
+        "mlp": (statistics["layers"][1], "mlp", [result.layers[1].mlp for result in alone]),
+    }
+    for row in statistics["heads"]:
+        of_texts = [result.heads.grid("contribution")[row["layer"], row["head"]] for result in alone]
+        expected[f"{row['layer']}:{row['head']}"] = (row, "contribution", of_texts)
+    assert len(expected) == 10
+    for row, name, numbers in expected.values():
+        low, high = scipy.stats.t.interval(0.95, 2, np.mean(numbers), scipy.stats.sem(numbers))
+        ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
+        assert ends == pytest.approx([np.mean(numbers), low, high], abs=1e-9)
+    assert "keys" not in statistics
+
+
+def test_lines_with_and_without_answers_are_refused(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps(PROMPTS[0]) + '\n{"text": "to be"}\n')
+    for command in ("why", "ablate"):
+        ended = attn([command, "--texts", str(path)])
+        assert (ended.code, ended.err) == (
+            2,
+            "--texts: answer and against must be in every line, or in none\n",
+        )
 
 
 def test_a_screen_and_a_page(attn: Attn, tmp_path: Path) -> None:
