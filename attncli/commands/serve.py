@@ -260,7 +260,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
             server.run(sockets=[listening])
         except (KeyboardInterrupt, SystemExit) as ended:
             listening.close()
-            if model.is_busy:  # Python would wait for what it computes
+            if model.end():  # Python would wait for what it computes
                 leave(ended)
             raise
     return DONE
