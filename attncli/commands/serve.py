@@ -35,6 +35,7 @@ from attncli.views import Display
 if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained
     from attncli.report import Report
+    from attncli.serving.guard import Secrets
     from attncli.serving.questions import AskedFor, Question
 
 EXAMPLES = (
@@ -252,26 +253,26 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
         about = {"model": served.pretrained.name, "asks": served.asks(), "remark": served.remark()}
         is_shipped = spec.model is None and not first_text
         page = served_page({**about, "text": SENTENCE if is_shipped else first_text}, Display())
-        keys, model = Secrets(), OneModel(served.answer)
-        server = server_of(app(ServedPage(*page), model, keys))
+        secrets, model = Secrets(), OneModel(served.answer)
+        server = server_of(app(ServedPage(*page), model, secrets))
         listening.listen()  # whoever opens the link at once waits for the server
-        say_where(keys.link(listening.getsockname()[1]), listening.getsockname()[1])
+        say_where(secrets, listening.getsockname()[1])
         try:
             server.run(sockets=[listening])
         except (KeyboardInterrupt, SystemExit) as ended:
             listening.close()
-            if model.is_busy:  # Python would wait for what it computes
+            if model.end():  # Python would wait for what it computes
                 leave(ended)
             raise
     return DONE
 
 
-def say_where(link: str, port: int) -> None:
+def say_where(secrets: "Secrets", port: int) -> None:
     """The link on standard output; how to end it, and how to reach it from elsewhere, beside it."""
-    print(link, flush=True)
+    print(secrets.link(port), flush=True)
     lines = (
-        "This link is a key: whoever opens it on this machine may ask the model. Ctrl-C ends the server.",
-        f"From another machine: ssh -L {port}:127.0.0.1:{port} HOST there, then open the same link there.",
+        "The link is a key: whoever opens it here may ask the model. Ctrl-C ends it.",
+        f"To open it from another machine, type there: ssh -L {port}:127.0.0.1:{port} HOST",
     )
     print("\n".join(lines), file=sys.stderr, flush=True)
 

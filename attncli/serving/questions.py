@@ -107,6 +107,7 @@ class OneModel:
         self._answer = answer
         self._line: list[Waiting] = []
         self._running: Waiting | None = None
+        self._has_ended = False
         self._changed = Condition()
         Thread(target=self._work, name="attn serve: the model", daemon=True).start()
 
@@ -148,11 +149,19 @@ class OneModel:
                 if each.question.tab == tab and each.question.ask == "generate":
                     each.stopped.set()
 
+    def end(self) -> bool:
+        """Ask the model nothing more. Whether it still computes: nobody can stop it, and nobody waits."""
+        with self._changed:
+            self._has_ended = True
+            return self.is_busy
+
     def _work(self) -> None:
         while True:
             with self._changed:
                 while not self._line:
                     self._changed.wait()
+                if self._has_ended:
+                    return
                 self._running = waiting = self._line.pop(0)
             try:
                 self._answer(waiting.question, waiting.stopped, waiting.put)

@@ -13,6 +13,7 @@ function headOf(number) {
   const { tensor, report } = chosen;
   if (!tensor || String(tensor.leading) !== "layer,head") return null;
   const place = shortPlace(tensor.place(number));
+  if (tensor.name === "linear_weights") return `linear:${place}`; // of layers without a softmax
   const row = surveyed(report).find(({ layer, head }) => `${layer}:${head}` === place);
   const stack = row?.stack ?? "self";
   return stack === "self" ? place : `${stack}:${place}`;
