@@ -109,16 +109,13 @@ def replaced_heads(
 ) -> Float[Tensor, "text head token value_dim"]:
     """The heads, those at `places` (text, head, one token or all) replaced; by zeros where there is none."""
     changed = heads.clone()
-    if replacement is None:
-        replacement = heads.new_zeros(1, 1, 1, 1)
-    by_place = replacement.to(heads).expand(heads.shape)
-    at_all_tokens = [(text, head) for text, head, token in places if token is None]
-    if at_all_tokens:
-        rows = torch.tensor(at_all_tokens, device=heads.device).unbind(dim=-1)
-        changed[rows] = by_place[rows]
+    given = torch.zeros(1, 1, 1, 1) if replacement is None else replacement
+    if given.device != changed.device:
+        given = given.to(changed.device)
     for text, head, token in places:
-        if token is not None:
-            changed[text, head, token] = by_place[text, head, token]
+        tokens = slice(None) if token is None else slice(token, token + 1)
+        of_head = given[text if len(given) > 1 else 0, head if given.shape[1] > 1 else 0]
+        changed[text, head, tokens] = of_head if len(of_head) == 1 else of_head[tokens]
     return changed
 
 
