@@ -265,7 +265,8 @@ def _keyword(parameter: "Parameter") -> Keyword:
             hidden=parameter.hidden,
         )
     else:
-        typed = typer.Argument(help=parameter.help, metavar=parameter.metavar)
+        complete = _completed(parameter) if parameter.choices else None  # else the shell's names of files
+        typed = typer.Argument(help=parameter.help, metavar=parameter.metavar, autocompletion=complete)
     kind, default = parameter.kind, parameter.default
     if _has_one_value(parameter):
         kind, default = GenericAlias(list, (kind,)), None if default is None else [default]

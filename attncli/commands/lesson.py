@@ -11,6 +11,7 @@ from functools import partial
 from importlib.resources import files
 from io import StringIO
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill, indent
@@ -35,6 +36,8 @@ from attncli.views.sections import Grid, Paragraph
 from attncli.views.tables import sections
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from markdown_it.tree import SyntaxTreeNode
 
 LESSONS = files("attncli") / "data" / "lessons"
@@ -70,13 +73,13 @@ class Lesson(NamedTuple):
 
 def lessons() -> list[Lesson]:
     """All lessons in order; each builds on the earlier ones."""
+    return [read_lesson(number, name, page.read_text(encoding="utf-8")) for number, name, page in _pages()]
+
+
+def _pages() -> "list[tuple[int, str, Traversable]]":
+    """The number, the name and the file of each lesson, in order."""
     pages = ((NAME.fullmatch(page.name), page) for page in LESSONS.iterdir())
-    every = [
-        read_lesson(int(match.group(1)), match.group(2), page.read_text(encoding="utf-8"))
-        for match, page in pages
-        if match
-    ]
-    return sorted(every)
+    return sorted(((int(match[1]), match[2], page) for match, page in pages if match), key=itemgetter(0, 1))
 
 
 def lesson(which: str) -> Lesson:
@@ -161,7 +164,11 @@ def _line(node: "SyntaxTreeNode") -> str:
 
 EXAMPLES = ("attn lesson", "attn lesson 1", "attn lesson scaling", "attn lesson --copy lessons")
 LESSON = argument(
-    "which", "Its number or name; without one the lessons are listed.", "LESSON", required=False
+    "which",
+    "Its number or name; without one the lessons are listed.",
+    "LESSON",
+    required=False,
+    choices=[name for _, name, _ in _pages()],
 )
 COPY = option(
     "--copy",

@@ -51,6 +51,9 @@ COMPLETED = {
     "show ": [],
     "heads --texts ": [],
     "self -o ": [],
+    "info ": ["plugins", "config-schema", "report-schema"],
+    "lesson pos": ["positions"],
+    "heads --pattern one": ["one-key-for-all"],
 }
 
 
