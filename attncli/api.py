@@ -36,10 +36,13 @@ MAX_CELL_BYTES = 2_500_000
 """A Jupyter server drops what a kernel sends beyond 1 MB per second, averaged over 3 seconds."""
 
 STYLE = (
-    "box-sizing: border-box; width: 100%; height: 720px; max-height: 90vh; resize: vertical; "
+    "box-sizing: border-box; width: 100%; height: 720px; max-height: max(90vh, 540px); resize: vertical; "
     "border: 1px solid #8886; border-radius: 5px"
 )
-"""A frame does not know the length of its page: longer pages scroll, and dragging the corner enlarges it."""
+"""A frame does not know the length of its page: longer pages scroll, and dragging the corner enlarges it.
+
+Not below 540 px: Colab's outputs are frames as high as their content, of which 90 % would shrink to nothing.
+"""
 
 
 PartOfReport = TypeVar("PartOfReport", bound=Statistic)

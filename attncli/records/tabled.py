@@ -7,6 +7,8 @@ from typing import ClassVar, NamedTuple
 from attncli.plain_text import counted, plain_text
 
 MOST_ROWS, MOST_COLUMNS = 10, 7
+CELL = ' style="padding:0 .5em"'
+"""Notebooks have styles of their own, and marimo's leave no space between columns."""
 PLACE = ("layer", "head", "module", "kind", "stack")
 """What a head's name stands for, and what few readers ask."""
 
@@ -46,8 +48,9 @@ class SmallTable(NamedTuple):
 
     def html(self) -> str:
         """The table for a notebook."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
+        head = "".join(f"<th{CELL}>{escape(name)}</th>" for name in self.header)
+        rows = ("".join(f"<td{CELL}>{escape(cell)}</td>" for cell in row) for row in self.rows)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
         about = f"<p>{escape(self.about)}</p>"
         return f"{about}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 

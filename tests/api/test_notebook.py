@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,50 @@ def test_cells_are_drawn_in_frames_of_their_own(
     assert ESCAPES in frames[-1].content_frame().inner_text("body")
     assert told == [] and [url for url in asked if url != "about:srcdoc"] == []
     context.close()
+
+
+GROWS = """<!doctype html><body>{cell}<script>
+new ResizeObserver(() => parent.postMessage(document.body.offsetHeight + 16, "*")).observe(document.body);
+</script>"""
+"""What Colab makes of an output: a frame of another origin, as high as what is in it."""
+
+
+def test_a_frame_that_grows_with_its_content_shows_a_cell(browser: Any) -> None:  # noqa: F811
+    """And two outputs are two frames; imitated, since Colab is not to be had here."""
+    cells = [attncli.run("self", sentence=text)._repr_html_() for text in ("the cat", "a dog sat")]
+    frames = [
+        f'<iframe sandbox="allow-scripts" style="width: 100%; height: 40px" srcdoc="{escape(GROWS.format(cell=cell))}">'
+        "</iframe>"
+        for cell in cells
+    ]
+    page = browser.new_page(viewport={"width": 900, "height": 700})
+    told: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.set_content(
+        f"""{cells_page(*frames)}<script>addEventListener("message", (told) => {{
+        for (const frame of document.querySelectorAll("iframe"))
+            if (frame.contentWindow === told.source) frame.style.height = told.data + "px"; }});</script>"""
+    )
+    for output, text in zip(page.query_selector_all("body > iframe"), ("cat", "dog"), strict=True):
+        cell = output.content_frame().wait_for_selector("iframe")
+        inside = cell.content_frame()
+        inside.wait_for_selector("html[data-drawn]")
+        assert text in inside.inner_text("#heading")
+        page.wait_for_function("(output) => output.offsetHeight > 500", arg=output, timeout=5000)
+        assert cell.bounding_box()["height"] >= 500
+    assert told == []
+    page.close()
+
+
+def test_where_a_frame_blocks_scripts_a_line_says_so(browser: Any) -> None:  # noqa: F811
+    """By a policy of what is around it, as mail and some viewers of notebooks have."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    page = browser.new_page()
+    page.set_content(f"{meta}{attncli.run('self', sentence='the cat')._repr_html_()}")
+    inside = page.query_selector("iframe").content_frame()
+    inside.wait_for_selector(".unscripted", state="attached")
+    inside.evaluate("document.getAnimations().forEach((animation) => animation.finish())")
+    assert "trust the notebook" in inside.inner_text("body")
+    page.close()
