@@ -700,10 +700,3 @@ def retrieving_heads(
 
     with in_use(model) as pretrained:
         return heads_that_retrieve(pretrained, seed=seed, progress=progress)
-
-
-def search_takes_less(model: Pretrained, sources: SourcedReading, answer: str | None) -> bool:
-    """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
-    from attncli.measure.retrieving_heads import search_takes_less as takes_less
-
-    return takes_less(model, sources, answer)
