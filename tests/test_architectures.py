@@ -6,10 +6,12 @@ import pytest
 
 from tools.architecture_sweep.check import check
 from tools.architecture_sweep.predicting import check_predicting
-from tools.architecture_sweep.sample import LOCAL, PREDICTING, RIGHT, SAMPLE
+from tools.architecture_sweep.sample import LOCAL, PREDICTING, RIGHT, SAMPLE, SELDOM
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in SELDOM else []) for name in SAMPLE]
+)
 def test_it_is_right_or_says_why_not(name: str, tmp_path: Path) -> None:
     """`python -m tools.architecture_sweep FILE` does the same for every architecture there is."""
     result = check(name, tmp_path / "model", predicting=False)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from attncli.runs.reading import reading
 from attncli.runs.report_values import values_of
 from attncli.saved import read_reports
 from tests.conftest import Attn
+from tools.refresh_outputs import start_attn
 
 ATTN = [sys.executable, "-m", "attncli"]
 MODEL = """
@@ -31,6 +33,7 @@ def call(tokens=5):
         return model(torch.randn(1, tokens, 12))
 """
 PROGRAM = f"{MODEL}call()\n"
+WAITS = "print('ready', flush=True) or time.sleep(60)\n"
 HEARD = "6 heads of 2 modules"
 NOTHING = (
     "no attention was heard: torch's attention functions were watched for, and softmaxes whose result "
@@ -45,18 +48,28 @@ def record(
     stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Record a program of that source, or a command line, in a folder."""
+    """Record a program of that source, or a command line, in a folder: attn is forked, the program is not."""
     if isinstance(program, str):
         (folder / "program.py").write_text(program)
         program = [sys.executable, "program.py"]
-    return subprocess.run(
-        [*ATTN, "record", *flags, "--", *program],
-        cwd=folder,
-        input=stdin,
-        capture_output=True,
-        timeout=120,
-        env={**os.environ, **(environment or {})},
-    )
+    arguments = ["record", *flags, "--", *program]
+    with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as errors:
+        given.write(stdin)
+        for stream in (given, out, errors):
+            stream.seek(0)
+        process = start_attn(
+            arguments,
+            folder=folder,
+            environment={**os.environ, **(environment or {})},
+            stdin=given.fileno(),
+            stdout=out.fileno(),
+            stderr=errors.fileno(),
+        )
+        process.join(120)
+        assert process.exitcode is not None, "it takes too long"
+        out.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(arguments, process.exitcode, out.read(), errors.read())
 
 
 def started(folder: Path, program: str, *flags: str) -> "subprocess.Popen[bytes]":
@@ -81,7 +94,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "left").mkdir()
     (folder / "program.py").write_text(PROGRAM)
     keep = f'{sys.executable} program.py && cd "$ATTN_RECORD_FOLDER" && cp python *.npz *.state {folder}/left'
-    ended = record(folder, ["sh", "-c", keep], "-o", "run.json")
+    (folder / "keep.sh").write_text(keep)
+    ended = record(folder, ["sh", "keep.sh", "--input", "data/a.csv"], "-o", "run.json")
     assert (ended.returncode, ended.stdout, ended.stderr.decode()) == (0, b"", f"run.json: {HEARD}\n")
     return folder
 
@@ -164,12 +178,10 @@ def test_the_suffix_names_the_form(tmp_path: Path, recorded: Path, suffix: str) 
     assert ended.stderr.decode() == f"run.{suffix}: {HEARD}\n" and (tmp_path / f"run.{suffix}").stat().st_size
 
 
-def test_a_page_names_the_command_whole(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    command = f"{sys.executable} program.py --input data/a.csv"
-    ended = record(tmp_path, command.split(), "-o", "run.html")
+def test_a_page_names_the_command_whole(tmp_path: Path, recorded: Path) -> None:
+    ended = record(tmp_path, again(recorded), "-o", "run.html")
     assert ended.stderr.decode() == f"run.html: {HEARD}\n"
-    assert f"program {command}, calls 1" in (tmp_path / "run.html").read_text()
+    assert "program sh keep.sh --input data/a.csv, calls 1" in (tmp_path / "run.html").read_text()
 
 
 def test_calls_modules_heads_and_tokens_are_passed_on(tmp_path: Path) -> None:
@@ -215,8 +227,8 @@ LOOKED_FOR = "import importlib.util\nassert importlib.util.find_spec('torch').lo
     "command, words",
     [
         (["-c", f"{LOOKED_FOR}{PROGRAM}"], HEARD),
-        (["-m", "program"], HEARD),
-        (["-c", "import program"], HEARD),
+        pytest.param(["-m", "program"], HEARD, marks=pytest.mark.nightly),
+        pytest.param(["-c", "import program"], HEARD, marks=pytest.mark.nightly),
         (["-I", "program.py"], "one that ignores its environment (python -I, -E, -S)"),
         (["-c", "import sys; assert 'torch' not in sys.modules"], "did not import torch"),
         (["-c", "import torch; torch.randn(2).softmax(0)"], NOTHING.strip()),
@@ -252,15 +264,18 @@ def test_a_signal_of_the_program_is_an_exit_code(tmp_path: Path, number: signal.
 
 
 def test_ctrl_c_is_the_program_s(tmp_path: Path) -> None:
-    waits = "print('ready', flush=True) or time.sleep(60)\n"
-    running = started(tmp_path, f"import time\n{PROGRAM}{waits}", "-o", "run.json")
+    running = started(tmp_path, f"import time\n{PROGRAM}{WAITS}", "-o", "run.json")
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 130 and errors.decode().splitlines()[-2:] == [
         "KeyboardInterrupt",
         f"run.json: {HEARD}",
     ]
-    caught = f"import time\n{PROGRAM}try:\n    {waits}except KeyboardInterrupt:\n    raise SystemExit(5)\n"
+
+
+@pytest.mark.nightly
+def test_a_program_may_end_as_it_likes_at_ctrl_c(tmp_path: Path) -> None:
+    caught = f"import time\n{PROGRAM}try:\n    {WAITS}except KeyboardInterrupt:\n    raise SystemExit(5)\n"
     running = started(tmp_path, caught, "-o", "run.json")
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=60)
@@ -290,7 +305,7 @@ time.sleep(60)  # handlers do not end it
     assert (running.returncode, errors.decode()) == (40, f"run.json: {HEARD}\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL])
 def test_a_program_that_is_killed_leaves_what_it_heard(tmp_path: Path, number: signal.Signals) -> None:
     program = f"""{MODEL}
 import os, time
@@ -331,7 +346,7 @@ for rank in (1, 0):
     assert {file.name for file in tmp_path.glob("*.csv")} == {"run.rank0.csv", "run.rank1.csv"}
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
+@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 def test_workers_are_heard(tmp_path: Path, way: str) -> None:
     program = f"""{MODEL}
 import multiprocessing

@@ -173,6 +173,7 @@ QUESTION = "What is the best thing to do in San Francisco?"
 RETRIEVAL = {(17, 3), (18, 6), (18, 7), (20, 6)}
 
 
+@pytest.mark.nightly
 def test_the_heads_that_copy_from_the_needle_are_named(
     attn: Attn, folder: Path, tmp_path: Path, pretrained: Pretrained
 ) -> None:
@@ -302,6 +303,7 @@ RETRIEVING = ("18:6", "17:4", "14:3", "8:0", "17:3", "18:7", "21:8", "17:5")
 """What `attn source --find-heads` chooses, on contexts without any of these names, things and places."""
 
 
+@pytest.mark.nightly
 def test_the_heads_that_retrieve_find_the_right_source(writer: Pretrained) -> None:
     """benchmarks/source.py has 100 of them."""
     right = {"retrieving_heads": 0, "all_heads": 0}

@@ -25,6 +25,7 @@ from attncli.runs.store_files import driving
 from attncli.views import SUFFIXES, Display, load_view
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb
+from tests.forked import run_attn
 from tests.running import run
 from tests.runs.stores import ATTN, ROOT, assert_same_figures, done_runs, tidy, with_tidy, write_batch
 
@@ -272,11 +273,9 @@ def test_flags_that_cannot_be(attn: Attn, tmp_path: Path, flags: list[str], line
 
 def test_sentences_from_standard_input(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("experiment: self\nembed_dim: 4")
-    command = [*ATTN, "batch", "x.yaml", "--file", "-", "-o", "r.db"]
-    done = subprocess.run(
-        command, input="a b\nc d e\n", capture_output=True, text=True, cwd=tmp_path, env=environment()
-    )
-    assert (done.returncode, len(done_runs(tmp_path / "r.db"))) == (0, 2), done.stderr
+    command = ["batch", "x.yaml", "--file", "-", "-o", "r.db"]
+    done = run_attn(command, given="a b\nc d e\n", folder=tmp_path)
+    assert (done.code, len(done_runs(tmp_path / "r.db"))) == (0, 2), done.err
 
 
 def test_what_is_read_but_once_is_refused_before_anything_is_made(attn: Attn, tmp_path: Path) -> None:
@@ -750,6 +749,7 @@ def test_a_store_without_runs_is_refused_by_its_name(attn: Attn, tmp_path: Path)
     assert ended.err == f"{path}: holds no run yet: rerun the command that writes it\n"
 
 
+@pytest.mark.nightly
 def test_executors_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
 

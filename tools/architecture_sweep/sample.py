@@ -60,6 +60,12 @@ RIGHT_OR_REFUSED = {
 
 SAMPLE = (*RIGHT, *RIGHT_OR_REFUSED)
 
+SELDOM = {
+    *("seamless_m4t", "mvp", "florence2", "nllb-moe", "hrm_text", "deepseek_v4", "molmo2", "bigbird_pegasus"),
+    *("fastspeech2_conformer", "blt", "funnel", "longformer", "longt5", "pegasus_x", "prophetnet", "canine"),
+}
+"""These wait for `make nightly`: each takes a second or more, and is refused, or near to another one here."""
+
 LOCAL = ("qwen2", "gemma2", "gpt_oss", "granite_swa", "llama4_text", "modernbert")
 """Tiny models of these must have layers that hide earlier tokens of the texts."""
 
