@@ -22,8 +22,8 @@ Tab = Callable[..., Any]
 @contextlib.contextmanager
 def serving(text: str = TEXT) -> Iterator[Running]:
     model = ServedModel({}, attncli.open_model())
-    asked = {"model": model.pretrained.name, "asks": model.asks(), "remark": model.remark(), "text": text}
-    with running(model.answer, ServedPage(*served_page(asked, Display()))) as it:
+    page = ServedPage(*served_page({**model.about(), "text": text}, Display()))
+    with running(model.answer, page) as it:
         yield it
 
 

@@ -155,9 +155,10 @@ function write(more) {
 
 function showWritten(what) {
   byId("written").hidden = false;
-  const before = Array.from(text);
+  const before = Array.from(asked.continues ? text : ""); // what an encoder read stands by itself
   byId("written-before").textContent =
-    before.length > MOST_BEFORE ? `…${before.slice(-MOST_BEFORE).join("")}` : text;
+    before.length > MOST_BEFORE ? `…${before.slice(-MOST_BEFORE).join("")}` : before.join("");
+  byId("written-take").hidden = !asked.continues;
   byId("written-text").textContent = what;
   byId("written-line").scrollTop = byId("written-line").scrollHeight;
 }
