@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_origin
 import numpy as np
 
 from attncli.arguments import is_list, listed, one_of
-from attncli.arrays import checked_weights, layer_arrays, read_array, stacked_layers
+from attncli.arrays import (
+    checked_weights,
+    is_array_file,
+    layer_arrays,
+    read_array,
+    stacked_layers,
+    strongest_sequence,
+    tokens_beside,
+)
 from attncli.errors import NoSuchName, UserError
 from attncli.models.folder import check_packages
 from attncli.models.text_files import text_or_ids
@@ -170,31 +178,53 @@ def heads(
 
 
 def read_cache(
-    cache: Mapping[str, object] | str | PathLike[str],
+    cache: Mapping[str, object] | Sequence[object] | str | PathLike[str],
     tokens: Sequence[str] = (),
     *,
     array: str | None = None,
 ) -> NotebookReport:
     """The weights in a cache of activations as a report: what `attn show` shows of a file.
 
-    `cache` is a TransformerLens ActivationCache, any mapping of names to tensors or arrays, or a .npz or
-    .safetensors file. Its weights are those called hook_pattern or pattern, of all layers together, or the
-    `array` with * for the layer. `tokens` are those of the text. UserError where it holds no such weights.
+    `cache` is a TransformerLens ActivationCache, any mapping of names to tensors or arrays, the `attentions`
+    of a transformers model (a list or tuple, one per layer, as BertViz takes them), or a file: .npz,
+    .safetensors, .pt, or HeadVis's of a head. Its weights are those called hook_pattern or pattern, of all
+    layers together, or the `array` with * for the layer; of HeadVis a sequence. `tokens` are those of the
+    text, or what the cache calls so. UserError where it holds no such weights.
     """
     if isinstance(cache, str | PathLike):
-        name, numbers = Path(cache).name, read_array(fspath(cache), name=array)
+        file = fspath(cache)
+        if not is_array_file(file):
+            raise UserError(f"cache: must be a .npz, .npy, .safetensors or .pt file (got {file})")
+        name, array = Path(file).name, strongest_sequence(file) if array is None else array
+        numbers = read_array(file, name=array)
+        tokens = tokens or tokens_beside(file, array, numbers.shape)
     else:
-        name = type(cache).__name__
-        chosen = layer_arrays(list(cache), array)
+        name, named = type(cache).__name__, _named_parts(cache)
+        chosen = layer_arrays(list(named), array)
         if not chosen:
             raise UserError(f"cache: holds no weights of layers, as blocks.0.attn.hook_pattern ({name})")
-        layers = {layer: _as_array(cache[each], each) for layer, each in chosen.items()}
+        layers = {layer: _as_array(named[each], each) for layer, each in chosen.items()}
         numbers = stacked_layers(layers, "cache")
+        listed = cache.get("tokens", ()) if isinstance(cache, Mapping) else ()
+        if not tokens and isinstance(listed, list | tuple) and len(listed) == numbers.shape[-1]:
+            tokens = [str(token) for token in listed]
     named_tokens = tuple(tokens) or None
     weights = checked_weights(numbers, name, named_tokens, None)
     from attncli.report_parts import weights_report  # with torch
 
     return NotebookReport.of(weights_report(weights, {"file": name, "array": array}, tuple(tokens), ()))
+
+
+def _named_parts(cache: Mapping[str, object] | Sequence[object]) -> dict[str, object]:
+    """The tensors by their names, those of a list by its name and their numbers."""
+    named = cache.items() if isinstance(cache, Mapping) else [("", cache)]
+    parts: dict[str, object] = {}
+    for name, part in named:
+        if not isinstance(part, list | tuple):
+            parts[name] = part
+        elif not all(isinstance(each, str) for each in part):
+            parts |= {f"{name}.{number}".removeprefix("."): each for number, each in enumerate(part)}
+    return parts
 
 
 def _as_array(tensor: object, name: str) -> np.ndarray:

@@ -1,6 +1,7 @@
-"""Files from elsewhere: text, and arrays (.npy, .npz, .safetensors), of which nothing can run code.
+"""Files from elsewhere: text, and arrays (.npy, .npz, .safetensors, .pt), of which nothing can run code.
 
-Weights from another tool are such arrays, and their tokens such texts.
+Weights from another tool are such arrays, and their tokens such texts. HeadVis keeps sequences of a head with
+their weights, L5H8.json.
 """
 
 import json
@@ -13,17 +14,21 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli.core.process import quiet_warnings
-from attncli.errors import UserError, nearest
+from attncli.errors import UserError, available_bytes, nearest
 from attncli.files import STDIN, TEXT_BYTES, check_file, read_whole
 from attncli.models.weight_headers import safetensors_header, tensors_and_end
 from attncli.plain_text import binary_kind
 from attncli.records.values import NamedTensor
+
+if TYPE_CHECKING:
+    from attncli.models.pickled_weights import PickledArrays
 
 
 def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
@@ -181,20 +186,141 @@ def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np
     return (numbers.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else numbers
 
 
+def _pickled(file: str) -> "PickledArrays":
+    from attncli.models.pickled_weights import pickled_arrays  # with pickletools, for these files alone
+
+    return pickled_arrays(Path(file))
+
+
+def _read_pickled(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+    """A tensor that torch.save wrote; the pickle that says where it is is read, and never run."""
+    tensors = _pickled(file).tensors
+    about = tensors[_chosen(file, tensors, name)]
+    dtype = np.dtype(SAFETENSORS[str(about.kind)])
+    strides = about.strides
+    span = math.prod(about.shape)
+    if strides is not None:
+        span = 1 + sum((axis - 1) * stride for axis, stride in zip(about.shape, strides, strict=True))
+    refuse_size(file, 2 * max(span, math.prod(about.shape)) * dtype.itemsize, most_bytes)
+    with Path(file).open("rb") as stream:
+        stream.seek(about.begin)
+        numbers = np.frombuffer(stream.read(span * dtype.itemsize), dtype=dtype)
+    if strides is not None:
+        steps = [stride * dtype.itemsize for stride in strides]
+        numbers = np.lib.stride_tricks.as_strided(numbers, about.shape, steps)
+    numbers = numbers.reshape(about.shape)
+    return (numbers.astype(np.uint32) << 16).view(np.float32) if about.kind == "BF16" else numbers
+
+
+OF_A_HEAD = re.compile(r"L\d+H\d+\.json")
+"""What HeadVis (anthropics/headvis, data_pipeline.py) calls the sequences of a head."""
+REPORT_BEGINS, LOOKED_AT_BYTES = b'"schema_version"', 4096
+
+
+BYTES_PER_BYTE = 20
+"""Of JSON, as Python's objects."""
+
+
+class _Sequence(NamedTuple):
+    """A text, and the largest weights of a head on it by their places, q * num_tokens + k."""
+
+    tokens: tuple[str, ...]
+    indices: np.ndarray
+    values: np.ndarray
+    largest: float
+
+
+@lru_cache(maxsize=1)
+def _sequences(file: str, state: tuple[int, int]) -> dict[str, _Sequence]:
+    """The sequences of a head by their ids. KeyError, TypeError and ValueError for another file."""
+    content = json.loads(Path(file).read_bytes())
+    sequences: dict[str, _Sequence] = {}
+    for entry in content["sequences"]:
+        tokens, size = tuple(entry["tokens"]), entry["seq_len"]
+        indices, values = (np.array(entry[f"attention_{name}"]) for name in ("indices", "values"))
+        if not all(isinstance(token, str) for token in tokens) or size != len(tokens) or size == 0:
+            raise ValueError("tokens")
+        if indices.shape != values.shape or indices.ndim != 1 or values.dtype.kind not in "fi":
+            raise ValueError("weights")
+        if indices.dtype.kind != "i" or indices.min() < 0 or indices.max() >= size**2:
+            raise ValueError("places")
+        sequence = _Sequence(tokens, indices, values, float(entry["max_activation"]))
+        sequences[str(int(entry["sequence_id"]))] = sequence
+    return sequences
+
+
+def _of_head(file: str) -> dict[str, _Sequence]:
+    about = Path(file).stat()
+    refuse_size(file, about.st_size * BYTES_PER_BYTE, available_bytes())
+    return _sequences(file, (about.st_size, about.st_mtime_ns))
+
+
+def _read_sequence(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+    sequences = _of_head(file)
+    sequence = sequences[_chosen(file, sequences, name)]
+    size = len(sequence.tokens)
+    refuse_size(file, 2 * size**2 * np.dtype(np.float32).itemsize, most_bytes)
+    weights = np.zeros(size**2, dtype=np.float32)
+    weights[sequence.indices] = sequence.values
+    return weights.reshape(size, size)
+
+
 READERS: dict[str, tuple[str, Callable[[str, str | None, int | None], np.ndarray]]] = {
     ".npy": ("NumPy", _read_npy),
     ".npz": ("NumPy", _read_npz),
     ".safetensors": ("safetensors", _read_safetensors),
+    ".pt": ("PyTorch", _read_pickled),
+    ".pth": ("PyTorch", _read_pickled),
+    ".json": ("HeadVis", _read_sequence),
 }
-PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+PICKLED = (".bin", ".ckpt", ".pkl", ".pickle")
 
 
 def is_array_file(file: str) -> bool:
     """Whether the name is that of an array file. Raises UserError for formats that can run code when read."""
-    suffix = Path(file).suffix.lower()
+    path = Path(file)
+    suffix = path.suffix.lower()
     if suffix in PICKLED:
         raise UserError(f"{file}: pickled files can run code when they are read: save .npz or .safetensors")
-    return suffix in READERS
+    if suffix != ".json" or not OF_A_HEAD.fullmatch(path.name) or not path.is_file():
+        return suffix in READERS and suffix != ".json"
+    with path.open("rb") as stream:
+        return REPORT_BEGINS not in stream.read(LOOKED_AT_BYTES)
+
+
+def strongest_sequence(file: str) -> str | None:
+    """The sequence of a head's file where its largest weight is; None for other files of arrays."""
+    if Path(file).suffix.lower() != ".json":
+        return None
+    with _damage(file, READERS[".json"][0]):
+        sequences = _of_head(file)
+        return max(sequences, key=lambda name: sequences[name].largest, default=None)
+
+
+TOKENS = "tokens"
+"""Beside weights: an array of texts, or a list of them."""
+
+
+def tokens_beside(file: str, array: str | None, shape: Sequence[int]) -> tuple[str, ...]:
+    """The tokens that a file has beside its weights of this shape; empty where it has none, or others."""
+    tokens = _tokens_in(file, array)
+    return tokens if (len(tokens), len(tokens)) == tuple(shape[-2:]) else ()
+
+
+def _tokens_in(file: str, array: str | None) -> tuple[str, ...]:
+    suffix = Path(file).suffix.lower()
+    with _damage(file, READERS[suffix][0]):
+        if suffix == ".json":
+            return _of_head(file)[array or ""].tokens
+        if suffix in (".pt", ".pth"):
+            return _pickled(file).tokens
+        if suffix == ".npz":
+            with zipfile.ZipFile(file) as archive:
+                has_tokens = f"{TOKENS}.npy" in archive.namelist()
+            texts = _read_npz(file, TOKENS, None, kinds="fiubU") if has_tokens else None
+            if texts is not None and texts.dtype.kind == "U" and texts.ndim == 1:
+                return tuple(map(str, texts))
+    return ()
 
 
 def read_array(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
@@ -206,6 +332,7 @@ def read_array(file: str, *, name: str | None = None, most_bytes: int | None = N
     """
     names = _names_of(file)
     of_layers = layer_arrays(names, name)
+    name = names[0] if name is None and len(names) == 1 else name
     if not of_layers and name is None and len(names) > 1:
         name = _chosen(file, dict.fromkeys(map(_form, names)), None)
     if not of_layers:
@@ -276,7 +403,10 @@ def _names_of(file: str) -> list[str]:
             case ".npz":
                 with zipfile.ZipFile(file) as archive:
                     members = archive.namelist()
-                return [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
+                names = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
+                return [name for name in names if name != TOKENS] or names
+            case ".pt" | ".pth":
+                return [*_pickled(file).tensors]
             case ".safetensors":
                 with Path(file).open("rb") as stream:
                     header, _ = safetensors_header(stream, Path(file).stat().st_size)

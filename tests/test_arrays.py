@@ -187,9 +187,14 @@ def test_any_byte_changed_is_read_or_is_one_line(tmp_path: Path, name: str, data
 
 
 def test_names_of_files() -> None:
-    assert is_array_file("a/x.NPZ") and is_array_file("x.safetensors") and not is_array_file("x.json")
-    with pytest.raises(UserError, match=r"x\.pt: pickled files can run code when they are read"):
-        is_array_file("x.pt")
+    assert (
+        is_array_file("a/x.NPZ")
+        and is_array_file("x.safetensors")
+        and is_array_file("x.pt")
+        and not is_array_file("x.json")
+    )
+    with pytest.raises(UserError, match=r"x\.pkl: pickled files can run code when they are read"):
+        is_array_file("x.pkl")
 
 
 FITTING = {

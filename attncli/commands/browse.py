@@ -50,13 +50,13 @@ NEEDS_TERMINAL = (
 )
 # Settings of the survey that would leave out heads to browse.
 LEFT_OUT = ("statistic", "top")
-SAVED_SUFFIXES = (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors")
+SAVED_SUFFIXES = (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors", ".pt", ".pth")
 WHOLE_TOKENS = 256
 """Up to so many every head's weights are kept; the browser scrolls. Beyond that pooled maps."""
 TEXT = argument(
     "text",
-    "The text that the model reads; or a saved report (.json, .jsonl) or an array (.npz, .npy, .safetensors) "
-    "as in attn show.",
+    "The text that the model reads; or a saved report (.json, .jsonl) or an array (.npz, .npy, .safetensors, "
+    ".pt) as in attn show.",
     "TEXT|REPORT",
     required=False,
     reads_file=True,

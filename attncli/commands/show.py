@@ -5,7 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attncli.arrays import checked_weights, is_array_file, read_array, read_tokens
+from attncli.arrays import (
+    checked_weights,
+    is_array_file,
+    read_array,
+    read_tokens,
+    strongest_sequence,
+    tokens_beside,
+)
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, option, refuse_given
 from attncli.commands.output import Destination
 from attncli.errors import UserError, available_bytes
@@ -25,7 +32,7 @@ READ = ("json", "jsonl", "npz", "safetensors")
 FILE = argument(
     "file",
     "A saved report (.json, .jsonl, .npz, .safetensors; - reads stdin), or an array (.npz, .npy, "
-    ".safetensors): query × key, head × query × key, or layer × head × query × key.",
+    ".safetensors, .pt): query × key, head × query × key, or layer × head × query × key.",
     "FILE",
     reads_file=True,
 )
@@ -86,7 +93,7 @@ def opened(
     flags = {"tokens": tokens, "context_tokens": context_tokens, "array": array}
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):
-        refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors), and {file} is not one")
+        refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors, .pt), and {file} is not one")
         return read_reports(file, most_bytes=most_bytes)
     if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
         refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")
@@ -96,7 +103,10 @@ def opened(
     named_tokens, named_context = (
         None if name is None else read_tokens(name) for name in (tokens, context_tokens)
     )
+    array = strongest_sequence(file) if array is None else array
     numbers = read_array(file, name=array, most_bytes=most_bytes)
+    if named_tokens is None:
+        named_tokens = tokens_beside(file, array, numbers.shape) or None
     weights = checked_weights(numbers, file, named_tokens, named_context, most_bytes=most_bytes)
     from attncli.report_parts import weights_report
 

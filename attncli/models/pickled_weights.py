@@ -44,6 +44,7 @@ LOCAL_HEADER, LOCAL_SIGNATURE = struct.Struct("<4s22xHH"), b"PK\x03\x04"
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 """What torch.save wrote first before torch 1.6, whose files are pickles one after another, then numbers."""
 SAVE_STATE_DICT = "torch.save(model.state_dict(), FILE) writes what is read here"
+SAVE_ATTENTIONS = "torch.save(outputs.attentions, FILE) writes what is read here"
 MAKES_A_TENSOR = ("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor")
 MAKES_A_PARAMETER = "torch._utils _rebuild_parameter"
 MAKES_A_DICT = "collections OrderedDict"
@@ -241,38 +242,70 @@ BytePlaces = Mapping[str, tuple[int, int]]
 """The first byte of each storage, and how many there are."""
 
 
+class PickledArrays(NamedTuple):
+    """Tensors in lists, tuples and dicts by their places, `attentions.0`; the `tokens` that a dict has."""
+
+    tensors: dict[str, TensorInFile]
+    tokens: tuple[str, ...]
+
+
 def pickled_tensors(path: Path) -> dict[str, TensorInFile]:
     """The tensors of a state dict that torch.save wrote, by its header; nothing in the file runs.
 
     Raises UserError for anything else, for code, and for a damaged file.
     """
+    try:
+        return dict(_pickled(path, _state(path), of_state_dict=True).tensors)
+    except _Refused as error:
+        raise UserError(f"model: {path}: {error}") from None
+
+
+def pickled_arrays(path: Path) -> PickledArrays:
+    """The tensors of a tuple, list or dict that torch.save wrote, as a model's attentions; nothing runs.
+
+    Raises UserError for anything else, for code, and for a damaged file.
+    """
+    try:
+        return _pickled(path, _state(path), of_state_dict=False)
+    except _Refused as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _state(path: Path) -> tuple[int, int]:
     about = path.stat()
-    return dict(_pickled_tensors(path, (about.st_size, about.st_mtime_ns)))
+    return about.st_size, about.st_mtime_ns
 
 
 @lru_cache(maxsize=64)
-def _pickled_tensors(path: Path, state: tuple[int, int]) -> Mapping[str, TensorInFile]:
+def _pickled(path: Path, state: tuple[int, int], *, of_state_dict: bool) -> PickledArrays:
+    instead = SAVE_STATE_DICT if of_state_dict else SAVE_ATTENTIONS
+    views = _views if of_state_dict else _nested_views
     try:
         with open_file(path) as file:
             start = file.read(len(LFS))
             file.seek(0)
             if start == LFS:
-                raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
+                raise _Refused("is a Git LFS pointer, not the weights: run git lfs pull")
             if start[8:9] == b"{":
                 raise _Refused("is a safetensors file by another name: call it model.safetensors")
             is_zip = start.startswith(LOCAL_SIGNATURE)
-            described, places = (_read_zip if is_zip else _read_legacy)(file, state[0])
-        return _tensors(described, places, state[0])
-    except _Refused as error:
-        raise UserError(f"model: {path}: {error}") from None
+            if is_zip:
+                described, places = _read_zip(file, state[0])
+            else:
+                described, places = _read_legacy(file, state[0], views)
+        tokens = described.get("tokens") if isinstance(described, dict) else None
+        is_text = isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)
+        tensors = _tensors(dict(views(described)), places, state[0])
+        if not tensors:
+            raise _Refused(f"holds no tensor: {instead}")
+        return PickledArrays(tensors, tuple(tokens) if is_text and tokens else ())
     except OSError as error:
-        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+        raise _Refused(f"cannot be read: {error.strerror}") from None
     except (
         *(ValueError, LookupError, TypeError, EOFError, OverflowError, RecursionError),
         *(struct.error, BadZipFile, NotImplementedError, RuntimeError),
     ):
-        wrong = "is not a file of weights that torch.save wrote, or is damaged"
-        raise UserError(f"model: {path}: {wrong}: {SAVE_STATE_DICT}") from None
+        raise _Refused(f"is not a file of weights that torch.save wrote, or is damaged: {instead}") from None
 
 
 def _read_zip(file: BinaryIO, size: int) -> tuple[Any, BytePlaces]:
@@ -309,7 +342,7 @@ def _place(file: BinaryIO, part: ZipInfo) -> tuple[int, int]:
     return part.header_offset + LOCAL_HEADER.size + length_of_name + length_of_more, part.file_size
 
 
-def _read_legacy(file: BinaryIO, size: int) -> tuple[Any, BytePlaces]:
+def _read_legacy(file: BinaryIO, size: int, views: "Views") -> tuple[Any, BytePlaces]:
     """What the pickles of a file from before torch 1.6 describe, and where its storages are."""
     header = _Bounded(file, min(size, MOST_HEADER))
     if _Program(header).read() != LEGACY_MAGIC:
@@ -320,7 +353,7 @@ def _read_legacy(file: BinaryIO, size: int) -> tuple[Any, BytePlaces]:
         raise _Refused("has big-endian numbers: save it anew on this machine")
     described = _Program(header).read()
     keys = _Program(header).read()
-    sizes = {view.storage.key: view.storage.size for _, view in _views(described)}
+    sizes = {view.storage.key: view.storage.size for _, view in views(described)}
     places: dict[str, tuple[int, int]] = {}
     for key in keys:
         count = int.from_bytes(file.read(8), "little", signed=True)
@@ -346,10 +379,23 @@ def _views(described: Any) -> Iterator[tuple[str, _View]]:
             yield name, value
 
 
-def _tensors(described: Any, places: BytePlaces, size: int) -> dict[str, TensorInFile]:
+Views = Callable[[Any], Iterator[tuple[str, _View]]]
+
+
+def _nested_views(described: Any, place: str = "") -> Iterator[tuple[str, _View]]:
+    """The tensors in lists, tuples and dicts, by their places in them."""
+    if isinstance(described, _View):
+        yield place, described
+    elif isinstance(described, dict | list | tuple) and not isinstance(described, _Named | _Storage):
+        items = described.items() if isinstance(described, dict) else enumerate(described)
+        for name, value in items:
+            yield from _nested_views(value, f"{place}.{name}" if place else f"{name}")
+
+
+def _tensors(views: Mapping[str, _View], places: BytePlaces, size: int) -> dict[str, TensorInFile]:
     tensors: dict[str, TensorInFile] = {}
     num_bytes = 0
-    for name, (storage, offset, shape, strides) in _views(described):
+    for name, (storage, offset, shape, strides) in views.items():
         begin, length = places[storage.key]
         count = prod(shape)
         last = offset + sum((axis - 1) * stride for axis, stride in zip(shape, strides, strict=True))
@@ -369,8 +415,6 @@ def _tensors(described: Any, places: BytePlaces, size: int) -> dict[str, TensorI
         tensors[name] = TensorInFile(
             storage.kind, shape, begin + (offset * storage.size if count else 0), more
         )
-    if not tensors:
-        raise _Refused(f"holds no tensor: {SAVE_STATE_DICT}")
     if num_bytes > MOST_SHARED * size:
         raise ValueError("tensors that share their bytes")
     return tensors

@@ -118,8 +118,8 @@ def test_a_frame_that_grows_with_its_content_shows_a_cell(browser: Any) -> None:
     """And two outputs are two frames; imitated, since Colab is not to be had here."""
     cells = [attncli.run("self", sentence=text)._repr_html_() for text in ("the cat", "a dog sat")]
     frames = [
-        f'<iframe sandbox="allow-scripts" style="width: 100%; height: 40px" srcdoc="{escape(GROWS.format(cell=cell))}">'
-        "</iframe>"
+        f'<iframe sandbox="allow-scripts" style="width: 100%; height: 40px" '
+        f'srcdoc="{escape(GROWS.format(cell=cell))}"></iframe>'
         for cell in cells
     ]
     page = browser.new_page(viewport={"width": 900, "height": 700})

@@ -1,0 +1,193 @@
+"""Attentions as users of BertViz and HeadVis have them in files, shown with their tokens."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel
+
+import attncli
+from tests.conftest import Attn
+
+IDS = [2, 17, 23, 5, 31, 3, 11]
+TOKENS = ("[CLS]", "the", "cat", "sat", "<b>down</b>", ".", "[SEP]")
+
+
+@pytest.fixture(scope="module")
+def attentions() -> tuple[Tensor, ...]:
+    """A tensor (1, head, query, key) for each layer, as BertViz's head_view takes them."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 40, "num_attention_heads": 5, "num_hidden_layers": 3, "vocab_size": 37}
+    model = BertModel(BertConfig(**sizes, intermediate_size=48), add_pooling_layer=False).eval()
+    model.set_attn_implementation("eager")
+    given: tuple[Tensor, ...] = model(torch.tensor([IDS]), output_attentions=True).attentions
+    return given
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shown(attn: Attn, *arguments: str) -> Any:
+    ended = attn(["show", *arguments, "--format", "json"])
+    assert ended.code == 0, ended.err
+    return json.loads(ended.out)
+
+
+def written(name: str, attentions: tuple[Tensor, ...]) -> None:
+    """As people write them."""
+    arrays = [layer.detach().numpy() for layer in attentions]
+    match name:
+        case "arr.npz":
+            np.savez(name, *arrays)
+        case "named.npz":
+            np.savez(name, attention=np.concatenate(arrays), tokens=np.array(TOKENS))
+        case "tokens.npz":
+            np.savez_compressed(name, *arrays, tokens=np.array(TOKENS))
+        case "tuple.pt":
+            torch.save(attentions, name)  # with the gradients that they ask for
+        case "list.pt":
+            torch.save([layer.detach().half() for layer in attentions], name)
+        case "dict.pt":
+            torch.save({"attentions": attentions, "tokens": [*TOKENS]}, name)
+        case "stacked.pth":
+            torch.save(torch.cat(attentions).detach(), name)
+        case "strided.pt":
+            torch.save([layer.detach().mT.contiguous().mT.bfloat16() for layer in attentions], name)
+        case "old.pt":
+            torch.save(attentions, name, _use_new_zipfile_serialization=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "has_tokens", "precision"),
+    [
+        ("arr.npz", False, 0),
+        ("named.npz", True, 0),
+        ("tokens.npz", True, 0),
+        ("tuple.pt", False, 0),
+        ("list.pt", False, 2**-11),
+        ("dict.pt", True, 0),
+        ("stacked.pth", False, 0),
+        ("strided.pt", False, 2**-8),
+        ("old.pt", False, 0),
+    ],
+)
+def test_attentions_in_a_file_are_shown(
+    attn: Attn, here: Path, attentions: tuple[Tensor, ...], name: str, has_tokens: bool, precision: float
+) -> None:
+    written(name, attentions)
+    report = shown(attn, name)
+    weights = report["tensors"]["weights"]
+    assert weights["axes"] == ["layer", "head", "query", "key"]
+    expected = torch.cat(attentions).detach().numpy()
+    np.testing.assert_allclose(weights["values"], expected, atol=precision, rtol=0)
+    assert report["tokens"] == (list(TOKENS) if has_tokens else [])
+    of_python = attncli.read_cache(name, () if has_tokens else TOKENS)
+    np.testing.assert_allclose(of_python.tensors["weights"].values, expected, atol=precision, rtol=0)
+    assert of_python.tokens == TOKENS
+
+
+def test_tokens_that_are_named_come_first(attn: Attn, here: Path, attentions: tuple[Tensor, ...]) -> None:
+    written("dict.pt", attentions)
+    Path("tokens.txt").write_text("\n".join("abcdefg"))
+    assert shown(attn, "dict.pt", "--tokens", "tokens.txt")["tokens"] == [*"abcdefg"]
+
+
+def test_attentions_themselves_are_shown(attentions: tuple[Tensor, ...]) -> None:
+    """What BertViz takes, and in a dict with tokens."""
+    expected = torch.cat(attentions).detach().numpy()
+    for given in (attentions, [*attentions], {"attentions": attentions, "tokens": [*TOKENS]}):
+        report = attncli.read_cache(given, () if isinstance(given, dict) else TOKENS)
+        np.testing.assert_array_equal(report.tensors["weights"].values, expected)
+        assert report.tokens == TOKENS
+
+
+class Code:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("ran",)
+
+
+def test_nothing_in_a_file_runs(attn: Attn, here: Path, attentions: tuple[Tensor, ...]) -> None:
+    torch.save([attentions[0].detach(), Code()], "code.pt")
+    ended = attn(["show", "code.pt"])
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("code.pt: holds ") and ended.err.count("\n") == 1
+    assert ".mkdir, which is no tensor and may be code" in ended.err
+    assert not Path("ran").exists()
+    written("dict.pt", attentions)
+    Path("cut.pt").write_bytes(Path("dict.pt").read_bytes()[:999])
+    Path("none.pt").write_bytes(b"")
+    torch.save({"loss": 3.0}, "loss.pt")
+    torch.save({"encoder_attentions": attentions, "decoder_attentions": attentions}, "two.pt")
+    torch.save([torch.cat([layer.detach()] * 2) for layer in attentions], "batch.pt")
+    said = {
+        "cut.pt": "is not a file of weights that torch.save wrote, or is damaged",
+        "none.pt": "is not a file of weights that torch.save wrote, or is damaged",
+        "loss.pt": "holds no tensor: torch.save(outputs.attentions, FILE)",
+        "two.pt": "give --array NAME, one of encoder_attentions.*, decoder_attentions.*",
+        "batch.pt": "holds 2 texts: save one",
+    }
+    for file, message in said.items():
+        ended = attn(["show", file])
+        assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, file
+    assert (
+        shown(attn, "two.pt", "--array", "encoder_attentions.*")["tensors"]["weights"]["axes"][0] == "layer"
+    )
+
+
+def of_head_vis(weights: np.ndarray, keep: int = 3) -> Any:
+    """The sequences of a head as `sample_by_decile` of HeadVis's data_pipeline.py describes them."""
+    sequences = []
+    for number, matrix in enumerate(weights):
+        size = len(matrix)
+        top = np.sort(np.argsort(matrix, axis=-1)[:, -keep:], axis=-1)
+        places = (np.arange(size)[:, np.newaxis] * size + top).ravel()
+        values = matrix.ravel()[places]
+        sequences.append(
+            {
+                "sequence_id": 40 + number,
+                "interval": 10 - number,
+                "tokens": [f"{number}{token}" for token in TOKENS],
+                "attention_indices": places.tolist(),
+                "attention_values": [round(float(value), 4) for value in values],
+                "seq_len": size,
+                "max_activation": float(matrix[1:, 1:].max()),
+            }
+        )
+    return {"sequences": sequences, "qk_distance_histogram": {}, "top_query_tokens": [], "statistics": {}}
+
+
+def test_a_head_of_head_vis_is_its_sequences(attn: Attn, here: Path, attentions: tuple[Tensor, ...]) -> None:
+    """The one with the largest weight, or the one that is named; the weights that it keeps, others 0."""
+    weights = attentions[1][0, :2].detach().numpy()
+    content = of_head_vis(weights)
+    Path("heads").mkdir()
+    Path("heads/L1H3.json").write_text(json.dumps(content))
+    strongest = int(weights[:, 1:, 1:].max(axis=(1, 2)).argmax())
+    for arguments, number in (([], strongest), (["--array", "41"], 1), (["--array", "40"], 0)):
+        report = shown(attn, "heads/L1H3.json", *arguments)
+        assert report["tokens"] == [f"{number}{token}" for token in TOKENS]
+        matrix = np.array(report["tensors"]["weights"]["values"])
+        assert report["tensors"]["weights"]["axes"] == ["query", "key"]
+        assert ((matrix > 0).sum(axis=-1) == 3).all()
+        np.testing.assert_allclose(matrix[matrix > 0], weights[number][matrix > 0], atol=6e-5)
+        assert "no statistics of rows" in report["notes"][-1]
+    assert attncli.read_cache("heads/L1H3.json").tokens[0] == f"{strongest}[CLS]"
+    screen = attn(["show", "heads/L1H3.json"]).out
+    assert screen.startswith(f"show: 7 tokens, file L1H3.json, array {40 + strongest}\n")
+    ended = attn(["show", "heads/L1H3.json", "--array", "7"])
+    assert ended.err == "--array: heads/L1H3.json has no 7, but 40, 41\n"
+    content["sequences"][0]["attention_indices"][0] = 49
+    Path("L0H0.json").write_text(json.dumps(content))
+    assert attn(["show", "L0H0.json"]).err == "L0H0.json: is not a HeadVis file, or is damaged\n"
+    Path("L0H1.json").write_text('{"sequences": []}')
+    assert attn(["show", "L0H1.json"]).err == "L0H1.json: holds no array\n"
+    assert attn(["self", "the cat", "-o", "L2H2.json"]).code == 0  # a report of attn by such a name
+    assert shown(attn, "L2H2.json")["tokens"] == ["the", "cat"]
