@@ -206,7 +206,9 @@ class ConfigReader:
         given = {}
         for name, (key, node) in nodes.items():
             if name in STRUCTURE:
-                if name not in allowed:
+                if name == "experiment" and name not in allowed:
+                    self.error(key, name, "must be named in each step")
+                elif name not in allowed:
                     beside = "`steps:` or `experiment:`" if name == "sweep" else "`steps:`"
                     self.error(key, name, f"must stand at the top of the file, beside {beside}")
                 continue
@@ -327,8 +329,8 @@ class ConfigFile:
     @hints_for_first_lines()
     def entries(self) -> list[Entry]:
         """Every experiment of the file and its grid, validated. Raises UserError with all of its errors."""
-        defaults = self._defaults() if self.has_steps else {}
         written = [entry for keys in self._keys_of_entries() if (entry := self._written(keys))]
+        defaults = self._defaults([entry.spec_class for entry in written]) if self.has_steps else {}
         axes = self._axes(written, defaults) if "sweep" in self.keys else {}
         if "sweep" in self.keys and self.reader.errors:  # without its values the rest cannot be judged
             for entry in written:
@@ -345,7 +347,8 @@ class ConfigFile:
         self.reader.raise_errors()
         return entries
 
-    def _defaults(self) -> dict[str, Given]:
+    def _defaults(self, of_steps: list[type[Spec]]) -> dict[str, Given]:
+        """Those of the steps; a value is one that an experiment among them may have, where one has the key."""
         for name, (key, _) in self.keys.items():
             if name not in STRUCTURE:
                 self.reader.error(key, name, "must stand in a step or under `defaults:`")
@@ -359,7 +362,7 @@ class ConfigFile:
             return {}
         given = self.reader.settings(self.reader.keys(node))
         for name, value in given.items():
-            self.reader.errors += setting_errors(name, value, SPECS.values())
+            self.reader.errors += setting_errors(name, value, [*of_steps, *SPECS.values()])
         return given
 
     def _axes(self, written: list[WrittenEntry], defaults: Settings[str, Given]) -> dict[str, list[Given]]:

@@ -97,6 +97,20 @@ def test_each_error_is_one_line_at_its_place(tmp_path: Path, text: str) -> None:
     ]
 
 
+def test_defaults_are_those_of_the_steps_experiments(tmp_path: Path) -> None:
+    """`method` is also a setting of experiments that have no swap."""
+    steps = "steps:\n  - {experiment: ablate, sentence: a b, other: a c}\n"
+    assert errors_of(tmp_path, f"defaults: {{method: nothing}}\n{steps}") == [
+        "x.yaml:1:12: method: must be one of zero, mean, sink or swap (got nothing)"
+    ]
+    (tmp_path / "y.yaml").write_text(f"defaults: {{method: swap}}\n{steps}")
+    (entry,) = ConfigFile(tmp_path / "y.yaml").entries()
+    assert entry.spec.model_dump()["method"] == "swap"
+    assert errors_of(tmp_path, f"defaults: {{experiment: ablate, method: swap}}\n{steps}") == [
+        "x.yaml:1:12: experiment: must be named in each step"
+    ]
+
+
 def test_everything_wrong_is_told_at_once_in_the_order_of_the_lines(tmp_path: Path) -> None:
     text = """
 defaults:
