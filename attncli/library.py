@@ -75,29 +75,10 @@ from attncli.models.model_arguments import (
     TextsOrFile,
     several_texts,
 )
-from attncli.models.predicted import (
-    Judged,
-    Predicted,
-    check_swap,
-    judged_reading,
-    predicted_of,
-    read_judged,
-)
-from attncli.models.pretrained import (
-    Pretrained,
-    Reading,
-    TextOrIds,
-    check_made_for,
-    read_text,
-    reader_of,
-)
+from attncli.models.predicted import Judged, Predicted, check_swap, judged_reading, predicted_of, read_judged
+from attncli.models.pretrained import Pretrained, Reading, TextOrIds, check_made_for, read_text, reader_of
 from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
-from attncli.models.source_texts import (
-    SourcedReading,
-    Split,
-    read_sourced,
-    sourced_text,
-)
+from attncli.models.source_texts import SourcedReading, Split, read_sourced, sourced_text
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
 from attncli.models.words import words_of_characters
 from attncli.models.writing import Decoding
