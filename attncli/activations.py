@@ -21,6 +21,7 @@ from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading
 from attncli.models.patched_heads import PARTS, Changes, HeadPart, NamedChanges, PartChange, patches_open
 from attncli.models.pretrained import Pretrained, Reading, check_made_for, read_text
+from attncli.models.stored import blocks_of
 
 
 @checked
@@ -136,11 +137,15 @@ def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Chang
 
 def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None:
     """UserError for heads of a stack that the model does not have, and of layers beyond the last."""
-    stacks = ("encoder", "decoder", "cross") if pretrained.has_decoder else ("",)
+    stacks: tuple[str, ...] = ("",)
+    num_layers = pretrained.num_layers
+    if pretrained.has_decoder:
+        stacks = ("encoder", "decoder", "cross")
+        num_layers = max(num_layers, *map(len, blocks_of(pretrained.whole, in_memory=True)))
     for name in changes:
         place = named_head(name)
         if place.stack not in stacks:
             wanted = f"{', '.join(f'{stack}:' for stack in stacks)} and a head" if stacks[0] else "as 5:11"
             raise UserError(f"heads: must be {wanted} of {pretrained.name} (got {name})")
-        if not place.stack and place.layer >= pretrained.num_layers:
-            raise UserError(f"heads: {pretrained.name} has {pretrained.num_layers} layers (got {name})")
+        if place.layer >= num_layers:
+            raise UserError(f"heads: {pretrained.name} has {num_layers} layers (got {name})")

@@ -305,6 +305,11 @@ def test_heads_of_each_stack_are_named() -> None:
         attncli.patch(attncli.open_model(model), "1:1", without_output),
     ):
         pass
+    with (
+        pytest.raises(attncli.UserError, match=r"has 2 layers \(got decoder:2:1\)"),
+        attncli.patch(attncli.open_model(model), "decoder:2:1", without_output),
+    ):
+        pass
 
 
 def test_two_threads_each_have_their_own(llama: LlamaForCausalLM) -> None:
