@@ -219,12 +219,17 @@ class ServedModel:
         return [
             {
                 "token": plain_text(readable_token(row.token, spelling)),
-                "answer": f'"{pretrained.text_of([row.token_id]) or row.token}"',
+                "answer": _as_answer(pretrained.text_of([row.token_id]) or row.token, spelling),
                 "probability": row.probability,
                 **({"without": row.without} if question.heads else {}),
             }
             for row in tokens
         ]
+
+
+def _as_answer(text: str, spelling: str | None) -> str:
+    """A token as `why` takes it: in quotes as it stands, where its text has the blank before it, too."""
+    return f'"{text}"' if spelling == "byte-level" and '"' not in text else text
 
 
 def opened_model(spec: HeadsSpec, given: Mapping[str, Given]) -> ServedModel:
