@@ -124,6 +124,8 @@ class ServedModel:
 
     def __init__(self, given: Mapping[str, Given], pretrained: "Pretrained") -> None:
         self.given = {key: given[key] for key in OF_MODEL if key in given and key != "allow_download"}
+        if "model" in self.given:  # a Spec names a folder: this one is always there, and the model is open
+            self.given |= {"model": Given(HeadsSpec.default_model, "--model", True)}
         self.pretrained = pretrained
 
     def asks(self) -> "list[AskedFor]":
@@ -199,7 +201,7 @@ class ServedModel:
         given = with_maps(SPECS[question.ask], self.given | settings, "attn serve")
         spec = checked_spec(SPECS[question.ask], given)
         assert isinstance(spec, ModelSpec)
-        if spec.model is not None:  # a page needs no more of its place
+        if spec.model is not None:
             spec = spec.model_copy(update={"model": self.pretrained.name})
         with named_as_on_page():
             return run_loaded(spec, self.pretrained, None, heard)
