@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from attncli.commands.output import written_stream
+from attncli.views import VIEWS
 from tests.conftest import Attn
 
 
@@ -49,9 +50,9 @@ def test_parts_of_killed_runs_are_removed(attn: Attn, tmp_path: Path) -> None:
 def test_two_that_write_one_file_have_parts_of_their_own(tmp_path: Path) -> None:
     """As processes of two machines do that have the same number."""
     path = tmp_path / "x.txt"
-    with written_stream(path, is_binary=False) as first:
+    with written_stream(path, VIEWS["table"]) as first:
         first.write("first")
-        with written_stream(path, is_binary=False) as second:
+        with written_stream(path, VIEWS["table"]) as second:
             second.write("second")
         assert path.read_text() == "second"
     assert path.read_text() == "first"
