@@ -77,6 +77,7 @@ def test_prompts_rerun_and_by_transformers_alone_give_the_kept_numbers() -> None
     kept = study.texts()
     folder = str(smollm2())
     eager = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    eager.requires_grad_(False)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = attncli.open_model(folder)
     generator = torch.Generator()
