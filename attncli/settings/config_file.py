@@ -348,7 +348,7 @@ class ConfigFile:
         return entries
 
     def _defaults(self, of_steps: list[type[Spec]]) -> dict[str, Given]:
-        """Those of the steps; a value is one that an experiment among them may have, if one has the key."""
+        """Those of the steps, as an experiment among them takes them, where one has the key."""
         for name, (key, _) in self.keys.items():
             if name not in STRUCTURE:
                 self.reader.error(key, name, "must stand in a step or under `defaults:`")
