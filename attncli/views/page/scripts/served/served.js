@@ -90,21 +90,21 @@ function askHeads() {
 
 function askNext() {
   if (!can("next") || !text) return;
-  const about = text;
+  const [about, heads] = [text, [...out]];
   run(
-    ask("next token", { ask: "next", text, heads: [...out] }, ({ next }) => {
-      if (next && about === text) showNext(next);
+    ask("next token", { ask: "next", text, heads }, ({ next }) => {
+      // A newer question is on its way where these are others now.
+      if (next && about === text && String(heads) === String([...out])) showNext(next, heads);
     }),
   );
 }
 
 const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 2 : 1)} %`;
 
-function showNext(tokens) {
+function showNext(tokens, heads) {
   byId("next-box").hidden = !tokens.length;
-  byId("next-title").textContent = out.size
-    ? `Next token: with all heads → without ${out.size === 1 ? [...out][0] : `${out.size} of them`}`
-    : "Next token";
+  const without = heads.length === 1 ? heads[0] : `${heads.length} of them`;
+  byId("next-title").textContent = heads.length ? `Next token: with all heads → without ${without}` : "Next token";
   byId("next-tokens").replaceChildren(
     ...tokens.map(({ token, answer, probability, without }) => {
       const isChanged = without !== undefined;
