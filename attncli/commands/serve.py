@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,7 +27,7 @@ from attncli.errors import DONE, INTERRUPTED, UserError, is_about_memory, out_of
 from attncli.models.text_files import TokenIds
 from attncli.plain_text import plain_text, readable_token
 from attncli.settings import SPECS
-from attncli.settings.fields import Given, checked_spec, with_maps
+from attncli.settings.fields import Given, checked_spec, in_words_of, with_maps
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
 from attncli.settings.text import read_texts
@@ -55,13 +56,14 @@ PORT = option(
     everyday="the port of 127.0.0.1 (a free one)",
 )
 TEXT = argument("text", "The text that is in the box at first.", "TEXT", required=False)
-NAMES = {"sentence": "text"}
+NAMES = {"sentence": "text", "max_new_tokens": "tokens to write"}
 """What the page calls a setting."""
 MOST_PORT = 65535
 NUM_NEXT = 12
 AFTER_WRITING = "\n\n"
 """What `generate` writes below a text that is finished: nothing is left to stop."""
 NO_TEXT = "text: type one first"
+NO_HEADS = "heads: take one out first"
 TWO_STACKS = "This model has an encoder, which reads the text, and a decoder, which writes after it."
 NO_NEXT = "This model writes nothing: no next tokens, but heads, and what is lost without some of them."
 
@@ -105,6 +107,18 @@ def plain_lines(text: str) -> str:
     return "\n".join(map(plain_text, text.split("\n")))
 
 
+@contextmanager
+def named_as_on_page() -> Iterator[None]:
+    """An error about a setting names it as the page does; others are flags of attn serve."""
+    try:
+        yield
+    except UserError as error:
+        parts = [line.partition(": ") for line in error.lines]
+        named = [f"{NAMES.get(key, key)}{colon}{message}" for key, colon, message in parts]
+        error.lines = tuple(in_words_of(line, flags=True) for line in named)
+        raise
+
+
 class ServedModel:
     """The model that is asked, as the commands ask it, with the settings that hold for every question."""
 
@@ -118,11 +132,16 @@ class ServedModel:
             return ["heads", "next", "ablate", "why", "generate"]
         return ["heads", "ablate", "generate"] if self.pretrained.has_decoder else ["heads", "ablate"]
 
-    def remark(self) -> str:
-        """What is not for this model, in a line."""
-        if self.pretrained.has_decoder:
-            return TWO_STACKS
-        return "" if self.pretrained.predicts == "next" else NO_NEXT
+    def about(self) -> dict[str, Any]:
+        """What the page knows of the model; in a line what is not for it."""
+        has_decoder = self.pretrained.has_decoder
+        remark = "" if self.pretrained.predicts == "next" else NO_NEXT
+        return {
+            "model": self.pretrained.name,
+            "asks": self.asks(),
+            "remark": TWO_STACKS if has_decoder else remark,
+            "continues": not has_decoder,
+        }
 
     def answer(self, question: "Question", stopped: Event, put: Callable[[str], None]) -> None:
         """The lines that answer a question: what is written, a report, announced before it, an error."""
@@ -143,6 +162,8 @@ class ServedModel:
             raise UserError(f"{question.ask}: is not for {self.pretrained.name}")
         if question.ask != "heads" and not question.text:
             raise UserError(NO_TEXT)
+        if question.ask == "ablate" and not question.heads:
+            raise UserError(NO_HEADS)
         if question.ask == "next":
             yield json.dumps({"next": self._next(question)})
             return
@@ -180,7 +201,7 @@ class ServedModel:
         assert isinstance(spec, ModelSpec)
         if spec.model is not None:  # a page needs no more of its place
             spec = spec.model_copy(update={"model": self.pretrained.name})
-        with errors_at(spec, given, None):
+        with named_as_on_page():
             return run_loaded(spec, self.pretrained, None, heard)
 
     def _next(self, question: "Question") -> list[dict[str, Any]]:
@@ -191,19 +212,24 @@ class ServedModel:
         pretrained = self.pretrained
         given = self.given | {"sentence": Given(question.text, "text", True)}
         spec = checked_spec(HeadsSpec, given)
-        with errors_at(spec, given, None):
+        with named_as_on_page():
             reading = read_text(pretrained, question.text, key="sentence", truncate=spec.truncate)
             tokens = next_tokens(pretrained, reading, heads=question.heads, top=NUM_NEXT).tokens
         spelling = pretrained.token_spelling
         return [
             {
                 "token": plain_text(readable_token(row.token, spelling)),
-                "answer": f'"{pretrained.text_of([row.token_id]) or row.token}"',
+                "answer": _as_answer(pretrained.text_of([row.token_id]) or row.token, spelling),
                 "probability": row.probability,
                 **({"without": row.without} if question.heads else {}),
             }
             for row in tokens
         ]
+
+
+def _as_answer(text: str, spelling: str | None) -> str:
+    """A token as `why` takes it: in quotes as it stands, where its text has the blank before it, too."""
+    return f'"{text}"' if spelling == "byte-level" and '"' not in text else text
 
 
 def opened_model(spec: HeadsSpec, given: Mapping[str, Given]) -> ServedModel:
@@ -250,7 +276,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
         if isinstance(first_text, TokenIds):
             raise UserError("file: must hold a text, for the box of the page (got token ids)")
         served = opened_model(spec, given)
-        about = {"model": served.pretrained.name, "asks": served.asks(), "remark": served.remark()}
+        about = served.about()
         is_shipped = spec.model is None and not first_text
         page = served_page({**about, "text": SENTENCE if is_shipped else first_text}, Display())
         secrets, model = Secrets(), OneModel(served.answer)

@@ -4,8 +4,11 @@ import asyncio
 import errno
 import json
 import logging
+import signal
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -14,6 +17,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import HANDLED_SIGNALS
 
 from attncli.errors import UserError
 from attncli.serving.guard import Guard, Method, Secrets
@@ -82,7 +86,7 @@ async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[byt
     lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def put(line: str | None) -> None:
-        if not loop.is_closed():  # the server has ended, the model has not
+        with suppress(RuntimeError):  # the server has ended, and its loop is closed; the model has not
             loop.call_soon_threadsafe(lines.put_nowait, line)
 
     waiting = model.ask(question, put)
@@ -113,6 +117,19 @@ class TimedConnection(H11Protocol):
             self.transport.abort()
 
 
+class EndedServer(Server):
+    """uvicorn's, which a signal ends; one that is ignored, as in a shell's background, stays so."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        is_main = threading.current_thread() is threading.main_thread()
+        ignored = [number for number in HANDLED_SIGNALS if signal.getsignal(number) is signal.SIG_IGN]
+        with super().capture_signals():
+            for number in ignored if is_main else ():
+                signal.signal(number, signal.SIG_IGN)
+            yield
+
+
 def bound_socket(port: int) -> socket.socket:
     """A socket of this machine alone, at that port; 0 is a free one. UserError where it cannot be had."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -128,7 +145,7 @@ def bound_socket(port: int) -> socket.socket:
     return listening
 
 
-def server_of(guarded: Guard) -> Server:
+def server_of(guarded: Guard) -> EndedServer:
     """What serves it until a signal ends it, without waiting for answers that are not there yet."""
     for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # a token would stand in its lines
@@ -148,4 +165,4 @@ def server_of(guarded: Guard) -> Server:
         timeout_graceful_shutdown=0,
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )
-    return Server(config)
+    return EndedServer(config)

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import pytest
 
 import attncli.commands.serve as serve_page
-from attncli.serving.server import bound_socket
+from attncli.serving.guard import Guard, Secrets
+from attncli.serving.server import bound_socket, server_of
 from tests.conftest import Attn
 from tools.refresh_outputs import start_attn
 
@@ -113,6 +114,20 @@ def test_a_signal_that_terminates_ends_it(tmp_path: Path) -> None:
         assert Browser(it.link).html
         assert it.end_by(signal.SIGTERM)[0] == 143
         assert "Traceback" not in it.stderr.read_text()
+
+
+def test_a_signal_that_a_shell_ignores_for_what_runs_in_its_background_stays_ignored() -> None:
+    async def no_app(*_: object) -> None:
+        """Nothing is asked."""
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with server_of(Guard(no_app, Secrets(), {})).capture_signals():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            assert callable(signal.getsignal(signal.SIGTERM))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def free_port() -> int:

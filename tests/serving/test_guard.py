@@ -13,6 +13,9 @@ from attncli.errors import UserError
 from attncli.serving import guard, server
 from tests.serving.served import PAGE, Reply, Running, read_reply, request, running
 
+QUESTION = {"ask": "heads", "tab": "t", "text": "a"}
+WHOLE = json.dumps(QUESTION | {"text": "x" * guard.MOST_BYTES}).encode()
+LARGE_IN_PARTS = b"%x\r\n" % len(WHOLE) + WHOLE + b"\r\n0\r\n\r\n"
 FILES = ("etc/passwd", "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/", "static/x.js", "favicon.ico")
 
 
@@ -25,12 +28,9 @@ def served() -> Iterator[Running]:
 def is_refused(reply: Reply) -> bool:
     """403 without a word, or what is no HTTP at all."""
     if reply.status == 403:
-        return (
-            reply.body == b""
-            and "set-cookie" not in reply.headers
-            and "access-control-allow-origin" not in reply.headers
-        )
-    return reply.status in (0, 400) and reply.body in (b"", b"Invalid HTTP request received.")
+        told = {"set-cookie", "access-control-allow-origin", "location"} & reply.headers.keys()
+        return reply.body == b"" and not told
+    return (reply.status, reply.body) in ((0, b""), (400, b"Invalid HTTP request received."))
 
 
 def test_the_link_sets_the_cookie_and_leads_to_the_page_without_the_token(served: Running) -> None:
@@ -82,6 +82,16 @@ HOSTILE: dict[str, Callable[[Running], Reply]] = {
     "two hosts": lambda it: it.raw(
         request("GET", it.secrets.folder, it.headers() | {"host": "evil.example"})
     ),
+    "two origins": lambda it: it.raw(
+        request(
+            "GET",
+            it.secrets.folder,
+            {"origin": "http://evil.example"} | it.headers(Origin=f"http://{it.host}"),
+        )
+    ),
+    "two sites": lambda it: it.raw(
+        request("GET", it.secrets.folder, {"sec-fetch-site": "cross-site"} | it.headers())
+    ),
     "no host": lambda it: it.raw(f"GET {it.secrets.folder} HTTP/1.0\r\n\r\n".encode()),
     "another origin": lambda it: it.get(Origin="http://evil.example"),
     "the origin of a sandbox": lambda it: it.get(Origin="null"),
@@ -91,7 +101,7 @@ HOSTILE: dict[str, Callable[[Running], Reply]] = {
     "a neighbour": lambda it: it.get(Sec_Fetch_Site="same-site"),
     "a query": lambda it: it.get("?x=1"),
     "a get of what is posted": lambda it: it.get("ask"),
-    "a post of what is got": lambda it: it.post("", {}),
+    "a post of what is got": lambda it: it.post("", QUESTION),
     "head": lambda it: it.raw(request("HEAD", it.secrets.folder, it.headers())),
     "options": lambda it: it.raw(
         request("OPTIONS", f"{it.secrets.folder}ask", it.headers(Access_Control_Request_Method="POST"))
@@ -99,12 +109,12 @@ HOSTILE: dict[str, Callable[[Running], Reply]] = {
     "a websocket": lambda it: it.get(
         Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Version="13", Sec_WebSocket_Key="x" * 24
     ),
-    "a form": lambda it: it.post("ask", {}, Content_Type="application/x-www-form-urlencoded"),
-    "plain text": lambda it: it.post("ask", {}, Content_Type="text/plain"),
-    "a post without an origin": lambda it: it.post("ask", {}, Origin=""),
-    "a post from elsewhere": lambda it: it.post("ask", {}, Origin="http://evil.example"),
-    "a large body": lambda it: it.post("ask", "x" * (guard.MOST_BYTES + 1)),
-    "a body that says it is large": lambda it: it.post("ask", {}, Content_Length="9" * 20),
+    "a form": lambda it: it.post("ask", QUESTION, Content_Type="application/x-www-form-urlencoded"),
+    "plain text": lambda it: it.post("ask", QUESTION, Content_Type="text/plain"),
+    "a post without an origin": lambda it: it.post("ask", QUESTION, Origin=""),
+    "a post from elsewhere": lambda it: it.post("ask", QUESTION, Origin="http://evil.example"),
+    "a large body": lambda it: it.post("ask", QUESTION | {"text": "x" * guard.MOST_BYTES}),
+    "a body that says it is large": lambda it: it.post("ask", QUESTION, Content_Length="9" * 20),
     "a large body in parts": lambda it: it.raw(
         request(
             "POST",
@@ -112,7 +122,7 @@ HOSTILE: dict[str, Callable[[Running], Reply]] = {
             it.headers(
                 Origin=f"http://{it.host}", Content_Type="application/json", Transfer_Encoding="chunked"
             ),
-            b"100000\r\n" + b"x" * 2**20 + b"\r\n100000\r\n" + b"x" * 2**20 + b"\r\n0\r\n\r\n",
+            LARGE_IN_PARTS,
         )
     ),
     "a get with a body": lambda it: it.get(Content_Length="3"),
@@ -129,6 +139,29 @@ def test_all_others_get_403_and_nothing_else(served: Running, name: str) -> None
     before = len(served.asked)
     assert is_refused(HOSTILE[name](served)), name
     assert len(served.asked) == before
+
+
+def test_before_anything_is_read_who_asks_and_how_much_comes_is_known() -> None:
+    """No socket of ours is heard on another machine: what the guard adds to that is asked here alone."""
+    secrets = guard.Secrets()
+    guarded = guard.Guard(no_app, secrets, server.ADDRESSES)
+
+    def is_admitted(client: str, length: str) -> bool:
+        named = {"Host": "127.0.0.1:1", "Origin": "http://127.0.0.1:1", "Content-Type": "application/json"}
+        named |= {"Cookie": f"{secrets.cookie}={secrets.token}", "Content-Length": length}
+        headers = [(name.lower().encode(), value.encode()) for name, value in named.items()]
+        scope = {"type": "http", "method": "POST", "query_string": b"", "headers": headers}
+        address = f"{secrets.folder}ask".encode()
+        return guarded.admits({**scope, "client": (client, 1), "raw_path": address})
+
+    assert is_admitted("127.0.0.1", "10") and is_admitted("::1", str(guard.MOST_BYTES))
+    assert not is_admitted("10.0.0.1", "10") and not is_admitted("127.0.0.1.evil", "10")
+    for length in (str(guard.MOST_BYTES + 1), "9" * 5000, "-1", "1e3", ""):
+        assert not is_admitted("127.0.0.1", length)
+
+
+async def no_app(*_: object) -> None:
+    raise AssertionError("nothing gets here")
 
 
 def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +227,7 @@ def hostile_request(choose: random.Random, it: Running, *, hostile: bool = True)
     method, target, body = "GET", it.secrets.folder, b""
     headers = it.headers()
     if choose.random() < 0.5:
-        body = json.dumps({"ask": "heads", "tab": "t", "text": "a"}).encode()
+        body = json.dumps(QUESTION).encode()
         method, target = "POST", f"{it.secrets.folder}ask"
         headers |= {"Origin": f"http://{it.host}", "Content-Type": "application/json"}
         headers |= {"Content-Length": str(len(body))}

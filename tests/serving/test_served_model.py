@@ -88,7 +88,9 @@ def test_without_a_text_the_survey_is_of_the_probe(served: Running) -> None:
         ("next", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
         ("ablate", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
         ("why", {"answer": "two tokens"}, "answer: "),
-        ("heads", {"text": "x" * 3000}, "text: "),
+        ("ablate", {}, "heads: take one out first"),
+        ("heads", {"text": "x" * 3000}, "text: must be at most 128 tokens for tiny-induction (got 3001): --"),
+        ("generate", {"steps": 900}, "tokens to write: must be at most 128"),
         ("generate", {"text": "x" * 3000}, "text: "),
         ("next", {"text": "x" * 3000}, "text: "),
     ],
@@ -140,7 +142,7 @@ def test_what_is_not_for_a_model_is_said_in_a_line(tmp_path: Path, architecture:
     folder = (save_writer if architecture == "T5" else save_model)(tmp_path / architecture, architecture)
     given = {"model": Given(str(folder), "--model", True)}
     served = ServedModel(given, attncli.open_model(folder))
-    assert served.remark() and "next" not in served.asks() and "why" not in served.asks()
+    assert served.about()["remark"] and "next" not in served.asks() and "why" not in served.asks()
     assert lines_of(served, "next") == [{"error": f"next: is not for {architecture}"}]
     assert lines_of(served, "heads")[-1]["experiment"] == "heads"
     stack = "decoder:" if architecture == "T5" else ""

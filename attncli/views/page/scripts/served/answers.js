@@ -12,6 +12,10 @@ const STRANGER =
   "The server does not know this page: it was started again, or cookies are off. Open the link that attn " +
   "serve printed.";
 
+const MOST_BYTES = 2 ** 20; // as the server takes
+const TOO_LONG = "text: is too long to be sent (1 MB at most)";
+const UNANSWERED = "the server has too much to do, and did not answer: ask again";
+
 async function reached(address, options) {
   let response;
   try {
@@ -23,20 +27,18 @@ async function reached(address, options) {
   return response;
 }
 
-const posted = (address, data) =>
-  reached(address, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(data),
-  });
+const posted = (address, body) =>
+  reached(address, { method: "POST", headers: { "Content-Type": "application/json" }, body });
 
 export const isAlive = () => reached("alive", {});
-export const stopWriting = () => posted("stop", TAB);
+export const stopWriting = () => posted("stop", JSON.stringify(TAB));
 
 // Hand over each line of the answer, one after the other, as soon as it is there.
 export async function askServer(question, take) {
-  const response = await posted("ask", { tab: TAB, ...question });
-  if (!response.ok) throw new Error(`the server does not answer such a question (${response.status})`);
+  const body = JSON.stringify({ tab: TAB, ...question });
+  if (new Blob([body]).size > MOST_BYTES) return take(JSON.stringify({ error: TOO_LONG }));
+  const response = await posted("ask", body);
+  if (!response.ok) return take(JSON.stringify({ error: `${UNANSWERED} (${response.status})` }));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let begun = []; // a line may be long: it is put together once
   for (;;) {

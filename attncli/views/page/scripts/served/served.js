@@ -4,7 +4,6 @@ import { start } from "../page/chosen.js";
 import { open } from "../page/page.js";
 import { run } from "../page/show.js";
 import { byId, make, makeToken } from "../parts/elements.js";
-import { shortened } from "../values/labels.js";
 import { askServer, isAlive, Lost, stopWriting } from "./answers.js";
 import { addReport } from "./history.js";
 import { listenToRemoval, out } from "./removal.js";
@@ -52,7 +51,7 @@ async function ask(name, question, take) {
   try {
     await askServer(question, async (line) => {
       showLost(null);
-      if (isReport) return addReport(`${question.ask}: ${shortened(question.text) || "random tokens"}`, line);
+      if (isReport) return addReport(question, line);
       const said = JSON.parse(line);
       isReport = Boolean(said.report);
       if (said.error && question.text === text) showTrouble(said.error);
@@ -135,14 +134,16 @@ function askAblate() {
 function write(more) {
   takeText();
   const before = written.of === text ? written : { shown: "", count: 0 };
+  const about = text;
   let now = "";
   for (const id of ["write-one", "write-ten"]) byId(id).disabled = true;
   byId("stop-writing").hidden = false;
   const writing = ask("writing", { ask: "generate", text, steps: before.count + more }, (said) => {
     now += said.written ?? "";
+    if (about !== text) return;
     if (said.written && now.length > before.shown.length) showWritten(now);
     if (said.count === undefined) return;
-    written = { ...said, of: text };
+    written = { ...said, of: about };
     showWritten(said.shown);
   });
   run(
@@ -155,9 +156,10 @@ function write(more) {
 
 function showWritten(what) {
   byId("written").hidden = false;
-  const before = Array.from(text);
+  const before = Array.from(asked.continues ? text : ""); // what an encoder read stands by itself
   byId("written-before").textContent =
-    before.length > MOST_BEFORE ? `…${before.slice(-MOST_BEFORE).join("")}` : text;
+    before.length > MOST_BEFORE ? `…${before.slice(-MOST_BEFORE).join("")}` : before.join("");
+  byId("written-take").hidden = !asked.continues;
   byId("written-text").textContent = what;
   byId("written-line").scrollTop = byId("written-line").scrollHeight;
 }
