@@ -296,14 +296,19 @@ def _layers_of_heads(pretrained: Pretrained) -> tuple[list[ProjectedHeads], set[
         attending.add(layer.layer)
         return output_of(layer)
 
-    model, ids = pretrained.whole, torch.arange(FEW_TOKENS)
-    inputs = pretrained.inputs([Reading(ModelText(pretrained.labels(ids.tolist()), ids))])
+    model, inputs = pretrained.whole, pretrained.inputs([few_tokens(pretrained)])
     with torch.no_grad():
         check_computed_here(model, inputs)
         return projected_heads(model, lambda: run_model(model, inputs, note)), attending
 
 
 FEW_TOKENS = 3
+
+
+def few_tokens(pretrained: Pretrained) -> Reading:
+    """The first tokens of the vocabulary: what a model can do is seen on any."""
+    ids = torch.arange(FEW_TOKENS)
+    return Reading(ModelText(pretrained.labels(ids.tolist()), ids))
 
 
 Container = Mapping[object, object] | list[object]

@@ -125,6 +125,7 @@ HOSTILE: dict[str, Callable[[Running], Reply]] = {
             LARGE_IN_PARTS,
         )
     ),
+    "a body of two lengths": lambda it: it.post("ask", QUESTION, Transfer_Encoding="chunked"),
     "a get with a body": lambda it: it.get(Content_Length="3"),
     "large headers": lambda it: it.get(X="x" * 2**17),
     "an address of its own": lambda it: it.raw(request("GET", f"http://{it.host}/", it.headers())),
@@ -199,7 +200,11 @@ def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> Non
         {"ask": "next", "tab": "t", "text": "a", "heads": ["0:1"] * 5000},
         {"ask": "generate", "tab": "t", "text": "a", "steps": 10**9},
         {"ask": "generate", "tab": "t", "text": "a", "steps": True},
-        {"ask": "why", "tab": "t", "text": "a", "answer": "x" * 1000},
+        {"ask": "why", "tab": "t", "text": "a", "token": "x"},
+        {"ask": "why", "tab": "t", "text": "a", "token": -1},
+        {"ask": "why", "tab": "t", "text": "a", "token": 2**31},
+        {"ask": "why", "tab": "t", "text": "a", "token": True},
+        {"ask": "why", "tab": "t", "text": "a", "answer": "x"},
     ],
 )
 def test_a_page_can_say_nothing_else_than_a_question(served: Running, body: object) -> None:
