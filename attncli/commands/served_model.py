@@ -11,9 +11,9 @@ import torch
 
 from attncli.core.progress import Stage
 from attncli.errors import UserError, is_about_memory, out_of_memory
+from attncli.library import why
 from attncli.measure.next_tokens import KnownProbabilities, expected_next
 from attncli.measure.removal import few_tokens, heads_removed
-from attncli.measure.why import attribution
 from attncli.models.loading import in_use
 from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import Pretrained, Reading, read_text
@@ -109,7 +109,7 @@ class ServedModel:
         asks: list[AskedFor] = ["heads", "next", "ablate", "generate"]
         try:
             with in_use(self.pretrained) as pretrained:
-                attribution(pretrained, few_tokens(pretrained))
+                why(pretrained, few_tokens(pretrained))
         except UserError:
             return asks
         return [*asks, "why"]

@@ -101,7 +101,7 @@ def test_the_page_answers_what_is_typed_clicked_and_written(served: Running, tab
     page.locator("#next-tokens button").nth(1).click()
     answered(page, "why", 1)
     heading = page.locator("#heading").inner_text()
-    assert heading.startswith("Why ") and heading.endswith(": ab ab"), page.locator("#asked-trouble").inner_text()
+    assert heading.startswith("Why ") and heading.endswith(": ab ab")
     # Two tokens and ten, then they are the text.
     for count in (1, 2):
         page.click("#write-one")
