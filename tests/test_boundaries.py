@@ -166,8 +166,8 @@ MEASURED_BY_PAGES = {
     # Heads give nothing while one layer is taken of all texts of a batch, and the run ends with that layer;
     # the library's `layers` is of one text, and of a model as it is.
     ("model_attention", "removal"),
-    # Heads give nothing in whatever a served page asks while they are out, and one run of the model serves two
-    # of its questions; the library answers one, of a model as it is.
+    # Heads give nothing in whatever a served page asks while they are out, and one run of the model answers
+    # two of its questions; the library answers one, of a model as it is.
     ("served_model", "removal"),
     ("served_model", "next_tokens"),
     # A survey in a store is summed, and saved reports are compared, without transformers, which the library

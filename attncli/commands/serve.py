@@ -3,7 +3,10 @@
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from attncli.commands.command import (
@@ -21,6 +24,7 @@ from attncli.commands.generate import SENTENCE
 from attncli.commands.output import first_words, progress_line
 from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.models.text_files import TokenIds
+from attncli.plain_text import plain_text
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import read_texts
@@ -47,6 +51,7 @@ PORT = option(
     everyday="the port of 127.0.0.1 (a free one)",
 )
 TEXT = argument("text", "The text that is in the box at first.", "TEXT", required=False)
+MODEL = "a folder, a .gguf file or a package's name (one that ships with attn)"
 MOST_PORT = 65535
 
 
@@ -88,7 +93,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
     spec = checked_spec(HeadsSpec, given)
     from attncli.serving.guard import Secrets
     from attncli.serving.questions import OneModel
-    from attncli.serving.server import ServedPage, app, bound_socket, server_of
+    from attncli.serving.server import MOST_AT_ONCE, ServedPage, app, bound_socket, server_of
     from attncli.views.page import served_page
 
     with bound_socket(port or 0) as listening, errors_at(spec, given, config):
@@ -101,8 +106,9 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
         page = served_page({**about, "text": SENTENCE if is_shipped else first_text}, Display())
         secrets, model = Secrets(), OneModel(served.answer)
         server = server_of(app(ServedPage(*page), model, secrets))
-        listening.listen()  # whoever opens the link at once waits for the server
-        say_where(secrets, listening.getsockname()[1])
+        listening.listen(MOST_AT_ONCE)  # whoever opens the link at once waits for the server
+        port = listening.getsockname()[1]
+        say_where(served.pretrained.name, secrets, port, is_shipped=spec.model is None)
         try:
             server.run(sockets=[listening])
         except (KeyboardInterrupt, SystemExit) as ended:
@@ -113,14 +119,28 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
     return DONE
 
 
-def say_where(secrets: "Secrets", port: int) -> None:
-    """The link on standard output; how to end it, and how to reach it from elsewhere, beside it."""
+def say_where(name: str, secrets: "Secrets", port: int, *, is_shipped: bool) -> None:
+    """The link on standard output; what it opens, and how to reach it from elsewhere, beside it."""
     print(secrets.link(port), flush=True)
-    lines = (
-        "The link is a key: whoever opens it here may ask the model. Ctrl-C ends it.",
-        f"To open it from another machine, type there: ssh -L {port}:127.0.0.1:{port} HOST",
+    shipped = ", which ships with attn (--model takes another)" if is_shipped else ""
+    about = (
+        f"It opens {plain_text(name)}{shipped}. The link is a key: whoever opens it here may ask the model. "
+        "Paste it into the address bar. Ctrl-C ends the server."
     )
+    elsewhere = "To open it on another machine, type this there, and open the same link:"
+    lines = [
+        *lines_of(about),
+        *lines_of(elsewhere),
+        f"  ssh -L {port}:127.0.0.1:{port} HOST",
+        f"With --port {port} the next server has the same port.",
+    ]
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def lines_of(text: str) -> list[str]:
+    """The text in lines as wide as the terminal, at most 80 characters."""
+    width = min(80, get_terminal_size().columns)
+    return wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def leave(ended: BaseException) -> NoReturn:
@@ -134,5 +154,6 @@ def leave(ended: BaseException) -> NoReturn:
 def command(name: str, summary: str) -> Command:
     """The command, with those flags of the survey that say which model, and what it reads at first."""
     settings = [each for each in setting_options(HeadsSpec) if each.name in (*OF_MODEL, *OF_FIRST_TEXT)]
+    settings = [replace(each, everyday=MODEL) if each.name == "model" else each for each in settings]
     parameters: list[Parameter] = [TEXT, *settings, PORT, CONFIG, DEBUG]
     return Command(name, summary, serve, parameters, EXAMPLES)

@@ -1,11 +1,14 @@
 """Who is answered, and that nobody else learns anything: on a socket, as an attacker would ask."""
 
+import errno
 import json
 import random
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from unittest.mock import Mock
 
 import pytest
 
@@ -163,6 +166,39 @@ def test_before_anything_is_read_who_asks_and_how_much_comes_is_known() -> None:
 
 async def no_app(*_: object) -> None:
     raise AssertionError("nothing gets here")
+
+
+def test_beyond_some_connections_others_are_closed_at_once_and_the_open_ones_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "most_connections", lambda: 3)
+    with running() as it, ExitStack() as opened:
+        address = ("127.0.0.1", it.port)
+        idle = [opened.enter_context(socket.create_connection(address)) for _ in range(2)]
+        assert it.get("alive").status == 204
+        idle.append(opened.enter_context(socket.create_connection(address)))
+        time.sleep(0.05)
+        assert it.get("alive").status == 0
+        idle[0].close()
+        time.sleep(0.05)
+        assert it.get("alive").status == 204
+
+
+def test_there_are_fewer_connections_where_fewer_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    expected = {1024: 256, 256: 128, 130: 2, 10: 1, resource.RLIM_INFINITY: 256}
+    for files, most in expected.items():
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert server.most_connections() == most
+
+
+def test_files_that_ran_out_are_no_traceback() -> None:
+    told: list[object] = []
+    loop = Mock(default_exception_handler=told.append)
+    server.tell_unless_full(loop, {"exception": OSError(errno.EMFILE, "Too many open files")})
+    assert not told
+    server.tell_unless_full(loop, {"exception": ValueError()})
+    assert len(told) == 1
 
 
 def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
