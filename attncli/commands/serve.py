@@ -51,7 +51,7 @@ PORT = option(
     everyday="the port of 127.0.0.1 (a free one)",
 )
 TEXT = argument("text", "The text that is in the box at first.", "TEXT", required=False)
-MODEL = "a folder, a .gguf file or a package's name (one that ships with attn)"
+MODEL = "a folder, .gguf file or package's name (tiny-induction)"
 MOST_PORT = 65535
 
 

@@ -157,19 +157,19 @@ class ServedModel:
             if question.ask == "next":
                 yield json.dumps({"next": self._next(question, pretrained)})
                 return
-            name = ""
+            said: dict[str, Any] = {"report": True}
+            title = ""
             if question.ask == "why":
-                report, name = self._why(question, pretrained, heard)
+                report, said["name"], title = self._why(question, pretrained, heard)
             else:
                 report = self._report(question, pretrained, heard)
-        said: dict[str, Any] = {"report": True}
         if question.ask == "generate":
             text = _written_text(report, pretrained)
             count = report.result_of(WrittenText).counts.new_tokens
             said |= {"text": text, "shown": plain_lines(text), "count": count}
         yield json.dumps(said)
         without = () if question.ask == "ablate" else question.heads
-        yield report_line(report, name=name, without=without)
+        yield report_line(report, name=title, without=without)
 
     def _settings(self, question: Question) -> dict[str, Any]:
         """What the command of a question would be given beside the model."""
@@ -211,8 +211,8 @@ class ServedModel:
         with heads_removed(question.heads, pretrained, key="heads"):
             return run_loaded(spec, pretrained, None, heard)
 
-    def _why(self, question: Question, pretrained: Pretrained, heard: Heard) -> tuple[Report, str]:
-        """Why a token comes next, by its id or the likeliest; and what that is called."""
+    def _why(self, question: Question, pretrained: Pretrained, heard: Heard) -> tuple[Report, str, str]:
+        """Why a token comes next, by its id or the likeliest; what that is called, and its title."""
         spec, reading = self._spec(question), self._reading(question, pretrained)
         probabilities = self.known.of(pretrained, reading, question.heads)
         token = int(probabilities.argmax()) if question.token is None else question.token
@@ -222,7 +222,7 @@ class ServedModel:
         (label,) = pretrained.labels([token])
         share = f"{100 * float(probabilities[token]):.3g} %"
         shown = readable_token(label, pretrained.token_spelling)
-        return report, f"Why {shown} ({share}) comes next"
+        return report, plain_text(f"why {shown}"), f"Why {shown} ({share}) comes next"
 
     def _next(self, question: Question, pretrained: Pretrained) -> list[dict[str, Any]]:
         """The next tokens as the page shows them, with the ids by which `why` is asked."""

@@ -60,14 +60,15 @@ async function ask(name, question, take) {
   begun.delete(name);
   begun.set(name, since);
   showState();
-  let isReport = false;
+  let [isReport, reported] = [false, ""];
   let wasAnswered = true;
   try {
     await askServer(question, async (line) => {
       showLost(null);
-      if (isReport) return addReport(question, line);
+      if (isReport) return addReport({ ...question, name: reported || question.ask }, line);
       const said = JSON.parse(line);
       isReport = Boolean(said.report);
+      reported = said.name;
       if (said.error && question.text === text) showTrouble(said.error);
       if (said.waits !== undefined) waiting[said.waits ? "add" : "delete"](name);
       showState();
@@ -135,7 +136,7 @@ function showNext(tokens, of, heads) {
       const isChanged = without !== undefined;
       const numbers = isChanged ? `${percent(probability)} → ${percent(without)}` : percent(probability);
       const label = make("span", { class: "probability", text: numbers });
-      const title = can("why") ? "Why this token: what each head adds to its logit" : "";
+      const title = can("why") ? "Why this token: what each head adds to its logit (· is a blank, ↵ the end of a line)" : "";
       const button = make("button", { type: "button", title }, makeToken(token), label);
       button.style.setProperty("--share", probability);
       button.style.setProperty("--without", without ?? 0);
