@@ -220,7 +220,8 @@ class ServedModel:
         with heads_removed(question.heads, pretrained, key="heads"):
             (report,) = model_page_of(spec).reports([spec], [answered], pretrained, heard)
         (label,) = pretrained.labels([token])
-        share = f"{100 * float(probabilities[token]):.3g} %"
+        probability = float(probabilities[token])
+        share = f"{100 * probability:.{1 if probability >= 0.1 else 2}f} %"
         shown = readable_token(label, pretrained.token_spelling)
         return report, plain_text(f"why {shown}"), f"Why {shown} ({share}) comes next"
 

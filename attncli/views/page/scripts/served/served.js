@@ -33,8 +33,9 @@ const boxText = () => byId("asked-text").value;
 // What is of another text than that in the box, or of other heads, is no answer to it.
 function markOld() {
   const mark = (id, isOld) => byId(id).toggleAttribute("inert", isOld);
-  mark("next-box", nextOf !== about(boxText()) && nextOf !== about(boxText() + written.text));
-  mark("written", written.of !== about(boxText()));
+  const isWritten = written.of === about(boxText());
+  mark("written", !isWritten);
+  mark("next-box", nextOf !== about(boxText()) && !(isWritten && nextOf === about(boxText() + written.text)));
 }
 
 function showState() {
@@ -122,7 +123,7 @@ function askNext() {
   );
 }
 
-const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 2 : 1)} %`;
+const percent = (share) => (100 * share).toFixed(share < 0.1 ? 2 : 1);
 
 function showNext(tokens, of, heads) {
   nextOf = about(of, heads);
@@ -134,7 +135,7 @@ function showNext(tokens, of, heads) {
   byId("next-tokens").replaceChildren(
     ...tokens.map(({ token, id, probability, without }) => {
       const isChanged = without !== undefined;
-      const numbers = isChanged ? `${percent(probability)} → ${percent(without)}` : percent(probability);
+      const numbers = isChanged ? `${percent(probability)} → ${percent(without)} %` : `${percent(probability)} %`;
       const label = make("span", { class: "probability", text: numbers });
       const title = can("why") ? "Why this token: what each head adds to its logit (· is a blank, ↵ the end of a line)" : "";
       const button = make("button", { type: "button", title }, makeToken(token), label);
