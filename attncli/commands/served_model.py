@@ -25,6 +25,7 @@ from attncli.runs.runner import model_page_of, run_loaded
 from attncli.serving.questions import AskedFor, Question
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec, in_words_of, with_maps
+from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
 from attncli.views.page import report_line
 
@@ -96,6 +97,8 @@ class ServedModel:
 
     def __init__(self, given: Mapping[str, Given], pretrained: Pretrained) -> None:
         self.given = {key: each for key, each in given.items() if key != "allow_download"}
+        if "model" in self.given:  # a Spec names a folder: this one is always there, and the model is open
+            self.given["model"] = Given(HeadsSpec.default_model, "--model", True)
         self.pretrained = pretrained
         self.known = KnownProbabilities()
 
@@ -190,7 +193,6 @@ class ServedModel:
         experiment = SPECS["heads" if question.ask == "next" else question.ask]
         spec = checked_spec(experiment, with_maps(experiment, self.given | settings, "attn serve"))
         assert isinstance(spec, ModelSpec)
-        # A page needs no more of its place.
         return spec if spec.model is None else spec.model_copy(update={"model": self.pretrained.name})
 
     def _reading(self, question: Question, pretrained: Pretrained) -> Reading:

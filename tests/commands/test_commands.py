@@ -57,7 +57,7 @@ def test_the_first_help_has_every_command_in_its_group_on_one_screen(attn: Attn)
     assert listed == {
         title: [name for name, row in COMMANDS.items() if row.group == title] for title in COMMAND_GROUPS
     }
-    assert sum(map(len, listed.values())) == len(COMMANDS) - 1 == 23
+    assert sum(map(len, listed.values())) == len(COMMANDS) - 1 == 24
     assert listed["See"][0] == "self" and listed["Learn"][0] == "lesson"
 
 

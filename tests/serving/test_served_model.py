@@ -1,6 +1,7 @@
 """What attn serve answers is what the commands say: the same reports, by the same settings."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -158,7 +159,9 @@ def test_what_is_not_for_a_model_is_said_in_a_line(tmp_path: Path, architecture:
     served = ServedModel(given, attncli.open_model(folder))
     assert served.about()["remark"] and "next" not in served.asks and "why" not in served.asks
     assert lines_of(served, "next") == [{"error": f"next: is not for {architecture}"}]
-    assert lines_of(served, "heads")[-1]["experiment"] == "heads"
+    shutil.rmtree(folder)  # it is in memory
+    report = lines_of(served, "heads")[-1]
+    assert report["experiment"] == "heads" and report["settings"]["model"] == architecture
     stack = "decoder:" if architecture == "T5" else ""
     assert lines_of(served, "ablate", heads=(f"{stack}0:1",))[-1]["experiment"] == "ablate"
     if "generate" in served.asks:
