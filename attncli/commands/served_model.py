@@ -98,7 +98,7 @@ class ServedModel:
     def __init__(self, given: Mapping[str, Given], pretrained: Pretrained) -> None:
         self.given = {key: each for key, each in given.items() if key != "allow_download"}
         if "model" in self.given:  # a Spec names a folder: this one is always there, and the model is open
-            self.given["model"] = Given(HeadsSpec.default_model, "--model", True)
+            self.given |= {"model": Given(HeadsSpec.default_model, "--model", True)}
         self.pretrained = pretrained
         self.known = KnownProbabilities()
 
@@ -160,12 +160,12 @@ class ServedModel:
             if question.ask == "next":
                 yield json.dumps({"next": self._next(question, pretrained)})
                 return
-            said: dict[str, Any] = {"report": True}
-            title = ""
+            name = title = ""
             if question.ask == "why":
-                report, said["name"], title = self._why(question, pretrained, heard)
+                report, name, title = self._why(question, pretrained, heard)
             else:
                 report = self._report(question, pretrained, heard)
+        said: dict[str, Any] = {"report": True, "name": name or question.ask}
         if question.ask == "generate":
             text = _written_text(report, pretrained)
             count = report.result_of(WrittenText).counts.new_tokens

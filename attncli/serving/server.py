@@ -23,6 +23,7 @@ from uvicorn.server import HANDLED_SIGNALS
 from attncli.errors import UserError
 from attncli.serving.guard import Guard, Method, Secrets
 from attncli.serving.questions import TAB, NoQuestion, OneModel, Question
+from attncli.systems import files_limit
 
 HOST = "127.0.0.1"
 PAGE, ASK, STOP, ALIVE = "", "ask", "stop", "alive"
@@ -104,14 +105,12 @@ async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[byt
 
 def most_connections() -> int:
     """How many there are at a time: fewer where the process may open fewer files."""
-    try:
-        import resource
-    except ImportError:  # Windows, which has another limit
-        return MOST_CONNECTIONS
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    return max(1, min(MOST_CONNECTIONS, files - MOST_AT_ONCE - KEPT_FILES))
+    files = files_limit()
+    return (
+        MOST_CONNECTIONS
+        if files is None
+        else max(1, min(MOST_CONNECTIONS, files - MOST_AT_ONCE - KEPT_FILES))
+    )
 
 
 class TimedConnection(H11Protocol):

@@ -66,7 +66,7 @@ async function ask(name, question, take) {
   try {
     await askServer(question, async (line) => {
       showLost(null);
-      if (isReport) return addReport({ ...question, name: reported || question.ask }, line);
+      if (isReport) return addReport({ ...question, name: reported }, line);
       const said = JSON.parse(line);
       isReport = Boolean(said.report);
       reported = said.name;
