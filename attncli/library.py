@@ -63,6 +63,7 @@ from attncli.core.names import (
 )
 from attncli.core.progress import Stage
 from attncli.errors import UserError, refuse_bytes
+from attncli.models.answers import Answer
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
@@ -450,13 +451,14 @@ def why(
     model: Model,
     text: OneOrMoreTexts,
     *,
-    answer: str | None = None,
-    against: str | None = None,
+    answer: Answer | None = None,
+    against: Answer | None = None,
     head: HeadArgument | None = None,
     names: Sequence[str] = (),
     progress: Callable[[float], None] | None = None,
 ) -> LogitAttribution:
-    """What each head adds to the logit of the next token, the likeliest or the `answer`.
+    """What each head adds to the logit of the next token, the likeliest or the `answer`: a text, or
+    the id of a token.
 
     With `against`, to how far it is above that token's. On a text, whose `head`, as 5:11, is split by tokens:
     by default the one that adds most; or means over several texts, with 95 % intervals, and the logit of

@@ -22,7 +22,7 @@ ARROWS = {
     "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
     "detectors": {"measure", "models", "core", *LEAVES} - {"report"},
     "sound": {"measure", "models", "core", *LEAVES} - {"report"},
-    "serving": {"errors", "plain_text"},
+    "serving": {"errors", "plain_text", "systems"},
     "commands": {
         "serving",
         *("library", "activations", "explaining", "known_pairs", "detectors", "sound"),
@@ -166,6 +166,10 @@ MEASURED_BY_PAGES = {
     # Heads give nothing while one layer is taken of all texts of a batch, and the run ends with that layer;
     # the library's `layers` is of one text, and of a model as it is.
     ("model_attention", "removal"),
+    # Heads give nothing in whatever a served page asks while they are out, and one run of the model answers
+    # two of its questions; the library answers one, of a model as it is.
+    ("served_model", "removal"),
+    ("served_model", "next_tokens"),
     # A survey in a store is summed, and saved reports are compared, without transformers, which the library
     # imports at once.
     ("surveys", "patterns"),

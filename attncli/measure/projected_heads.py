@@ -72,8 +72,8 @@ def hearing_projected_heads(model: nn.Module, consume: Consume) -> Iterator[None
     """
     reads: dict[nn.Module, Tensor] = {}
 
-    def note(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        reads[module] = inputs[0]
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], _output: object) -> None:
+        reads[module] = inputs[0]  # after what changes them
 
     def take(layer: CapturedLinear) -> None:
         num_heads, value_dim = _sizes(layer)
@@ -89,7 +89,7 @@ def hearing_projected_heads(model: nn.Module, consume: Consume) -> Iterator[None
         return
     with ExitStack() as hooks:
         for part in {part for mixer in mixers for part in mixer.modules() if isinstance(part, nn.Linear)}:
-            hooks.enter_context(part.register_forward_pre_hook(of_this_run(note)))
+            hooks.enter_context(part.register_forward_hook(of_this_run(note)))
         hooks.enter_context(hearing_linear_layers(model, take))
         yield
 
@@ -139,20 +139,20 @@ class GatedHeads:
         self.modules: dict[nn.Module, tuple[str, int]] = {}
 
     def note(self, module: str, output: Float[Tensor, "1 head token value_dim"], hooks: ExitStack) -> None:
-        """Keep what W_O is about to read, where it is something else than these heads."""
+        """Keep what W_O reads, where it is something else than these heads."""
         merged = merge_heads(output)
         projection = output_projection(self.model, module, merged.shape[-1])
         if projection is None:
             return
 
-        def compare(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        def compare(_module: nn.Module, inputs: tuple[Tensor, ...], _output: object) -> None:
             hook.remove()  # the module may serve other layers, too
             read = inputs[0].reshape(merged.shape)
             if not is_close(read, merged):
                 self.reads[projection] = inputs[0].clone()
                 self.modules[projection] = module, output.shape[1]
 
-        hook = hooks.enter_context(projection.register_forward_pre_hook(of_this_run(compare)))
+        hook = hooks.enter_context(projection.register_forward_hook(of_this_run(compare)))
 
     def last_read(
         self, projection: nn.Module, heads: Float[Tensor, "head value_dim"]
@@ -192,7 +192,9 @@ class GatedHeads:
                 each.double().reshape(-1, num_heads, each.shape[-1] // num_heads)
                 for each in (read, again[projection])
             )
-            kept, now = whole[:, ::2].flatten(1), without[:, ::2].flatten(1)
+            is_kept = whole.any(dim=2).any(dim=0)  # of heads that are taken out W_O reads nothing
+            is_kept[1::2] = False
+            kept, now = whole[:, is_kept].flatten(1), without[:, is_kept].flatten(1)
             length = kept.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
             factor = (kept * now).sum(dim=-1, keepdim=True) / length
             if not is_close(now, factor * kept, whole.flatten(1)) or without[:, 1::2].any():

@@ -21,13 +21,14 @@ from attncli.measure.projected_heads import (
     LINEAR,
     ProjectedHeads,
     hearing_projected_heads,
+    projected_heads,
     replaced_heads,
 )
 from attncli.models.architectures import BLOCK, list_of_block
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, count_as_run, layers_so_far
 from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open
-from attncli.models.pretrained import Pretrained
+from attncli.models.pretrained import ModelText, Pretrained, Reading
 
 
 class HeadPlace(NamedTuple):
@@ -209,15 +210,17 @@ def heads_removed(
 ) -> Iterator[None]:
     """While it is open the named heads give nothing in what this thread runs of the model.
 
-    UserError for one that the model does not have; of a run that may end early, not `runs_whole`, where its
-    layer ran. They name the setting `key`.
+    Those without a softmax are named as in `index_of_head`. UserError for one that the model does not have;
+    of a run that may end early, not `runs_whole`, where its layer ran. They name the setting `key`.
     """
     if not names:
         yield
         return
     heads = _HeadsByName(names, pretrained, key)
     patches = Patches(frozenset(pretrained.model.modules()), heads.of_layer, key=key)
-    with patches_open(patches, beneath=True):
+    with ExitStack() as hooks:
+        heads.remove_linear(pretrained, hooks)
+        hooks.enter_context(patches_open(patches, beneath=True))
         yield
     if runs_whole:
         heads.check_all_met()
@@ -235,6 +238,26 @@ class _HeadsByName:
         for name, head in self.heads.items():
             if not head.stack and pretrained.has_decoder:
                 raise UserError(f"{self.key}: must say which stack of {self.name}, as decoder:{name}")
+
+    def remove_linear(self, pretrained: Pretrained, hooks: ExitStack) -> None:
+        """Nothing is read of those without a softmax, until the hooks are closed."""
+        if not pretrained.unshown_layers:
+            return
+        layers, attending = _layers_of_heads(pretrained)
+        for layer in layers:
+            number = layer.captured.layer
+            stacks = (LINEAR,) if number in attending else (LINEAR, "")
+            removed = {
+                name: head.head
+                for name, head in self.heads.items()
+                if head.layer == number and head.stack in stacks and head.head < layer.num_heads
+            }
+            for stack in stacks:
+                self.num_heads.setdefault(stack or "self", {})[number] = layer.num_heads
+            if removed:
+                self.met.update(removed)
+                places = [(0, head, None) for head in removed.values()]
+                hooks.enter_context(layer.changed(1, partial(replaced_heads, places, None)))
 
     def of_layer(self, layer: RunningLayer) -> Sequence[LayerChange]:
         """The layer without these heads; UserError for a head that it does not have."""
@@ -263,6 +286,29 @@ class _HeadsByName:
                 raise UserError(f"{self.key}: {self.name} has no stack {stack} (got {name})")
             known = head_range(self.num_heads[stack or "self"], stack)
             raise UserError(f"{self.key}: {known} in {self.name} (got {name})")
+
+
+def _layers_of_heads(pretrained: Pretrained) -> tuple[list[ProjectedHeads], set[int]]:
+    """The layers without a softmax, as a run on a few tokens has them; the numbers of those that attend."""
+    attending: set[int] = set()
+
+    def note(layer: CapturedLayer) -> Tensor:
+        attending.add(layer.layer)
+        return output_of(layer)
+
+    model, inputs = pretrained.whole, pretrained.inputs([few_tokens(pretrained)])
+    with torch.no_grad():
+        check_computed_here(model, inputs)
+        return projected_heads(model, lambda: run_model(model, inputs, note)), attending
+
+
+FEW_TOKENS = 3
+
+
+def few_tokens(pretrained: Pretrained) -> Reading:
+    """The first tokens of the vocabulary: what a model can do is seen on any."""
+    ids = torch.arange(FEW_TOKENS)
+    return Reading(ModelText(pretrained.labels(ids.tolist()), ids))
 
 
 Container = Mapping[object, object] | list[object]

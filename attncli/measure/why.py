@@ -28,7 +28,7 @@ from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, loo
 from attncli.measure.looks import rows_at
 from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
 from attncli.measure.removal import ModelHead, index_of_head, output_of
-from attncli.models.answers import AnswerTokens, one_token_each
+from attncli.models.answers import Answer, AnswerTokens, one_token_each
 from attncli.models.architectures import (
     BLOCK,
     layer_number,
@@ -339,15 +339,15 @@ def attribution(
     pretrained: Pretrained,
     reading: Reading,
     *,
-    answer: str | None = None,
-    against: str | None = None,
+    answer: Answer | None = None,
+    against: Answer | None = None,
     head: str | None = None,
 ) -> LogitAttribution:
     """That of the answer's logit after a text, or of the most likely token's, minus that of `against`.
 
-    A reading may say itself what its answer is. `head`, as 5:11, is split by tokens: by default the one that
-    adds most. UserError for a model whose logits are not such a sum, an answer of several tokens, and a head
-    that is not there; MemoryError.
+    An answer is a text or the id of a token; a reading may say itself what it is. `head`, as 5:11, is split
+    by tokens: by default the one that adds most. UserError for a model whose logits are not such a sum, an
+    answer of several tokens, and a head that is not there; MemoryError.
     """
     check_splits(pretrained)
     run = _recorded_run(pretrained, reading, head)
@@ -402,8 +402,8 @@ def mean_attribution(
     readings: Sequence[Reading],
     names: Sequence[str] = (),
     *,
-    answer: str | None = None,
-    against: str | None = None,
+    answer: Answer | None = None,
+    against: Answer | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> LogitAttribution:
     """The means of `attribution` over several texts, with 95 % intervals, and the logit of each text.

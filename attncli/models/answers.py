@@ -1,7 +1,7 @@
 """An answer as tokens: as it was typed, or with a blank before it where the text needs one.
 
 `Mary gave the book to` goes on with ` John`, not with `John`: of the two the likelier is taken. What begins
-with a blank stands as it is, and so does what is in double quotes: `"John"`.
+with a blank stands as it is, and so does what is in double quotes: `"John"`. A number is the id of a token.
 """
 
 import inspect
@@ -58,18 +58,44 @@ def _ids(pretrained: Pretrained, text: str) -> list[int]:
     return ids
 
 
+Answer = str | int
+"""A text, or the id of a token."""
+
+
 def one_token_each(
+    pretrained: Pretrained,
+    answers: Mapping[str, Answer],
+    before: Int[Tensor, " token"] | None,
+    log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
+) -> AnswerTokens:
+    """The one token that each answer is, by the setting that it is of; all texts with a blank, or none.
+
+    `before` are the tokens of the text that they come after, None where they replace a mask;
+    `log_probabilities` is asked for those of the tokens there, where both forms could be meant. UserError, at
+    the setting, for a text of several tokens, and for an id that is no token's.
+    """
+    texts = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
+    ids = {key: _checked_id(pretrained, key, each) for key, each in answers.items() if isinstance(each, int)}
+    of_texts = _tokens_of_texts(pretrained, texts, before, log_probabilities) if texts else AnswerTokens([])
+    ids |= zip(texts, of_texts.ids, strict=True)
+    return AnswerTokens([ids[key] for key in answers], of_texts.notes)
+
+
+def _checked_id(pretrained: Pretrained, key: str, token_id: int) -> int:
+    """The id; UserError where it is no token's."""
+    count = pretrained.model.config.get_text_config().vocab_size
+    if not 0 <= token_id < count:
+        name = pretrained.name
+        raise UserError(f"{key}: must be the id of a token of {name}, below {count} (got {token_id})")
+    return token_id
+
+
+def _tokens_of_texts(
     pretrained: Pretrained,
     texts: Mapping[str, str],
     before: Int[Tensor, " token"] | None,
     log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
 ) -> AnswerTokens:
-    """The one token that each text is, by the setting that it is of; all of them with a blank, or none.
-
-    `before` are the tokens of the text that they come after, None where they replace a mask;
-    `log_probabilities` is asked for those of the tokens there, where both forms could be meant. UserError, at
-    the setting, for a text of several tokens.
-    """
     typed = {key: _typed(text) for key, text in texts.items()}
     plain = {key: _ids(pretrained, form.text) for key, form in typed.items()}
     blank = {key: _ids(pretrained, form.with_blank) for key, form in typed.items()}

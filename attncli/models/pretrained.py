@@ -439,12 +439,12 @@ class Pretrained:
         names: Any = self.tokenizer.convert_ids_to_tokens([*ids])
         return tuple(f"[{i}]" if name is None else name for i, name in zip(ids, names, strict=True))
 
-    def text_of(self, ids: Sequence[int]) -> str:
-        """The text that tokens stand for, without special ones; without a tokenizer their numbers."""
+    def text_of(self, ids: Sequence[int], *, with_special: bool = False) -> str:
+        """The text that tokens stand for, without special ones or with; without a tokenizer their numbers."""
         if self.own_tokenizer is None:
             return " ".join(self.labels(ids))
         with ALONE:  # one thread must not change truncation while another uses the tokenizer
-            text = self.tokenizer.decode([*ids], skip_special_tokens=True)
+            text = self.tokenizer.decode([*ids], skip_special_tokens=not with_special)
         assert isinstance(text, str)
         return text
 

@@ -611,12 +611,14 @@ def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleLis
 
 
 @contextmanager
-def showing_blocks(model: nn.Module, show: Callable[[int, int], None]) -> Iterator[None]:
+def showing_blocks(
+    model: nn.Module, show: Callable[[int, int], None], *, in_memory: bool = False
+) -> Iterator[None]:
     """While it is open, `show` gets the number of each block before it runs, from 1, and how many there are.
 
-    Only of a model whose weights stay in their files: its blocks take time.
+    Only of a model whose weights stay in their files, since its blocks take time; with `in_memory` of any.
     """
-    blocks = [block for stack in blocks_of(model) for block in stack]
+    blocks = [block for stack in blocks_of(model, in_memory=in_memory) for block in stack]
     with ExitStack() as hooks:
         for number, block in enumerate(blocks, start=1):
             hook = block.register_forward_pre_hook(lambda _b, _inputs, n=number: show(n, len(blocks)))

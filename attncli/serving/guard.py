@@ -164,6 +164,8 @@ def has_no_body(headers: Headers) -> bool:
 
 def is_small_json(headers: Headers) -> bool:
     """Whether a POST says where it comes from, and that it is a small JSON text."""
+    if {b"content-length", b"transfer-encoding"} <= headers.keys():
+        return False  # which means two things
     length = headers.get(b"content-length", b"0")
     is_small = length.isdigit() and len(length) < 10 and int(length) <= MOST_BYTES
     return b"origin" in headers and headers.get(b"content-type") == JSON and is_small

@@ -15,8 +15,8 @@ ASKS: tuple[AskedFor, ...] = get_args(AskedFor)
 TAB = re.compile(r"[0-9A-Za-z-]{1,64}")
 HEAD = re.compile(r"(?:[a-z]{1,16}:)?[0-9]{1,6}:[0-9]{1,6}")
 MOST_HEADS, MOST_STEPS = 4096, 1024
-MOST_ANSWER = 256
-"""Characters of the token that `why` is asked about."""
+MOST_TOKEN = 2**31
+"""Above the ids of all tokens."""
 MOST_WAITING = 64
 
 
@@ -28,15 +28,15 @@ class NoQuestion(ValueError):
 class Question:
     """All that a request can say: there is no name of a file or of a model in it.
 
-    `tab` tells apart the pages of one browser. `heads` are taken out, `answer` is the token of `why`, `steps`
-    are tokens to write.
+    `tab` tells apart the pages of one browser. `heads` are taken out, `token` is the id of that of `why`,
+    `steps` are tokens to write.
     """
 
     ask: AskedFor
     tab: str
     text: str
     heads: tuple[str, ...] = ()
-    answer: str | None = None
+    token: int | None = None
     steps: int = 1
 
     @classmethod
@@ -59,12 +59,8 @@ class Question:
             and isinstance(heads, list)
             and len(heads) <= MOST_HEADS
             and all(_is_text(head, HEAD) for head in heads)
-            and (
-                data.get("answer") is None
-                or (_is_text(data["answer"]) and len(data["answer"]) <= MOST_ANSWER)
-            )
-            and type(data.get("steps", 1)) is int
-            and 1 <= data.get("steps", 1) <= MOST_STEPS
+            and (data.get("token") is None or _is_number(data["token"], 0, MOST_TOKEN - 1))
+            and _is_number(data.get("steps", 1), 1, MOST_STEPS)
         )
         if not fits:
             raise NoQuestion
@@ -78,6 +74,10 @@ def _is_text(value: Any, form: re.Pattern[str] | None = None) -> bool:
     return form is None or form.fullmatch(value) is not None
 
 
+def _is_number(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
 @dataclass(eq=False)
 class Waiting:
     """A question in the line; `put` takes the lines of its answer, and at the end None, from any thread."""
@@ -85,16 +85,24 @@ class Waiting:
     question: Question
     put: Callable[[str | None], None]
     stopped: Event = field(default_factory=Event)
+    was_told: bool = False
+    """That it waits for another page."""
 
-    @property
-    def place(self) -> tuple[str, AskedFor]:
-        """What a tab can wait for once: a newer question takes the place of an older one."""
-        return self.question.tab, self.question.ask
+    def replaces(self, older: "Waiting") -> bool:
+        """Whether nobody waits for an older question now: of the same tab the same, or of another text.
+
+        Next tokens are asked by the page itself, behind what a person asks.
+        """
+        ours, other = self.question, older.question
+        is_of_other_text = ours.text != other.text and ours.ask != "next"
+        return ours.tab == other.tab and (ours.ask == other.ask or is_of_other_text)
 
 
 Answering = Callable[[Question, Event, Callable[[str], None]], None]
 """Hands over the lines that answer a question; once the event is set, it ends where it can."""
 REPLACED = json.dumps({"replaced": True})
+WAITS, BEGINS = json.dumps({"waits": True}), json.dumps({"waits": False})
+"""For another page, and no longer."""
 
 
 class OneModel:
@@ -117,13 +125,20 @@ class OneModel:
         return self._running is not None
 
     def ask(self, question: Question, put: Callable[[str | None], None]) -> Waiting:
-        """Put a question into the line, in the place of one of the same tab that asks the same and waits."""
+        """Put a question into the line, in the place of those that it replaces; one that runs ends."""
         waiting = Waiting(question, put)
         with self._changed:
-            older = [each for each in self._line if each.place == waiting.place]
-            self._line = [each for each in self._line if each.place != waiting.place]
+            older = [each for each in self._line if waiting.replaces(each)]
+            self._line = [each for each in self._line if each not in older]
+            running = [] if self._running is None else [self._running]
+            for each in running:
+                if waiting.replaces(each):
+                    each.stopped.set()
             is_full = len(self._line) >= MOST_WAITING
             if not is_full:
+                if any(each.question.tab != question.tab for each in (*running, *self._line)):
+                    waiting.was_told = True
+                    put(WAITS)
                 self._line.append(waiting)
                 self._changed.notify()
         for each in older:
@@ -163,6 +178,8 @@ class OneModel:
                 if self._has_ended:
                     return
                 self._running = waiting = self._line.pop(0)
+            if waiting.was_told:
+                waiting.put(BEGINS)
             try:
                 self._answer(waiting.question, waiting.stopped, waiting.put)
             except Exception as error:  # the server goes on, whatever is wrong with one answer

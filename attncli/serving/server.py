@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,6 +23,7 @@ from uvicorn.server import HANDLED_SIGNALS
 from attncli.errors import UserError
 from attncli.serving.guard import Guard, Method, Secrets
 from attncli.serving.questions import TAB, NoQuestion, OneModel, Question
+from attncli.systems import files_limit
 
 HOST = "127.0.0.1"
 PAGE, ASK, STOP, ALIVE = "", "ask", "stop", "alive"
@@ -31,6 +33,10 @@ MOST_HEADER_BYTES = 2**14
 SECONDS_FOR_REQUEST = 10.0
 """From the opening of a connection, or the answer before, to the end of the headers."""
 MOST_CONNECTIONS = 256
+MOST_AT_ONCE = 64
+"""Connections that are taken before the first of them is looked at."""
+KEPT_FILES = 64
+"""For all else that the process opens."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,27 @@ async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[byt
         model.withdraw(waiting)
 
 
+def most_connections() -> int:
+    """How many there are at a time: fewer where the process may open fewer files."""
+    files = files_limit()
+    return (
+        MOST_CONNECTIONS
+        if files is None
+        else max(1, min(MOST_CONNECTIONS, files - MOST_AT_ONCE - KEPT_FILES))
+    )
+
+
 class TimedConnection(H11Protocol):
-    """A connection that is closed where no request comes for some seconds, or comes too slowly."""
+    """A connection that is closed where no request comes for some seconds, or comes too slowly.
+
+    At once where there are too many: nothing is said to it, and none that is open is disturbed.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        if len(self.connections) >= most_connections():
+            self.transport = transport
+            transport.abort()
+            return
         super().connection_made(transport)
         self._close_later(None)
 
@@ -120,6 +143,10 @@ class TimedConnection(H11Protocol):
 class EndedServer(Server):
     """uvicorn's, which a signal ends; one that is ignored, as in a shell's background, stays so."""
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(tell_unless_full)
+        await super().serve(sockets)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         is_main = threading.current_thread() is threading.main_thread()
@@ -128,6 +155,13 @@ class EndedServer(Server):
             for number in ignored if is_main else ():
                 signal.signal(number, signal.SIG_IGN)
             yield
+
+
+def tell_unless_full(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What goes wrong in the loop, but where files ran out: it tries again by itself, a second later."""
+    error = context.get("exception")
+    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+        loop.default_exception_handler(context)
 
 
 def bound_socket(port: int) -> socket.socket:
@@ -161,7 +195,7 @@ def server_of(guarded: Guard) -> EndedServer:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        backlog=MOST_AT_ONCE,
         timeout_graceful_shutdown=0,
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )

@@ -271,16 +271,23 @@ def heading(report: Report) -> str:
     return f"{report.experiment}: {', '.join(parts)}" if parts else report.experiment
 
 
-def title(report: Report) -> str:
-    """`Self-attention, tiny-induction, head 0:2: the cat walks on the street`"""
+def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str:
+    """`Self-attention, tiny-induction, head 0:2: the cat walks on the street`
+
+    `name` says what it shows instead of its experiment, `without` which heads were taken out meanwhile.
+    """
     name = (
-        SPECS[report.experiment].title_of(report.spec) if report.experiment in SPECS else ""
-    ) or report.experiment
+        name
+        or (SPECS[report.experiment].title_of(report.spec) if report.experiment in SPECS else "")
+        or report.experiment
+    )
     parts = [OTHER_TITLES.get(name, name)]
     parts += [setting(report.spec[key]) for key in ("model", "pitfall") if report.spec.get(key)]
     parts.append(place_text(report.spec))
     if isinstance(report.result, HeadsOnPairs):
         parts.append(report.result.about_example())
+    if without:
+        parts.append(f"without {', '.join(without)}")
     text = ARROW.join(filter(None, (text_of(report, "sentence"), text_of(report, "context"))))
     return ": ".join(filter(None, (", ".join(filter(None, parts)), text)))
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import attncli
 from attncli.errors import UserError
+from attncli.measure.removal import heads_removed
 from attncli.models.architectures import mixer_named
 from attncli.records.effects import HeadEffect, HeadEffects
 from tests.hybrids import HybridFolders
@@ -291,3 +292,31 @@ def test_a_path_into_a_later_head_is_that_of_hooks(saved: Callable[[str], str]) 
     with reading(last.self_attn.o_proj, with_head):
         assert row.loss == pytest.approx(loss_of(model, ids) - plain, abs=2e-5)
     assert abs(row.loss or 0) > 1e-4
+
+
+@pytest.mark.parametrize(("name", "head"), [("qwen3_next", "2:3"), ("falcon_h1", "linear:0:1")])
+def test_what_is_asked_of_a_model_without_a_head_is_as_with_its_columns_zero(
+    saved: Callable[[str], str], name: str, head: str
+) -> None:
+    """The next tokens, what is written, and what the other heads add."""
+    text, folder = text_of(NUM_TOKENS), saved(name)
+    opened = attncli.open_model(folder)
+    model, ids = loaded(folder)
+    row = next(each for each in attncli.why(opened, text).heads if each.name == head)
+    options: dict[str, Any] = {"attention_mask": torch.ones_like(ids), "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad(), without(projection_of(model, row.module), row.head, 4):
+        logits = model(ids, use_cache=False).logits[0, -1].double()
+        ahead = model.generate(ids, max_new_tokens=6, **options)[0, ids.shape[1] :]
+    expected = logits.softmax(dim=-1)
+    tokens = attncli.next_tokens(opened, text, heads=head, top=5).tokens
+    assert tokens.column("without").tolist() == pytest.approx(
+        expected[tokens.column("token_id").tolist()].tolist(), abs=2e-6
+    )
+    assert any(abs(each.probability - (each.without or 0)) > 1e-4 for each in tokens)
+    with heads_removed([head], opened):
+        assert attncli.generate(opened, text, max_new_tokens=6).ids == ahead.tolist()
+        why = attncli.why(opened, text, answer=int(logits.argmax()))
+    assert why.parts.logit == pytest.approx(float(logits.max()), abs=1e-5)
+    assert why.parts.sum == pytest.approx(why.parts.logit, abs=1e-4)
+    contributions = {each.name: each.contribution for each in why.heads}
+    assert contributions.pop(head) == 0 and any(contributions.values())

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 import attncli
 from attncli.errors import UserError
+from attncli.measure.removal import heads_removed
+from attncli.models.architectures import output_projection
 from tests.model_folders import save_model, save_writer
 
 TEXT = "the cat walks on the street"
@@ -45,6 +47,58 @@ def test_next_tokens_are_those_of_the_model_with_all_heads_and_without_some(tmp_
     assert (whole - less).abs().max() > 1e-3
     again = attncli.next_tokens(model, TEXT, top=7).tokens
     assert again.column("probability").tolist() == plain.column("probability").tolist()
+
+
+@pytest.mark.parametrize("architecture", ["GPT-2", "Llama"])
+def test_without_heads_a_model_writes_and_is_explained_as_with_their_columns_zero(
+    tmp_path: Path, architecture: str
+) -> None:
+    """1:0 is one of the even heads, by which it is seen whether W_O reads heads side by side."""
+    folder, heads = save_writer(tmp_path / architecture, architecture), ["0:1", "1:0"]
+    model = attncli.open_model(folder)
+    plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    ids = attncli.read_text(model, TEXT).text.ids[None]
+    for name in heads:
+        layer, head = map(int, name.split(":"))
+        projection = output_projection(plain, *modules_of_attention(plain)[layer])
+        assert projection is not None
+        size = plain.config.hidden_size // plain.config.num_attention_heads
+        columns = slice(head * size, (head + 1) * size)
+        of_heads = projection.weight[columns] if architecture == "GPT-2" else projection.weight[:, columns]
+        of_heads.data.zero_()
+    logits = plain(ids).logits[0, -1].detach()
+    expected = plain.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=7, do_sample=False, pad_token_id=0
+    )[0, ids.shape[1] :]
+    with heads_removed(heads, model):
+        assert attncli.generate(model, TEXT, max_new_tokens=7).ids == expected.tolist()
+        why = attncli.why(model, TEXT)
+    assert why.ids == [int(logits.argmax())]
+    assert why.parts.logit == pytest.approx(float(logits.max()), abs=1e-5)
+    assert why.parts.sum == pytest.approx(why.parts.logit, abs=1e-4)
+    contributions = {f"{row.layer}:{row.head}": row.contribution for row in why.heads}
+    assert [contributions.pop(name) for name in heads] == [0, 0] and all(contributions.values())
+
+
+def modules_of_attention(model: PreTrainedModel) -> list[tuple[str, int]]:
+    """The names of the attention of each layer, and what its W_O reads."""
+    names = [name for name, _ in model.named_modules() if name.endswith((".attn", ".self_attn"))]
+    return [(name, model.config.hidden_size) for name in names]
+
+
+def test_an_answer_is_a_text_or_the_id_of_a_token() -> None:
+    """Also of tokens that no text is, special ones and parts of a character."""
+    model = attncli.open_model()
+    logits = model.whole(attncli.read_text(model, "abab").text.ids[None]).logits[0, -1].detach()
+    for token in range(0, len(logits), 17):
+        why = attncli.why(model, "abab", answer=token)
+        assert why.ids == [token] and why.parts.logit == pytest.approx(float(logits[token]), abs=1e-4)
+    compared = attncli.why(model, "abab", answer="a", against=model.tokenizer.convert_tokens_to_ids("b"))
+    texts = attncli.why(model, "abab", answer="a", against="b")
+    assert compared.ids == texts.ids and compared.parts.logit == texts.parts.logit
+    for wrong in (-1, len(logits)):
+        with pytest.raises(UserError, match="answer: must be the id of a token of tiny-induction, below "):
+            attncli.why(model, "abab", answer=wrong)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """Who is answered, and that nobody else learns anything: on a socket, as an attacker would ask."""
 
+import errno
 import json
 import random
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from unittest.mock import Mock
 
 import pytest
 
@@ -125,6 +128,7 @@ HOSTILE: dict[str, Callable[[Running], Reply]] = {
             LARGE_IN_PARTS,
         )
     ),
+    "a body of two lengths": lambda it: it.post("ask", QUESTION, Transfer_Encoding="chunked"),
     "a get with a body": lambda it: it.get(Content_Length="3"),
     "large headers": lambda it: it.get(X="x" * 2**17),
     "an address of its own": lambda it: it.raw(request("GET", f"http://{it.host}/", it.headers())),
@@ -164,6 +168,38 @@ async def no_app(*_: object) -> None:
     raise AssertionError("nothing gets here")
 
 
+def test_beyond_some_connections_others_are_closed_at_once_and_the_open_ones_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "most_connections", lambda: 3)
+    with running() as it, ExitStack() as opened:
+        address = ("127.0.0.1", it.port)
+        idle = [opened.enter_context(socket.create_connection(address)) for _ in range(2)]
+        assert it.get("alive").status == 204
+        idle.append(opened.enter_context(socket.create_connection(address)))
+        time.sleep(0.05)
+        assert it.get("alive").status == 0
+        idle[0].close()
+        time.sleep(0.05)
+        assert it.get("alive").status == 204
+
+
+def test_there_are_fewer_connections_where_fewer_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {1024: 256, 256: 128, 130: 2, 10: 1, None: 256}
+    for files, most in expected.items():
+        monkeypatch.setattr(server, "files_limit", lambda files=files: files)
+        assert server.most_connections() == most
+
+
+def test_files_that_ran_out_are_no_traceback() -> None:
+    told: list[object] = []
+    loop = Mock(default_exception_handler=told.append)
+    server.tell_unless_full(loop, {"exception": OSError(errno.EMFILE, "Too many open files")})
+    assert not told
+    server.tell_unless_full(loop, {"exception": ValueError()})
+    assert len(told) == 1
+
+
 def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
     monkeypatch.setattr(server, "SECONDS_FOR_REQUEST", 0.4)
@@ -199,7 +235,11 @@ def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> Non
         {"ask": "next", "tab": "t", "text": "a", "heads": ["0:1"] * 5000},
         {"ask": "generate", "tab": "t", "text": "a", "steps": 10**9},
         {"ask": "generate", "tab": "t", "text": "a", "steps": True},
-        {"ask": "why", "tab": "t", "text": "a", "answer": "x" * 1000},
+        {"ask": "why", "tab": "t", "text": "a", "token": "x"},
+        {"ask": "why", "tab": "t", "text": "a", "token": -1},
+        {"ask": "why", "tab": "t", "text": "a", "token": 2**31},
+        {"ask": "why", "tab": "t", "text": "a", "token": True},
+        {"ask": "why", "tab": "t", "text": "a", "answer": "x"},
     ],
 )
 def test_a_page_can_say_nothing_else_than_a_question(served: Running, body: object) -> None:

@@ -55,30 +55,54 @@ def wait_for(what: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_of_a_tab_the_newest_question_waits_and_other_tabs_are_answered_in_turn() -> None:
+def in_line(it: Running, text: str) -> None:
+    wait_for(lambda: text in {each.question.text for each in it.model._line})
+
+
+def test_of_a_tab_the_newest_question_is_answered_and_other_tabs_are_in_turn() -> None:
     gate = Gate()
     with running(gate.answer) as it:
         first = asking(it, "heads", "first", tab="a")
         assert gate.began.get(timeout=SECONDS) == "first"
-        others = []
-        for text, tab in (("older", "a"), ("other tab", "b"), ("newer", "a")):
-            others.append(asking(it, "heads", text, tab=tab))
-            place = (tab, "heads", text)
-            wait_for(
-                lambda place=place: place in {(*each.place, each.question.text) for each in it.model._line}  # type: ignore[misc]
-            )
-        older, other_tab, newer = others
-        older[0].join(SECONDS)
-        assert older[1][0].lines() == [{"replaced": True}]
+        other_tab = asking(it, "heads", "other tab", tab="b")
+        in_line(it, "other tab")
         assert it.model.is_busy and it.get("alive").status == 204  # the server answers meanwhile
+        older = asking(it, "why", "older", tab="a")  # nobody waits for the first one now
+        assert gate.began.get(timeout=SECONDS) == "other tab"
+        in_line(it, "older")
+        newer = asking(it, "heads", "newer", tab="a")
+        in_line(it, "newer")
+        older[0].join(SECONDS)
+        beside = asking(it, "next", "newer", tab="a")  # asks something else about the same text
+        wait_for(lambda: len(it.model._line) == 2)
         gate.open.set()
-        for thread, replies in (first, other_tab, newer):
+        for thread, replies in (first, other_tab, newer, beside):
             thread.join(SECONDS)
             assert replies
-        answers = [last(replies[0]) for _, replies in (first, other_tab, newer)]
-        assert answers == [{"asked": text, "stopped": False} for text in ("first", "other tab", "newer")]
-        assert [question.text for question in it.asked] == ["first", "other tab", "newer"]
+        assert last(first[1][0]) == {"asked": "first", "stopped": True}
+        assert older[1][0].lines() == [{"waits": True}, {"replaced": True}]
+        for each, text in ((other_tab, "other tab"), (newer, "newer"), (beside, "newer")):
+            waits, begins, *_, asked = each[1][0].lines()
+            assert (waits, begins) == ({"waits": True}, {"waits": False})
+            assert asked == {"asked": text, "stopped": False}
+        asks = [(question.ask, question.text) for question in it.asked]
+        assert asks == [
+            *(("heads", "first"), ("heads", "other tab"), ("heads", "newer"), ("next", "newer")),
+        ]
         assert gate.most == 1 and not it.model.is_busy
+
+
+def test_a_page_that_is_alone_is_not_told_that_it_waits() -> None:
+    gate = Gate()
+    with running(gate.answer) as it:
+        first = asking(it, "heads", "a")
+        assert gate.began.get(timeout=SECONDS) == "a"
+        beside = asking(it, "next", "a")
+        in_line(it, "a")
+        gate.open.set()
+        for thread, replies in (first, beside):
+            thread.join(SECONDS)
+            assert not any("waits" in line for line in replies[0].lines())
 
 
 def test_stop_ends_what_that_tab_writes_and_no_other() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import attncli
-from attncli.commands.serve import ServedModel
+from attncli.commands.served_model import ServedModel
+from attncli.measure.removal import heads_removed
 from attncli.serving.questions import AskedFor, Question
 from attncli.settings.fields import Given
 from attncli.views.page import report_line
@@ -37,13 +38,17 @@ def served(shipped: ServedModel) -> Iterator[Running]:
 
 
 def compared(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A report without what says where its model came from."""
-    return {key: value for key, value in data.items() if key not in ("settings", "heading")}
+    """A report without what says where its model came from, and its title, which names a token here."""
+    return {key: value for key, value in data.items() if key not in ("settings", "heading", "title")}
+
+
+TOKEN_C = 4
+TOO_LONG = "must be at most 128 tokens for tiny-induction (got 3001)"
 
 
 COMMANDS: dict[AskedFor, tuple[list[str], dict[str, Any]]] = {
-    "heads": ([], {}),
-    "why": (["--answer", '"c"'], {"answer": '"c"'}),
+    "heads": (["--ablate", "0:1,1:0"], {"heads": ["0:1", "1:0"]}),
+    "why": (["--answer", '"c"'], {"token": TOKEN_C}),
     "ablate": (["--heads", "0:1,1:0", "--jointly"], {"heads": ["0:1", "1:0"]}),
     "generate": (["--max-new-tokens", "5"], {"steps": 5}),
 }
@@ -58,7 +63,11 @@ def test_an_answer_is_the_page_of_the_command(
     assert attn([ask, "--sentence", TEXT, *flags, "-o", str(page)]).code == 0
     (expected,) = reports_in(page.read_text())
     *others, announced, report = served.ask(ask, TEXT, **question).lines()
+    if ask == "why":
+        assert report.pop("subtitle") + ', answer "c"' == expected.pop("subtitle")
     assert compared(report) == compared(expected) and announced["report"] is True
+    is_without = ", without 0:1, 1:0" in report["title"]
+    assert is_without == (ask == "heads")
     if ask == "generate":
         written = "".join(line["written"] for line in others)
         assert written.strip("\n") == announced["text"] and announced["count"] == 5
@@ -71,9 +80,12 @@ def test_next_tokens_are_those_of_python(served: Running, shipped: ServedModel) 
     assert [each["without"] for each in line["next"]] == rows.column("without").tolist()
     (plain,) = served.ask("next", TEXT).lines()
     assert all("without" not in each for each in plain["next"])
-    for each in plain["next"][:3]:  # what the page asks when one is clicked
-        *_, report = served.ask("why", TEXT, answer=each["answer"]).lines()
-        assert report["experiment"] == "why"
+    for each in plain["next"]:  # what the page asks when one is clicked
+        *_, report = served.ask("why", TEXT, token=each["id"]).lines()
+        share = f"{100 * each['probability']:.{1 if each['probability'] >= 0.1 else 2}f} %"
+        assert report["title"].startswith(f"Why {each['token']} ({share}) comes next, head ")
+        parts = attncli.why(shipped.pretrained, TEXT, answer=each["id"]).parts
+        assert report["statistics"]["parts"]["logit"] == pytest.approx(parts.logit)
 
 
 def test_without_a_text_the_survey_is_of_the_probe(served: Running) -> None:
@@ -88,9 +100,11 @@ def test_without_a_text_the_survey_is_of_the_probe(served: Running) -> None:
     [
         ("next", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
         ("ablate", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
-        ("why", {"answer": "two tokens"}, "answer: "),
+        ("heads", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
+        ("why", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
+        ("why", {"token": 10**6}, "answer: must be the id of a token of tiny-induction, below "),
         ("ablate", {}, "heads: take one out first"),
-        ("heads", {"text": "x" * 3000}, "text: must be at most 128 tokens for tiny-induction (got 3001): --"),
+        ("heads", {"text": "x" * 3000}, f"text: {TOO_LONG}: attn serve --truncate cuts it"),
         ("generate", {"steps": 900}, "tokens to write: must be at most 128"),
         ("generate", {"text": "x" * 3000}, "text: "),
         ("next", {"text": "x" * 3000}, "text: "),
@@ -143,14 +157,14 @@ def test_what_is_not_for_a_model_is_said_in_a_line(tmp_path: Path, architecture:
     folder = (save_writer if architecture == "T5" else save_model)(tmp_path / architecture, architecture)
     given = {"model": Given(str(folder), "--model", True)}
     served = ServedModel(given, attncli.open_model(folder))
-    assert served.about()["remark"] and "next" not in served.asks() and "why" not in served.asks()
+    assert served.about()["remark"] and "next" not in served.asks and "why" not in served.asks
     assert lines_of(served, "next") == [{"error": f"next: is not for {architecture}"}]
     shutil.rmtree(folder)  # it is in memory
     report = lines_of(served, "heads")[-1]
     assert report["experiment"] == "heads" and report["settings"]["model"] == architecture
     stack = "decoder:" if architecture == "T5" else ""
     assert lines_of(served, "ablate", heads=(f"{stack}0:1",))[-1]["experiment"] == "ablate"
-    if "generate" in served.asks():
+    if "generate" in served.asks:
         assert lines_of(served, "generate", steps=3)[-1]["experiment"] == "generate"
 
 
@@ -181,3 +195,60 @@ def test_stopped_writing_ends_with_what_there_is(shipped: ServedModel) -> None:
     *written, _, announced, report = lines
     assert len(written) == 3 == announced["count"] and report["experiment"] == "generate"
     assert "".join(each["written"] for each in written) == announced["text"]
+
+
+@pytest.mark.parametrize("ask", ["heads", "next", "ablate", "why", "generate"])
+def test_a_question_that_nobody_waits_for_ends_at_the_next_layer(shipped: ServedModel, ask: AskedFor) -> None:
+    stopped, lines = Event(), list[Any]()
+    stopped.set()
+    layers: list[int] = []
+    hooks = [
+        module.register_forward_hook(lambda *_: layers.append(1))
+        for name, module in shipped.pretrained.whole.named_modules()
+        if name.endswith("self_attn")
+    ]
+    shipped.known.__init__()  # type: ignore[misc]  # what a test before asked is not known
+    heads = ("0:1",) if ask == "ablate" else ()
+    shipped.answer(
+        Question(ask, "t", TEXT, heads=heads), stopped, lambda line: lines.append(json.loads(line))
+    )
+    for hook in hooks:
+        hook.remove()
+    assert lines == [{"stopped": True}] and len(layers) == 0
+
+
+@pytest.mark.parametrize("architecture", ["GPT-2", "Llama"])
+def test_a_text_is_read_once_for_heads_and_next_tokens(tmp_path: Path, architecture: str) -> None:
+    """Also without heads; what a run for the heads says of the next token is what a run for it says."""
+    folder = save_writer(tmp_path / architecture, architecture)
+    opened = attncli.open_model(folder)
+    served, runs = ServedModel({"model": Given(str(folder), "--model", True)}, opened), list[int]()
+    hook = opened.model.register_forward_hook(lambda *_: runs.append(1))
+    for heads in ((), ("0:1", "1:0")):
+        lines_of(served, "heads", heads=heads)
+        before = len(runs)
+        (line,) = lines_of(served, "next", heads=heads)
+        assert len(runs) == before
+        expected = attncli.next_tokens(opened, "the cat sat", heads=list(heads), top=12).tokens
+        assert [each["id"] for each in line["next"]] == expected.column("token_id").tolist()
+        name = "without" if heads else "probability"
+        assert [each[name] for each in line["next"]] == pytest.approx(
+            expected.column(name).tolist(), rel=1e-5
+        )
+    hook.remove()
+
+
+def test_heads_that_are_out_count_in_all_that_is_asked(tmp_path: Path) -> None:
+    folder, heads = save_writer(tmp_path / "Llama", "Llama"), ("0:1", "1:0")
+    opened = attncli.open_model(folder)
+    served = ServedModel({"model": Given(str(folder), "--model", True)}, opened)
+    asks: tuple[AskedFor, ...] = ("heads", "why", "generate")
+    for ask in asks:
+        with heads_removed(heads, opened):
+            *_, expected = lines_of(served, ask, steps=5, token=7)
+        *_, plain = lines_of(served, ask, steps=5, token=7)
+        *_, without = lines_of(served, ask, heads=heads, steps=5, token=7)
+        assert ", without 0:1, 1:0: " in without["title"] and "without" not in plain["title"]
+        assert without["statistics"]["heads"] != plain["statistics"]["heads"]
+        if ask != "heads":  # whose settings say it, too
+            assert without["statistics"] == expected["statistics"]

@@ -6,7 +6,7 @@ import json
 import posixpath
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, TextIO
 
@@ -408,6 +408,7 @@ def served_page(asked: Mapping[str, Any], display: Display) -> tuple[str, str]:
     return page.replace("/* script */", page_script), policy
 
 
-def report_line(report: Report) -> str:
-    """What the script of a served page reads of a report: JSON, on one line."""
-    return page_json(report_data(readable(report)))
+def report_line(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str:
+    """What the script of a served page reads of a report: JSON, on one line; what its title says."""
+    report = readable(report)
+    return page_json(report_data(report) | {"title": title(report, name=plain_text(name), without=without)})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import attncli
-from attncli.commands.serve import ServedModel
+from attncli.commands.served_model import ServedModel
 from attncli.serving.server import ServedPage
 from attncli.views import Display
 from attncli.views.page import served_page
@@ -100,7 +100,8 @@ def test_the_page_answers_what_is_typed_clicked_and_written(served: Running, tab
     # Why: of the likeliest, and of one that is clicked.
     page.locator("#next-tokens button").nth(1).click()
     answered(page, "why", 1)
-    assert "What each head adds to a logit" in page.locator("#heading").inner_text()
+    heading = page.locator("#heading").inner_text()
+    assert heading.startswith("Why ") and heading.endswith(": ab ab")
     # Two tokens and ten, then they are the text.
     for count in (1, 2):
         page.click("#write-one")
@@ -117,7 +118,7 @@ def test_the_page_answers_what_is_typed_clicked_and_written(served: Running, tab
     # What was answered before is in the list of reports.
     names = page.locator("#report option").all_inner_texts()
     asked = ["heads", "heads", "ablate", "why", "generate", "heads"]
-    assert [name.partition(":")[0] for name in names] == asked
+    assert [name.split(":")[0].split(" ")[0] for name in names] == asked
     page.select_option("#report", label=f"heads: {TEXT}")
     page.wait_for_function("() => document.title.endsWith('abcabcab')")
 
@@ -140,6 +141,41 @@ def test_a_reload_keeps_the_text_and_a_mistake_is_a_line(served: Running, tab: T
     answered(page, "heads", 1)
     assert page.input_value("#asked-text") == HOSTILE
     assert tokens_of(page) == "<bos>" + HOSTILE.replace(" ", "·")
+
+
+def test_answers_of_another_text_do_not_stay_beside_this_one(served: Running, tab: Tab) -> None:
+    page = tab(served)
+    answered(page, "next", 1)
+    is_old = "() => document.querySelector('#next-box').inert"
+    assert not page.evaluate(is_old)
+    page.click("#write-one")
+    answered(page, "generate", 1)
+    answered(page, "next", 2)
+    assert page.locator("#next-title").inner_text() == "Next token after what was written"
+    assert page.locator("#written").is_visible()
+    # Another text in the box: what was answered is greyed until it is asked, and as it was if it comes back.
+    page.fill("#asked-text", "ba ba")
+    assert page.evaluate(is_old) and page.evaluate("() => document.querySelector('#written').inert")
+    page.fill("#asked-text", TEXT)
+    assert not page.evaluate(is_old) and not page.evaluate("() => document.querySelector('#written').inert")
+    page.fill("#asked-text", "ba ba")
+    page.click("#ask-why")
+    assert page.locator("#written").is_hidden()
+    answered(page, "why", 1)
+    answered(page, "next", 3)  # of the text that is explained
+    assert page.locator("#next-title").inner_text() == "Next token" and not page.evaluate(is_old)
+    assert served.asked[-1].text == "ba ba"
+    # Heads that are out count in what is asked; until it is answered, nothing says that it was.
+    page.locator("#report").select_option(index=0)
+    page.click("#take-out")
+    assert page.evaluate(is_old) or "without" in page.locator("#next-title").inner_text()
+    answered(page, "next", 4)
+    for number, button in enumerate(("#ask-why", "#ask-heads", "#write-one")):
+        page.click(button)
+        answered(page, ("why", "heads", "generate")[number], (2, 2, 2)[number])
+        heading = page.locator("#heading").inner_text()
+        assert ", without 0:0" in heading and heading.endswith(": ba ba")
+        assert {*served.asked[-1].heads} == {"0:0"}
 
 
 def test_two_tabs_never_mix(served: Running, tab: Tab) -> None:

@@ -18,12 +18,21 @@ function forget(index) {
   questions.splice(index, 1);
 }
 
-const nameOf = ({ ask, text }) => `${ask}: ${shortened(text) || "random tokens"}`;
+const MOST_OF_TEXT = 60;
+
+// `why ·Paris, without 5:11: The capital of France is`
+function nameOf({ ask, name, text, heads }) {
+  const without = ask !== "ablate" && heads?.length ? `, without ${shortened(heads.join(", "))}` : "";
+  const characters = Array.from(text);
+  const start = characters.length > MOST_OF_TEXT ? `${characters.slice(0, MOST_OF_TEXT).join("")}…` : text;
+  return `${name}${without}: ${start || "random tokens"}`;
+}
 
 // Add a report, and show it. What was written after a text takes the place of what was shorter.
 export async function addReport(question, textContent) {
-  const { ask, text } = question;
-  const shorter = questions.findIndex((other) => ask === "generate" && other.ask === ask && other.text === text);
+  const { ask, text, heads } = question;
+  const isShorter = (other) => other.ask === ask && other.text === text && String(other.heads) === String(heads);
+  const shorter = ask === "generate" ? questions.findIndex(isShorter) : -1;
   if (shorter >= 0) forget(shorter);
   sources.push({ textContent });
   questions.push(question);

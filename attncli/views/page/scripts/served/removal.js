@@ -25,6 +25,7 @@ function showRemoval() {
   const head = headNow();
   byId("take-out").hidden = byId("takes-out").hidden = head === null;
   byId("take-out").textContent = out.has(head) ? `Put ${head} back` : `Take out ${head}`;
+  byId("take-out").title = "Layer and head. What is asked while heads are out is asked without them";
   byId("removal").hidden = head === null && !out.size;
   byId("ask-ablate").hidden = byId("put-back").hidden = !out.size;
   for (const { number, element } of overview.items) element.classList.toggle("out", out.has(headOf(number)));
@@ -32,7 +33,7 @@ function showRemoval() {
 
 export function listenToRemoval(onChange) {
   const changed = () => {
-    const heads = [...out].map((head) => make("button", { type: "button", "data-head": head, text: `${head} ×` }));
+    const heads = [...out].map((head) => make("button", { type: "button", "data-head": head, title: `Put ${head} back`, text: `${head} ×` }));
     byId("out-heads").replaceChildren(...heads);
     showRemoval();
     onChange();

@@ -20,14 +20,29 @@ const KEYS = {
 
 let text = ""; // what was asked last
 let written = { text: "", shown: "", count: 0, of: null };
+let nextOf = null; // the text and the heads that the next tokens on the page are of
 const begun = new Map(); // what is being asked, and since when
+const waiting = new Set(); // what waits until another page has its answer
 
 const can = (ask) => asked.asks.includes(ask);
+
+// What an answer is about.
+const about = (of, heads = [...out]) => JSON.stringify([of, heads]);
+const boxText = () => byId("asked-text").value;
+
+// What is of another text than that in the box, or of other heads, is no answer to it.
+function markOld() {
+  const mark = (id, isOld) => byId(id).toggleAttribute("inert", isOld);
+  const isWritten = written.of === about(boxText());
+  mark("written", !isWritten);
+  mark("next-box", nextOf !== about(boxText()) && !(isWritten && nextOf === about(boxText() + written.text)));
+}
 
 function showState() {
   const [name, since] = [...begun].at(-1) ?? [];
   const seconds = name ? Math.floor((performance.now() - since) / 1000) : 0;
-  byId("asked-state").textContent = name ? `${name} …${seconds ? ` ${seconds} s` : ""}` : "";
+  const waits = name && waiting.has(name) ? ", waiting for another page" : "";
+  byId("asked-state").textContent = name ? `${name}${waits} …${seconds ? ` ${seconds} s` : ""}` : "";
 }
 
 function showTrouble(line) {
@@ -46,16 +61,19 @@ async function ask(name, question, take) {
   begun.delete(name);
   begun.set(name, since);
   showState();
-  let isReport = false;
+  let [isReport, reported] = [false, ""];
   let wasAnswered = true;
   try {
     await askServer(question, async (line) => {
       showLost(null);
-      if (isReport) return addReport(question, line);
+      if (isReport) return addReport({ ...question, name: reported }, line);
       const said = JSON.parse(line);
       isReport = Boolean(said.report);
+      reported = said.name;
       if (said.error && question.text === text) showTrouble(said.error);
-      wasAnswered &&= !said.error && !said.replaced;
+      if (said.waits !== undefined) waiting[said.waits ? "add" : "delete"](name);
+      showState();
+      wasAnswered &&= !said.error && !said.replaced && !said.stopped;
       take?.(said);
     });
   } catch (error) {
@@ -63,7 +81,10 @@ async function ask(name, question, take) {
     wasAnswered = false;
     showLost(error.message);
   } finally {
-    if (begun.get(name) === since) begun.delete(name);
+    if (begun.get(name) === since) {
+      begun.delete(name);
+      waiting.delete(name);
+    }
     showState();
     const { dataset } = document.documentElement;
     dataset[question.ask] = Number(dataset[question.ask] ?? 0) + 1;
@@ -73,101 +94,120 @@ async function ask(name, question, take) {
 
 // The text of the box, which is what everything is about from now on.
 function takeText() {
-  text = byId("asked-text").value;
+  text = boxText();
   const address = new URLSearchParams({ text }).toString();
   const isShort = text && address.length < MOST_IN_ADDRESS;
   history.replaceState(null, "", isShort ? `#${address}` : location.pathname);
   showTrouble(null);
-  byId("written").hidden = written.of !== text;
+  if (written.of !== about(text)) byId("written").hidden = true;
+  markOld();
+  byId("next-box").hidden ||= byId("next-box").inert;
 }
 
 function askHeads() {
   takeText();
-  byId("next-box").hidden = true;
-  run(ask("heads", { ask: "heads", text }).then((wasAnswered) => wasAnswered && askNext()));
+  const asking = ask("heads", { ask: "heads", text, heads: [...out] });
+  run(asking.then((wasAnswered) => wasAnswered && askNext()));
 }
 
+// The next tokens, unless they are there: after what was written, where that is what the page shows.
 function askNext() {
-  if (!can("next") || !text) return;
-  const [about, heads] = [text, [...out]];
+  const more = written.of === about(text) ? written.text : "";
+  const [of, heads] = [text + more, [...out]];
+  if (!can("next") || !of || nextOf === about(of)) return;
   run(
-    ask("next token", { ask: "next", text, heads }, ({ next }) => {
+    ask("next token", { ask: "next", text: of, heads }, ({ next }) => {
       // A newer question is on its way where these are others now.
-      if (next && about === text && String(heads) === String([...out])) showNext(next, heads);
+      if (next && of.startsWith(text) && String(heads) === String([...out])) showNext(next, of, heads);
     }),
   );
 }
 
-const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 2 : 1)} %`;
+const percent = (share) => (100 * share).toFixed(share < 0.1 ? 2 : 1);
 
-function showNext(tokens, heads) {
+function showNext(tokens, of, heads) {
+  nextOf = about(of, heads);
   byId("next-box").hidden = !tokens.length;
+  const after = of === text ? "" : " after what was written";
   const without = heads.length === 1 ? heads[0] : `${heads.length} of them`;
-  byId("next-title").textContent = heads.length ? `Next token: with all heads → without ${without}` : "Next token";
+  const change = heads.length ? `: with all heads → without ${without}` : "";
+  byId("next-title").textContent = `Next token${after}${change}`;
   byId("next-tokens").replaceChildren(
-    ...tokens.map(({ token, answer, probability, without }) => {
+    ...tokens.map(({ token, id, probability, without }) => {
       const isChanged = without !== undefined;
-      const numbers = isChanged ? `${percent(probability)} → ${percent(without)}` : percent(probability);
+      const numbers = isChanged ? `${percent(probability)} → ${percent(without)} %` : `${percent(probability)} %`;
       const label = make("span", { class: "probability", text: numbers });
-      const button = make("button", { type: "button", title: "Why this token" }, makeToken(token), label);
+      const title = can("why") ? "Why this token: what each head adds to its logit (· is a blank, ↵ the end of a line)" : "";
+      const button = make("button", { type: "button", title }, makeToken(token), label);
       button.style.setProperty("--share", probability);
       button.style.setProperty("--without", without ?? 0);
       button.classList.toggle("changed", isChanged);
       button.disabled = !can("why");
-      button.addEventListener("click", () => askWhy(answer));
+      button.addEventListener("click", () => askWhy(id, of));
       return make("li", {}, button);
     }),
   );
+  markOld();
 }
 
-function askWhy(answer = null) {
+function askWhy(token = null, of = boxText()) {
   takeText();
-  run(ask("why", { ask: "why", text, answer }));
+  run(ask("why", { ask: "why", text: of, token, heads: [...out] }).then(askNext));
 }
 
 function askAblate() {
   takeText();
-  run(ask("what is lost", { ask: "ablate", text, heads: [...out] }));
+  run(ask("what is lost", { ask: "ablate", text, heads: [...out] }).then(askNext));
 }
 
 // So many tokens more after the text; what was written before is written again, the same.
 function write(more) {
   takeText();
-  const before = written.of === text ? written : { shown: "", count: 0 };
-  const about = text;
+  const [of, heads] = [about(text), [...out]];
+  const before = written.of === of ? written : { shown: "", count: 0 };
   let now = "";
   for (const id of ["write-one", "write-ten"]) byId(id).disabled = true;
   byId("stop-writing").hidden = false;
-  const writing = ask("writing", { ask: "generate", text, steps: before.count + more }, (said) => {
+  const question = { ask: "generate", text, steps: before.count + more, heads };
+  const writing = ask("writing", question, (said) => {
     now += said.written ?? "";
-    if (about !== text) return;
-    if (said.written && now.length > before.shown.length) showWritten(now);
+    if (of !== about(text)) return;
+    if (said.written && now.length > before.shown.length) showWritten(now, of);
     if (said.count === undefined) return;
-    written = { ...said, of: about };
-    showWritten(said.shown);
+    written = { ...said, of };
+    showWritten(said.shown, of);
   });
   run(
-    writing.finally(() => {
+    writing.then(askNext).finally(() => {
       for (const id of ["write-one", "write-ten"]) byId(id).disabled = false;
       byId("stop-writing").hidden = true;
     }),
   );
 }
 
-function showWritten(what) {
+function showWritten(what, of) {
   byId("written").hidden = false;
   const before = Array.from(asked.continues ? text : ""); // what an encoder read stands by itself
   byId("written-before").textContent =
     before.length > MOST_BEFORE ? `…${before.slice(-MOST_BEFORE).join("")}` : before.join("");
   byId("written-take").hidden = !asked.continues;
-  byId("written-text").textContent = what;
+  byId("written-text").textContent = what.replaceAll("\n", "↵\n");
   byId("written-line").scrollTop = byId("written-line").scrollHeight;
+  byId("written").inert = of !== about(boxText());
 }
 
 function useWritten() {
   byId("asked-text").value = text + written.text;
+  fitBox();
   byId("written").hidden = true;
   askHeads();
+}
+
+// The box is as high as its text, up to what the style allows.
+function fitBox() {
+  const box = byId("asked-text");
+  box.style.height = "auto";
+  box.style.height = `${box.scrollHeight + box.offsetHeight - box.clientHeight}px`;
 }
 
 // A server that has ended says nothing by itself.
@@ -194,6 +234,8 @@ async function openAsking() {
   for (const id of ["write-one", "write-ten"]) byId(id).hidden = !can("generate");
   const given = new URLSearchParams(location.hash.slice(1)).get("text");
   byId("asked-text").value = given ?? asked.text;
+  byId("asked-text").addEventListener("input", () => (fitBox(), markOld()));
+  fitBox();
   byId("question").addEventListener("submit", (event) => (event.preventDefault(), askHeads()));
   byId("asked-text").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -208,7 +250,7 @@ async function openAsking() {
   byId("written-take").addEventListener("click", useWritten);
   for (const [key, does] of Object.entries(KEYS))
     byId("help").append(make("dt", { text: key }), make("dd", { text: does }));
-  listenToRemoval(askNext);
+  listenToRemoval(() => (markOld(), askNext()));
   setInterval(showState, 1000);
   lookAfterServer();
   askHeads();
