@@ -37,7 +37,7 @@ AFTER_WRITING = "\n\n"
 NO_TEXT = "text: type one first"
 NO_HEADS = "heads: take one out first"
 TWO_STACKS = "This model has an encoder, which reads the text, and a decoder, which writes after it."
-NO_WHY = "Why a token comes next is not known of this model, whose logits are no sum over its heads."
+NO_WHY = "What each head adds to a next token is not known of this model."
 NO_NEXT = "This model writes nothing: no next tokens, but heads, and what is lost without some of them."
 
 

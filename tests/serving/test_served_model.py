@@ -1,9 +1,11 @@
 """What attn serve answers is what the commands say: the same reports, by the same settings."""
 
+import copy
 import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -252,3 +254,14 @@ def test_heads_that_are_out_count_in_all_that_is_asked(tmp_path: Path) -> None:
         assert without["statistics"]["heads"] != plain["statistics"]["heads"]
         if ask != "heads":  # whose settings say it, too
             assert without["statistics"] == expected["statistics"]
+
+
+def test_special_tokens_that_are_written_are_shown_and_become_part_of_the_text(shipped: ServedModel) -> None:
+    tokenizer = copy.deepcopy(shipped.pretrained.tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["c"]})
+    opened = replace(shipped.pretrained, own_tokenizer=tokenizer)
+    (plain,) = (line for line in lines_of(shipped, "generate", TEXT, steps=5) if "count" in line)
+    (said,) = (
+        line for line in lines_of(ServedModel({}, opened), "generate", TEXT, steps=5) if "count" in line
+    )
+    assert said["text"] == said["shown"] == plain["text"] == "cabca" and said["count"] == 5
