@@ -63,7 +63,7 @@ from attncli.core.names import (
 )
 from attncli.core.progress import Stage
 from attncli.errors import UserError, refuse_bytes
-from attncli.models.answers import Answer
+from attncli.models.answers import GivenAnswer
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
@@ -451,8 +451,8 @@ def why(
     model: Model,
     text: OneOrMoreTexts,
     *,
-    answer: Answer | None = None,
-    against: Answer | None = None,
+    answer: GivenAnswer | None = None,
+    against: GivenAnswer | None = None,
     head: HeadArgument | None = None,
     names: Sequence[str] = (),
     progress: Callable[[float], None] | None = None,
@@ -683,3 +683,10 @@ def retrieving_heads(
 
     with in_use(model) as pretrained:
         return heads_that_retrieve(pretrained, seed=seed, progress=progress)
+
+
+def search_takes_less(model: Pretrained, sources: SourcedReading, answer: str | None) -> bool:
+    """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
+    from attncli.measure.retrieving_heads import search_takes_less as takes_less
+
+    return takes_less(model, sources, answer)

@@ -436,8 +436,7 @@ def _known_heads(
     None where they are not known, an empty list where none retrieves. In a batch none are looked for: its
     numbers would depend on which prompt came first.
     """
-    from attncli.library import retrieving_heads
-    from attncli.measure.retrieving_heads import search_takes_less
+    from attncli.library import retrieving_heads, search_takes_less
 
     kept = kept_heads(spec)
     if kept is not None or progress is None or _place_of_heads(spec) is None:

@@ -28,7 +28,7 @@ from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, loo
 from attncli.measure.looks import rows_at
 from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
 from attncli.measure.removal import ModelHead, index_of_head, output_of
-from attncli.models.answers import Answer, AnswerTokens, one_token_each
+from attncli.models.answers import AnswerTokens, GivenAnswer, one_token_each
 from attncli.models.architectures import (
     BLOCK,
     layer_number,
@@ -339,8 +339,8 @@ def attribution(
     pretrained: Pretrained,
     reading: Reading,
     *,
-    answer: Answer | None = None,
-    against: Answer | None = None,
+    answer: GivenAnswer | None = None,
+    against: GivenAnswer | None = None,
     head: str | None = None,
 ) -> LogitAttribution:
     """That of the answer's logit after a text, or of the most likely token's, minus that of `against`.
@@ -402,8 +402,8 @@ def mean_attribution(
     readings: Sequence[Reading],
     names: Sequence[str] = (),
     *,
-    answer: Answer | None = None,
-    against: Answer | None = None,
+    answer: GivenAnswer | None = None,
+    against: GivenAnswer | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> LogitAttribution:
     """The means of `attribution` over several texts, with 95 % intervals, and the logit of each text.

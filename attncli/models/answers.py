@@ -58,13 +58,13 @@ def _ids(pretrained: Pretrained, text: str) -> list[int]:
     return ids
 
 
-Answer = str | int
+GivenAnswer = str | int
 """A text, or the id of a token."""
 
 
 def one_token_each(
     pretrained: Pretrained,
-    answers: Mapping[str, Answer],
+    answers: Mapping[str, GivenAnswer],
     before: Int[Tensor, " token"] | None,
     log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
 ) -> AnswerTokens:

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.models.answers import Answer, log_probabilities_at, one_token_each
+from attncli.models.answers import GivenAnswer, log_probabilities_at, one_token_each
 from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, reader_of
 from attncli.models.sound_reading import num_before_words
 from attncli.models.token_names import checked_position
@@ -46,8 +46,8 @@ def predicted_reading(
     pretrained: Pretrained,
     generator: torch.Generator,
     *,
-    answer: Answer | None = None,
-    against: Answer | None = None,
+    answer: GivenAnswer | None = None,
+    against: GivenAnswer | None = None,
     key: str = "text",
 ) -> Predicted:
     """What is predicted of a text; UserError, which names `key`, where that is nothing.
@@ -94,7 +94,7 @@ def _without_predictions(reading: Reading, name: str) -> Predicted:
 
 
 def _with_answer(
-    reading: Reading, pretrained: Pretrained, answer: Answer, against: Answer | None, key: str
+    reading: Reading, pretrained: Pretrained, answer: GivenAnswer, against: GivenAnswer | None, key: str
 ) -> Predicted:
     """An answer of one token as the only target; UserError where it has no place, or is no token."""
     name, ids, is_next = pretrained.name, reading.text.ids, pretrained.predicts == "next"

@@ -239,7 +239,7 @@ def test_a_mean_over_texts_has_its_interval_beside_it() -> None:
 def test_a_result_shows_itself_as_a_small_table() -> None:
     assert repr(result()).splitlines()[:2] == ["Lamps: 3 rows in .heads", "head  name  glow  double"]
     html = result()._repr_html_()
-    assert "<th>glow</th>" in html and "Lamps" in html
+    assert ">glow</th>" in html and "Lamps" in html
     assert "0:1" in repr(lamps()) and "<table>" in lamps()._repr_html_()
 
 

@@ -478,7 +478,7 @@ def test_the_sources_are_modules_that_a_browser_loads_as_they_are(browser: Any) 
     page.on("pageerror", lambda error: errors.append(str(error)))
     text = page_of(sentence_report())
     start = text.index('<script type="module">')
-    entry = '<script type="module" src="/page/page.js"></script>'
+    entry = '<script type="module" src="/page/file.js"></script>'
     document = re.sub(r"<meta http-equiv[^>]*>", "", text[:start]) + entry
 
     def answer(route: Any) -> None:
