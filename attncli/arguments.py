@@ -215,6 +215,14 @@ def token_names(value: Any) -> list[str]:
     return [str(name) for name in names]
 
 
+def given_answer(value: Any) -> str | int:
+    """A text, or the id of a token. Raises ValueError for anything else."""
+    answer = value if isinstance(value, str | bool) else plain_number(value)
+    if isinstance(answer, bool) or not isinstance(answer, str | int):
+        raise ValueError(f"must be text, or the id of a token (got {shown(value)})")
+    return answer
+
+
 def whole_numbers(value: Any) -> list[int]:
     """Whole numbers from 0, each once, or the one. Raises ValueError for anything else."""
     items = listed(value) if is_list(value) else [value]
@@ -312,6 +320,7 @@ HeadsArgument = Annotated[OneOrMoreHeads, by(head_names)]
 HeadWithoutStack = Annotated[HeadName, by(head_name_without_stack)]
 HeadsWithoutStack = Annotated[OneOrMoreHeads, by(head_names_without_stack)]
 TokenNames = Annotated[str | int | Iterable[str | int], by(token_names)]
+AnswerArgument = Annotated[str | int, by(given_answer)]
 Layers = Annotated[int | Iterable[int], by(whole_numbers)]
 Budgets = Annotated[float | Iterable[float], by(shares)]
 KeyValueBits = Annotated[Literal[8, 4], PlainNumber]

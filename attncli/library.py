@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import torch
 
 from attncli.arguments import (
+    AnswerArgument,
     Budgets,
     Count,
     HeadArgument,
@@ -63,7 +64,6 @@ from attncli.core.names import (
 )
 from attncli.core.progress import Stage
 from attncli.errors import UserError, refuse_bytes
-from attncli.models.answers import GivenAnswer
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
@@ -451,8 +451,8 @@ def why(
     model: Model,
     text: OneOrMoreTexts,
     *,
-    answer: GivenAnswer | None = None,
-    against: GivenAnswer | None = None,
+    answer: AnswerArgument | None = None,
+    against: AnswerArgument | None = None,
     head: HeadArgument | None = None,
     names: Sequence[str] = (),
     progress: Callable[[float], None] | None = None,
@@ -462,8 +462,8 @@ def why(
 
     With `against`, to how far it is above that token's. On a text, whose `head`, as 5:11, is split by tokens:
     by default the one that adds most; or means over several texts, with 95 % intervals, and the logit of
-    each, by `names` or numbers. Heads without a softmax are among them. UserError for a model whose logits
-    are not such a sum; MemoryError.
+    each, by `names` or numbers; one text that has its name is one of several. Heads without a softmax are
+    among them. UserError for a model whose logits are not such a sum; MemoryError.
     """
     from attncli.measure.why import attribution, mean_attribution
 
@@ -471,9 +471,11 @@ def why(
     texts = several_texts(text)
     if len(texts) > 1 and name is not None:
         raise UserError(f"head: is split by the tokens of one text (got {len(texts)} texts)")
+    if names and len(names) != len(texts):
+        raise UserError(f"names: must be one of each text (got {len(names)} of {len(texts)} texts)")
     with in_use(model) as pretrained:
         readings = [_read(pretrained, each) for each in texts]
-        if len(readings) > 1:
+        if len(readings) > 1 or names:
             return mean_attribution(
                 pretrained, readings, names, answer=answer, against=against, progress=progress
             )

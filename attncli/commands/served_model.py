@@ -224,8 +224,8 @@ class ServedModel:
         (label,) = pretrained.labels([token])
         probability = float(probabilities[token])
         share = f"{100 * probability:.{1 if probability >= 0.1 else 2}f} %"
-        shown = readable_token(label, pretrained.token_spelling)
-        return report, plain_text(f"why {shown}"), f"Why {shown} ({share}) comes next"
+        token_name = readable_token(label, pretrained.token_spelling)
+        return report, plain_text(f"why {token_name}"), f"Why {token_name} ({share}) comes next"
 
     def _next(self, question: Question, pretrained: Pretrained) -> list[dict[str, Any]]:
         """The next tokens as the page shows them, with the ids by which `why` is asked."""

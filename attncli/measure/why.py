@@ -457,9 +457,14 @@ def _mean_parts(parts: Sequence[LogitParts], *, compares: bool) -> LogitParts:
 def _means(
     name: str, of_texts: Sequence[npt.NDArray[np.float64]] | npt.NDArray[np.float64]
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """The columns of the means of each row over the texts and of the ends of their intervals."""
+    """The columns of the means of each row over the texts, and of the ends of their intervals.
+
+    One text has no interval.
+    """
     numbers = torch.from_numpy(np.array(of_texts))
     mean = numbers.mean(dim=0)
+    if len(numbers) == 1:
+        return {name: mean.numpy()}
     squares = (numbers - mean).square().sum(dim=0)
     low, high = mean_interval(torch.full(mean.shape, len(numbers)), mean, squares)
     return {f"{name}{end}": each.numpy() for end, each in (("", mean), ("_low", low), ("_high", high))}

@@ -330,3 +330,32 @@ def test_a_name_of_several_tokens_is_told_their_names_before_weights_are_read(
     flag = command[-2]
     message = f"{flag}: must be one token: b is at 3, 8: give b#1 to b#2, or a position\n"
     assert attn(command) == (2, "", message)
+
+
+def test_a_file_of_one_prompt_is_read_as_one_of_many(attn: Attn, tmp_path: Path) -> None:
+    """Its numbers are those of the text, without intervals, and without the tokens of any head."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps(PROMPTS[0]) + "\n")
+    report = json.loads(attn(["why", "--texts", str(path), "--format", "json"]).out)
+    alone = attncli.why(SHIPPED, "to be or not to b", answer="e", against="o")
+    assert report["statistics"]["texts"] == [{"text": "be", "logit": pytest.approx(alone.parts.logit)}]
+    assert "keys" not in report["statistics"] and "contribution_low" not in report["statistics"]["heads"][0]
+    assert "head None" not in attn(["why", "--texts", str(path)]).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"text": ["a b", "b a"], "names": ["x"]}, "names: must be one of each text (got 1 of 2 texts)"),
+        ({"text": "a b", "answer": True}, "answer: must be text, or the id of a token (got True)"),
+        ({"text": "a b", "answer": 2.5}, "answer: must be text, or the id of a token (got 2.5)"),
+        (
+            {"text": "a b", "answer": 64},
+            "answer: must be the id of a token of tiny-induction, below 64 (got 64)",
+        ),
+    ],
+)
+def test_wrong_names_and_answers_are_one_line(arguments: dict[str, Any], line: str) -> None:
+    with pytest.raises(attncli.UserError) as error:
+        attncli.why(SHIPPED, **arguments)
+    assert str(error.value) == line
