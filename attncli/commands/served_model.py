@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from threading import Event
+from time import monotonic
 from typing import Any
 
 import torch
@@ -29,26 +30,39 @@ from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
 from attncli.views.page import report_line
 
-NAMES = {"sentence": "text", "max_new_tokens": "tokens to write", "ablate": "heads"}
+NAMES = {
+    "sentence": "text",
+    "max_new_tokens": "tokens to write",
+    "ablate": "heads",
+    "from": "looks from",
+    "to": "looks to",
+}
 """What the page calls a setting."""
 NUM_NEXT = 12
+SECONDS_BETWEEN_SHARES = 0.5
 AFTER_WRITING = "\n\n"
 """What `generate` writes below a text that is finished: nothing is left to stop."""
 NO_TEXT = "text: type one first"
-NO_HEADS = "heads: take one out first"
 TWO_STACKS = "This model has an encoder, which reads the text, and a decoder, which writes after it."
 NO_WHY = "What each head adds to a next token is not known of this model."
 NO_NEXT = "This model writes nothing: no next tokens, but heads, and what is lost without some of them."
 
 
 class Heard:
-    """Hears from a model while it works, and hands over what it writes; stopped, it does as Ctrl-C."""
+    """Hears from a model while it works, and hands over what it writes; stopped, it does as Ctrl-C.
 
-    def __init__(self, stopped: Event, put: Callable[[str], None]) -> None:
-        self.stopped, self.put = stopped, put
+    With `says_share` it hands over how far it is, too.
+    """
+
+    def __init__(self, stopped: Event, put: Callable[[str], None], *, says_share: bool) -> None:
+        self.stopped, self.put, self.says_share = stopped, put, says_share
+        self.said_at = monotonic()
 
     def __call__(self, share: float, /) -> None:
         self._go_on()
+        if self.says_share and monotonic() - self.said_at >= SECONDS_BETWEEN_SHARES:
+            self.said_at = monotonic()
+            self.put(json.dumps({"share": share}))
 
     def _go_on(self) -> None:
         if self.stopped.is_set():
@@ -149,9 +163,7 @@ class ServedModel:
             raise UserError(f"{question.ask}: is not for {self.pretrained.name}")
         if question.ask != "heads" and not question.text:
             raise UserError(NO_TEXT)
-        if question.ask == "ablate" and not question.heads:
-            raise UserError(NO_HEADS)
-        heard = Heard(stopped, put)
+        heard = Heard(stopped, put, says_share=question.ask == "ablate")
         with (
             in_use(self.pretrained) as pretrained,
             showing_blocks(pretrained.whole, heard.of_layers, in_memory=True),
@@ -178,9 +190,10 @@ class ServedModel:
         """What the command of a question would be given beside the model."""
         settings: dict[str, Any] = {"sentence": question.text or None}
         if question.ask == "ablate":
-            settings |= {"heads": [*question.heads], "jointly": len(question.heads) > 1}
+            settings |= {"heads": [*question.heads] or None, "jointly": len(question.heads) > 1}
         elif question.ask == "heads":
             settings |= {"ablate": [*question.heads] or None}
+            settings |= {"from": [*question.queries] or None, "to": [*question.keys] or None}
         elif question.ask == "generate":
             settings |= {"max_new_tokens": question.steps}
         return {key: value for key, value in settings.items() if value is not None}

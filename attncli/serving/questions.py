@@ -12,9 +12,11 @@ from attncli.plain_text import counted
 
 AskedFor = Literal["heads", "next", "ablate", "why", "generate"]
 ASKS: tuple[AskedFor, ...] = get_args(AskedFor)
+STOPPED: tuple[AskedFor, ...] = ("ablate", "generate")
+"""What takes so long that a person may end it."""
 TAB = re.compile(r"[0-9A-Za-z-]{1,64}")
 HEAD = re.compile(r"(?:[a-z]{1,16}:)?[0-9]{1,6}:[0-9]{1,6}")
-MOST_HEADS, MOST_STEPS = 4096, 1024
+MOST_HEADS, MOST_STEPS, MOST_NAMES = 4096, 1024, 64
 MOST_TOKEN = 2**31
 """Above the ids of all tokens."""
 MOST_WAITING = 64
@@ -29,7 +31,8 @@ class Question:
     """All that a request can say: there is no name of a file or of a model in it.
 
     `tab` tells apart the pages of one browser. `heads` are taken out, `token` is the id of that of `why`,
-    `steps` are tokens to write.
+    `steps` are tokens to write. `keys` are tokens of the text, as they are called on the page: how much each
+    head looks at them, from `queries` or all.
     """
 
     ask: AskedFor
@@ -38,6 +41,8 @@ class Question:
     heads: tuple[str, ...] = ()
     token: int | None = None
     steps: int = 1
+    queries: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, body: bytes) -> "Question":
@@ -51,20 +56,20 @@ class Question:
             or not {"ask", "tab", "text"} <= data.keys() <= cls.__dataclass_fields__.keys()
         ):
             raise NoQuestion
-        heads = data.get("heads", [])
         fits = (
             data["ask"] in ASKS
             and _is_text(data["tab"], TAB)
             and _is_text(data["text"])
-            and isinstance(heads, list)
-            and len(heads) <= MOST_HEADS
-            and all(_is_text(head, HEAD) for head in heads)
+            and _are_texts(heads := data.get("heads", []), MOST_HEADS, HEAD)
+            and _are_texts(queries := data.get("queries", []), MOST_NAMES)
+            and _are_texts(keys := data.get("keys", []), MOST_NAMES)
             and (data.get("token") is None or _is_number(data["token"], 0, MOST_TOKEN - 1))
             and _is_number(data.get("steps", 1), 1, MOST_STEPS)
         )
         if not fits:
             raise NoQuestion
-        return cls(**{**data, "heads": tuple(dict.fromkeys(heads))})
+        named = {"heads": tuple(dict.fromkeys(heads)), "queries": tuple(queries), "keys": tuple(keys)}
+        return cls(**{**data, **named})
 
 
 def _is_text(value: Any, form: re.Pattern[str] | None = None) -> bool:
@@ -72,6 +77,10 @@ def _is_text(value: Any, form: re.Pattern[str] | None = None) -> bool:
     if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
         return False
     return form is None or form.fullmatch(value) is not None
+
+
+def _are_texts(values: Any, most: int, form: re.Pattern[str] | None = None) -> bool:
+    return isinstance(values, list) and len(values) <= most and all(_is_text(each, form) for each in values)
 
 
 def _is_number(value: Any, least: int, most: int) -> bool:
@@ -157,11 +166,11 @@ class OneModel:
             self._line = [each for each in self._line if each is not waiting]
 
     def stop(self, tab: str) -> None:
-        """What is written for a tab ends with what there is."""
+        """What is written for a tab ends with what there is; what is lost without heads is not said."""
         with self._changed:
             asked = [each for each in (self._running, *self._line) if each is not None]
             for each in asked:
-                if each.question.tab == tab and each.question.ask == "generate":
+                if each.question.tab == tab and each.question.ask in STOPPED:
                     each.stopped.set()
 
     def end(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from attncli.core.names import EFFECTS
+from attncli.core.names import EFFECTS, stack_label
 from attncli.plain_text import plain_text
 from attncli.records.columns import Records
 from attncli.records.effects import BaselineNumbers, HeadEffect, HeadEffects
@@ -41,7 +41,7 @@ def _sort(report: Report) -> str:
     return str(report.spec.get("sort"))
 
 
-def _is_whole(report: Report) -> bool:
+def is_of_all_heads(report: Report) -> bool:
     """Whether all heads were measured, as a grid of them shows."""
     return not report.spec.get("heads") or bool(report.spec.get("approximate"))
 
@@ -95,6 +95,45 @@ def _number(name: str, value: object, precision: int, signed: bool = True) -> st
     return ("+" if signed and is_more else "") + fixed(value, precision)
 
 
+MOST_LOST = {
+    "loss": "Without {head} alone the loss rises most",
+    "kl": "Without {head} alone the predictions move most",
+    "probability": "Without {head} alone the answer's probability falls most",
+    "logit_difference": "Without {head} alone the difference of the logits falls most",
+    "restored": "{head} alone restores most of the other prompt's difference of logits",
+    "cls_change": "Without {head} alone [CLS] turns most",
+    "output_change": "Without {head} alone the output changes most",
+    "approximate": "By its gradient {head} counts most",
+}
+"""What the first head is first in, by what the heads are sorted by."""
+
+
+def _finding(report: Report) -> Iterator[str]:
+    """What is lost without all of them, and the head without which most is lost, if anything is."""
+    result, precision = report.result_of(HeadEffects), Display().precision
+    for line in _summary(report, Display()):
+        yield f"{line[0].upper()}{line[1:]}."
+    sort = _sort(report)
+    first = next(iter(result.heads), None)
+    number = None if first is None else first.number(sort)
+    effect = effect_named(sort)
+    if (
+        first is None
+        or number is None
+        or sort not in MOST_LOST
+        or not (-number if effect.falls else number) > 0
+    ):
+        return
+    head = f"{stack_label(first.stack)} {first.layer}:{first.head}".strip()
+    where = f" at token {first.token} {plain_text(first.token_text)}" if "token_text" in first else ""
+    unit = f" {nats(sort)}".rstrip()
+    yield f"{MOST_LOST[sort].format(head=head)}{where}: {_number(sort, number, precision)}{unit}."
+    if effect.is_difference:
+        yield f"Where it {'rises' if effect.falls else 'falls'}, the model does better without the head."
+    if first.get("query_token") is not None:
+        yield "query: the token where a head is missed most; key: what it looks at most from there."
+
+
 def _effect_of(name: str) -> str:
     """`loss` of `loss_low`, the lower end of its interval."""
     return name.removesuffix("_low").removesuffix("_high")
@@ -132,7 +171,7 @@ def _effects(rows: Records[HeadEffect], sort: str) -> list[str]:
     return sorted(effects, key=lambda name: not name.startswith(sort))
 
 
-GRIDS = HeadGrids(_sort, highest=HIGHEST_GRID, shows=_is_whole)
+GRIDS = HeadGrids(_sort, highest=HIGHEST_GRID, shows=is_of_all_heads)
 SCREEN = FirstScreen(
     HeadEffects,
     (
@@ -160,5 +199,6 @@ SCREEN = FirstScreen(
         GRIDS,
         Notes(apart=True),
     ),
+    finding=_finding,
 )
 """The model, what it read and how well it did; the heads in order; a grid; what was removed."""

@@ -1,6 +1,7 @@
 """`attn ablate`: against transformers' own runs, scipy's intervals and torch's autograd."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from attncli.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import GEMMAS, save_gemma, save_model, save_tokenizer, save_writer
+from tests.views.page.test_page import reports_in
 from tools.tiny_architectures import VOCABULARY
 
 SHIPPED = str(HeadsSpec.default_model)
@@ -444,6 +446,30 @@ def test_other_heads_without_one(attn: Attn) -> None:
     assert attn(["diff", "heads", "--set", "ablate=0:1"]).out.startswith(
         "diff\nFrom A to B: ablate none -> 0:1."
     )
+
+
+SWAP = ("--method", "swap")
+
+
+@pytest.mark.parametrize(
+    ("flags", "finding", "grids"),
+    [
+        ([], r"With all heads: loss \S+ nats\. Without 0:1 alone the loss rises most: \+\S+ nats\.", 1),
+        (["--heads", "0:1,1:2", "--jointly"], r".*Without 2 heads at once: loss \+.* Without 0:1 alone", 0),
+        (["--approximate", "--sort", "approximate"], r".*By its gradient 0:1 counts most: \S+ nats\.", 1),
+        (["--answer", "c", "--against", "b"], r".* alone the answer's probability falls most: -", 1),
+        ([*SWAP, "--other", "abbabbbb", "--answer", "c", "--against", "b"], r".*restores most of", 1),
+        (["--heads", "1:2", "--answer", "f"], r"With all heads: loss \S+ nats, probability \S+\.$", 0),
+    ],
+)  # fmt: skip
+def test_a_page_says_in_words_what_is_lost_and_draws_no_grid_of_few_heads(
+    attn: Attn, tmp_path: Path, flags: list[str], finding: str, grids: int
+) -> None:
+    page = tmp_path / "page.html"
+    assert attn(["ablate", "abcabcab", *flags, "-o", str(page)]).code == 0
+    (report,) = reports_in(page.read_text())
+    assert re.match(finding, report["finding"]) and len(report["tensors"]) == grids
+    assert report["statistics"]["heads"] and not report["left_out"]
 
 
 def test_weights_of_a_layer_without_a_head_below_it(attn: Attn, model: PreTrainedModel) -> None:

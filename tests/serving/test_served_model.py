@@ -48,19 +48,20 @@ TOKEN_C = 4
 TOO_LONG = "must be at most 128 tokens for tiny-induction (got 3001)"
 
 
-COMMANDS: dict[AskedFor, tuple[list[str], dict[str, Any]]] = {
+COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "heads": (["--ablate", "0:1,1:0"], {"heads": ["0:1", "1:0"]}),
     "why": (["--answer", '"c"'], {"token": TOKEN_C}),
     "ablate": (["--heads", "0:1,1:0", "--jointly"], {"heads": ["0:1", "1:0"]}),
+    "ablate all": ([], {}),
+    "heads by tokens": (["--from", "b", "--to", "a,c#2"], {"queries": ["b"], "keys": ["a", "c#2"]}),
     "generate": (["--max-new-tokens", "5"], {"steps": 5}),
 }
 
 
-@pytest.mark.parametrize("ask", COMMANDS)
-def test_an_answer_is_the_page_of_the_command(
-    attn: Attn, served: Running, tmp_path: Path, ask: AskedFor
-) -> None:
-    flags, question = COMMANDS[ask]
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_answer_is_the_page_of_the_command(attn: Attn, served: Running, tmp_path: Path, name: str) -> None:
+    flags, question = COMMANDS[name]
+    ask = name.split()[0]
     page = tmp_path / "page.html"
     assert attn([ask, "--sentence", TEXT, *flags, "-o", str(page)]).code == 0
     (expected,) = reports_in(page.read_text())
@@ -69,7 +70,7 @@ def test_an_answer_is_the_page_of_the_command(
         assert report.pop("subtitle") + ', answer "c"' == expected.pop("subtitle")
     assert compared(report) == compared(expected) and announced["report"] is True
     is_without = ", without 0:1, 1:0" in report["title"]
-    assert is_without == (ask == "heads")
+    assert is_without == (name == "heads")
     if ask == "generate":
         written = "".join(line["written"] for line in others)
         assert written.strip("\n") == announced["text"] and announced["count"] == 5
@@ -78,8 +79,9 @@ def test_an_answer_is_the_page_of_the_command(
 def test_next_tokens_are_those_of_python(served: Running, shipped: ServedModel) -> None:
     (line,) = served.ask("next", TEXT, heads=["1:0"]).lines()
     rows = attncli.next_tokens(shipped.pretrained, TEXT, heads="1:0", top=12).tokens
-    assert [each["probability"] for each in line["next"]] == rows.column("probability").tolist()
-    assert [each["without"] for each in line["next"]] == rows.column("without").tolist()
+    for name in ("probability", "without"):
+        expected = pytest.approx(rows.column(name).tolist(), rel=1e-5)
+        assert [each[name] for each in line["next"]] == expected
     (plain,) = served.ask("next", TEXT).lines()
     assert all("without" not in each for each in plain["next"])
     for each in plain["next"]:  # what the page asks when one is clicked
@@ -105,7 +107,7 @@ def test_without_a_text_the_survey_is_of_the_probe(served: Running) -> None:
         ("heads", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
         ("why", {"heads": ["7:0"]}, "heads: must be from 0:0 to 1:3 in tiny-induction (got 7:0)"),
         ("why", {"token": 10**6}, "answer: must be the id of a token of tiny-induction, below "),
-        ("ablate", {}, "heads: take one out first"),
+        ("heads", {"keys": ["zebra"]}, "looks to: "),
         ("heads", {"text": "x" * 3000}, f"text: {TOO_LONG}: attn serve --truncate cuts it"),
         ("generate", {"steps": 900}, "tokens to write: must be at most 128"),
         ("generate", {"text": "x" * 3000}, "text: "),
@@ -183,6 +185,14 @@ def test_an_error_of_ours_is_a_line_and_the_server_goes_on(
         monkeypatch.undo()
         assert it.ask("heads").lines()[-1]["experiment"] == "heads"
     assert "secret" not in "".join(capsys.readouterr())
+
+
+def test_how_far_what_is_lost_is(shipped: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attncli.commands.served_model.SECONDS_BETWEEN_SHARES", 0)
+    *shares, announced, report = lines_of(shipped, "ablate", TEXT)
+    numbers = [line["share"] for line in shares]
+    assert numbers == sorted(numbers) and 0 < numbers[0] < numbers[-1] <= 1
+    assert announced["report"] and len(report["statistics"]["heads"]) == 8
 
 
 def test_stopped_writing_ends_with_what_there_is(shipped: ServedModel) -> None:

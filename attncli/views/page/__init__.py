@@ -15,9 +15,10 @@ import numpy as np
 from attncli.plain_text import plain_text
 from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.logits import ScoreParts
-from attncli.report import NamedTensor, Picture, PictureMaps, Report, Table, Tensors, plain
+from attncli.report import PLACES, NamedTensor, Picture, PictureMaps, Report, Table, Tensors, plain
 from attncli.views import SCALES, Display
 from attncli.views.colours import COOLWARM, VIRIDIS
+from attncli.views.first_screen import FirstScreen, HeadGrids
 from attncli.views.graphs import graph_data
 from attncli.views.matrices import (
     KEY_AXES,
@@ -135,7 +136,8 @@ ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 def report_data(report: Report) -> dict[str, Any]:
     """What the page's script reads of one report."""
-    tensors = {name: tensor for name, tensor in report.tensors.items() if not _is_too_large(tensor)}
+    drawn = {name: tensor for name, tensor in report.tensors.items() if not _is_in_table(report, tensor)}
+    tensors = {name: tensor for name, tensor in drawn.items() if not _is_too_large(tensor)}
     statistics: dict[str, Any] = {}
     long_tables: list[str] = []
     for name, value in report.statistics.items():
@@ -158,7 +160,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "tensors": [_map_data(report, name, tensor) for name, tensor in tensors.items()],
         "left_out": [
             f"{name}: {' × '.join(map(str, tensor.values.shape))}"
-            for name, tensor in report.tensors.items()
+            for name, tensor in drawn.items()
             if name not in tensors
         ]
         + long_tables,
@@ -176,11 +178,23 @@ def report_data(report: Report) -> dict[str, Any]:
     }
 
 
+def _first_screen(report: Report) -> FirstScreen | None:
+    screen = FIRST_SCREENS.get(type(report.result))
+    return screen if screen is not None and screen.suits(report) else None
+
+
 def _finding(report: Report) -> Iterator[str]:
     """What the page says first, where the first screen has a finding."""
-    screen = FIRST_SCREENS.get(type(report.result))
-    if screen is not None and screen.finding is not None and screen.suits(report):
+    screen = _first_screen(report)
+    if screen is not None and screen.finding is not None:
         yield from screen.finding(report)
+
+
+def _is_in_table(report: Report, tensor: NamedTensor) -> bool:
+    """Whether it is a grid of heads for which the first screen has no place: few heads, all in the table."""
+    screen = _first_screen(report)
+    grids = [] if screen is None else [part for part in screen.parts if isinstance(part, HeadGrids)]
+    return tensor.axes == PLACES and any(not part.shows(report) for part in grids)
 
 
 def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:

@@ -178,6 +178,38 @@ def test_answers_of_another_text_do_not_stay_beside_this_one(served: Running, ta
         assert {*served.asked[-1].heads} == {"0:0"}
 
 
+def test_a_head_of_a_table_leads_to_its_map_and_reports_stay_as_they_were_left(
+    served: Running, tab: Tab
+) -> None:
+    page = tab(served)
+    answered(page, "next", 1)
+    page.fill("#from", "c")
+    page.fill("#to", "a")
+    page.keyboard.press("Tab")
+    page.wait_for_function("() => document.querySelector('#sort').value === 'sought'")
+    page.locator(".thumbnail").nth(5).click()
+    head = page.locator("#matrix-title").inner_text()
+    # Of all heads, where none is out; a row of the table leads to the map of its head, asked before.
+    page.click("#ask-ablate")
+    answered(page, "ablate", 1)
+    assert page.locator("#finding").inner_text().startswith("With all heads: loss ")
+    assert page.locator("#tables tbody button").count() == 8
+    button = page.locator("#tables tbody button").nth(3)
+    name = button.inner_text()
+    button.click()
+    page.wait_for_selector(f"#matrix-title:has-text('head {name}')")
+    assert [each.ask for each in served.asked[-2:]] == ["next", "ablate"]
+    # It stands as it was left, sorted by what was sought, and so it does when it is chosen again.
+    assert page.input_value("#from") == "c" and page.input_value("#sort") == "sought"
+    if name != head.rsplit(" ", 1)[1]:
+        page.locator(".thumbnail").nth(5).click()
+    page.locator("#report").select_option(index=1)
+    page.wait_for_selector("#finding:not([hidden])")
+    page.locator("#report").select_option(index=0)
+    page.wait_for_function("title => document.querySelector('#matrix-title').textContent === title", arg=head)
+    assert page.input_value("#to") == "a"
+
+
 def test_two_tabs_never_mix(served: Running, tab: Tab) -> None:
     first = tab(served)
     second = tab(served, beside=first)

@@ -12,6 +12,7 @@ export const sources = Array.from(document.querySelectorAll("script.report"));
 readMaps(start);
 
 export const chosen = {
+  source: null,
   report: null,
   tensor: null,
   number: 0,
@@ -31,6 +32,9 @@ export const chosen = {
   query: null,
   lookedQuery: undefined,
   hovered: null,
+  // What a page can do that asks a server: the maps of a head in a table, weights that it does not have.
+  openReportOfHeads: null,
+  askWeight: null,
 };
 
 export let matrix = null; // what the map shows

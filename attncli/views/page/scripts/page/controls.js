@@ -22,6 +22,8 @@ function sortBy(name) {
 function seek(side, text) {
   chosen.sought[side] = text.split(/\s+/).filter(Boolean);
   const axes = { from: "query", to: "key" };
+  if (chosen.askWeight && chosen.tensor.axes.at(-1) === "key_block")
+    return chosen.sought.to.length && chosen.askWeight(chosen.sought);
   for (const [each, axis] of Object.entries(axes)) {
     const missing = chosen.sought[each].filter((name) => !placesOf([name], axis).length);
     byId(each).setCustomValidity(missing.length ? `no token of the text: ${missing.join(" ")}` : "");

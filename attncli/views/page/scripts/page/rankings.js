@@ -137,8 +137,11 @@ export function fillSortAndLayer() {
     chosen.layer,
   );
   byId("layer-choice").hidden = numLayers < 2;
-  const hasTokens = tensor.axes.at(-2) === "query" && tensor.axes.at(-1) === "key";
+  const isOf = (...axes) => String(tensor.axes.slice(-2)) === String(axes);
+  // Of blocks of tokens whoever answers can be asked.
+  const hasTokens = isOf("query", "key") || (chosen.askWeight && isOf("query_block", "key_block"));
   byId("sought").hidden = !hasTokens || tensor.rows < 2 || !tokensAlong(chosen.report, "key").length;
+  byId("sought-what").textContent = tensor.axes.includes("head") ? "Heads that look" : "Weight";
   const tokens = [...chosen.report.tokens, ...chosen.report.context_tokens];
   byId("known-tokens").replaceChildren(...[...new Set(tokens)].map((value) => make("option", { value })));
 }

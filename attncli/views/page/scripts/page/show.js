@@ -1,6 +1,6 @@
 // Drawing anew what is chosen: a report, a tensor, a matrix.
 
-import { beside, chosen, map, matrix, overview, setMatrices, sides, start } from "./chosen.js";
+import { beside, chosen, map, matrix, overview, setMatrices, sides, sources, start } from "./chosen.js";
 import { headsOfLayer, showCompared } from "./heads.js";
 import { paintLooks, showLooks, startLooks } from "./looks.js";
 import { mapAt, matrixOf } from "./matrix.js";
@@ -32,9 +32,31 @@ import { placeText, shortPlace } from "../values/labels.js";
 
 const MOST_TOKENS = 4096;
 
+// How each report was looked at, for when it is chosen again.
+const left = new WeakMap();
+
+function leave() {
+  const { source, report, tensor, sort, isAscending, sought, layer, number } = chosen;
+  const index = report?.matrices.indexOf(tensor) ?? -1;
+  if (index < 0) return; // nothing was drawn of it
+  const names = { from: byId("from").value, to: byId("to").value };
+  left.set(source, { sort, isAscending, sought, layer, number, names, index });
+}
+
+function comeBack({ names, index: _, ...how }) {
+  Object.assign(chosen, how);
+  for (const [id, value] of Object.entries(names)) byId(id).value = value;
+  if (chosen.tensor.count < 2) return;
+  fillSortAndLayer();
+  arrangeOverview();
+  return choose(chosen.number);
+}
+
 export async function showReport(index) {
+  leave();
   const report = readReport(index);
-  Object.assign(chosen, { report, ...startOf(report), pins: [], looked: null, picture: 0, query: undefined });
+  const before = left.get(sources[index]);
+  Object.assign(chosen, { source: sources[index], report, ...startOf(report), pins: [], looked: null, picture: 0, query: undefined });
   byId("heading").textContent = report.title;
   byId("settings-line").textContent = report.subtitle;
   document.title = report.title;
@@ -75,9 +97,10 @@ export async function showReport(index) {
   byId("row-curves").replaceChildren();
   const names = matrices.map((tensor, i) => [i, `${tensor.name} (${tensor.axes.map(words).join(" × ")})`]);
   const isFirst = ({ name }) => name === "weights" || name === "pooled_mean";
-  const first = Math.max(0, matrices.findIndex(isFirst));
+  const first = before?.index ?? Math.max(0, matrices.findIndex(isFirst));
   fillSelect(byId("tensor"), names, first);
   if (matrices.length) await showTensor(first);
+  if (before && chosen.report === report) await comeBack(before);
 }
 
 export async function showTensor(index) {
@@ -195,20 +218,34 @@ export async function choose(number) {
 export function pickCell([row, column]) {
   const { axes, rowLabels, columnLabels } = matrix;
   if (matrix.isAttention) pin({ side: "query", index: row });
-  else if (chosen.showForgotten && String(axes) === "layer,head")
-    chosen.showForgotten(Number(rowLabels[row].position), Number(columnLabels[column].position));
+  else if (String(axes) === "layer,head") {
+    const place = { layer: Number(rowLabels[row].position), head: Number(columnLabels[column].position) };
+    if (chosen.showForgotten) chosen.showForgotten(place.layer, place.head);
+    else openHead(place);
+  }
 }
 
-// The head of a row of the survey, if the tensor shows heads.
+// The head of a row of the survey; a page that asks a server can look for its map elsewhere.
 function showHead({ layer, head }) {
   if (chosen.showForgotten) {
     chosen.showForgotten(layer, head);
     byId("forgotten").scrollIntoView({ block: "nearest" });
   }
+  if (!showMapOf({ layer, head })) openHead({ layer, head });
+}
+
+// In another report, by whoever has one.
+function openHead(place) {
+  if (chosen.openReportOfHeads) run(chosen.openReportOfHeads().then((isThere) => isThere && showMapOf(place)));
+}
+
+// Whether the tensor shows that head.
+function showMapOf({ layer, head }) {
   const item = overview.items.find(({ place }) => shortPlace(place) === `${layer}:${head}`);
-  if (!item || byId("overview").hidden) return;
+  if (!item || byId("overview").hidden) return false;
   run(choose(item.number));
   byId("matrix").scrollIntoView({ block: "start" });
+  return true;
 }
 
 // A map beside the chosen one; null for none.

@@ -31,7 +31,7 @@ const posted = (address, body) =>
   reached(address, { method: "POST", headers: { "Content-Type": "application/json" }, body });
 
 export const isAlive = () => reached("alive", {});
-export const stopWriting = () => posted("stop", JSON.stringify(TAB));
+export const stopAnswer = () => posted("stop", JSON.stringify(TAB));
 
 // Hand over each line of the answer, one after the other, as soon as it is there.
 export async function askServer(question, take) {

@@ -27,7 +27,8 @@ function showRemoval() {
   byId("take-out").textContent = out.has(head) ? `Put ${head} back` : `Take out ${head}`;
   byId("take-out").title = "Layer and head. What is asked while heads are out is asked without them";
   byId("removal").hidden = head === null && !out.size;
-  byId("ask-ablate").hidden = byId("put-back").hidden = !out.size;
+  byId("put-back").hidden = !out.size;
+  byId("ask-ablate").title = out.size ? "without each head that is out, and without all of them" : "without each head, by itself";
   for (const { number, element } of overview.items) element.classList.toggle("out", out.has(headOf(number)));
 }
 

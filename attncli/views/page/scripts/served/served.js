@@ -1,11 +1,11 @@
 // A page that answers back: the text that is typed, what is asked about it, and what the model says.
 
-import { start } from "../page/chosen.js";
+import { chosen, start } from "../page/chosen.js";
 import { open } from "../page/page.js";
 import { run } from "../page/show.js";
 import { byId, make, makeToken } from "../parts/elements.js";
-import { askServer, isAlive, Lost, stopWriting } from "./answers.js";
-import { addReport } from "./history.js";
+import { askServer, isAlive, Lost, stopAnswer } from "./answers.js";
+import { addReport, placeOf, questionShown, showAgain } from "./history.js";
 import { listenToRemoval, out } from "./removal.js";
 
 const { asked } = start;
@@ -23,6 +23,8 @@ let written = { text: "", shown: "", count: 0, of: null };
 let nextOf = null; // the text and the heads that the next tokens on the page are of
 const begun = new Map(); // what is being asked, and since when
 const waiting = new Set(); // what waits until another page has its answer
+const shares = new Map(); // how far an answer is
+const STOPPED = ["writing", "what is lost"];
 
 const can = (ask) => asked.asks.includes(ask);
 
@@ -42,7 +44,9 @@ function showState() {
   const [name, since] = [...begun].at(-1) ?? [];
   const seconds = name ? Math.floor((performance.now() - since) / 1000) : 0;
   const waits = name && waiting.has(name) ? ", waiting for another page" : "";
-  byId("asked-state").textContent = name ? `${name}${waits} …${seconds ? ` ${seconds} s` : ""}` : "";
+  const share = shares.has(name) ? ` ${Math.floor(100 * shares.get(name))} %,` : "";
+  byId("asked-state").textContent = name ? `${name}${waits} …${share}${seconds ? ` ${seconds} s` : ""}` : "";
+  byId("stop").hidden = !STOPPED.some((each) => begun.has(each));
 }
 
 function showTrouble(line) {
@@ -71,6 +75,7 @@ async function ask(name, question, take) {
       isReport = Boolean(said.report);
       reported = said.name;
       if (said.error && question.text === text) showTrouble(said.error);
+      if (said.share !== undefined) shares.set(name, said.share);
       if (said.waits !== undefined) waiting[said.waits ? "add" : "delete"](name);
       showState();
       wasAnswered &&= !said.error && !said.replaced && !said.stopped;
@@ -82,8 +87,7 @@ async function ask(name, question, take) {
     showLost(error.message);
   } finally {
     if (begun.get(name) === since) {
-      begun.delete(name);
-      waiting.delete(name);
+      for (const each of [begun, waiting, shares]) each.delete(name);
     }
     showState();
     const { dataset } = document.documentElement;
@@ -155,6 +159,26 @@ function askWhy(token = null, of = boxText()) {
   run(ask("why", { ask: "why", text: of, token, heads: [...out] }).then(askNext));
 }
 
+// Which heads look from some tokens to others, where the page has no weights of single tokens.
+function askWeight({ from, to }) {
+  takeText();
+  const question = { ask: "heads", text, heads: [...out], queries: from, keys: to };
+  const names = { from: byId("from").value, to: byId("to").value };
+  return ask("heads", question).then((wasAnswered) => {
+    if (wasAnswered) for (const [id, value] of Object.entries(names)) byId(id).value = value;
+  });
+}
+
+// The maps of the text that a table or a grid of heads is about; whether they are there.
+async function openReportOfHeads() {
+  const { text: of, heads } = questionShown();
+  const question = { ask: "heads", text: of, heads };
+  const index = placeOf(question);
+  if (index >= 0) await showAgain(index);
+  else await ask("heads", question);
+  return questionShown().ask === "heads";
+}
+
 function askAblate() {
   takeText();
   run(ask("what is lost", { ask: "ablate", text, heads: [...out] }).then(askNext));
@@ -167,7 +191,6 @@ function write(more) {
   const before = written.of === of ? written : { shown: "", count: 0 };
   let now = "";
   for (const id of ["write-one", "write-ten"]) byId(id).disabled = true;
-  byId("stop-writing").hidden = false;
   const question = { ask: "generate", text, steps: before.count + more, heads };
   const writing = ask("writing", question, (said) => {
     now += said.written ?? "";
@@ -180,7 +203,6 @@ function write(more) {
   run(
     writing.then(askNext).finally(() => {
       for (const id of ["write-one", "write-ten"]) byId(id).disabled = false;
-      byId("stop-writing").hidden = true;
     }),
   );
 }
@@ -246,7 +268,8 @@ async function openAsking() {
   byId("ask-ablate").addEventListener("click", askAblate);
   byId("write-one").addEventListener("click", () => write(1));
   byId("write-ten").addEventListener("click", () => write(MORE_TOKENS));
-  byId("stop-writing").addEventListener("click", () => run(stopWriting()));
+  byId("stop").addEventListener("click", () => run(stopAnswer()));
+  Object.assign(chosen, { askWeight, openReportOfHeads });
   byId("written-take").addEventListener("click", useWritten);
   for (const [key, does] of Object.entries(KEYS))
     byId("help").append(make("dt", { text: key }), make("dd", { text: does }));
