@@ -597,9 +597,8 @@ def _run_process() -> int:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    # Closed by the caller: nobody would see an error, or a report.
-    if sys.stderr is None:
-        return FAILED
+    if sys.stderr is None:  # closed by the caller, who wants to hear of nothing: what is said is lost
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     if sys.stdout is None:
         _print_errors("cannot write: standard output is closed")
         return WriteError.exit_code
