@@ -1,6 +1,7 @@
 """Who is answered: whoever has the link, on this machine, from a page of this server. All others get 403.
 
-It stands before everything else and says nothing about why. A request is answered if all of this holds:
+It stands before everything else and says nothing about why, but to whoever has the link. A request is
+answered if all of this holds:
 
 - it comes from this machine, and its Host is 127.0.0.1, localhost or [::1]: a name that somebody's server
   resolves to 127.0.0.1 (DNS rebinding) is neither;
@@ -47,6 +48,7 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+FROM_ELSEWHERE = b"Another page opened this link: copy it, and paste it into the address bar.\n"
 NOTHING_LOADED = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 
 Headers = Mapping[bytes, bytes]
@@ -87,7 +89,7 @@ class Guard:
         if scope["type"] != "http":
             return  # no WebSocket is opened
         if not self.admits(scope):
-            await refuse(send)
+            await refuse(send, FROM_ELSEWHERE if self._is_followed_link(scope) else b"")
             return
         body = b""
         if scope["method"] == "POST":
@@ -106,6 +108,13 @@ class Guard:
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self.app(scope, replayed, with_headers(send))
+
+    def _is_followed_link(self, scope: Scope) -> bool:
+        """Whether it is the owner's link, but opened by a page, as by a terminal in a browser."""
+        if (read_once(scope) or {}).get(b"sec-fetch-dest") != b"document":
+            return False
+        headers = [(name, value) for name, value in scope["headers"] if name != b"sec-fetch-site"]
+        return scope.get("raw_path") == b"/" and self.admits({**scope, "headers": headers})
 
     def admits(self, scope: Scope) -> bool:
         """Whether a request, as far as its line and headers say, is the owner's."""
@@ -191,12 +200,13 @@ async def whole_body(receive: Receive) -> bytes | None:
         return None
 
 
-async def refuse(send: Send) -> None:
-    """403, and nothing else."""
-    closing = ((b"content-length", b"0"), (b"connection", b"close"))
-    headers = [*HEADERS, NOTHING_LOADED, *closing]
+async def refuse(send: Send, body: bytes = b"") -> None:
+    """403, and nothing else but a line for whoever has the link."""
+    closing = [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    kind = [(b"content-type", b"text/plain; charset=utf-8")] if body else []
+    headers = [*HEADERS, NOTHING_LOADED, *kind, *closing]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": body})
 
 
 def with_headers(send: Send) -> Send:

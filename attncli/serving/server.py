@@ -116,16 +116,34 @@ def most_connections() -> int:
 class TimedConnection(H11Protocol):
     """A connection that is closed where no request comes for some seconds, or comes too slowly.
 
-    At once where there are too many: nothing is said to it, and none that is open is disturbed.
+    Where there are too many, the one that has waited longest without a request makes room, without a word;
+    where each has asked something, a new one is closed.
     """
 
+    number = 0
+    """Of connections, in the order in which they were made."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        if len(self.connections) >= most_connections():
+        TimedConnection.number += 1
+        self.number = TimedConnection.number
+        if len(self.connections) >= most_connections() and not self._makes_room():
             self.transport = transport
             transport.abort()
             return
         super().connection_made(transport)
         self._close_later(None)
+
+    def _makes_room(self) -> bool:
+        """Whether one that has asked nothing yet was closed."""
+        silent = [
+            each for each in self.connections if isinstance(each, TimedConnection) and each.cycle is None
+        ]
+        if not silent:
+            return False
+        oldest = min(silent, key=lambda each: each.number)
+        oldest.transport.abort()
+        self.connections.discard(oldest)
+        return True
 
     def on_response_complete(self) -> None:
         cycle = self.cycle

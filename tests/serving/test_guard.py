@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from threading import Event, Thread
 from unittest.mock import Mock
 
 import pytest
 
 from attncli.errors import UserError
 from attncli.serving import guard, server
+from attncli.serving.questions import Question
 from tests.serving.served import PAGE, Reply, Running, read_reply, request, running
 
 QUESTION = {"ask": "heads", "tab": "t", "text": "a"}
@@ -168,7 +170,19 @@ async def no_app(*_: object) -> None:
     raise AssertionError("nothing gets here")
 
 
-def test_beyond_some_connections_others_are_closed_at_once_and_the_open_ones_stay(
+def test_whoever_has_the_link_hears_that_a_page_opened_it(served: Running) -> None:
+    sent = {"Host": served.host, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}
+    reply = served.raw(request("GET", f"/?token={served.secrets.token}", sent))
+    assert (reply.status, reply.body) == (403, guard.FROM_ELSEWHERE) and "set-cookie" not in reply.headers
+    for target, headers in (
+        (f"/?token={'A' * 43}", sent),
+        (f"/?token={served.secrets.token}", sent | {"Host": "evil.example"}),
+        (f"/?token={served.secrets.token}", sent | {"Sec-Fetch-Dest": "iframe"}),
+    ):
+        assert is_refused(served.raw(request("GET", target, headers)))
+
+
+def test_beyond_some_connections_the_oldest_that_asks_nothing_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "most_connections", lambda: 3)
@@ -178,9 +192,29 @@ def test_beyond_some_connections_others_are_closed_at_once_and_the_open_ones_sta
         assert it.get("alive").status == 204
         idle.append(opened.enter_context(socket.create_connection(address)))
         time.sleep(0.05)
+        assert it.get("alive").status == 204
+        assert idle[0].recv(1) == b""  # closed
+        idle[1].settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            idle[1].recv(1)
+
+
+def test_connections_that_asked_something_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "most_connections", lambda: 1)
+    answered = Event()
+
+    def answer(question: Question, stopped: Event, put: Callable[[str], None]) -> None:
+        answered.wait(10)
+
+    with running(answer) as it:
+        thread = Thread(target=it.ask, args=("heads",))
+        thread.start()
+        end = time.monotonic() + 10
+        while not it.asked and time.monotonic() < end:
+            time.sleep(0.01)
         assert it.get("alive").status == 0
-        idle[0].close()
-        time.sleep(0.05)
+        answered.set()
+        thread.join()
         assert it.get("alive").status == 204
 
 
