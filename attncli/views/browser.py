@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -192,6 +193,7 @@ class Browser(App[None], inherit_bindings=False):
         self.shows_picture = True
         self.failure: Exception | None = None
         self.running: tuple[str, float] | None = None
+        self.waiting: deque[Callable[[], None]] = deque()
         self._outcomes: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -290,9 +292,6 @@ class Browser(App[None], inherit_bindings=False):
 
         The thread ends with the process: q does not wait for it.
         """
-        if self.running is not None:
-            self._say(f"still {self.running[0]}: this key waits for that")
-            return
         self.running, self.message = (what, time.monotonic()), ""
         outcomes = self._outcomes
 
@@ -326,6 +325,16 @@ class Browser(App[None], inherit_bindings=False):
         else:
             done(outcome)
         self.show()
+        while self.waiting and self.running is None:
+            self.waiting.popleft()()
+
+    def _comes_next(self, action: Callable[[], None]) -> bool:
+        """Whether something is measured now, for which an action waits behind those before it."""
+        if self.running is None:
+            return False
+        self.waiting.append(action)
+        self._say(f"still {self.running[0]}: this key waits for that")
+        return True
 
     def _model_of(self, key: str) -> BrowsedModel | None:
         """The model, to measure the chosen head; without one, or a head, why not is said."""
@@ -338,12 +347,17 @@ class Browser(App[None], inherit_bindings=False):
 
     def action_ablate(self) -> None:
         """Take the chosen head out, or put it back, and measure the model without all that are out."""
-        choice, model, head = self.choice, self._model_of("a"), self.choice.head
-        if model is None:
+        model = self._model_of("a")
+        if model is not None:
+            self._ablate(model, self.choice.head)
+
+    def _ablate(self, model: BrowsedModel, head: str) -> None:
+        if self._comes_next(partial(self._ablate, model, head)):
             return
+        choice = self.choice
         out = choice.removed
         removed = tuple(name for name in out if name != head) if head in out else (*out, head)
-        if not removed and self.running is None:
+        if not removed:
             choice.removed, choice.effects, self.message = (), {}, f"{head} is back"
             self.show()
             return
@@ -355,12 +369,16 @@ class Browser(App[None], inherit_bindings=False):
 
     def action_why(self) -> None:
         """What the chosen head adds to the logit of the next token."""
-        choice, model, head = self.choice, self._model_of("w"), self.choice.head
-        if model is None:
+        model = self._model_of("w")
+        if model is not None:
+            self._explain(model, self.choice.head)
+
+    def _explain(self, model: BrowsedModel, head: str) -> None:
+        if self._comes_next(partial(self._explain, model, head)):
             return
 
         def done(addition: Addition) -> None:
-            choice.additions[head] = addition
+            self.choice.additions[head] = addition
 
         self._measure(f"measuring what {head} adds", lambda: model.addition(head), done)
 
@@ -373,7 +391,7 @@ class Browser(App[None], inherit_bindings=False):
 
     def _look(self, text: str | None) -> None:
         model = self.model
-        if model is None or text is None:
+        if model is None or text is None or self._comes_next(partial(self._look, text)):
             return
 
         def done(report: Report) -> None:

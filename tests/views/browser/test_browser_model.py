@@ -179,11 +179,14 @@ def test_keys_stay_alive_and_a_second_question_waits() -> None:
         assert app.choice.place == (0, 1) and app.choice.query == 1
         assert "measuring without 0:0" in screen_now(app) and "this key waits" in screen_now(app)
         model.may_answer.set()
+        while len(model.asked) < 3:
+            await answered(app, pilot)
         await answered(app, pilot)
-        assert "without 0:0: loss +0.5000" in screen_now(app) and "waits" not in screen_now(app)
+        screen = screen_now(app)
+        assert "without 0:0, 0:1: loss +1.0000" in screen and "waits" not in screen and "adds -1.25" in screen
 
-    driven(named_survey(), steps, depth="none", model=model)
-    assert model.asked == [("0:0",)]
+    driven(named_survey(), steps, size=(100, 30), depth="none", model=model)
+    assert model.asked == [("0:0",), ("0:0", "0:1"), "0:1"]  # of the head that was chosen then
 
 
 @pytest.mark.parametrize(
