@@ -100,7 +100,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
     ] = Field(
         None,
         description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
-        "Lines or CSV with text, other, answer and against)",
+        "Lines or CSV with text, other, answer, against and token)",
     )
     token: Annotated[TokenName | None, OF_SWAPS] = Field(
         None,
@@ -227,6 +227,7 @@ METHODS = {
     "sink": "A head that is taken out gives the value of the first token, as if it looked there alone.",
 }
 
+AT_TOKENS = "It does so at the token that each line names."
 LINEAR = "linear"
 OF_LINEAR = {
     "zero": "Heads without a softmax are taken out where W_O reads them, after gate and norm.",
@@ -283,14 +284,16 @@ def _pair(
     key: str,
     pretrained: "Pretrained",
     generator: "torch.Generator",
+    *,
+    token: str | None = None,
 ) -> "Predicted":
-    """A prompt with the other one."""
+    """A prompt with the other one; swapped at `token`, else at that of the settings, else at all."""
     from attncli.models.predicted import predicted_pair
     from attncli.models.pretrained import read_text
     from attncli.models.token_names import token_named
 
     there = read_text(pretrained, other, key="other", truncate=spec.truncate)
-    is_at_one = spec.token not in (None, EACH_TOKEN)
+    named = token or (None if spec.token == EACH_TOKEN else spec.token)
     return predicted_pair(
         reading,
         there,
@@ -298,7 +301,7 @@ def _pair(
         generator,
         answer=spec.answer,
         against=spec.against,
-        token=token_named(str(spec.token), reading.text, pretrained, key="token") if is_at_one else None,
+        token=None if named is None else token_named(str(named), reading.text, pretrained, key="token"),
         key=key,
     )
 
@@ -315,7 +318,7 @@ def _read_line(
         return read(spec, Texts(text=line.text), pretrained, generator)
     reading = read_text(pretrained, line.text, key="texts", truncate=spec.truncate)
     assert line.other is not None
-    return _pair(spec, reading, line.other, "texts", pretrained, generator)
+    return _pair(spec, reading, line.other, "texts", pretrained, generator, token=line.token)
 
 
 def report(
@@ -420,6 +423,7 @@ def _notes(
 
     notes = [
         METHODS[spec.method],
+        *([AT_TOKENS] if spec.token is None and readings[0].token is not None else []),
         *([OF_LINEAR[spec.method]] if has_linear else []),
         _measured(spec, readings, pretrained),
         *shipped_notes(spec),

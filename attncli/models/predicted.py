@@ -187,13 +187,12 @@ def predicted_of(
 
 
 def check_answers_alike(readings: Sequence[Reading]) -> None:
-    """UserError where some of several texts have an answer, or a token to compare it with, and others not."""
-    given = {
-        (isinstance(reading, Predicted) and (reading.is_answer, reading.against is None))
-        for reading in readings
-    }
-    if len(given) > 1:
+    """UserError where some texts have an answer, a token to compare it with or one to swap at, others not."""
+    predicted = [reading if isinstance(reading, Predicted) else None for reading in readings]
+    if len({each and (each.is_answer, each.against is None) for each in predicted}) > 1:
         raise UserError("texts: answer and against must be in every line, or in none")
+    if len({each and each.token is None for each in predicted}) > 1:
+        raise UserError("texts: token must be in every line, or in none")
 
 
 def check_swap(

@@ -357,7 +357,8 @@ def _has_surrogate(text: str) -> bool:
 class TextLine(NamedTuple):
     """One of many texts; `id`, `group`, `context` and `answer` are the file's, if given.
 
-    `other`, `answer` and `against` belong to a pair of prompts. `file` is that of a picture or sound.
+    `other`, `answer`, `against` and `token` belong to a pair of prompts. `file` is that of a picture or of a
+    sound.
     """
 
     line: int
@@ -368,6 +369,7 @@ class TextLine(NamedTuple):
     other: str | None = None
     answer: str | None = None
     against: str | None = None
+    token: str | None = None
     file: str | None = None
 
     @property
@@ -518,19 +520,21 @@ class TextFile(LineFile):
 class PromptsFile(TextFile):
     """Texts that may say what comes after them: JSON Lines or CSV also with answer and against, and other."""
 
-    columns = ("text", "other", "answer", "against", "id", "group")
+    columns: tuple[str, ...] = ("text", "other", "answer", "against", "id", "group")
 
     def _text(self, number: int, data: bytes) -> TextLine:
-        optional = ("id", "group", "answer", "against")
-        fields = self.fields(number, data, ("text", "other"), optional)
+        texts, names = self.columns[:2], self.columns[2:]
+        fields = self.fields(number, data, texts, names)
         text = fields.pop("text")
         assert text is not None
-        optional_fields = {name: fields.get(name) for name in ("other", *optional)}
+        optional_fields = {name: fields.get(name) for name in self.columns[1:]}
         return TextLine(number, text, **optional_fields)
 
 
 class PairFile(PromptsFile):
-    """Pairs of prompts: JSON Lines or CSV with text and other and, optionally, answer and against."""
+    """Pairs of prompts: JSON Lines or CSV with text and other and, optionally, answer, against and token."""
+
+    columns = (*PromptsFile.columns, "token")
 
     def _text(self, number: int, data: bytes) -> TextLine:
         if not self.is_json:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import attncli
@@ -54,6 +55,41 @@ def test_pairs_come_from_a_file(attn: Attn, tmp_path: Path) -> None:
     row = report["statistics"]["heads"][0]
     assert row["restored_low"] <= row["restored"] <= row["restored_high"]
     assert any("1 text is left out" in note and "as many tokens" in note for note in report["notes"])
+
+
+def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    pairs = [
+        {"text": TEXT, "other": OTHER, "answer": "e", "against": "o", "token": -1},
+        {"text": "so do so d", "other": "so he so h", "answer": "o", "against": "e", "token": "d#2"},
+        {"text": "so d", "other": "so h", "answer": "o", "against": "e", "token": 3},
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    ablated = ["ablate", "--method", "swap", "--texts", str(path), "--format", "json"]
+    report = json.loads(attn(ablated).out)
+    alone = list[dict[str, float]]()
+    for pair, position in zip(pairs, (17, 10, 3), strict=True):
+        text, other, answer, against = (str(pair[name]) for name in ("text", "other", "answer", "against"))
+        result = attncli.ablate(
+            attncli.open_model(),
+            text,
+            method="swap",
+            other=other,
+            answer=answer,
+            against=against,
+            token=position,
+        )
+        alone.append({f"{row.layer}:{row.head}": row["kl"] for row in result.heads})
+    for row in report["statistics"]["heads"]:
+        name = f"{row['layer']}:{row['head']}"
+        assert row["kl"] == pytest.approx(np.mean([each[name] for each in alone]), rel=1e-4, abs=1e-9)
+    assert "It does so at the token that each line names." in report["notes"]
+    # In every line, or in none, or in the settings.
+    del pairs[1]["token"]
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    ended = attn(ablated)
+    assert (ended.code, ended.err) == (2, "--texts: token must be in every line, or in none\n")
+    assert attn([*ablated, "--token", "last"]).code == 0
 
 
 @pytest.mark.parametrize(
