@@ -230,10 +230,21 @@ def of_page(report: Report) -> Iterator[Report]:
         )
 
 
+BASELINES = {
+    "length": "the length",
+    "answer length": "the answer's length",
+    "loss": "the loss",
+    "bag of words": "a bag of words",
+    "bag of tokens": "a bag of tokens",
+}
+"""What needs no attention, as a sentence has it."""
+
+
 def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
     """Whether the heads add to what needs no attention, on groups left out."""
     held, best = result.held_out, result.of_baseline()
-    name = f"{best.detector[0].upper()}{best.detector[1:]}"
+    name = BASELINES.get(best.detector, best.detector)
+    alone = f"{name[0].upper()}{name[1:]} alone"
     heads = f"all heads {held.auroc:.2f}{_between(held.lower, held.upper, ' ({})')}"
     baseline = f"{best.detector} {best.auroc:.2f}"
     numbers = f"AUROC on {'groups' if spec.hold_out else 'texts'} left out: {heads}, {baseline}."
@@ -247,11 +258,11 @@ def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
     if max(lowest) <= 0.5:
         return f"Nothing tells them apart. {numbers}"
     if result.attention_adds:
-        return f"The heads add to {best.detector}. {numbers}"
+        return f"The heads add to {name}. {numbers}"
     if (held.difference or 0.0) > 0:
         interval = _between(held.difference_lower, held.difference_upper, " (difference {})")
-        return f"{name} may do as well{interval}. {numbers}"
-    return f"{name} does as well. {numbers}"
+        return f"{alone} may do as well{interval}. {numbers}"
+    return f"{alone} does as well. {numbers}"
 
 
 def _between(lower: float | None, upper: float | None, form: str) -> str:
