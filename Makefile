@@ -49,7 +49,7 @@ pytest: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench.py
 
-# The numbers of docs/studies/: patterns in two minutes, indirect objects in most of an hour on two idle cores.
+# The numbers of docs/studies/: patterns in two minutes, indirect objects in forty minutes on two idle cores.
 # What is lost without heads is kept in a store: make studies again goes on with it.
 STUDY := build/indirect-objects
 studies: $(VENV)/.dev

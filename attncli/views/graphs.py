@@ -69,9 +69,12 @@ def layer_and_head(name: str) -> tuple[int, int]:
 
 
 def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str]:
-    """`16:0 -K-> 17:3, 18:6, 18:7 -> logits`: as many of the strongest edges as fit that many lines."""
+    """`16:0 -K-> 17:3, 18:6, 18:7 -> logits`: as many of the strongest edges as fit that many lines.
+
+    A negative one is `16:0 -K-| 17:3`.
+    """
     to_logits = {edge.start for edge in edges if edge.end == LOGITS and edge.share >= WRITES_LOGITS}
-    between = [edge for edge in strong_edges(edges) if edge.share > 0]
+    between = strong_edges(edges)
     lines: list[str] = []
     for count in range(1, len(between) + 1):
         longer = _lines(between[:count], to_logits, width)
@@ -88,17 +91,18 @@ def strong_edges(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
-    """A line for each head, side, and whether what it feeds writes to the logits; lower layers first."""
+    """A line for each head, side, sign, and whether what it feeds writes logits; lower layers first."""
     groups: dict[tuple[tuple[int, int], str, str, bool], list[str]] = {}
     for edge in edges:
-        group = layer_and_head(edge.start), edge.start, edge.letter, edge.end in to_logits
+        arrow = f"-{edge.letter}-{'>' if edge.share > 0 else '|'}"
+        group = layer_and_head(edge.start), edge.start, arrow, edge.end in to_logits
         groups.setdefault(group, []).append(edge.end)
     lines: list[str] = []
     longest = max((len(head) for _, head, _, _ in groups), default=0)
     before = ""
-    for (_, head, letter, writes_logits), ends in sorted(groups.items()):
+    for (_, head, arrow, writes_logits), ends in sorted(groups.items()):
         name = "" if head == before else plain_text(head)
-        start, end = f"{name:>{max(longest, 5)}} -{letter}-> ", " -> logits" if writes_logits else ""
+        start, end = f"{name:>{max(longest, 5)}} {arrow} ", " -> logits" if writes_logits else ""
         text = ", ".join(sorted(ends, key=layer_and_head)) + end
         first, *others = wrap_cells(text, width - len(start))
         lines += [start + first, *(" " * len(start) + other for other in others)]
@@ -115,6 +119,7 @@ ColumnsOfEdges = Callable[[Sequence[Edge], int], list[Column]]
 
 
 MOST_LINES = 60
+LOWERS = "; -| is negative"
 
 
 def _edge_table(edges: Sequence[Edge], columns: ColumnsOfEdges, display: Display, count: int) -> Grid:
@@ -154,7 +159,8 @@ class StrongestEdges(Element):
 
         def graph(lines: int) -> Iterator[Section]:
             if drawn := letter_lines(edges, lines, width):
-                yield Drawing("the strongest edges, into keys (K), queries (Q) and values (V)", drawn)
+                title = "the strongest edges, into keys (K), queries (Q) and values (V)"
+                yield Drawing(title + LOWERS * any("-| " in line for line in drawn), drawn)
 
         yield Elastic(graph, min(USUAL_LINES, every), min(LEAST_ROWS, every), every)
         yield Elastic(
@@ -173,7 +179,7 @@ def _into_logits(report: Report, display: Display) -> Iterator[str]:
     edges = [edge for edge in head_edges(report.result) if edge.end == LOGITS][:FEW]
     if edges:
         names = (f"{edge.start} {fixed(edge.share, display.precision)}" for edge in edges)
-        yield f"into the logits, share: {', '.join(names)}"
+        yield f"into the next tokens' logits, share: {', '.join(names)}"
 
 
 def _copying(report: Report, display: Display) -> Iterator[str]:

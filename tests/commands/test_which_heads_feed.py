@@ -19,7 +19,7 @@ def test_the_screen_draws_the_induction_circuit_and_its_numbers(attn: Attn) -> N
     assert "  0:1 -K-> 1:0, 1:1, 1:2, 1:3 -> logits" in lines
     table = next(place for place, line in enumerate(lines) if line.startswith("the strongest 5 "))
     assert lines[table + 3].split()[:3] == ["0:1", "1:1", "key"]
-    assert any(line.startswith("into the logits, share: 1:") for line in lines)
+    assert any(line.startswith("into the next tokens' logits, share: 1:") for line in lines)
     assert lines[-1] == "Next, with attn circuit: --head 1:1  --weights  -o circuit.svg"
     last = attn(["circuit", "--head", "1:1"]).out.splitlines()[-1]
     assert last == "Next, with attn circuit: --weights  -o circuit.svg"
@@ -134,7 +134,9 @@ def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tm
     saved["statistics"]["edges"] = [row for row in edges if row["to"] == "logits"]
     (tmp_path / "one-layer.json").write_text(json.dumps(saved))
     shown = attn(["show", str(tmp_path / "one-layer.json")]).out
-    assert "No edges between heads: a head feeds those of later layers.\ninto the logits" in shown
+    assert (
+        "No edges between heads: a head feeds those of later layers.\ninto the next tokens' logits" in shown
+    )
     assert "strongest" not in shown
 
 
