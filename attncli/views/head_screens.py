@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, stack_label
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import R, Records
-from attncli.records.surveys import HeadsOfPattern, HeadSurvey, LinearHead, SurveyedHead
+from attncli.records.surveys import MIN_ROWS, HeadsOfPattern, HeadSurvey, LinearHead, SurveyedHead
 from attncli.report import Report, Row
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
@@ -267,6 +267,8 @@ def _too_few(row: HeadsOfPattern, report: Report) -> str:
     if row.pattern in REPEATED and "program" in report.spec and not report.tokens:
         return "tokens without names: --tokens FILE"
     if report.result_of(HeadSurvey).intervals:
+        if (row.num_rows or 0) >= MIN_ROWS:
+            return "texts too short: even weights would show it"
         return "too few rows; more texts measure it" if row.num_rows else "no row of these texts has it"
     num_rows = row.num_rows or 0
     if row.pattern == "special tokens" and not num_rows:

@@ -52,6 +52,26 @@ def test_a_head_is_named_by_its_largest_statistic_above_the_threshold() -> None:
     assert pattern_of(stack(), next_token=np.nan, current_token=0.5) == "current token"
 
 
+def test_even_weights_name_no_head_however_short_the_texts_are() -> None:
+    for num_tokens in range(1, 60):
+        even = torch.ones(num_tokens, num_tokens).tril()
+        even /= even.sum(dim=-1, keepdim=True)
+        numbers = {"sink_mass": float(even[:, 0].mean()), "current_token": float(even.diagonal().mean())}
+        for num_texts in (1, 7):
+            rows = dict.fromkeys(NOTHING, num_texts * num_tokens)
+            rows["normalized_entropy"] -= num_texts  # a row with one key has no entropy of its own
+            assert pattern_of(stack(**rows), **numbers) == UNNAMED, num_tokens
+            # A head that does look there is named as soon as even weights would not be.
+            for name, statistic, fewest in (
+                ("first token", "sink_mass", 10),
+                ("current token", "current_token", 7),
+            ):
+                named = pattern_of(stack(**rows), **{statistic: 0.9})
+                assert (named == name) == (num_tokens >= fewest), (name, num_tokens)
+    # Every row of an encoder sees every key: four tokens put a quarter on each.
+    assert pattern_of(stack(), sink_mass=0.9) == "first token"
+
+
 def test_each_head_has_its_own_name() -> None:
     some = heads({"induction": 0.9}, {}, {"previous_token": 0.5, "induction": 0.45})
     assert pattern_names(some, stack()) == ["induction", UNNAMED, "previous token"]
