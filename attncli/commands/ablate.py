@@ -412,7 +412,7 @@ def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -
 def _about(readings: "Sequence[Predicted]", num_heads: int, pretrained: "Pretrained") -> str:
     counts = [len(reading.text.ids) for reading in readings]
     on = counted(sum(counts), "token")
-    on = on if len(counts) == 1 else f"{len(counts):,} texts of {on}"
+    on = on if len(counts) == 1 else f"{len(counts):,} texts, {on} in all"
     return f"{pretrained.name}: {counted(num_heads, 'head')}, on {on}."
 
 

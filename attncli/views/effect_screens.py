@@ -155,9 +155,10 @@ def _lost(report: Report, rows: Records[HeadEffect], display: Display) -> list[C
 
 
 def _title(report: Report, rows: Records[HeadEffect], total: int) -> str:
-    order = "lowest" if effect_named(_sort(report)).falls else "largest"
+    effect, name = effect_named(_sort(report)), _sort(report).replace("_", " ")
+    change = f"{'fall' if effect.falls else 'rise'} in {name}" if effect.is_difference else name
     what = "swap" if "token_text" in rows.cells else "head"
-    return f"{some_of(len(rows), total, what)}, {order} {_sort(report)} first"
+    return f"{some_of(len(rows), total, what)}, largest {change} first"
 
 
 def _effect_header(name: str) -> tuple[str, str]:

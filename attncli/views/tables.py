@@ -50,7 +50,7 @@ from attncli.views.screens import (
 from attncli.views.sections import Drawing, Elastic, Paragraph, Section
 from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
 from attncli.views.summary_screens import SUMMARY_SCREEN
-from attncli.views.texts import heading, setting, shortened, text_columns
+from attncli.views.texts import default_model, heading, setting, shortened, text_columns
 from attncli.views.training_screens import WATCH_HEAD_SCREEN, WATCH_SCREEN
 from attncli.views.word_screens import ALIGNING_SCREEN, WORDS_SCREEN
 from attncli.views.writer_screens import WRITER_SCREEN
@@ -97,12 +97,21 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
         steps = tuple(step for step in steps if step != HEATMAP)
     new_steps = [_with_head(step, report) for step in steps if _is_new(step, report)]
-    lines = [
-        f"Next, with attn {name}: {'  '.join(new_steps[:count])}" for count in range(len(new_steps), 0, -1)
-    ]
-    if lines:
-        fitting = (line for line in lines if cell_len(line) <= (display.width or TEXT_WIDTH))
-        yield Paragraph(next(fitting, lines[-1]), "prose")
+    if not display.is_saved and _is_of_shipped_model(report):
+        new_steps.insert(0, "--model FOLDER")
+    while len(new_steps) > 1 and cell_len(_next_line(name, new_steps)) > (display.width or TEXT_WIDTH):
+        del new_steps[-2 if len(new_steps) > 2 else -1]  # the last one is often a file
+    if new_steps:
+        yield Paragraph(_next_line(name, new_steps), "prose")
+
+
+def _next_line(name: str, steps: Sequence[str]) -> str:
+    return f"Next, with attn {name}: {' | '.join(steps)}"
+
+
+def _is_of_shipped_model(report: Report) -> bool:
+    """Whether nobody chose the model: a user has another."""
+    return report.spec.get("model") is None and default_model(report) is not None
 
 
 def _with_head(step: str, report: Report) -> str:

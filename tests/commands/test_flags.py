@@ -209,5 +209,5 @@ def test_every_weight_to_a_later_token_is_zero_which_is_said(attn: Attn) -> None
 def test_the_strongest_head_is_what_to_look_at_next(attn: Attn, command: str) -> None:
     (report,) = [json.loads(attn([command, "abcabc", "--format", "json"]).out)]
     head = "{layer}:{head}".format(**report["statistics"]["heads"][0])
-    assert f"Next, with attn {command}: --head {head}  " in attn([command, "abcabc"]).out
+    assert f"Next, with attn {command}: --model FOLDER | --head {head} | " in attn([command, "abcabc"]).out
     assert "--head" not in attn([command, "abcabc", "--head", head]).out.splitlines()[-1]

@@ -282,7 +282,7 @@ def test_follow_goes_on_with_checkpoints_as_they_are_written(
     assert attn(asked).code == 0
     assert seen == [[], ["2"], ["2"], ["2", "9"], ["2", "9", "10"], ["2", "9", "10"]]
     without_store = attn(["watch", f"{folder}/*", "--follow", *PROBE]).out
-    assert without_store.endswith("\nNext, with attn watch: --head 0:0  -o checkpoints.db\n")
+    assert without_store.endswith("\nNext, with attn watch: --head 0:0 | -o checkpoints.db\n")
 
 
 def test_that_no_pattern_changed_is_an_answer(checkpoints: Path, attn: Attn) -> None:
@@ -460,7 +460,7 @@ def test_watch_shows_each_text_and_every_view_holds_it(watched: Path, tmp_path: 
     for suffix in ("json", "html", "md", "jsonl"):
         assert attn(["watch", str(watched), "-o", str(tmp_path / f"w.{suffix}")]).code == 0
     saved = attn(["show", str(tmp_path / "w.json")])
-    of_file = "Next, with attn show: --show all  --format heatmap  -o page.html"
+    of_file = "Next, with attn show: --show all | --format heatmap | -o page.html"
     assert saved.code == 0 and saved.out == re.sub("Next, with attn watch: .*", of_file, shown)
     first = json.loads((tmp_path / "w.json").read_text())[0]
     assert np.array(first["tensors"]["max_score"]["values"]).shape == (8, 2, 3)

@@ -20,9 +20,9 @@ def test_the_screen_draws_the_induction_circuit_and_its_numbers(attn: Attn) -> N
     table = next(place for place, line in enumerate(lines) if line.startswith("the strongest 5 "))
     assert lines[table + 3].split()[:3] == ["0:1", "1:1", "key"]
     assert any(line.startswith("into the next tokens' logits, share: 1:") for line in lines)
-    assert lines[-1] == "Next, with attn circuit: --head 1:1  --weights  -o circuit.svg"
+    assert lines[-1] == "Next, with attn circuit: --model FOLDER | --head 1:1 | -o circuit.svg"
     last = attn(["circuit", "--head", "1:1"]).out.splitlines()[-1]
-    assert last == "Next, with attn circuit: --weights  -o circuit.svg"
+    assert last == "Next, with attn circuit: --model FOLDER | --weights | -o circuit.svg"
 
 
 def test_lines_hold_as_many_of_the_strongest_edges_as_fit() -> None:

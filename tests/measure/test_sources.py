@@ -667,7 +667,7 @@ def test_found_heads_are_kept_for_the_model_and_used(
     place = keep_heads(spec, heads_chosen)
     assert place is not None and place.parent == tmp_path / "cache" / "attncli" / "heads"
     assert kept_heads(spec) == ["1:0"]
-    assert "Next, with attn source: --method removal  " in attn(asked).out
+    assert "Next, with attn source: --method removal | " in attn(asked).out
     report = report_of(attn, "<source a>the cat</source> it", "--model", model, "--answer", "was")
     assert "Retrieving heads, chosen on synthetic contexts: 1:0." in report["notes"]
     assert report["statistics"]["sources"][0]["retrieving_heads"] is not None

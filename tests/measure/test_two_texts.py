@@ -183,7 +183,7 @@ def test_the_first_screen_fits_and_says_what_to_type_next(
     assert lines[1:3] == ["A: abcd abcd ab", "B: abcx abcx ab"]
     assert lines[5].split("  ")[0] == "head" and "looks at in A" in lines[5]
     assert any(line.startswith("next token, A -> B: ") for line in lines)
-    assert lines[-1] == "Next, with attn diff: --show statistics  -o page.html"
+    assert lines[-1] == "Next, with attn diff: --show statistics | -o page.html"
 
 
 def test_every_view_has_it_and_a_saved_one_is_shown_again(attn: Attn, tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_heads_on_a_picture_and_on_its_caption_stand_in_one_table(
 
 def test_next_steps_below_a_caption_can_be_taken(captioner: Path, attn: Attn) -> None:
     last = attn(asked(captioner, "heads", "abc", "--color", "never")).out.splitlines()[-1]
-    assert last == "Next, with attn heads: --sort entropy  --to WORD  --table  -o page.html"
+    assert last == "Next, with attn heads: --sort entropy | --to WORD | --table | -o page.html"
     assert attn(asked(captioner, "heads", "abc", "--sort", "entropy")).code == 0
 
 

@@ -345,7 +345,7 @@ def test_the_largest_weight_is_named_where_its_column_is_left_out() -> None:
 @pytest.mark.parametrize("name", [name for name in SPECS if SPECS[name].next_steps])
 def test_what_to_type_next_is_known_and_fits_a_line(name: str) -> None:
     steps = SPECS[name].next_steps
-    assert cell_len(f"Next, with attn {name}: {'  '.join(steps)}") <= 80
+    assert cell_len(f"Next, with attn {name}: {' | '.join((*steps[:-2], steps[-1]))}") <= 80
     flags = {step.split()[0].removeprefix("--").replace("-", "_") for step in steps if step.startswith("--")}
     assert flags <= {*SPECS[name].model_fields, "show", "format"}
 
