@@ -352,7 +352,7 @@ def test_what_to_type_next_is_known_and_fits_a_line(name: str) -> None:
 
 def test_what_a_report_has_already_is_not_suggested() -> None:
     assert "--causal" not in shown("table", [SELF], width=80)
-    assert "--causal  --explain" in shown("table", [run("self")], width=80)
+    assert "--causal | --explain" in shown("table", [run("self")], width=80)
     assert "--explain" not in shown("table", [run("self", engine="streaming")], width=80)
 
 
