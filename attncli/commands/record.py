@@ -33,7 +33,7 @@ from attncli.commands.command import (
     refuse_given,
 )
 from attncli.commands.output import Destination, checked_store
-from attncli.core.names import HEAD_STATISTICS
+from attncli.core.names import HEAD_STATISTICS, OF_ASKED
 from attncli.errors import DONE, FAILED, UserError, WriteError, nearest, reason_of
 from attncli.plain_text import counted, note
 from attncli.records.recordings import RecordedHeads
@@ -127,7 +127,7 @@ LOST = "a process was ended by a signal or os._exit: what it heard {}is not writ
 SETTINGS = "settings.json"
 SECONDS_BETWEEN = 0.5
 """How often runs are taken into a store."""
-OF_MODELS = ("from_to_weight", "high_norm_mass", "value_norm", "induction_stripe")
+OF_MODELS = (*OF_ASKED, "high_norm_mass", "value_norm", "induction_stripe")
 """Statistics that no recording has: they need a vocabulary, or the model's own modules."""
 SINK_RATE = "model.sink_rate"
 """The number of all heads that conditions may be on."""

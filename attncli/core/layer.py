@@ -345,7 +345,7 @@ class Patterns:
     """The patterns of these names on some texts of one length, `ids` on both sides.
 
     `plane` says where tokens lie on a picture, the same for all texts; see `Rows`. `seconds` is when each
-    token of a sound begins, the same for all.
+    token of a sound begins, the same for all. `looks_ahead` says whether queries see keys behind them.
     """
 
     names: tuple[str, ...]
@@ -355,6 +355,7 @@ class Patterns:
     repeat: int = 0
     plane: Plane | None = None
     seconds: Float[Tensor, " token"] | None = None
+    looks_ahead: bool = True
 
     @cached_property
     def _kept(self) -> dict[tuple[int, ...], Tensor]:
@@ -421,6 +422,7 @@ class Patterns:
             None if self.plane is None else self.plane.places[keys],
             None if self.seconds is None else self.seconds[queries].unsqueeze(1),
             None if self.seconds is None else self.seconds[keys],
+            self.looks_ahead,
         )
         shape = (queries.stop - queries.start, keys.stop - keys.start)
         masks = (load_formula(PATTERNS[name])(at) for name in self.names)

@@ -84,17 +84,20 @@ PATTERNS = {
     "induction": "attncli.core.formulas:induction",
     "special_mass": "attncli.core.formulas:special_mass",
     "from_to_weight": "attncli.core.formulas:from_to_weight",
+    "others_to_weight": "attncli.core.formulas:others_to_weight",
     "induction_stripe": "attncli.core.formulas:induction_stripe",
     "distance_seconds": "attncli.core.formulas:distance_seconds",
     "near_mass": "attncli.core.formulas:near_mass",
 }
-OF_PICTURES = ("distance", "current_token", "neighbour", "special_mass", "from_to_weight")
+OF_PICTURES = ("distance", "current_token", "neighbour", "special_mass", "from_to_weight", "others_to_weight")
 """What compares places on a picture, where nothing is before or after; `neighbour` is of pictures alone."""
 OF_SOUNDS = ("distance_seconds", "near_mass")
 """What is of tokens that lie in time alone."""
 OF_REPEATS = ("duplicate_token", "induction")
 """What compares the tokens of a text: those of a sound are all different."""
-OF_KEYS = ("sink_mass_4", "special_mass", "from_to_weight")
+OF_ASKED = ("from_to_weight", "others_to_weight")
+"""What there is for tokens that a user names alone."""
+OF_KEYS = ("sink_mass_4", "special_mass", *OF_ASKED)
 """The patterns that do not compare the two sides: cross-attention has them, too."""
 WITH_SHARE = (
     "previous_token",

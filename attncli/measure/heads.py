@@ -170,6 +170,13 @@ def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "text head ke
     return replace(layer, rules=replace(layer.rules, bias=bias, sink=None))
 
 
+def looks_ahead(attention: LayerOrWeights) -> bool:
+    """Whether queries see keys behind them."""
+    if isinstance(attention, GivenWeights):
+        return bool(attention.seen.triu(1).any())
+    return not attention.visibility.causal
+
+
 class MarkedTexts:
     """Texts of equal counts, and what is measured of a layer on them; `whole` are in tokens, not in words."""
 
@@ -196,6 +203,8 @@ class MarkedTexts:
             first_key=self.options.skip_sink,
             repeat=self.whole[0].repeat,
             asked=bool(self.options.keys),
+            from_some=bool(self.options.keys and self.options.queries),
+            looks_ahead=layer.kind == "cross" or looks_ahead(layer.attention),
             places=places,
             seconds=None if query is not key or query.heard is None else query.heard.begins,
         )

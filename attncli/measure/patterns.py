@@ -16,6 +16,7 @@ from attncli.core.layer import Computed, Marks, Patterns, Wanted
 from attncli.core.names import (
     FIRST_TOKEN,
     HEAD_PATTERNS,
+    OF_ASKED,
     OF_KEYS,
     OF_PICTURES,
     OF_REPEATS,
@@ -51,6 +52,8 @@ def wanted_scores(
     first_key: int = 0,
     repeat: int | None = None,
     asked: bool = False,
+    from_some: bool = False,
+    looks_ahead: bool = True,
     places: Float[Tensor, "token 2"] | None = None,
     seconds: Float[Tensor, " token"] | None = None,
 ) -> Wanted:
@@ -58,7 +61,8 @@ def wanted_scores(
     positions do not compare.
 
     Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
-    the marks hold queries and keys that were asked for. With `places`, of tokens on a picture, nothing is
+    the marks hold keys that were asked for, `from_some` that they hold queries, too, `looks_ahead` whether
+    queries see keys behind them. With `places`, of tokens on a picture, nothing is
     before or after another; `seconds` is when each token of a sound begins.
     """
     comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour", *OF_SOUNDS}
@@ -69,7 +73,8 @@ def wanted_scores(
     if ids is None:
         comparing = {*OF_KEYS}
     rows = tuple(name for name, known in ROW_STATISTICS.items() if name in comparing or not known.positional)
-    left_out = {*(() if asked else ("from_to_weight",)), *(() if repeat else ("induction_stripe",))}
+    left_out = {*(() if asked else OF_ASKED), *(() if repeat else ("induction_stripe",))}
+    left_out |= set() if from_some else {"others_to_weight"}
     names = tuple(name for name in PATTERNS if name in comparing - left_out)
     if ids is None:
         ids = torch.zeros_like(marks.special, dtype=torch.int64)
@@ -77,7 +82,14 @@ def wanted_scores(
     device = marks.special.device
     begins = None if seconds is None else seconds.to(device, torch.float32)
     patterns = Patterns(
-        names, ids.to(device), marks, first_key=first_key, repeat=repeat or 0, plane=plane, seconds=begins
+        names,
+        ids.to(device),
+        marks,
+        first_key=first_key,
+        repeat=repeat or 0,
+        plane=plane,
+        seconds=begins,
+        looks_ahead=looks_ahead,
     )
     return Wanted(rows=rows, patterns=patterns, received_mass=True, plane=plane)
 
@@ -132,7 +144,8 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
-    from_to, stripe = (on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe"))
+    on_asked = {name: on_patterns.pop(name) for name in OF_ASKED}
+    stripe = on_patterns.pop("induction_stripe")
     others = (*(() if patterns.plane else ("neighbour",)), *(OF_SOUNDS if patterns.seconds is None else ()))
     for name in others:
         del on_patterns[name]
@@ -140,7 +153,7 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     if patterns.plane is not None:  # what is not of pictures is not there at all
         on_picture = {*wanted.rows, *patterns.names, *(f"{name}_mul" for name in patterns.names)}
         scores = {name: score for name, score in scores.items() if name in on_picture}
-    of_asked = {"from_to_weight": from_to} if "from_to_weight" in patterns.names else {}
+    of_asked = {name: scores_of for name, scores_of in on_asked.items() if name in patterns.names}
     return scores | of_asked | ({"induction_stripe": stripe} if patterns.repeat else {})
 
 

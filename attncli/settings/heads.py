@@ -97,6 +97,7 @@ MEASURED_WITH = {
     "induction_stripe": Requires("probe", "repeated", involved=("sentence", "file")),
     "value_norm": Requires("weighted"),
     "from_to_weight": Requires("to"),
+    "others_to_weight": Requires("from"),
 }
 """What statistics need that are not measured of every text."""
 

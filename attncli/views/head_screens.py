@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, stack_label
+from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, OF_ASKED, UNNAMED, stack_label
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import R, Records
 from attncli.records.surveys import MIN_ROWS, HeadsOfPattern, HeadSurvey, LinearHead, SurveyedHead
@@ -495,7 +495,9 @@ LITTLE_KNOWN = ("participation", "local_mass")
 
 
 def _sorted_by(report: Report, heads: Records[SurveyedHead]) -> list[str]:
-    return [name for name in heads.cells if name == report.spec.get("sort")]
+    """What heads are sorted by; beside the weight from tokens that the user named that from the others."""
+    sort = report.spec.get("sort")
+    return [name for name in heads.cells if name == sort or (sort in OF_ASKED and name in OF_ASKED)]
 
 
 def _other_statistics(report: Report, heads: Records[SurveyedHead]) -> list[str]:

@@ -136,7 +136,24 @@ def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Pat
         assert row["from_to_weight"] == pytest.approx(
             weights[queries][:, sorted(keys)].sum(-1).mean(), abs=1e-6
         )
+        others = [query for query in range(len(words)) if query not in queries]
+        assert ("others_to_weight" in row) == bool(others)
+        if others:
+            mean = weights[others][:, sorted(keys)].sum(-1).mean()
+            assert row["others_to_weight"] == pytest.approx(mean, abs=1e-6)
     assert "from_to_weight" in attn([*common, *flags, "--format", "csv"]).out.splitlines()[0]
+
+
+def test_who_else_looks_there_are_the_queries_that_can(attn: Attn) -> None:
+    """Of a causal model those before a key do not count: they see nothing of it."""
+    text = "abcdabcefabc"
+    report = run("heads", sentence=text, maps="self", **{"from": ["last"], "to": ["e"]})
+    key = report.tokens.index("e")
+    for row in report.table("heads"):
+        weights = report.tensors["weights"].values[row["layer"], row["head"]]
+        assert row["others_to_weight"] == pytest.approx(weights[key:-1, key].mean(), abs=1e-6)
+    shown = attn(["heads", text, "--from", "last", "--to", "e", "--top", "2"]).out
+    assert re.search("from to +others to", shown)
 
 
 def test_a_screen_and_json_say_which_tokens_were_meant(attn: Attn, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from attncli.core.engines import attend
 from attncli.core.formulas import value_norms
 from attncli.core.layer import AttentionLayer, Marks, Wanted
 from attncli.core.row_tiles import LayerOrWeights
-from attncli.measure.heads import weighted_by_values, without_first_keys
+from attncli.measure.heads import looks_ahead, weighted_by_values, without_first_keys
 from attncli.measure.patterns import head_scores, one_key, wanted_scores
 from tests.eager import captured_layers, eager_weights_of_texts, whole_weights, whole_weights_of_texts
 from tests.naive_heads import naive_figures, skipped
@@ -39,7 +39,8 @@ def places(num_texts: int, num_queries: int, num_keys: int) -> Marks:
 def scores_of(
     attention: LayerOrWeights, ids: torch.Tensor | None, marks: Marks, first_key: int = 0
 ) -> dict[str, torch.Tensor]:
-    wanted = wanted_scores(ids, marks, first_key=first_key, asked=True)
+    sees_more = ids is None or looks_ahead(attention)
+    wanted = wanted_scores(ids, marks, first_key=first_key, asked=True, from_some=True, looks_ahead=sees_more)
     found = [attend(attention, wanted)]
     scores = head_scores(found, wanted) | {"one_key_mass": one_key(found, wanted)[0]}
     return {name: of_layers[0] for name, of_layers in scores.items()}
