@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 from transformers.utils.generic import ModelOutput
 
-from attncli.core.engines import FusedAttention, attend
+from attncli.core.engines import FusedAttention, attend, attention_output
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
 from attncli.core.mask_tensors import HIDDEN_BY_A_HEAD, HIDES, parts_of_mask
 from attncli.core.process import SharedChange
@@ -422,8 +422,7 @@ def _attend_and_hand_over(
     if receiver is not None and name.startswith(receiver.numbering.part):
         output = _handed_over(receiver, module, name, layer)
     if output is None:
-        output = attend(layer, Wanted(output=True)).output
-        assert output is not None
+        output = attention_output(layer)
     # Half precision is computed in float32; the model continues in its dtype.
     return output.transpose(1, 2).to(query.dtype).contiguous(), None
 

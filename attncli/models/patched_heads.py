@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, Wanted
+from attncli.core.engines import attention_output, attention_weights
+from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
@@ -45,16 +45,12 @@ class RunningLayer:
     @cached_property
     def weights(self) -> Float[Tensor, "text head query key"]:
         """Those of all heads."""
-        weights = attend(self.attention, Wanted(weights=True)).weights
-        assert weights is not None
-        return weights
+        return attention_weights(self.attention)
 
     @cached_property
     def output(self) -> Float[Tensor, "text head query value_dim"]:
         """That of all heads."""
-        output = attend(self.attention, Wanted(output=True)).output
-        assert output is not None
-        return output
+        return attention_output(self.attention)
 
     def part(self, name: HeadPart) -> Float[Tensor, "text head token _"]:
         """A part of all heads; keys and values of the heads that share them."""
