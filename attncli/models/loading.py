@@ -3,7 +3,7 @@
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -68,6 +68,7 @@ from attncli.models.folder import (
 from attncli.models.hub import unreachable_hub
 from attncli.models.in_turn import nothing_else_measured, one_at_a_time, sole_use
 from attncli.models.layers import uncompiled
+from attncli.models.patched_heads import OpenItems
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
 from attncli.models.weight_headers import (
@@ -562,20 +563,39 @@ def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None,
     return tokenizer, processor
 
 
+_in_use_for_all = OpenItems[Pretrained]("in_use_for_all")
+
+
+def in_use_for_all(pretrained: Pretrained) -> AbstractContextManager[None]:
+    """While it is open, whatever this thread measures of the model measures it as it is in use here."""
+    return _in_use_for_all.opened(pretrained)
+
+
+def in_use_for_none() -> AbstractContextManager[None]:
+    """While it is open, as in a measurement, whoever would measure the model again is refused."""
+    return _in_use_for_all.none()
+
+
 @contextmanager
 def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
     """The model while it is measured; a caller's model in its present state, in evaluation mode.
 
     A name is opened; of many calls with the same name the first loads the model. A caller's autocast and
     inference mode are suspended: autocast changes numbers, inference mode has no gradients. What is in use
-    already stays so.
+    already stays so, and so does what the caller has in use for all that comes (`in_use_for_all`).
     """
     pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
     if pretrained.is_in_use:
         yield pretrained
         return
     lent = pretrained.lent
-    with measuring(pretrained.name, pretrained.whole if lent is None else lent):
+    whole = pretrained.whole if lent is None else lent
+    used = next((each for each in _in_use_for_all.of_context() if each.whole is whole), None)
+    if used is not None:
+        with in_use_for_none():
+            yield replace(used, own_tokenizer=pretrained.own_tokenizer, source=pretrained.source)
+        return
+    with measuring(pretrained.name, whole):
         if lent is None:
             yield replace(pretrained, is_in_use=True)
             return
