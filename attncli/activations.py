@@ -139,10 +139,15 @@ def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Chang
         has_run = opened.enter_context(_runs_noted(whole, numbering, lambda: are_in_force(patches)))
         opened.enter_context(patches_open(patches))
         opened.enter_context(in_use_for_all(pretrained))
+        attention = body.config._attn_implementation
         try:
             yield pretrained
         except CannotShow as error:
             raise UserError(f"heads: of {pretrained.name} cannot be changed: {error}") from None
+        if (now := body.config._attn_implementation) != attention:
+            raise UserError(
+                f"heads: of {pretrained.name} were not changed after its attention was set to {now}"
+            )
         if not has_run.isdisjoint((body, whole)):
             _check_met(pretrained, named)
 

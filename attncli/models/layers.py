@@ -366,9 +366,12 @@ def visibility_of_mask(
     device: torch.device | str = "cpu",
 ) -> Visibility:
     """Which keys each query of a mask sees."""
+    q_offset = int(q_offset)  # a static cache counts in tensors
     if kv_offset:
         raise CannotShow("its cache drops keys, which attn would have to count")
     key_mask = None if attention_mask is None or attention_mask.all() else attention_mask.bool()
+    if key_mask is not None and key_mask.shape[1] < kv_length:  # a static cache has room for more
+        key_mask = torch.nn.functional.pad(key_mask, (0, kv_length - key_mask.shape[1]))
     if use_vmap:
         mask = sdpa_mask(
             batch_size,
@@ -455,8 +458,8 @@ def _attend_and_hand_over(
     s_aux: Float[Tensor, " head"] | None = None,
     position_bias: Float[Tensor, "#text #head query key"] | None = None,
     **others: Any,
-) -> tuple[Float[Tensor, "text query head value_dim"], None]:
-    """An attention function as transformers wants it: the output, and no weights."""
+) -> tuple[Float[Tensor, "text query head value_dim"], Float[Tensor, "text head query key"] | None]:
+    """An attention function as transformers wants it: the output, and the weights if they are asked for."""
     receiver = _innermost(module)
     if receiver is None and torch._C._current_graph_task_id() >= 0:
         raise CannotShow(RECOMPUTED)
@@ -488,26 +491,27 @@ def _attend_and_hand_over(
         query.shape[-1] ** -0.5 if scaling is None else scaling,
         ScoreRules(softcap=softcap, bias=bias, sink=None if s_aux is None else s_aux.unsqueeze(0)),
     )
-    output = None
+    running, output = RunningLayer(name, "", 0, layer), None
     # Of a run that another thread began beside that of this one nothing is handed over.
     if receiver is not None and name.startswith(receiver.numbering.part):
-        output = _handed_over(receiver, module, name, layer)
+        running, output = _handed_over(receiver, module, name, layer)
     if output is None:
         output = attention_output(layer)
     # Half precision is computed in float32; the model continues in its dtype.
-    return output.transpose(1, 2).to(query.dtype).contiguous(), None
+    weights = running.weights.to(query.dtype) if others.get("output_attentions") else None
+    return output.transpose(1, 2).to(query.dtype).contiguous(), weights
 
 
 def _handed_over(
     receiver: _Receiver, module: nn.Module, name: str, attention: AttentionLayer
-) -> Float[Tensor, "text head query value_dim"] | None:
-    """The output of a layer, where the consumer or a change of its heads computes it."""
+) -> tuple[RunningLayer, Float[Tensor, "text head query value_dim"] | None]:
+    """A layer as its heads were changed, and its output where the consumer or a change computes it."""
     layer = receiver.numbering.layer(name, layer_kind(name), attention)
     running = RunningLayer(name, layer.stack_name, layer.layer, attention)
     patched = patched_layer(module, running, receiver.running)
     if patched is None:
-        return receiver.consume(layer)
-    return patched.finished(receiver.consume(replace(layer, attention=patched.attention)))
+        return running, receiver.consume(layer)
+    return running, patched.finished(receiver.consume(replace(layer, attention=patched.attention)))
 
 
 def _numbers_of_mask(mask: Tensor) -> Tensor:

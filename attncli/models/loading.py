@@ -85,11 +85,18 @@ remove_empty_compiler_folder()
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 LOADS = ("auto", "memory", "disk")
+NO_MODEL = "must be a folder's name or a transformers PreTrainedModel"
+
+
+def _what_opens(value: Any) -> Any:
+    if not isinstance(value, str | PathLike | PreTrainedModel):
+        raise ValueError(f"{NO_MODEL} (got {_kind(value)})")
+    return value
 
 
 @checked
 def open_model(
-    model: str | PathLike[str] | PreTrainedModel = SHIPPED_MODEL,
+    model: Annotated[str | PathLike[str] | PreTrainedModel, by(_what_opens)] = SHIPPED_MODEL,
     tokenizer: Any = None,
     *,
     device: Annotated[str, by(one_of(DEVICES))] = "auto",
@@ -663,9 +670,7 @@ def is_sharded(model: torch.nn.Module) -> bool:
 def checked_model(model: Any) -> PreTrainedModel:
     """A transformers model. Raises UserError for anything else."""
     if not isinstance(model, PreTrainedModel):
-        raise UserError(
-            f"model: must be a folder's name or a transformers PreTrainedModel (got {_kind(model)})"
-        )
+        raise UserError(f"model: {NO_MODEL} (got {_kind(model)})")
     return model
 
 

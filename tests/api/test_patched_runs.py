@@ -388,3 +388,36 @@ def test_what_a_change_writes_into_other_parts_changes_nothing(llama: LlamaForCa
     plain = llama(IDS, use_cache=True).past_key_values.layers[0]
     for name in ("keys", "values"):
         assert_same(getattr(outputs.past_key_values.layers[0], name), getattr(plain, name))
+
+
+@torch.no_grad()
+def test_what_the_model_returns_of_its_weights_is_what_was_put() -> None:
+    """Asked for attentions it gives those of its changed heads, and of the others its eager attention's."""
+    llama = seeded(LlamaForCausalLM, LlamaConfig(**GROUPED))
+    with attncli.patch(attncli.open_model(llama), "1:2", lambda head: head.pattern.square(), part="pattern"):
+        changed = llama(IDS, output_attentions=True).attentions
+    llama.set_attn_implementation("eager")
+    plain = llama(IDS, output_attentions=True).attentions
+    assert_same(changed[0], plain[0])
+    assert_same(changed[1][:, 2], plain[1][:, 2].square())
+    assert_same(changed[1][:, 1], plain[1][:, 1])
+
+
+def test_another_implementation_inside_is_told(llama: LlamaForCausalLM) -> None:
+    with (
+        pytest.raises(attncli.UserError, match="were not changed after its attention was set to sdpa"),
+        attncli.patch(attncli.open_model(llama), "1:2", without_output),
+    ):
+        llama.set_attn_implementation("sdpa")
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_padded_texts_are_written_on_as_by_hooks_of_torch(llama: LlamaForCausalLM, cache: str) -> None:
+    """A static cache has room for tokens that the mask does not know."""
+    ids = torch.tensor([[0, 0, 0, 5, 8, 9, 6, 3, 7, 11, 3], IDS[0].tolist()])
+    settings: Any = {"attention_mask": ids.ne(0).long(), "max_new_tokens": 4, "do_sample": False}
+    settings |= {} if cache == "dynamic" else {"cache_implementation": cache}
+    with zeroed(llama, "0:1"):
+        written = llama.generate(ids, **settings)
+    with attncli.patch(attncli.open_model(llama), "0:1", without_output):
+        assert torch.equal(llama.generate(ids, **settings), written)
