@@ -345,6 +345,29 @@ def raised(wrong: Callable[[], Any]) -> str:
     return str(error.value)
 
 
+def test_a_cache_has_what_the_model_ran_with(llama: LlamaForCausalLM) -> None:
+    """In a patch: outputs as they were put, also after a replaced pattern, at W_O and in the next layer."""
+    model, text, read = attncli.open_model(llama), IDS, list[Tensor]()
+    parts: Any = {"pattern": lambda head: head.pattern.square(), "output": lambda head: head.output - 1}
+    projection = llama.model.layers[0].self_attn.o_proj
+    with (
+        projection.register_forward_hook(lambda _module, inputs, _output: read.append(inputs[0])),
+        attncli.hooks(model, {"0:1": parts, "0:2": {"output": without_output}}),
+    ):
+        cache = attncli.activation_cache(model, text)
+        by_path = attncli.activation_cache(model, text, names="nnsight")
+    torch.testing.assert_close(cache["blocks.0.attn.hook_z"].flatten(2), read[-1])
+    for part, hook in {"output": "hook_z", "pattern": "hook_pattern"}.items():
+        axes = (1, 2) if part == "output" else (1, 1)
+        torch.testing.assert_close(
+            by_path[f"model.layers.0.self_attn.{part}"], cache[f"blocks.0.attn.{hook}"].transpose(*axes)
+        )
+    assert not cache["blocks.0.attn.hook_z"][:, :, 2].any()
+    assert set(cache) >= {"blocks.1.attn.hook_q", "blocks.1.attn.hook_z"}
+    with attncli.patch(model, "0:1", lambda head: head.gated, part="gated"):
+        assert "0:1 has a replaced gated" in raised(lambda: attncli.activation_cache(model, text))
+
+
 def test_wrong_changes_are_one_line(llama: LlamaForCausalLM) -> None:
     model = llama_of(llama)
     nothing: Any = {"z": without_output}
