@@ -144,6 +144,56 @@ def test_a_cache_is_shown_again(llama: LlamaForCausalLM, tmp_path: Path) -> None
         attncli.read_cache({"loss": torch.zeros(3)})
 
 
+class HookedCache:
+    """As TransformerLens's ActivationCache is: names and items, and no Mapping."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.keys, self.items = tensors.keys, tensors.items
+
+
+def test_a_cache_may_be_one_of_transformer_lens_a_list_or_one_layer(llama: LlamaForCausalLM) -> None:
+    cache, eager = attncli.activation_cache(attncli.open_model(llama), IDS), eager_weights(llama)
+    lone = {"blocks.1.attn.hook_pattern": eager[1]}
+    for given, array, expected in (
+        (HookedCache(cache), None, eager),
+        (dict(enumerate(eager)), None, eager),
+        (cache, "blocks.1.attn.hook_pattern", eager[1:2]),
+        (eager[1:2], None, eager[1:2]),
+        (lone, None, eager[1:2]),
+    ):
+        weights = attncli.read_cache(given, array=array).tensors["weights"].values
+        np.testing.assert_allclose(weights, torch.cat(expected).numpy(), atol=1e-6)
+    whole = {"attention": torch.cat(eager)}
+    assert attncli.read_cache(whole).tensors["weights"].values.shape == (3, 5, 11, 11)
+
+
+def test_what_is_no_cache_has_one_line(llama: LlamaForCausalLM) -> None:
+    cache = attncli.activation_cache(attncli.open_model(llama), IDS)
+    weights = cache["blocks.0.attn.hook_pattern"]
+    two = {f"{stack}.0.attn.hook_pattern": weights for stack in ("encoder_blocks", "decoder_blocks")}
+    wrong: list[tuple[Any, Any, str]] = [
+        (weights, None, "cache: must be a mapping of names to tensors"),
+        ({1: weights, 2: weights}, None, "has layers 1, 2 alone"),
+        ({"a.0.pattern": weights.to("meta")}, None, "a.0.pattern must be a tensor or an array of numbers"),
+        ({"a.0.pattern": weights.to_sparse()}, None, "a.0.pattern must be a tensor or an array of numbers"),
+        ({"a.0.pattern": weights.to(torch.complex64)}, None, "a.0.pattern must be a tensor or an array"),
+        (two, None, r"by `array`, as one of encoder_blocks.\*.attn.hook_pattern, decoder_blocks"),
+        (
+            {name: cache[name] for name in cache if name.endswith("scores")},
+            None,
+            "holds no weights of layers",
+        ),
+        ({"blocks.0.attn.hook_q": weights}, None, "holds no weights of layers"),
+        (cache, "blocks.0.attn.hook_patern", "did you mean 'blocks.0.attn.hook_pattern'"),
+        (cache, 3, r"array: must be the name of one.* \(got 3\)"),
+    ]
+    for given, array, line in wrong:
+        with pytest.raises(attncli.UserError, match=line):
+            attncli.read_cache(given, array=array)
+    with pytest.raises(attncli.UserError, match=r"^tokens: must be 11"):
+        attncli.read_cache(cache, ["a", "b"])
+
+
 def test_a_command_writes_what_the_function_gives(llama: LlamaForCausalLM, tmp_path: Path) -> None:
     opened = attncli.open_model(llama)
     report = attncli.run("heads", model=llama, sentence=IDS, names="transformer_lens")
