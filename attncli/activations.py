@@ -5,6 +5,7 @@ The doors of `measure` and `models`, as in `library`.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import fields
 from os import PathLike
 from typing import Annotated, Any, cast
 
@@ -17,8 +18,9 @@ from attncli.core.names import ActivationNames, named_head
 from attncli.errors import UserError
 from attncli.models.architectures import has_two_stacks, layers_without_softmax
 from attncli.models.capture import NOT_CHANGED
+from attncli.models.in_turn import in_use_for_all, in_use_for_none
 from attncli.models.layers import RECOMPUTED, CannotShow, RunsNumbering, handing_over
-from attncli.models.loading import in_use, in_use_for_all, in_use_for_none
+from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading
 from attncli.models.patched_heads import (
     PARTS,
@@ -140,8 +142,10 @@ def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Chang
         opened.enter_context(patches_open(patches))
         opened.enter_context(in_use_for_all(pretrained))
         attention = body.config._attn_implementation
+        # As the caller's class, which may show itself.
+        kind = type(model) if isinstance(model, Pretrained) else Pretrained
         try:
-            yield pretrained
+            yield kind(**{part.name: getattr(pretrained, part.name) for part in fields(pretrained)})
         except CannotShow as error:
             raise UserError(f"heads: of {pretrained.name} cannot be changed: {error}") from None
         if (now := body.config._attn_implementation) != attention:

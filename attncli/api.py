@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from html import escape
 from io import StringIO
 from keyword import iskeyword
@@ -60,6 +61,13 @@ Not below 540 px: Colab's outputs are frames as high as their content, of which 
 PartOfReport = TypeVar("PartOfReport", bound=Statistic)
 
 
+class _NamedStatistics(dict[str, Statistic]):
+    """Statistics by their names."""
+
+    def __missing__(self, name: str) -> Statistic:
+        raise NoSuchName("statistic", name, self)
+
+
 class NotebookReport(Report):
     """A Report as the functions of `attncli` return it: the same fields, and a way to look at them.
 
@@ -71,6 +79,11 @@ class NotebookReport(Report):
     def of(cls, report: Report) -> "NotebookReport":
         """The same report."""
         return cls(**{**_fields_of(report), "tensors": Tensors(report.tensors)})
+
+    @cached_property
+    def statistics(self) -> Mapping[str, Statistic]:
+        """The numbers and tables of the result, by the names that JSON has for them."""
+        return _NamedStatistics(self.result.statistics())
 
     def table(self, name: str) -> Table:
         """The statistic of that name as a table."""

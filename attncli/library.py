@@ -306,8 +306,8 @@ def ablate(
     method: RemovalMethod = "zero",
     jointly: bool = False,
     approximate: bool = False,
-    answer: str | None = None,
-    against: str | None = None,
+    answer: AnswerArgument | None = None,
+    against: AnswerArgument | None = None,
     other: OneOrMoreTexts | None = None,
     token: Position | Literal["each"] | None = None,
     into: HeadArgument | None = None,
@@ -318,7 +318,7 @@ def ablate(
 
     linear:5:11 is one without a softmax, where layers have both kinds.
     What is predicted: every token from those before it; for an encoder tokens masked at random, from the
-    `seed`; or the `answer` alone, and with `against` by how much its logit is above that of another token.
+    `seed`; or the `answer` alone, a text or the id of a token, and by how much its logit is above `against`.
     `method`: zero, mean, sink or swap, what replaces a head's output (see `Removal`). `jointly` also takes
     out all of them at once; `approximate` orders every head by one backward pass.
     With swap a head gives what it gave on the `other` prompt, one for each text: at all tokens, at the

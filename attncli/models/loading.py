@@ -3,7 +3,7 @@
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -66,9 +66,14 @@ from attncli.models.folder import (
     transformers_quiet,
 )
 from attncli.models.hub import unreachable_hub
-from attncli.models.in_turn import nothing_else_measured, one_at_a_time, sole_use
+from attncli.models.in_turn import (
+    in_use_for_none,
+    kept_in_use,
+    nothing_else_measured,
+    one_at_a_time,
+    sole_use,
+)
 from attncli.models.layers import uncompiled
-from attncli.models.patched_heads import OpenItems
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
 from attncli.models.weight_headers import (
@@ -118,6 +123,7 @@ def open_model(
     MemoryError.
     """
     if not isinstance(model, str | PathLike):
+        _check_as_it_is(checked_model(model), device, dtype, load)
         name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
         with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as pretrained:
             return replace(pretrained, lent=model)
@@ -127,6 +133,17 @@ def open_model(
         source, allow_download=allow_download, device=device, dtype=dtype, load=load, with_head=True
     )
     return replace(pretrained, name=short_name(asked))
+
+
+def _check_as_it_is(model: PreTrainedModel, device: str, dtype: str, load: str) -> None:
+    """UserError for settings of a file's model that a loaded model does not have: it is used as it is."""
+    kept = {"device": model.device.type, "dtype": str(model.dtype).removeprefix("torch."), "load": "memory"}
+    asked, defaults = {"device": device, "dtype": dtype, "load": load}, ("auto", "float32")
+    wrong = {key: value for key, value in asked.items() if value not in (kept[key], *defaults)}
+    if wrong:
+        raise UserError(
+            *(f"{key}: is that of the loaded model, {kept[key]} (got {wrong[key]})" for key in wrong)
+        )
 
 
 def _opened(asked: str) -> Pretrained:
@@ -570,19 +587,6 @@ def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None,
     return tokenizer, processor
 
 
-_in_use_for_all = OpenItems[Pretrained]("in_use_for_all")
-
-
-def in_use_for_all(pretrained: Pretrained) -> AbstractContextManager[None]:
-    """While it is open, whatever this thread measures of the model measures it as it is in use here."""
-    return _in_use_for_all.opened(pretrained)
-
-
-def in_use_for_none() -> AbstractContextManager[None]:
-    """While it is open, as in a measurement, whoever would measure the model again is refused."""
-    return _in_use_for_all.none()
-
-
 @contextmanager
 def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
     """The model while it is measured; a caller's model in its present state, in evaluation mode.
@@ -597,8 +601,7 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
         return
     lent = pretrained.lent
     whole = pretrained.whole if lent is None else lent
-    used = next((each for each in _in_use_for_all.of_context() if each.whole is whole), None)
-    if used is not None:
+    if (used := kept_in_use(whole)) is not None:
         with in_use_for_none():
             yield replace(used, own_tokenizer=pretrained.own_tokenizer, source=pretrained.source)
         return

@@ -255,6 +255,7 @@ def test_patches_of_the_same_model_add_up(llama: LlamaForCausalLM) -> None:
     ):
         expected = logits_without(llama, "0:1", "1:1")
         assert_same(logits_of(llama), expected)
+        assert repr(patched) == repr(model)  # of the class that shows itself, too
         for each in (model, patched):
             probability = attncli.next_tokens(each, ids).tokens[0].probability
             assert probability == pytest.approx(float(expected[0, -1].softmax(dim=-1).max()), abs=1e-6)
@@ -421,3 +422,13 @@ def test_padded_texts_are_written_on_as_by_hooks_of_torch(llama: LlamaForCausalL
         written = llama.generate(ids, **settings)
     with attncli.patch(attncli.open_model(llama), "0:1", without_output):
         assert torch.equal(llama.generate(ids, **settings), written)
+
+
+def test_texts_on_which_a_head_looks_nowhere_are_told(llama: LlamaForCausalLM) -> None:
+    with (
+        attncli.patch(
+            attncli.open_model(llama), "1:2", lambda head: head.query * torch.nan, part="query"
+        ) as m,
+        pytest.raises(attncli.UserError, match=r"1:2 looks nowhere on one of the texts"),
+    ):
+        attncli.text_differences(m, {"ids": [5, 6, 7]}, {"ids": [5, 8, 7]})
