@@ -249,6 +249,16 @@ def test_what_is_written_is_that_of_the_command(attn: Attn, tmp_path: Path, arch
     np.testing.assert_array_equal(entropy.values, np.array(command["rows"]["entropy"]))
 
 
+def test_a_model_without_a_tokenizer_writes_token_ids(model: Pretrained) -> None:
+    loaded = AutoModelForCausalLM.from_pretrained(SHIPPED_MODEL, dtype=torch.float32)
+    ids = attncli.read_text(model, "to be or not to b").text.ids.tolist()
+    expected = loaded.generate(torch.tensor([ids]), max_new_tokens=4, do_sample=False)[0, len(ids) :].tolist()
+    written = attncli.generate(attncli.open_model(loaded), {"ids": ids}, max_new_tokens=4)
+    assert list(written.ids) == expected and written.text == " ".join(map(str, expected))
+    with_tokenizer = attncli.generate(model, "to be or not to b", max_new_tokens=4)
+    assert attncli.generate(model, {"ids": ids}, max_new_tokens=4).text == with_tokenizer.text
+
+
 def test_a_loaded_model_gives_the_numbers_of_its_folder(model: Pretrained) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(SHIPPED_MODEL, dtype=torch.float32).train()
     lent = attncli.open_model(loaded, AutoTokenizer.from_pretrained(SHIPPED_MODEL))
