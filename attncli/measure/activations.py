@@ -157,9 +157,11 @@ class _RecentOutputs:
     def __init__(self, model: PreTrainedModel) -> None:
         self.given: deque[_GivenVectors] = deque(maxlen=MOST_RECENT)
         settings = vars(model.config.get_text_config())
-        self.may_rotate = "rotary_dim" in settings or any(
-            "rotary" in type(module).__name__.lower() for module in model.modules()
-        )
+        rotary = [module for module in model.modules() if "rotary" in type(module).__name__.lower()]
+        self.may_rotate = "rotary_dim" in settings or bool(rotary)
+        # Some rotations (YaRN) scale vectors, too.
+        numbers = (number for module in rotary for number in vars(module).items())
+        self.scales = {1.0, *(scale for name, scale in numbers if name.endswith("attention_scaling"))}
 
     def note(self, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         """Keep what a module gave, if that is vectors of tokens."""
@@ -172,18 +174,20 @@ class _RecentOutputs:
     def projected(self, vectors: Vectors) -> tuple[Vectors, bool] | None:
         """What a projection gave where attention has these vectors, and whether they were rotated since.
 
-        A rotation keeps lengths; vectors that were not rotated may be scaled. None where no module gave them
-        by themselves. A norm of queries or keys (Qwen3) stands between: it was given the projection's output.
+        A rotation keeps lengths, but for its scale; vectors that were not rotated may have any. None where no
+        module gave them by themselves. A norm of queries or keys (Qwen3) stands between: it was given the
+        projection's output.
         """
         lengths = vectors.norm(dim=-1)
         for given in reversed(self.given):
             before = _in_heads(given.output, vectors.shape)
             if before is None:
                 continue
-            factor = lengths.sum() / before.norm(dim=-1).sum()
-            if (before * factor - vectors).abs().max() <= SAME_LENGTH * lengths.max():
+            lengths_before, tolerance = before.norm(dim=-1), SAME_LENGTH * lengths.max()
+            factor = lengths.sum() / lengths_before.sum()
+            if (before * factor - vectors).abs().max() <= tolerance:
                 is_rotated = False
-            elif (before.norm(dim=-1) - lengths).abs().max() <= SAME_LENGTH * lengths.max():
+            elif any((scale * lengths_before - lengths).abs().max() <= tolerance for scale in self.scales):
                 is_rotated = True
             else:
                 continue

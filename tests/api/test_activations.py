@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from math import log
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -84,6 +85,21 @@ def test_names_and_layouts_are_transformer_lenses(llama: LlamaForCausalLM) -> No
         torch.testing.assert_close(product[seen], scores[seen], atol=1e-5, rtol=0)
         read = torch.einsum("thqk,tkd->tqhd", weights, cache[f"{place}.hook_v"][:, :, 0])
         torch.testing.assert_close(cache[f"{place}.hook_z"], read, atol=1e-6, rtol=0)
+
+
+def test_a_rotation_that_scales_is_told_from_what_it_rotates() -> None:
+    """YaRN makes queries and keys longer: what the projections gave is there all the same."""
+    torch.manual_seed(0)
+    rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 64}
+    config = LlamaConfig(**SIZES, num_key_value_heads=1, intermediate_size=48, rope_parameters=rope)
+    model = LlamaForCausalLM(config).eval()
+    cache = attncli.activation_cache(attncli.open_model(model), IDS)
+    scale = 1 + 0.1 * log(4.0)
+    for part, heads in (("q", 5), ("k", 1)):
+        given = outputs_of(model, f"model.layers.1.self_attn.{part}_proj").view(1, 11, heads, 8)
+        torch.testing.assert_close(cache[f"blocks.1.attn.hook_{part}"], given, atol=1e-6, rtol=0)
+        lengths = cache[f"blocks.1.attn.hook_rot_{part}"].norm(dim=-1)
+        torch.testing.assert_close(lengths, scale * given.norm(dim=-1), atol=1e-6, rtol=0)
 
 
 def test_without_rotation_there_is_one_query() -> None:
