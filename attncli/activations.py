@@ -3,24 +3,37 @@
 The doors of `measure` and `models`, as in `library`.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import fields
 from os import PathLike
-from typing import Annotated
+from typing import Annotated, Any, cast
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.arguments import HeadsArgument, by, checked, head_name, head_names, one_of
+from attncli.arguments import HeadsArgument, by, checked, head_name, head_names, one_of, shown
 from attncli.core.names import ActivationNames, named_head
 from attncli.errors import UserError
-from attncli.models.architectures import has_two_stacks
+from attncli.models.architectures import has_two_stacks, layers_without_softmax
 from attncli.models.capture import NOT_CHANGED
-from attncli.models.layers import CannotShow, Numbering, handing_over
+from attncli.models.in_turn import in_use_for_all, in_use_for_none
+from attncli.models.layers import RECOMPUTED, CannotShow, RunsNumbering, handing_over
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading
-from attncli.models.patched_heads import PARTS, Changes, HeadPart, NamedChanges, PartChange, patches_open
+from attncli.models.patched_heads import (
+    PARTS,
+    Changes,
+    HeadPart,
+    NamedChanges,
+    PartChange,
+    PatchedHead,
+    are_in_force,
+    patches_open,
+)
 from attncli.models.pretrained import Pretrained, Reading, check_made_for, read_text
+from attncli.models.side_by_side import of_this_run
 from attncli.models.stored import blocks_of
 
 
@@ -57,88 +70,158 @@ def patch(
     gives the new `part` in its shape, (text, ...): `lambda head: 0 * head.output`. Each text of a batch may
     be given something else. See `hooks`.
     """
-    changes: dict[str, Changes] = {name: {part: change} for name in head_names(heads)}
+    changes: dict[str, Changes] = {_plain_name(name): {part: change} for name in head_names(heads)}
     with _hooked(model, changes) as pretrained:
         yield pretrained
 
 
+def _plain_name(name: str) -> str:
+    """A head's name without idle zeros: 0:1 for 00:1."""
+    place = named_head(name)
+    return f"{place.stack}:{place.layer}:{place.head}".removeprefix(":")
+
+
+def _changes_of_heads(changes: Any) -> dict[str, Changes]:
+    """What replaces which parts of each head, by its name. Raises ValueError for anything else."""
+    if not isinstance(changes, Mapping):
+        raise ValueError(f"must map heads to parts (got {type(changes).__name__})")
+    of_heads: dict[str, dict[HeadPart, PartChange]] = {}
+    for given_name, of_head in changes.items():
+        name = _plain_name(head_name(given_name))
+        if not isinstance(of_head, Mapping) or not of_head:
+            raise ValueError(f"{name}: must map parts ({', '.join(PARTS)}) to functions")
+        for part, change in of_head.items():
+            try:
+                one_of(PARTS)(part)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            if not callable(change):
+                raise ValueError(f"{name}: {part}: must be a function (got {type(change).__name__})")
+            if part in of_heads.setdefault(name, {}):
+                raise ValueError(f"{name}: {part}: must be given once (got it again as {shown(given_name)})")
+            of_heads[name][part] = change
+    return {**of_heads}
+
+
+ChangesOfHeads = Annotated[Mapping[str, Mapping[str, PartChange]], by(_changes_of_heads)]
+
+
 @contextmanager
-def hooks(
-    model: Pretrained | str | PathLike[str], changes: Mapping[str, Mapping[str, PartChange]]
-) -> Iterator[Pretrained]:
+@checked
+def hooks(model: Model, changes: ChangesOfHeads) -> Iterator[Pretrained]:
     """While it is open, heads of the model are changed, whatever runs it in this thread.
 
     `changes` names heads and what replaces their parts: {"18:6": {"pattern": fn}, "3:1": {"value": other}}.
     Parts are computed in the order query, key, value, pattern, output, gated (what W_O reads), each from what
     was replaced before, in patches in patches by the outer first; a replaced key or value is that head's own,
-    also where several share it. It gives the model as the
-    functions of attncli take it meanwhile; your own model runs and writes with its changed heads, too.
-    Afterwards it is as before. A pattern may have any numbers; functions that need more than weights refuse
-    such a layer.
+    also where several share it. It gives the model as the functions of attncli take it meanwhile; your own
+    model runs and writes with its changed heads, too, and has their gradients. Afterwards it is as before. A
+    pattern may have any numbers; functions that need more than weights refuse such a layer.
 
-    UserError for a head or part that is not there, a change of another shape, and a model that computes its
-    attention itself.
+    UserError for a head or part that is not there, a change of another shape, a layer without a softmax, a
+    model that computes its attention itself, and gradient checkpointing, which would run layers again later.
     """
-    if not isinstance(changes, Mapping):
-        raise UserError(f"changes: must map heads to parts (got {type(changes).__name__})")
-    checked_changes: dict[str, Changes] = {}
-    for name, of_head in changes.items():
-        checked_changes[_checked_name(name)] = _checked_parts(name, of_head)
-    with _hooked(model, checked_changes) as pretrained:
+    with _hooked(model, cast(Mapping[str, Changes], changes)) as pretrained:
         yield pretrained
-
-
-def _checked_name(name: object) -> str:
-    try:
-        return head_name(name)
-    except ValueError as error:
-        raise UserError(f"changes: {error}") from None
-
-
-def _checked_parts(name: object, changes: object) -> Changes:
-    if not isinstance(changes, Mapping) or not changes:
-        raise UserError(f"changes: {name}: must map parts ({', '.join(PARTS)}) to functions")
-    for part, change in changes.items():
-        try:
-            one_of(PARTS)(part)
-        except ValueError as error:
-            raise UserError(f"changes: {name}: {error}") from None
-        if not callable(change):
-            raise UserError(f"changes: {name}: {part}: must be a function (got {type(change).__name__})")
-    return changes
 
 
 @contextmanager
 def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Changes]) -> Iterator[Pretrained]:
     """While it is open the model, which this thread has for itself, runs with these heads changed."""
     with in_use(model) as pretrained, ExitStack() as opened:
-        body, has_run = pretrained.model, False
+        body, whole = pretrained.model, pretrained.whole
         _check_heads(pretrained, changes)
-        numbering = Numbering(has_two_stacks(body), None)
-
-        def begin(_module: nn.Module, _inputs: object) -> None:
-            nonlocal has_run
-            has_run = True
-            numbering.taken.clear()  # layers are numbered anew in every run
-
-        for part in pretrained.whole.modules():
-            if isinstance(part, PreTrainedModel):
-                opened.enter_context(part.register_forward_pre_hook(begin))
-        named = NamedChanges(changes)
-        opened.enter_context(patches_open(named.patches(pretrained.whole, body)))
-        opened.enter_context(handing_over(body, lambda _layer: None, numbering))
+        num_blocks = sum(map(len, blocks_of(whole, in_memory=True)))
+        numbering = RunsNumbering(
+            has_two_stacks(body), None, shares_modules=num_blocks < pretrained.num_layers
+        )
+        handed_over = opened.enter_context(handing_over(body, lambda _layer: None, numbering))
+        named = NamedChanges(_run_apart(changes, numbering, handed_over))
+        patches = named.patches(whole, body)
+        has_run = opened.enter_context(_runs_noted(whole, numbering, lambda: are_in_force(patches)))
+        opened.enter_context(patches_open(patches))
+        opened.enter_context(in_use_for_all(pretrained))
+        attention = body.config._attn_implementation
+        # As the caller's class, which may show itself.
+        kind = type(model) if isinstance(model, Pretrained) else Pretrained
         try:
-            yield pretrained
+            yield kind(**{part.name: getattr(pretrained, part.name) for part in fields(pretrained)})
         except CannotShow as error:
             raise UserError(f"heads: of {pretrained.name} cannot be changed: {error}") from None
-        if has_run and not named.met:
-            raise UserError(f"heads: {pretrained.name} {NOT_CHANGED}")
+        if (now := body.config._attn_implementation) != attention:
+            raise UserError(
+                f"heads: of {pretrained.name} were not changed after its attention was set to {now}"
+            )
+        if not has_run.isdisjoint((body, whole)):
+            _check_met(pretrained, named)
+
+
+def _run_apart(
+    changes: Mapping[str, Changes],
+    numbering: RunsNumbering,
+    handed_over: Callable[[], AbstractContextManager[None]],
+) -> dict[str, Changes]:
+    """The changes, which may run the model themselves: that is no part of the run that they are in."""
+
+    def apart(change: PartChange) -> PartChange:
+        def given(head: PatchedHead) -> Tensor:
+            with numbering.apart(), handed_over(), in_use_for_none():
+                return change(head)
+
+        return given
+
+    return {
+        name: {part: apart(change) for part, change in of_head.items()} for name, of_head in changes.items()
+    }
+
+
+@contextmanager
+def _runs_noted(
+    whole: PreTrainedModel, numbering: RunsNumbering, is_changed: Callable[[], bool]
+) -> Iterator[set[nn.Module]]:
+    """While it is open, runs of the model and of its parts are numbered; gives those that ran to the end."""
+    has_run: set[nn.Module] = set()
+    checkpointing = [part for part in whole.modules() if hasattr(part, "gradient_checkpointing")]
+
+    def begin(model: nn.Module, _inputs: object) -> None:
+        if torch.is_grad_enabled() and any(
+            part.gradient_checkpointing and part.training for part in checkpointing
+        ):
+            raise CannotShow(RECOMPUTED)
+        numbering.begin(model)
+
+    def end(model: nn.Module, _inputs: object, outputs: object) -> None:
+        numbering.end(model)
+        if outputs is not None and is_changed():  # none of a run that failed
+            has_run.add(model)
+
+    with ExitStack() as hooked:
+        for part in whole.modules():
+            if isinstance(part, PreTrainedModel):
+                hooked.enter_context(part.register_forward_pre_hook(of_this_run(begin)))
+                hooked.enter_context(part.register_forward_hook(of_this_run(end), always_call=True))
+        yield has_run
+
+
+def _check_met(pretrained: Pretrained, named: NamedChanges) -> None:
+    """UserError for a head whose layer handed nothing over, though the model ran."""
+    if not named.met:
+        raise UserError(f"heads: {pretrained.name} {NOT_CHANGED}")
+    for name in named.changes:
+        place = named_head(name)
+        if (place.stack or "self", place.layer) not in named.met:
+            layer = f"{place.stack} layer" if place.stack else "layer"
+            raise UserError(
+                f"heads: {pretrained.name} ran without the attention of {layer} {place.layer}: no head of it "
+                f"was changed (got {name})"
+            )
 
 
 def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None:
     """UserError for heads of a stack that the model does not have, and of layers beyond the last."""
     stacks: tuple[str, ...] = ("",)
     num_layers = pretrained.num_layers
+    mixers = {} if pretrained.has_decoder else _layers_without_heads(pretrained.model)
     if pretrained.has_decoder:
         stacks = ("encoder", "decoder", "cross")
         num_layers = max(num_layers, *map(len, blocks_of(pretrained.whole, in_memory=True)))
@@ -149,3 +232,19 @@ def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None
             raise UserError(f"heads: must be {wanted} of {pretrained.name} (got {name})")
         if place.layer >= num_layers:
             raise UserError(f"heads: {pretrained.name} has {num_layers} layers (got {name})")
+        if place.layer in mixers:
+            raise UserError(
+                f"heads: layer {place.layer} of {pretrained.name} has no head that can be replaced: "
+                f"{mixers[place.layer]} (got {name})"
+            )
+
+
+def _layers_without_heads(model: nn.Module) -> dict[int, str]:
+    """The layers without attention in a model that has others, and what they do."""
+    mixed, idle = layers_without_softmax(model)
+    return dict.fromkeys(idle, "it mixes no tokens") | {
+        layer: f"it is a {mixer}, without a softmax"
+        for (mixer, has_attention), layers in mixed.items()
+        for layer in layers
+        if not has_attention
+    }

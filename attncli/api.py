@@ -1,7 +1,8 @@
 """What Python calls: an experiment by its name and settings; reports that show themselves in a notebook."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from html import escape
 from io import StringIO
 from keyword import iskeyword
@@ -12,17 +13,21 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_origin
 
 import numpy as np
 
-from attncli.arguments import is_list, listed, one_of
+from attncli.arguments import is_list, listed, one_of, shown
 from attncli.arrays import (
+    AXES_OF_ARRAYS,
     checked_weights,
+    forms_of_weights,
     is_array_file,
+    is_of_a_layer,
     layer_arrays,
+    listed_names,
     read_array,
     stacked_layers,
     strongest_sequence,
     tokens_beside,
 )
-from attncli.errors import NoSuchName, UserError
+from attncli.errors import NoSuchName, UserError, nearest
 from attncli.models.folder import check_packages
 from attncli.models.text_files import text_or_ids
 from attncli.report import Numbers, Report, Statistic, Table, Tensors
@@ -56,6 +61,13 @@ Not below 540 px: Colab's outputs are frames as high as their content, of which 
 PartOfReport = TypeVar("PartOfReport", bound=Statistic)
 
 
+class _NamedStatistics(dict[str, Statistic]):
+    """Statistics by their names."""
+
+    def __missing__(self, name: str) -> Statistic:
+        raise NoSuchName("statistic", name, self)
+
+
 class NotebookReport(Report):
     """A Report as the functions of `attncli` return it: the same fields, and a way to look at them.
 
@@ -67,6 +79,11 @@ class NotebookReport(Report):
     def of(cls, report: Report) -> "NotebookReport":
         """The same report."""
         return cls(**{**_fields_of(report), "tensors": Tensors(report.tensors)})
+
+    @cached_property
+    def statistics(self) -> Mapping[str, Statistic]:
+        """The numbers and tables of the result, by the names that JSON has for them."""
+        return _NamedStatistics(self.result.statistics())
 
     def table(self, name: str) -> Table:
         """The statistic of that name as a table."""
@@ -200,14 +217,12 @@ def read_cache(
         tokens = tokens or tokens_beside(file, array, numbers.shape)
     else:
         name, named = type(cache).__name__, _named_parts(cache)
-        chosen = layer_arrays(list(named), array)
-        if not chosen:
-            raise UserError(f"cache: holds no weights of layers, as blocks.0.attn.hook_pattern ({name})")
-        layers = {layer: _as_array(named[each], each) for layer, each in chosen.items()}
-        numbers = stacked_layers(layers, "cache")
-        listed = cache.get("tokens", ()) if isinstance(cache, Mapping) else ()
+        numbers = _weights_among(named, array, name)
+        listed = named.get("tokens", ())
         if not tokens and isinstance(listed, list | tuple) and len(listed) == numbers.shape[-1]:
             tokens = [str(token) for token in listed]
+    if tokens and numbers.ndim > 1 and len(tokens) != numbers.shape[-2]:
+        raise UserError(f"tokens: must be {numbers.shape[-2]}, one for each query (got {len(tokens)})")
     named_tokens = tuple(tokens) or None
     weights = checked_weights(numbers, name, named_tokens, None)
     from attncli.report_parts import weights_report  # with torch
@@ -215,24 +230,61 @@ def read_cache(
     return NotebookReport.of(weights_report(weights, {"file": name, "array": array}, tuple(tokens), ()))
 
 
-def _named_parts(cache: Mapping[str, object] | Sequence[object]) -> dict[str, object]:
-    """The tensors by their names, those of a list by its name and their numbers."""
-    named = cache.items() if isinstance(cache, Mapping) else [("", cache)]
+def _named_parts(cache: object) -> dict[str, object]:
+    """What a mapping, or what has names and items as one (TransformerLens), or a list holds, by names; of
+    lists of tensors each by its number. UserError for anything else.
+    """
+    named: Iterable[tuple[object, object]] = [("", cache)]
+    if isinstance(cache, Mapping) or (hasattr(cache, "keys") and hasattr(cache, "items")):
+        named = cache.items()
+    elif not isinstance(cache, list | tuple):
+        wanted = "a mapping of names to tensors, a list of one tensor per layer, or a file's name"
+        raise UserError(f"cache: must be {wanted} (got {type(cache).__name__})")
     parts: dict[str, object] = {}
     for name, part in named:
-        if not isinstance(part, list | tuple):
-            parts[name] = part
-        elif not all(isinstance(each, str) for each in part):
+        if isinstance(part, list | tuple) and not all(isinstance(each, str) for each in part):
             parts |= {f"{name}.{number}".removeprefix("."): each for number, each in enumerate(part)}
+        else:
+            parts[str(name)] = part
     return parts
 
 
-def _as_array(tensor: object, name: str) -> np.ndarray:
+def _weights_among(named: Mapping[str, object], array: str | None, kind: str) -> np.ndarray:
+    """The weights of all layers, or those of the `array`. UserError where they are not there, or several."""
+    if array is not None and not isinstance(array, str):
+        raise UserError(f"array: must be the name of one, as blocks.0.attn.hook_pattern (got {shown(array)})")
+    names = [name for name in named if name != "tokens"]
+    forms = forms_of_weights(names)
+    chosen = layer_arrays(names, array) if forms or array is not None else {}
+    if chosen:
+        return stacked_layers(
+            {layer: _as_array(named[each], each) for layer, each in chosen.items()}, "cache"
+        )
+    if array is not None and array not in names:
+        known = [*forms, *names]
+        raise UserError(f"array: the cache has no {array}, but {listed_names(known)}{nearest(array, known)}")
+    if array is None and len(names) > 1 and len(forms) > 1:
+        raise UserError(f"cache: holds several: name the weights by `array`, as one of {listed_names(forms)}")
+    only = array if array is not None else names[0] if len(names) == 1 else None
+    numbers = np.empty(0) if only is None else _as_array(named[only], only)
+    may_be = array is not None or (numbers.ndim in AXES_OF_ARRAYS and (forms or not is_of_a_layer(names[0])))
+    if only is None or not may_be:
+        raise UserError(f"cache: holds no weights of layers, as blocks.0.attn.hook_pattern ({kind})")
+    return stacked_layers({0: numbers}, "cache") if is_of_a_layer(only) and numbers.ndim > 2 else numbers
+
+
+def _as_array(tensor: Any, name: str) -> np.ndarray:
+    wrong = UserError(f"cache: {name} must be a tensor or an array of numbers")
     if hasattr(tensor, "detach"):  # of torch
+        if tensor.is_meta or tensor.is_sparse or tensor.is_complex():
+            raise wrong
         tensor = tensor.detach().float().cpu()
-    numbers = np.asarray(tensor)
+    try:
+        numbers = np.asarray(tensor)
+    except ValueError:  # rows of several lengths
+        raise wrong from None
     if numbers.dtype.kind not in "fiub":
-        raise UserError(f"cache: {name} must be a tensor or an array of numbers")
+        raise wrong
     return numbers
 
 

@@ -109,13 +109,18 @@ def _damage(file: str, kind: str) -> Iterator[None]:
         raise UserError(f"{file}: is not a {kind} file, or is damaged") from None
 
 
+def listed_names(names: Collection[str]) -> str:
+    """The first of them, between commas."""
+    return ", ".join(list(names)[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+
+
 def _chosen(file: str, names: Collection[str], name: str | None) -> str:
     """The name asked for, or the file's only name."""
     if name is None and len(names) == 1:
         return next(iter(names))
     if not names:
         raise UserError(f"{file}: holds no array")
-    listed = ", ".join(list(names)[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    listed = listed_names(names)
     if name is None:
         raise UserError(f"{file}: holds {len(names)} arrays: give --array NAME, one of {listed}")
     if name not in names:
@@ -373,6 +378,22 @@ def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
     return dict(sorted(forms[chosen[0]].items())) if is_whole else {}
 
 
+def forms_of_weights(names: Iterable[str]) -> list[str]:
+    """The forms of the names of layers, with * for the number, that are called weights; where none is, those
+    that are called nothing else of attention.
+    """
+    last = {_form(name): name.rpartition(".")[2] for name in names if is_of_a_layer(name)}
+    called = [form for form, name in last.items() if name in WEIGHT_NAMES]
+    return called or [
+        form for form, name in last.items() if not name.startswith("hook_") and name != "scores"
+    ]
+
+
+def is_of_a_layer(name: str) -> bool:
+    """Whether the name of an array has the number of a layer."""
+    return NUMBER.search(name) is not None
+
+
 def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
     """The weights of each layer (head, query, key), with a leading axis of one text or without, as one array.
 
@@ -380,7 +401,7 @@ def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
     """
     if [*layers] != [*range(len(layers))]:
         listed = ", ".join(map(str, layers))
-        raise UserError(f"{source}: has layers {listed} alone: name one of their arrays (--array)")
+        raise UserError(f"{source}: has layers {listed} alone: name one of their arrays")
     texts = {len(array) if array.ndim == 4 else 1 for array in layers.values()}
     if texts != {1}:
         raise UserError(f"{source}: holds {max(texts)} texts: save one")
@@ -388,9 +409,7 @@ def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
     shapes = list(dict.fromkeys(array.shape for array in arrays))
     if len(shapes) > 1:
         sizes = " and ".join(" × ".join(map(str, shape)) for shape in shapes[:2])
-        raise UserError(
-            f"{source}: has layers of different sizes ({sizes}): name one of their arrays (--array)"
-        )
+        raise UserError(f"{source}: has layers of different sizes ({sizes}): name one of their arrays")
     return np.stack(arrays)
 
 

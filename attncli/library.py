@@ -11,7 +11,7 @@ Each call is held to its annotations before a model is loaded (`attncli.argument
 each argument that does not fit.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
@@ -306,8 +306,8 @@ def ablate(
     method: RemovalMethod = "zero",
     jointly: bool = False,
     approximate: bool = False,
-    answer: str | None = None,
-    against: str | None = None,
+    answer: AnswerArgument | None = None,
+    against: AnswerArgument | None = None,
     other: OneOrMoreTexts | None = None,
     token: Position | Literal["each"] | None = None,
     into: HeadArgument | None = None,
@@ -318,7 +318,7 @@ def ablate(
 
     linear:5:11 is one without a softmax, where layers have both kinds.
     What is predicted: every token from those before it; for an encoder tokens masked at random, from the
-    `seed`; or the `answer` alone, and with `against` by how much its logit is above that of another token.
+    `seed`; or the `answer` alone, a text or the id of a token, and by how much its logit is above `against`.
     `method`: zero, mean, sink or swap, what replaces a head's output (see `Removal`). `jointly` also takes
     out all of them at once; `approximate` orders every head by one backward pass.
     With swap a head gives what it gave on the `other` prompt, one for each text: at all tokens, at the
@@ -585,8 +585,8 @@ def generate(
 ) -> WrittenText:
     """The model continues a text; where each head looked for each new token, at the `top_k` keys first.
 
-    `text` may be what `read_sound` made of a sound, of which the model writes what is said. Without
-    `max_new_tokens` it writes 20, and of a sound as many as its generation_config.json lets it.
+    `text` may be token ids, or what `read_sound` made of a sound, of which the model writes what is said.
+    Without `max_new_tokens` it writes 20, of a sound as many as its generation_config.json lets it.
 
     The likeliest token each time, or one sampled at a temperature among the likeliest with `top_p` of the
     probability. Of every head, of those of one `layer`, or of one `head`, as 17:3; `maps` keeps whole rows,
@@ -599,11 +599,11 @@ def generate(
     if head is not None:
         _, layer, number = named_head(head_name_without_stack(head))
     with in_use(model) as pretrained:
-        prompt = text
-        if isinstance(prompt, str):
-            prompt = read_prompt(pretrained, prompt, max_new_tokens=max_new_tokens or WRITTEN)
-        elif not isinstance(prompt, Prompt):
-            prompt = prompt_of_sound(prompt, pretrained)
+        if isinstance(text, str | Mapping):
+            num_new = max_new_tokens or WRITTEN
+            prompt = read_prompt(pretrained, text_or_ids(text), max_new_tokens=num_new, truncate=None)
+        else:
+            prompt = text if isinstance(text, Prompt) else prompt_of_sound(text, pretrained)
         most = max_new_tokens or (WRITTEN if prompt.heard is None else None)
         decoding = Decoding(most, temperature, top_p, seed, prefill_chunk)
         return written(

@@ -287,14 +287,12 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
     if stack:
         raise UserError(f"head: must name a layer and a head, as {layer}:{head} (got {spec.head})")
     text, key = reading.text, spec.to
-    result = score_parts(
-        pretrained,
-        reading,
-        str(spec.head),
-        query=token_named(spec.query, text, pretrained, key="from"),
-        key=None if key is None else token_named(key, text, pretrained, key="to"),
-        over=spec.over,
-    )
+    at_query = token_named(spec.query, text, pretrained, key="from")
+    at_key = None if key is None else token_named(key, text, pretrained, key="to")
+    try:
+        result = score_parts(pretrained, reading, str(spec.head), query=at_query, key=at_key, over=spec.over)
+    except UserError as error:  # the key has another name here
+        raise UserError(*(line.replace("key: ", "to: ", 1) for line in error.lines)) from None
     query, key_place = result.query, result.key
     notes = [note for note in result.notes if note != result.unshown]
     report = build_report(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -88,11 +89,60 @@ def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | 
     return replace(computed, rest=rows.attend(source, Wanted(rest=wanted.rest)).rest)
 
 
+LEAST_FUSED = 2**22
+"""Scores of a layer (4 heads on 1,024 tokens) from which their memory counts: gradients keep it."""
+
+
+def attention_output(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
+    """weights @ value, in float32 at least; autograd follows it where it follows the layer."""
+    if not is_followed(layer):
+        output = attend(layer, Wanted(output=True)).output
+        assert output is not None
+        return output
+    output = None
+    # Fused attention has first derivatives alone, and gives a query that sees no key NaN.
+    if prod(layer.shape) >= LEAST_FUSED and layer.visibility.is_seeing and not _is_transformed():
+        with torch.autocast(layer.query.device.type, enabled=False):
+            output = FusedAttention().output(_widened(layer))
+    return attend_with_gradients(layer) if output is None else output
+
+
+def attention_weights(layer: AttentionLayer) -> Float[Tensor, "text head query key"]:
+    """softmax(score), 0 on the keys that a query does not see; autograd follows it as `attention_output`."""
+    if is_followed(layer):
+        return _weights_with_gradients(layer)
+    weights = attend(layer, Wanted(weights=True)).weights
+    assert weights is not None
+    return weights
+
+
+def is_followed(layer: AttentionLayer) -> bool:
+    """Whether autograd follows what is computed of a layer: what the engines do of it, it does not see."""
+    if _is_transformed():
+        return True
+    tensors = (layer.query, layer.key, layer.value, layer.rules.bias, layer.rules.sink)
+    return torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in tensors)
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func or forward-mode derivatives follow what is computed, whatever requires gradients."""
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
 def attend_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
     """softmax(score) value, with the scores as the layer makes them; memory is the square of the length."""
+    _, value = layer.expanded()
+    weights = _weights_with_gradients(layer)
+    with torch.autocast(layer.query.device.type, enabled=False):
+        return weights @ value.to(weights)
+
+
+def _weights_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head query key"]:
     rules, (num_texts, num_heads, num_queries, _) = layer.rules, layer.shape
-    key, value = layer.expanded()
-    scores = layer.query @ key.mT * layer.scale
+    layer = _widened(layer)
+    key, _ = layer.expanded()
+    with torch.autocast(layer.query.device.type, enabled=False):
+        scores = layer.query @ key.mT * layer.scale
     if rules.softcap is not None:
         scores = rules.softcap * (scores / rules.softcap).tanh()
     if rules.bias is not None:
@@ -103,8 +153,15 @@ def attend_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head que
     if rules.softmax_sink is not None:
         outside = rules.softmax_sink.to(scores)[..., None, None].expand(num_texts, num_heads, num_queries, 1)
         scores = torch.cat([scores, outside], dim=-1)
-    weights = scores.softmax(dim=-1)[..., : layer.shape[3]]
-    return weights.masked_fill(~seen, 0.0) @ value
+    return scores.softmax(dim=-1)[..., : layer.shape[3]].masked_fill(~seen, 0.0)
+
+
+def _widened(layer: AttentionLayer) -> AttentionLayer:
+    """The layer in the type that engines compute in: of half precision float32."""
+    if layer.query.dtype == layer.like.dtype:
+        return layer
+    parts = {name: getattr(layer, name).to(layer.like.dtype) for name in ("query", "key", "value")}
+    return replace(layer, **parts)
 
 
 MOST_MASKED = 2**24

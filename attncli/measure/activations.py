@@ -17,6 +17,14 @@ from attncli.core.names import ActivationNames
 from attncli.errors import refuse_bytes
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import (
+    LayerChange,
+    Patches,
+    RunningLayer,
+    is_patched,
+    patches_open,
+    refuse_replaced,
+)
 from attncli.models.pretrained import Pretrained, Reading, reader_of
 
 HOOKS = {
@@ -51,12 +59,16 @@ def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames
     nnsight: `model.layers.3.self_attn.pattern`, the path of the module in the whole model, and query, key,
     value, scores, pattern, output, as transformers' attention interface has them: (text, head, token, dim).
 
-    A model that computes its attention itself has its pattern alone. UserError for a model that cannot be
-    shown, and for too little memory; MemoryError.
+    A model that computes its attention itself has its pattern alone; heads that a caller changes have what
+    the model ran with. UserError for a model that cannot be shown, and for too little memory; MemoryError.
     """
     kept: dict[str, Tensor] = {}
     pretrained = reader_of(pretrained, reading)
-    with _recent_outputs(pretrained.model) as recent:
+    refuse_replaced(pretrained.model, ["gated"], "which no cache of activations holds")
+    with ExitStack() as opened:
+        recent = opened.enter_context(_recent_outputs(pretrained.model))
+        if is_patched(pretrained.model):
+            opened.enter_context(patches_open(_outputs_kept(pretrained, kept, names)))
 
         def keep(layer: CapturedLayer) -> None:
             if not kept:
@@ -67,17 +79,31 @@ def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames
                 path = pretrained.name_in_whole(layer.module)
                 named = {f"{path}.{part}": tensor for part, tensor in parts.items()}
             else:
-                named = {f"{_place_of(layer)}.{name}": part for name, part in _hooked(parts, recent)}
-            kept.update(
-                {
-                    name: tensor.float().cpu().clone(memory_format=torch.contiguous_format)
-                    for name, tensor in named.items()
-                }
-            )
+                place = _place_of(layer.stack_name, layer.layer)
+                named = {f"{place}.{name}": part for name, part in _hooked(parts, recent)}
+            kept.update({name: _copy(tensor) for name, tensor in named.items()})
             recent.given.clear()
 
         capture(pretrained.model, pretrained.inputs([reading]), keep)
     return kept
+
+
+def _outputs_kept(pretrained: Pretrained, kept: dict[str, Tensor], names: ActivationNames) -> Patches:
+    """What keeps the output of each layer when its heads have been changed, and changes nothing."""
+
+    def keep(layer: RunningLayer) -> Tensor:
+        if names == "nnsight":
+            kept[f"{pretrained.name_in_whole(layer.module)}.output"] = _copy(layer.output)
+        else:
+            place = _place_of(layer.stack, layer.layer)
+            kept[f"{place}.{HOOKS['output']}"] = _copy(layer.output.transpose(1, 2))
+        return layer.output
+
+    return Patches(frozenset(pretrained.model.modules()), lambda _layer: [LayerChange("output", keep)])
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.float().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _num_bytes(layer: CapturedLayer) -> int:
@@ -108,13 +134,14 @@ def _parts_of(layer: CapturedLayer) -> dict[str, Tensor]:
     }
 
 
-def _place_of(layer: CapturedLayer) -> str:
-    """What TransformerLens calls the attention of a layer."""
-    if layer.kind == "cross":
-        return f"decoder_blocks.{layer.layer}.cross_attn"
-    if layer.stack == "decoder":
-        return f"decoder_blocks.{layer.layer}.self_attn"
-    return f"{'encoder_blocks' if layer.stack else 'blocks'}.{layer.layer}.attn"
+def _place_of(stack: str, layer: int) -> str:
+    """What TransformerLens calls the attention of a layer of self, encoder, decoder or cross."""
+    return {
+        "self": f"blocks.{layer}.attn",
+        "encoder": f"encoder_blocks.{layer}.attn",
+        "decoder": f"decoder_blocks.{layer}.self_attn",
+        "cross": f"decoder_blocks.{layer}.cross_attn",
+    }[stack]
 
 
 class _GivenVectors(NamedTuple):
@@ -130,9 +157,11 @@ class _RecentOutputs:
     def __init__(self, model: PreTrainedModel) -> None:
         self.given: deque[_GivenVectors] = deque(maxlen=MOST_RECENT)
         settings = vars(model.config.get_text_config())
-        self.may_rotate = "rotary_dim" in settings or any(
-            "rotary" in type(module).__name__.lower() for module in model.modules()
-        )
+        rotary = [module for module in model.modules() if "rotary" in type(module).__name__.lower()]
+        self.may_rotate = "rotary_dim" in settings or bool(rotary)
+        # Some rotations (YaRN) scale vectors, too.
+        numbers = (number for module in rotary for number in vars(module).items())
+        self.scales = {1.0, *(scale for name, scale in numbers if name.endswith("attention_scaling"))}
 
     def note(self, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         """Keep what a module gave, if that is vectors of tokens."""
@@ -145,18 +174,20 @@ class _RecentOutputs:
     def projected(self, vectors: Vectors) -> tuple[Vectors, bool] | None:
         """What a projection gave where attention has these vectors, and whether they were rotated since.
 
-        A rotation keeps lengths; vectors that were not rotated may be scaled. None where no module gave them
-        by themselves. A norm of queries or keys (Qwen3) stands between: it was given the projection's output.
+        A rotation keeps lengths, but for its scale; vectors that were not rotated may have any. None where no
+        module gave them by themselves. A norm of queries or keys (Qwen3) stands between: it was given the
+        projection's output.
         """
         lengths = vectors.norm(dim=-1)
         for given in reversed(self.given):
             before = _in_heads(given.output, vectors.shape)
             if before is None:
                 continue
-            factor = lengths.sum() / before.norm(dim=-1).sum()
-            if (before * factor - vectors).abs().max() <= SAME_LENGTH * lengths.max():
+            lengths_before, tolerance = before.norm(dim=-1), SAME_LENGTH * lengths.max()
+            factor = lengths.sum() / lengths_before.sum()
+            if (before * factor - vectors).abs().max() <= tolerance:
                 is_rotated = False
-            elif (before.norm(dim=-1) - lengths).abs().max() <= SAME_LENGTH * lengths.max():
+            elif any((scale * lengths_before - lengths).abs().max() <= tolerance for scale in self.scales):
                 is_rotated = True
             else:
                 continue

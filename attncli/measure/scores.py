@@ -218,7 +218,7 @@ def _key_of(weights: Float[Tensor, " key"], key: int | None, row: ScoreRow, quer
         return int(beyond.argmax()) + len(weights) - len(beyond)
     key = checked_position(key, len(weights), "key")
     if not row.seen[key]:
-        raise UserError(f"to: must be a key that query {query} sees (got {key})")
+        raise UserError(f"key: must be one that query {query} sees (got {key})")
     return key
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.core.summaries import jensen_shannon
-from attncli.errors import refuse_bytes
+from attncli.errors import UserError, refuse_bytes
 from attncli.measure.differences import NAMING, align
 from attncli.measure.heads import NOTHING_MORE, Survey, surveyed_texts
 from attncli.measure.removal import ModelHead
@@ -177,6 +177,8 @@ def _head(a: SurveyedHead, b: SurveyedHead, furthest: FurthestRow) -> HeadChange
     known = {
         name: of_b - of_a for name, (of_a, of_b) in sides.items() if of_a is not None and of_b is not None
     }
+    if not known:
+        raise UserError(f"model: {a.layer}:{a.head} looks nowhere on one of the texts: its weights are NaN")
     statistic = max(sorted(known), key=lambda name: abs(known[name]))
     row_a, row_b = furthest.a, furthest.b
     return HeadChange.single(

@@ -556,7 +556,7 @@ def _write(
     take = rows.take if on_text is None else _with_text(rows, pretrained, on_text)
     try:
         meanwhile = nullcontext if rows.linear is None else rows.linear.heard
-        way = write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer, meanwhile=meanwhile)
+        way = write(pretrained.whole, inputs, decoding, take, pretrained.own_tokenizer, meanwhile=meanwhile)
         return way, False
     except KeyboardInterrupt:
         if on_text is None or not rows.ids:

@@ -1,7 +1,7 @@
 """Threads that measure one model do so one after another; one forked meanwhile has it unchanged."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import Lock, RLock, get_ident
 
 import torch
@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 from attncli.core.process import ALONE
 from attncli.errors import UserError
 from attncli.models.capture import configs_of, remembered
+from attncli.models.patched_heads import OpenItems
+from attncli.models.pretrained import Pretrained
 from attncli.systems import at_fork
 
 TRIED_AGAIN = 0.05
@@ -127,6 +129,24 @@ def sole_use(model: PreTrainedModel, name: str) -> Iterator[None]:
     use = _Use(name, lambda: [*model.modules(), *configs_of(model)])
     with _used(use, lambda: remembered(model)):
         yield
+
+
+_in_use_for_all = OpenItems[Pretrained]("in_use_for_all")
+
+
+def in_use_for_all(pretrained: Pretrained) -> AbstractContextManager[None]:
+    """While it is open, whatever this context measures of the model measures it as it is in use here."""
+    return _in_use_for_all.opened(pretrained)
+
+
+def in_use_for_none() -> AbstractContextManager[None]:
+    """While it is open, as in a measurement, whoever would measure such a model again is refused."""
+    return _in_use_for_all.none()
+
+
+def kept_in_use(whole: PreTrainedModel) -> Pretrained | None:
+    """The model as it is in use for all; None where it is not."""
+    return next((each for each in _in_use_for_all.of_context() if each.whole is whole), None)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -17,13 +16,13 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 from transformers.utils.generic import ModelOutput
 
-from attncli.core.engines import FusedAttention, attend
+from attncli.core.engines import FusedAttention, attend, attention_output
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
 from attncli.core.mask_tensors import HIDDEN_BY_A_HEAD, HIDES, parts_of_mask
 from attncli.core.process import SharedChange
 from attncli.core.row_tiles import TILE, GivenWeights
 from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack
-from attncli.models.patched_heads import NamedModel, RunningLayer, patched_layer
+from attncli.models.patched_heads import NamedModel, OpenItems, RunningLayer, patched_layer
 
 
 class CannotShow(Exception):
@@ -116,6 +115,64 @@ class Numbering:
                 f"{module} has {got[0]} queries and {got[1]} keys where the texts have {queries} and {keys} "
                 "tokens"
             )
+
+
+@dataclass
+class RunsNumbering(Numbering):
+    """Names for the layers of a caller's runs of a model, and of its parts, which may run by themselves.
+
+    Layers are numbered anew in each run of a model, of which `running` are those that go on, the outermost
+    first. A layer that the caller runs by itself, or a backward pass again, has the number that its module
+    had in a run; where none was, that of its name. Raises CannotShow for one of a module that serves several
+    layers: `shares_modules` says of a model that its modules are fewer than its layers. Also for a module
+    whose attention has several parts.
+    """
+
+    shares_modules: bool = False
+    last: str = ""
+    running: list[nn.Module] = field(default_factory=list)
+    numbers: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def begin(self, model: nn.Module) -> None:
+        """A model, or a part that is one, runs. Where it is running already, that run ended by an error."""
+        self.end(model)
+        self.running.append(model)
+        self.taken.clear()
+        self.last = ""
+
+    def end(self, model: nn.Module) -> None:
+        """It has run, and whatever ran in it."""
+        if model in self.running:
+            del self.running[self.running.index(model) :]
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """While it is open, other runs are numbered amid this one."""
+        before = self.running, self.taken, self.last
+        self.running, self.taken, self.last = [], defaultdict(set), ""
+        try:
+            yield
+        finally:
+            self.running, self.taken, self.last = before
+
+    def layer(
+        self, module: str, kind: str, attention: AttentionLayer | GivenWeights, stack: str | None = None
+    ) -> CapturedLayer:
+        numbers = self.numbers[module, kind]
+        if self.running:
+            if module == self.last and not self.shares_modules:
+                raise CannotShow(f"{module} computes its attention in more than one part")
+            self.last = module
+            layer = super().layer(module, kind, attention, stack)
+            numbers.add(layer.layer)
+            return layer
+        if len(numbers) > 1 or (self.shares_modules and not numbers):
+            raise CannotShow(
+                f"{module} is several layers, and by itself it may be any of them: run the model"
+            )
+        self.taken.clear()
+        layer = super().layer(module, kind, attention, stack)
+        return replace(layer, layer=next(iter(numbers), layer.layer))
 
 
 class ProcessedInputs(dict[str, Tensor]):
@@ -269,7 +326,7 @@ def seen_keys(
     batch_size: int,
     q_length: int,
     kv_length: int,
-    q_offset: int = 0,
+    q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: MaskFunction = causal_mask_function,
     attention_mask: Tensor | None = None,
@@ -300,7 +357,7 @@ def visibility_of_mask(
     batch_size: int,
     q_length: int,
     kv_length: int,
-    q_offset: int = 0,
+    q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     *,
     mask_function: MaskFunction,
@@ -309,9 +366,12 @@ def visibility_of_mask(
     device: torch.device | str = "cpu",
 ) -> Visibility:
     """Which keys each query of a mask sees."""
+    q_offset = int(q_offset)  # a static cache counts in tensors
     if kv_offset:
         raise CannotShow("its cache drops keys, which attn would have to count")
     key_mask = None if attention_mask is None or attention_mask.all() else attention_mask.bool()
+    if key_mask is not None and key_mask.shape[1] < kv_length:  # a static cache has room for more
+        key_mask = torch.nn.functional.pad(key_mask, (0, kv_length - key_mask.shape[1]))
     if use_vmap:
         mask = sdpa_mask(
             batch_size,
@@ -362,6 +422,10 @@ def _recognised(
 
 
 NAME = "attncli"
+RECOMPUTED = (
+    "a layer is computed again in the backward pass, where its heads might not be changed: switch gradient "
+    "checkpointing off"
+)
 
 
 @dataclass(frozen=True)
@@ -373,7 +437,13 @@ class _Receiver:
     numbering: Numbering
 
 
-_receiver: ContextVar[_Receiver] = ContextVar("receiver")
+_receivers = OpenItems[_Receiver]("receivers")
+
+
+def _innermost(module: nn.Module | None = None) -> _Receiver | None:
+    """The last that is open, of those whose model has the module; None without any."""
+    receivers = [*_receivers]
+    return next((each for each in receivers[::-1] if module is None or module in each.running.names), None)
 
 
 def _attend_and_hand_over(
@@ -388,10 +458,14 @@ def _attend_and_hand_over(
     s_aux: Float[Tensor, " head"] | None = None,
     position_bias: Float[Tensor, "#text #head query key"] | None = None,
     **others: Any,
-) -> tuple[Float[Tensor, "text query head value_dim"], None]:
-    """An attention function as transformers wants it: the output, and no weights."""
-    receiver = _receiver.get(None)
+) -> tuple[Float[Tensor, "text query head value_dim"], Float[Tensor, "text head query key"] | None]:
+    """An attention function as transformers wants it: the output, and the weights if they are asked for."""
+    receiver = _innermost(module)
+    if receiver is None and torch._C._current_graph_task_id() >= 0:
+        raise CannotShow(RECOMPUTED)
     name = "another thread's run" if receiver is None else receiver.running.names[module]
+    if others.get("dropout") and module.training:
+        raise CannotShow(f"{name} drops out weights, at random: call eval(), or set its dropout to 0")
     for argument, given in others.items():
         if given is not None and argument not in ARGUMENTS_WITHOUT_EFFECT:
             raise CannotShow(f"{name} passes {argument} to its attention, which attn does not know")
@@ -417,27 +491,27 @@ def _attend_and_hand_over(
         query.shape[-1] ** -0.5 if scaling is None else scaling,
         ScoreRules(softcap=softcap, bias=bias, sink=None if s_aux is None else s_aux.unsqueeze(0)),
     )
-    output = None
+    running, output = RunningLayer(name, "", 0, layer), None
     # Of a run that another thread began beside that of this one nothing is handed over.
     if receiver is not None and name.startswith(receiver.numbering.part):
-        output = _handed_over(receiver, module, name, layer)
+        running, output = _handed_over(receiver, module, name, layer)
     if output is None:
-        output = attend(layer, Wanted(output=True)).output
-        assert output is not None
+        output = attention_output(layer)
     # Half precision is computed in float32; the model continues in its dtype.
-    return output.transpose(1, 2).to(query.dtype).contiguous(), None
+    weights = running.weights.to(query.dtype) if others.get("output_attentions") else None
+    return output.transpose(1, 2).to(query.dtype).contiguous(), weights
 
 
 def _handed_over(
     receiver: _Receiver, module: nn.Module, name: str, attention: AttentionLayer
-) -> Float[Tensor, "text head query value_dim"] | None:
-    """The output of a layer, where the consumer or a change of its heads computes it."""
+) -> tuple[RunningLayer, Float[Tensor, "text head query value_dim"] | None]:
+    """A layer as its heads were changed, and its output where the consumer or a change computes it."""
     layer = receiver.numbering.layer(name, layer_kind(name), attention)
     running = RunningLayer(name, layer.stack_name, layer.layer, attention)
     patched = patched_layer(module, running, receiver.running)
     if patched is None:
-        return receiver.consume(layer)
-    return patched.finished(receiver.consume(replace(layer, attention=patched.attention)))
+        return running, receiver.consume(layer)
+    return running, patched.finished(receiver.consume(replace(layer, attention=patched.attention)))
 
 
 def _numbers_of_mask(mask: Tensor) -> Tensor:
@@ -479,29 +553,33 @@ def uncompiled() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def handing_over(model: PreTrainedModel, consume: Consumer, numbering: Numbering) -> Iterator[None]:
-    """While it is open, each layer of the model goes to `consume`, whatever runs the model."""
+def handing_over(
+    model: PreTrainedModel, consume: Consumer, numbering: Numbering
+) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """While it is open, each layer of the model goes to `consume`, whatever runs the model.
+
+    Gives what hands over to `consume` again, while another run of the model is handed over elsewhere.
+    """
     model.set_attn_implementation(NAME)
     running = NamedModel(model, {module: name for name, module in model.named_modules()})
-    token = _receiver.set(_Receiver(consume, running, numbering))
+    receiver = _Receiver(consume, running, numbering)
     try:
-        with uncompiled():
-            yield
+        with _receivers.opened(receiver), uncompiled():
+            yield partial(_receivers.opened, receiver)
     finally:
-        _receiver.reset(token)
         running.end()
 
 
 def layers_so_far() -> frozenset[tuple[str, str, int]]:
     """The layers that the model ran so far in this run: stack, kind and number."""
-    receiver = _receiver.get(None)
+    receiver = _innermost()
     taken = {} if receiver is None else receiver.numbering.taken
     return frozenset((*place, number) for place, numbers in taken.items() for number in numbers)
 
 
 def count_as_run(layers: Iterable[tuple[str, str, int]]) -> None:
     """These layers, which this run leaves out, come before the others: a module may serve as several."""
-    receiver = _receiver.get(None)
+    receiver = _innermost()
     if receiver is not None:
         for stack, kind, number in layers:
             receiver.numbering.taken[stack, kind].add(number)

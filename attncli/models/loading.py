@@ -66,7 +66,13 @@ from attncli.models.folder import (
     transformers_quiet,
 )
 from attncli.models.hub import unreachable_hub
-from attncli.models.in_turn import nothing_else_measured, one_at_a_time, sole_use
+from attncli.models.in_turn import (
+    in_use_for_none,
+    kept_in_use,
+    nothing_else_measured,
+    one_at_a_time,
+    sole_use,
+)
 from attncli.models.layers import uncompiled
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
@@ -84,11 +90,18 @@ remove_empty_compiler_folder()
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 LOADS = ("auto", "memory", "disk")
+NO_MODEL = "must be a folder's name or a transformers PreTrainedModel"
+
+
+def _what_opens(value: Any) -> Any:
+    if not isinstance(value, str | PathLike | PreTrainedModel):
+        raise ValueError(f"{NO_MODEL} (got {_kind(value)})")
+    return value
 
 
 @checked
 def open_model(
-    model: str | PathLike[str] | PreTrainedModel = SHIPPED_MODEL,
+    model: Annotated[str | PathLike[str] | PreTrainedModel, by(_what_opens)] = SHIPPED_MODEL,
     tokenizer: Any = None,
     *,
     device: Annotated[str, by(one_of(DEVICES))] = "auto",
@@ -110,6 +123,7 @@ def open_model(
     MemoryError.
     """
     if not isinstance(model, str | PathLike):
+        _check_as_it_is(checked_model(model), device, dtype, load)
         name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
         with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as pretrained:
             return replace(pretrained, lent=model)
@@ -119,6 +133,17 @@ def open_model(
         source, allow_download=allow_download, device=device, dtype=dtype, load=load, with_head=True
     )
     return replace(pretrained, name=short_name(asked))
+
+
+def _check_as_it_is(model: PreTrainedModel, device: str, dtype: str, load: str) -> None:
+    """UserError for settings of a file's model that a loaded model does not have: it is used as it is."""
+    kept = {"device": model.device.type, "dtype": str(model.dtype).removeprefix("torch."), "load": "memory"}
+    asked, defaults = {"device": device, "dtype": dtype, "load": load}, ("auto", "float32")
+    wrong = {key: value for key, value in asked.items() if value not in (kept[key], *defaults)}
+    if wrong:
+        raise UserError(
+            *(f"{key}: is that of the loaded model, {kept[key]} (got {wrong[key]})" for key in wrong)
+        )
 
 
 def _opened(asked: str) -> Pretrained:
@@ -568,14 +593,19 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
 
     A name is opened; of many calls with the same name the first loads the model. A caller's autocast and
     inference mode are suspended: autocast changes numbers, inference mode has no gradients. What is in use
-    already stays so.
+    already stays so, and so does what the caller has in use for all that comes (`in_use_for_all`).
     """
     pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
     if pretrained.is_in_use:
         yield pretrained
         return
     lent = pretrained.lent
-    with measuring(pretrained.name, pretrained.whole if lent is None else lent):
+    whole = pretrained.whole if lent is None else lent
+    if (used := kept_in_use(whole)) is not None:
+        with in_use_for_none():
+            yield replace(used, own_tokenizer=pretrained.own_tokenizer, source=pretrained.source)
+        return
+    with measuring(pretrained.name, whole):
         if lent is None:
             yield replace(pretrained, is_in_use=True)
             return
@@ -643,9 +673,7 @@ def is_sharded(model: torch.nn.Module) -> bool:
 def checked_model(model: Any) -> PreTrainedModel:
     """A transformers model. Raises UserError for anything else."""
     if not isinstance(model, PreTrainedModel):
-        raise UserError(
-            f"model: must be a folder's name or a transformers PreTrainedModel (got {_kind(model)})"
-        )
+        raise UserError(f"model: {NO_MODEL} (got {_kind(model)})")
     return model
 
 

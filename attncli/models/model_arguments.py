@@ -60,9 +60,9 @@ def _texts(value: Any) -> Any:
 def _text_or_prompt(value: Any) -> Any:
     if isinstance(value, Prompt) or (isinstance(value, Reading) and value.heard is not None):
         return value
-    if not isinstance(value, str):
+    if not isinstance(value, str | Mapping):
         raise ValueError(f"must be text (got {shown(value)})")
-    return check_text(value)
+    return check_text(text_or_ids(value))
 
 
 def _sources(value: Any) -> Any:
@@ -110,8 +110,8 @@ TextsOrFile = Annotated[
     str | PathLike[str] | Iterable[str | Mapping[str, Any]] | ManyTexts[TextLine], by(_texts)
 ]
 TextsWithPairs = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_texts_with_pairs)]
-TextOrPrompt = Annotated[str | Prompt | Reading, by(_text_or_prompt)]
-"""A text, a prompt, or what `read_sound` made of a sound."""
+TextOrPrompt = Annotated[str | Mapping[str, Any] | Prompt | Reading, by(_text_or_prompt)]
+"""A text or token ids, a prompt, or what `read_sound` made of a sound."""
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(_sources)]
 SourcesOrPicture = Annotated[

@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal, NamedTuple, get_args
+from itertools import count
+from threading import local
+from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, Wanted
+from attncli.core.engines import attention_output, attention_weights
+from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
@@ -45,16 +47,12 @@ class RunningLayer:
     @cached_property
     def weights(self) -> Float[Tensor, "text head query key"]:
         """Those of all heads."""
-        weights = attend(self.attention, Wanted(weights=True)).weights
-        assert weights is not None
-        return weights
+        return attention_weights(self.attention)
 
     @cached_property
     def output(self) -> Float[Tensor, "text head query value_dim"]:
         """That of all heads."""
-        output = attend(self.attention, Wanted(output=True)).output
-        assert output is not None
-        return output
+        return attention_output(self.attention)
 
     def part(self, name: HeadPart) -> Float[Tensor, "text head token _"]:
         """A part of all heads; keys and values of the heads that share them."""
@@ -127,48 +125,110 @@ class Patches:
     key: str = "heads"
 
 
-_patches: ContextVar[Sequence[Patches]] = ContextVar("patches", default=())
+Item = TypeVar("Item")
+
+
+@dataclass(eq=False)
+class _Opening(Generic[Item]):
+    """An item, when it was opened and its place among the others."""
+
+    item: Item
+    number: int
+    place: int
+    is_open: bool = True
+
+
+class OpenItems(Generic[Item]):
+    """What callers have opened for what runs: in this context, whatever thread it is copied to, or in this
+    thread, whatever context it runs now, as do cells of some notebooks and parts of a test.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._in_context: ContextVar[Sequence[_Opening[Item]]] = ContextVar(name, default=())
+        self._in_thread = local()
+        self._hidden: ContextVar[int] = ContextVar(f"hidden_{name}", default=0)
+        self._numbers = count(1)
+
+    def __iter__(self) -> Iterator[Item]:
+        """The outermost first."""
+        return self._visible({*self._in_context.get(), *getattr(self._in_thread, "openings", ())})
+
+    def of_context(self) -> Iterator[Item]:
+        """Those that were opened in this context: none of another task of this thread."""
+        return self._visible({*self._in_context.get()})
+
+    def _visible(self, openings: set[_Opening[Item]]) -> Iterator[Item]:
+        hidden = self._hidden.get() if openings else 0
+        for opening in sorted(openings, key=lambda each: each.place) if openings else ():
+            if opening.is_open and opening.number > hidden:
+                yield opening.item
+
+    @contextmanager
+    def opened(self, *items: Item, beneath: bool = False) -> Iterator[None]:
+        """While it is open the items are among them, as the innermost or, `beneath`, as the outermost."""
+        numbers = [next(self._numbers) for _ in items]
+        places = [-number for number in reversed(numbers)] if beneath else numbers
+        openings = [_Opening(*each) for each in zip(items, numbers, places, strict=True)]
+        in_thread: list[_Opening[Item]] = vars(self._in_thread).setdefault("openings", [])
+        in_thread += openings
+        self._in_context.set((*self._in_context.get(), *openings))
+        try:
+            yield
+        finally:
+            # By identity, since what opened it may be another context or thread, or end in another order.
+            for opening in openings:
+                opening.is_open = False
+                in_thread.remove(opening)
+            self._in_context.set(tuple(each for each in self._in_context.get() if each.is_open))
+
+    @contextmanager
+    def none(self) -> Iterator[None]:
+        """While it is open there are only those that are opened inside."""
+        before = self._hidden.get()
+        self._hidden.set(next(self._numbers))
+        try:
+            yield
+        finally:
+            self._hidden.set(before)
+
+
+_patches = OpenItems[Patches]("patches")
 
 
 @contextmanager
 def patches_open(*patches: Patches, beneath: bool = False) -> Iterator[None]:
     """While it is open these heads are changed in this thread, after those that are, or `beneath`: before."""
-    opened = _patches.get()
-    with _set((*patches, *opened) if beneath else (*opened, *patches)):
+    with _patches.opened(*patches, beneath=beneath):
         yield
 
 
 @contextmanager
 def without_patches() -> Iterator[None]:
     """While it is open none is changed: how a model's attention comes is tried on the model as it is."""
-    with _set(()):
+    with _patches.none():
         yield
 
 
-@contextmanager
-def _set(patches: Sequence[Patches]) -> Iterator[None]:
-    token = _patches.set(patches)
-    try:
-        yield
-    finally:
-        _patches.reset(token)
+def are_in_force(patches: Patches) -> bool:
+    """Whether these heads are changed in what runs now."""
+    return any(each is patches for each in _patches)
 
 
 def is_patched(model: nn.Module) -> bool:
     """Whether heads of the model are changed in this thread."""
-    return any(model in patches.modules for patches in _patches.get())
+    return any(model in patches.modules for patches in _patches)
 
 
 def refuse_changes(model: nn.Module, why: str) -> None:
     """Raise UserError, at the setting that named the heads, where heads are changed in this thread."""
-    for patches in _patches.get():
+    for patches in _patches:
         if model in patches.modules:
             raise UserError(f"{patches.key}: {why}")
 
 
 def refuse_replaced(model: nn.Module, parts: Collection[HeadPart], what: str) -> None:
     """Raise UserError where such a part of heads is replaced in this thread; `what` it lacks then."""
-    for patches in _patches.get():
+    for patches in _patches:
         for name, replaced in patches.replaced.items():
             for part in parts:
                 if model in patches.modules and part in replaced:
@@ -205,7 +265,7 @@ def patched_layer(module: nn.Module, layer: RunningLayer, running: NamedModel) -
     `finished` takes the output that was computed of it elsewhere, or None.
     """
     changes: dict[HeadPart, list[LayerChange]] = {}
-    for patches in _patches.get():
+    for patches in _patches:
         if module in patches.modules:
             for change in patches.of_layer(layer):
                 changes.setdefault(change.part, []).append(change)
@@ -286,7 +346,8 @@ class PatchedHead:
     """A head in one run of a model, with what was replaced of it so far.
 
     Queries and keys are rotated where positions rotate them. As a model writes with its cache there is one
-    query, and the keys are those of all tokens so far.
+    query, and the keys are those of all tokens so far. All are copies: what is written into them, and not
+    given back, changes nothing.
     """
 
     stack: str
@@ -300,38 +361,38 @@ class PatchedHead:
         place = f"{self.layer}:{self.head}"
         return place if self.stack == "self" else f"{self.stack}:{place}"
 
-    @property
+    @cached_property
     def query(self) -> Float[Tensor, "text query dim"]:
         """What looks."""
-        return self._whole.attention.query[:, self.head]
+        return self._whole.attention.query[:, self.head].clone()
 
-    @property
+    @cached_property
     def key(self) -> Float[Tensor, "text key dim"]:
         """What is looked at."""
-        return self._whole.attention.key[:, self.head // self._whole.attention.group]
+        return self._whole.attention.key[:, self.head // self._whole.attention.group].clone()
 
-    @property
+    @cached_property
     def value(self) -> Float[Tensor, "text key value_dim"]:
         """What is carried."""
-        return self._whole.attention.value[:, self.head // self._whole.attention.group]
+        return self._whole.attention.value[:, self.head // self._whole.attention.group].clone()
 
-    @property
+    @cached_property
     def pattern(self) -> Float[Tensor, "text query key"]:
         """The weights, 0 on keys that a query does not see."""
-        return self._whole.weights[:, self.head]
+        return self._whole.weights[:, self.head].clone()
 
-    @property
+    @cached_property
     def output(self) -> Float[Tensor, "text query value_dim"]:
         """pattern @ value, before W_O."""
-        return self._whole.output[:, self.head]
+        return self._whole.output[:, self.head].clone()
 
-    @property
+    @cached_property
     def gated(self) -> Float[Tensor, "text query value_dim"]:
         """What W_O reads: the output, after gates and norms where a model has them.
 
         UserError but in a change of this part: it comes last.
         """
-        return self._whole.part("gated")[:, self.head]
+        return self._whole.part("gated")[:, self.head].clone()
 
 
 PartChange = Callable[[PatchedHead], Tensor]
@@ -391,6 +452,11 @@ def _given_by_heads(part: HeadPart, changes: Mapping[int, PartChange], layer: Ru
             got = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
             raise UserError(
                 f"change: {part} of {patched.name} must be a tensor of shape {wanted} (got {got})"
+            )
+        if given.layout != torch.strided or given.is_meta or given.is_complex():
+            kind = given.dtype if given.is_complex() else "meta" if given.is_meta else given.layout
+            raise UserError(
+                f"change: {part} of {patched.name} must be a dense tensor of real numbers (got {kind})"
             )
         of_heads.append(given)
     return torch.stack([given.to(of_heads[0]) for given in of_heads], dim=1)

@@ -150,8 +150,8 @@ def predicted_pair(
     pretrained: Pretrained,
     generator: torch.Generator,
     *,
-    answer: str | None = None,
-    against: str | None = None,
+    answer: GivenAnswer | None = None,
+    against: GivenAnswer | None = None,
     token: int | None = None,
     key: str = "text",
 ) -> Predicted:
@@ -173,8 +173,8 @@ def predicted_of(
     pretrained: Pretrained,
     generator: torch.Generator,
     *,
-    answer: str | None = None,
-    against: str | None = None,
+    answer: GivenAnswer | None = None,
+    against: GivenAnswer | None = None,
     token: int | None = None,
 ) -> Predicted:
     """What is predicted of a prompt, with the other one where there is one; the reading itself if it says."""

@@ -44,7 +44,7 @@ def read_prompt(
     needle: str | tuple[int, int] | None = None,
     needle_depth: float | None = None,
     length: int | None = None,
-    truncate: bool = False,
+    truncate: bool | None = False,
     key: str = "text",
 ) -> Prompt:
     """The prompt as a model reads it: a text, with a question below it, in the model's chat template.

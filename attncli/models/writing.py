@@ -303,7 +303,8 @@ def write(
         watcher = _TokenWatcher(rows, on_token)
         watchers = StoppingCriteriaList([watcher])
         if stop_strings:
-            assert tokenizer is not None
+            if tokenizer is None:
+                raise UserError("tokenizer: is needed: the model ends at a text (stop_strings)")
             watchers.append(_EndOfText(tokenizer, stop_strings))
         generate: Any = model.generate  # transformers leaves it without types
         with meanwhile():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from math import log
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -86,6 +87,21 @@ def test_names_and_layouts_are_transformer_lenses(llama: LlamaForCausalLM) -> No
         torch.testing.assert_close(cache[f"{place}.hook_z"], read, atol=1e-6, rtol=0)
 
 
+def test_a_rotation_that_scales_is_told_from_what_it_rotates() -> None:
+    """YaRN makes queries and keys longer: what the projections gave is there all the same."""
+    torch.manual_seed(0)
+    rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 64}
+    config = LlamaConfig(**SIZES, num_key_value_heads=1, intermediate_size=48, rope_parameters=rope)
+    model = LlamaForCausalLM(config).eval()
+    cache = attncli.activation_cache(attncli.open_model(model), IDS)
+    scale = 1 + 0.1 * log(4.0)
+    for part, heads in (("q", 5), ("k", 1)):
+        given = outputs_of(model, f"model.layers.1.self_attn.{part}_proj").view(1, 11, heads, 8)
+        torch.testing.assert_close(cache[f"blocks.1.attn.hook_{part}"], given, atol=1e-6, rtol=0)
+        lengths = cache[f"blocks.1.attn.hook_rot_{part}"].norm(dim=-1)
+        torch.testing.assert_close(lengths, scale * given.norm(dim=-1), atol=1e-6, rtol=0)
+
+
 def test_without_rotation_there_is_one_query() -> None:
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=5, n_embd=40, vocab_size=97)).eval()
@@ -142,6 +158,56 @@ def test_a_cache_is_shown_again(llama: LlamaForCausalLM, tmp_path: Path) -> None
         attncli.read_cache(several)
     with pytest.raises(attncli.UserError, match="no weights of layers"):
         attncli.read_cache({"loss": torch.zeros(3)})
+
+
+class HookedCache:
+    """As TransformerLens's ActivationCache is: names and items, and no Mapping."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.keys, self.items = tensors.keys, tensors.items
+
+
+def test_a_cache_may_be_one_of_transformer_lens_a_list_or_one_layer(llama: LlamaForCausalLM) -> None:
+    cache, eager = attncli.activation_cache(attncli.open_model(llama), IDS), eager_weights(llama)
+    lone = {"blocks.1.attn.hook_pattern": eager[1]}
+    for given, array, expected in (
+        (HookedCache(cache), None, eager),
+        (dict(enumerate(eager)), None, eager),
+        (cache, "blocks.1.attn.hook_pattern", eager[1:2]),
+        (eager[1:2], None, eager[1:2]),
+        (lone, None, eager[1:2]),
+    ):
+        weights = attncli.read_cache(given, array=array).tensors["weights"].values
+        np.testing.assert_allclose(weights, torch.cat(expected).numpy(), atol=1e-6)
+    whole = {"attention": torch.cat(eager)}
+    assert attncli.read_cache(whole).tensors["weights"].values.shape == (3, 5, 11, 11)
+
+
+def test_what_is_no_cache_has_one_line(llama: LlamaForCausalLM) -> None:
+    cache = attncli.activation_cache(attncli.open_model(llama), IDS)
+    weights = cache["blocks.0.attn.hook_pattern"]
+    two = {f"{stack}.0.attn.hook_pattern": weights for stack in ("encoder_blocks", "decoder_blocks")}
+    wrong: list[tuple[Any, Any, str]] = [
+        (weights, None, "cache: must be a mapping of names to tensors"),
+        ({1: weights, 2: weights}, None, "has layers 1, 2 alone"),
+        ({"a.0.pattern": weights.to("meta")}, None, "a.0.pattern must be a tensor or an array of numbers"),
+        ({"a.0.pattern": weights.to_sparse()}, None, "a.0.pattern must be a tensor or an array of numbers"),
+        ({"a.0.pattern": weights.to(torch.complex64)}, None, "a.0.pattern must be a tensor or an array"),
+        (two, None, r"by `array`, as one of encoder_blocks.\*.attn.hook_pattern, decoder_blocks"),
+        (
+            {name: cache[name] for name in cache if name.endswith("scores")},
+            None,
+            "holds no weights of layers",
+        ),
+        ({"blocks.0.attn.hook_q": weights}, None, "holds no weights of layers"),
+        (cache, "blocks.0.attn.hook_patern", "did you mean 'blocks.0.attn.hook_pattern'"),
+        (cache, 3, r"array: must be the name of one.* \(got 3\)"),
+    ]
+    for given, array, line in wrong:
+        with pytest.raises(attncli.UserError, match=line):
+            attncli.read_cache(given, array=array)
+    with pytest.raises(attncli.UserError, match=r"^tokens: must be 11"):
+        attncli.read_cache(cache, ["a", "b"])
 
 
 def test_a_command_writes_what_the_function_gives(llama: LlamaForCausalLM, tmp_path: Path) -> None:
@@ -343,6 +409,29 @@ def raised(wrong: Callable[[], Any]) -> str:
     with pytest.raises(attncli.UserError) as error, wrong():
         pass
     return str(error.value)
+
+
+def test_a_cache_has_what_the_model_ran_with(llama: LlamaForCausalLM) -> None:
+    """In a patch: outputs as they were put, also after a replaced pattern, at W_O and in the next layer."""
+    model, text, read = attncli.open_model(llama), IDS, list[Tensor]()
+    parts: Any = {"pattern": lambda head: head.pattern.square(), "output": lambda head: head.output - 1}
+    projection = llama.model.layers[0].self_attn.o_proj
+    with (
+        projection.register_forward_hook(lambda _module, inputs, _output: read.append(inputs[0])),
+        attncli.hooks(model, {"0:1": parts, "0:2": {"output": without_output}}),
+    ):
+        cache = attncli.activation_cache(model, text)
+        by_path = attncli.activation_cache(model, text, names="nnsight")
+    torch.testing.assert_close(cache["blocks.0.attn.hook_z"].flatten(2), read[-1])
+    for part, hook in {"output": "hook_z", "pattern": "hook_pattern"}.items():
+        axes = (1, 2) if part == "output" else (1, 1)
+        torch.testing.assert_close(
+            by_path[f"model.layers.0.self_attn.{part}"], cache[f"blocks.0.attn.{hook}"].transpose(*axes)
+        )
+    assert not cache["blocks.0.attn.hook_z"][:, :, 2].any()
+    assert set(cache) >= {"blocks.1.attn.hook_q", "blocks.1.attn.hook_z"}
+    with attncli.patch(model, "0:1", lambda head: head.gated, part="gated"):
+        assert "0:1 has a replaced gated" in raised(lambda: attncli.activation_cache(model, text))
 
 
 def test_wrong_changes_are_one_line(llama: LlamaForCausalLM) -> None:

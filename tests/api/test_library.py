@@ -170,6 +170,9 @@ def test_effects_are_those_of_the_command(model: Pretrained, attn: Attn, tmp_pat
 
 def test_an_answer_is_the_only_target(model: Pretrained, attn: Attn) -> None:
     found = attncli.ablate(model, "to be or not to b", heads=["1:2"], answer="e", against="o")
+    ids = [int(attncli.read_text(model, f"a {letter}").text.ids[-1]) for letter in "eo"]
+    by_id = attncli.ablate(model, "to be or not to b", heads=["1:2"], answer=ids[0], against=ids[1])
+    assert by_id.heads == found.heads
     asked = ["--heads", "1:2", "--answer", "e", "--against", "o"]
     assert found.heads == statistics(attn, "ablate", "--sentence", "to be or not to b", *asked)["heads"]
 
@@ -246,6 +249,16 @@ def test_what_is_written_is_that_of_the_command(attn: Attn, tmp_path: Path, arch
     np.testing.assert_array_equal(entropy.values, np.array(command["rows"]["entropy"]))
 
 
+def test_a_model_without_a_tokenizer_writes_token_ids(model: Pretrained) -> None:
+    loaded = AutoModelForCausalLM.from_pretrained(SHIPPED_MODEL, dtype=torch.float32)
+    ids = attncli.read_text(model, "to be or not to b").text.ids.tolist()
+    expected = loaded.generate(torch.tensor([ids]), max_new_tokens=4, do_sample=False)[0, len(ids) :].tolist()
+    written = attncli.generate(attncli.open_model(loaded), {"ids": ids}, max_new_tokens=4)
+    assert list(written.ids) == expected and written.text == " ".join(map(str, expected))
+    with_tokenizer = attncli.generate(model, "to be or not to b", max_new_tokens=4)
+    assert attncli.generate(model, {"ids": ids}, max_new_tokens=4).text == with_tokenizer.text
+
+
 def test_a_loaded_model_gives_the_numbers_of_its_folder(model: Pretrained) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(SHIPPED_MODEL, dtype=torch.float32).train()
     lent = attncli.open_model(loaded, AutoTokenizer.from_pretrained(SHIPPED_MODEL))
@@ -290,6 +303,13 @@ def test_every_way_to_name_a_model(tmp_path: Path, model: Pretrained) -> None:
         r"tokenizer: must be the loaded model's transformers tokenizer \(got int\)": {
             "model": ARCHITECTURES["Llama"].build(),
             "tokenizer": 7,
+        },
+        r"dtype: is that of the loaded model, float32 \(got float16\)": {
+            "model": ARCHITECTURES["Llama"].build(),
+            "dtype": "float16",
+        },
+        r"model: must be a folder's name or .* \(got DataParallel: give the LlamaModel in it\)": {
+            "model": torch.nn.DataParallel(ARCHITECTURES["Llama"].build())
         },
     }
     for message, settings in cases.items():

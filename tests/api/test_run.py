@@ -89,6 +89,7 @@ def test_a_name_that_a_report_does_not_have_is_told_with_those_that_it_has() -> 
             "no tensor weigths (did you mean 'weights'?); known: input, scores, ",
         ),
         (lambda: report.table("heads"), "no table heads; known: none"),
+        (lambda: report.statistics["score"], "no statistic score (did you mean 'scores'?); known: "),
         (
             lambda: attncli.run("heads").table("intervals"),
             "no table intervals; known: heads, patterns, strongest",
