@@ -282,7 +282,7 @@ def run(which: str | None, copy: str | None, attn: Attn) -> int:
 
 FIRST_LOOK = "bat-cave.json", "bat"
 WAYS_ON = {
-    'attn self "the cat walks on the street"': "your own sentence",
+    'attn self "the cat walks on the street"': "your own sentence, random weights",
     "attn lesson 1": "why attention, in a few minutes",
     "attn heads --model FOLDER": "which heads of a model do what",
     "attn --help": "every command",

@@ -125,51 +125,51 @@ class Patches:
     key: str = "heads"
 
 
-Item = TypeVar("Item")
+Payload = TypeVar("Payload")
 
 
 @dataclass(eq=False)
-class _Opening(Generic[Item]):
+class _Opening(Generic[Payload]):
     """An item, when it was opened and its place among the others."""
 
-    item: Item
+    item: Payload
     number: int
     place: int
     is_open: bool = True
 
 
-class OpenItems(Generic[Item]):
+class OpenItems(Generic[Payload]):
     """What callers have opened for what runs: in this context, whatever thread it is copied to, or in this
     thread, whatever context it runs now, as do cells of some notebooks and parts of a test.
     """
 
     def __init__(self, name: str) -> None:
-        self._in_context: ContextVar[Sequence[_Opening[Item]]] = ContextVar(name, default=())
+        self._in_context: ContextVar[Sequence[_Opening[Payload]]] = ContextVar(name, default=())
         self._in_thread = local()
         self._hidden: ContextVar[int] = ContextVar(f"hidden_{name}", default=0)
         self._numbers = count(1)
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[Payload]:
         """The outermost first."""
         return self._visible({*self._in_context.get(), *getattr(self._in_thread, "openings", ())})
 
-    def of_context(self) -> Iterator[Item]:
+    def of_context(self) -> Iterator[Payload]:
         """Those that were opened in this context: none of another task of this thread."""
         return self._visible({*self._in_context.get()})
 
-    def _visible(self, openings: set[_Opening[Item]]) -> Iterator[Item]:
+    def _visible(self, openings: set[_Opening[Payload]]) -> Iterator[Payload]:
         hidden = self._hidden.get() if openings else 0
         for opening in sorted(openings, key=lambda each: each.place) if openings else ():
             if opening.is_open and opening.number > hidden:
                 yield opening.item
 
     @contextmanager
-    def opened(self, *items: Item, beneath: bool = False) -> Iterator[None]:
+    def opened(self, *items: Payload, beneath: bool = False) -> Iterator[None]:
         """While it is open the items are among them, as the innermost or, `beneath`, as the outermost."""
         numbers = [next(self._numbers) for _ in items]
         places = [-number for number in reversed(numbers)] if beneath else numbers
         openings = [_Opening(*each) for each in zip(items, numbers, places, strict=True)]
-        in_thread: list[_Opening[Item]] = vars(self._in_thread).setdefault("openings", [])
+        in_thread: list[_Opening[Payload]] = vars(self._in_thread).setdefault("openings", [])
         in_thread += openings
         self._in_context.set((*self._in_context.get(), *openings))
         try:

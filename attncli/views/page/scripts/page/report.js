@@ -70,8 +70,11 @@ export function showHeadStatistics(place) {
   const heads = chosen.tensor.axes.includes("layer") ? surveyed(chosen.report) : [];
   const row = heads.find((other) => `${other.layer}:${other.head}` === shortPlace(place));
   byId("head-statistics").hidden = !row;
-  const isStatistic = ([name, value]) => !PLACES.includes(name) && typeof value !== "string";
-  if (row) fillStatistics(byId("head-statistics"), Object.entries(row).filter(isStatistic));
+  const isStatistic = ([name, value]) => !PLACES.includes(name) && typeof value !== "string" && name !== "rest_pattern";
+  if (!row) return;
+  const patterns = [row.pattern, row.rest_pattern && `else ${row.rest_pattern}`].filter(Boolean).join(", ");
+  const named = patterns ? [["pattern", patterns]] : [];
+  fillStatistics(byId("head-statistics"), [...named, ...Object.entries(row).filter(isStatistic)]);
 }
 
 export function showNotes(report) {

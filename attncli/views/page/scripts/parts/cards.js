@@ -106,8 +106,9 @@ function statisticsOf({ query, key }, { rows, keys }, { place }) {
 }
 
 export function fillStatistics(list, pairs) {
+  const text = (value) => (typeof value === "string" ? value : scalar(value));
   const lines = pairs.map(([name, value]) =>
-    make("div", {}, make("dt", { text: words(name) }), make("dd", { text: scalar(value) })),
+    make("div", {}, make("dt", { text: words(name) }), make("dd", { text: text(value) })),
   );
   list.replaceChildren(...lines);
   return list;
