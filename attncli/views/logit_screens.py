@@ -102,6 +102,20 @@ def _steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(step for step in steps if not (is_linear and step.startswith("--head")))
 
 
+def _finding(report: Report) -> Iterator[str]:
+    """Of which token the logit is, the sum, and the head that changes it most."""
+    yield report.how_to_read
+    display = Display()
+    yield from (f"{line[0].upper()}{line[1:]}." for line in _sum(report, display))
+    first = next(iter(report.result_of(LogitAttribution).heads), None)
+    if first is not None and first.contribution is not None:
+        token, weight = first.get("key_token"), first.get("key_weight")
+        looks = ""
+        if isinstance(token, str) and isinstance(weight, float):
+            looks = f", looking at {plain_text(token)} with {fixed(weight, display.precision)}"
+        yield f"{first.name} changes it most: {fixed(first.contribution, display.precision)}{looks}."
+
+
 LOGIT_COLUMNS = (
     PatternCells(),
     LookedAtCells(),
@@ -128,6 +142,7 @@ LOGIT_SCREEN = FirstScreen(
         Notes(apart=True),
     ),
     next_steps=_steps,
+    finding=_finding,
 )
 """The sum; the heads and the MLPs that add most; the tokens whose values a head moved."""
 

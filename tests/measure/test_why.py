@@ -22,6 +22,7 @@ from attncli.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer
+from tests.views.page.test_page import reports_in
 from tools.tiny_architectures import GROUPED, HIDDEN, USUAL, VOCABULARY
 
 SHIPPED = str(HeadsSpec.default_model)
@@ -359,3 +360,14 @@ def test_wrong_names_and_answers_are_one_line(arguments: dict[str, Any], line: s
     with pytest.raises(attncli.UserError) as error:
         attncli.why(SHIPPED, **arguments)
     assert str(error.value) == line
+
+
+def test_a_page_says_first_of_which_token_the_logit_is_and_what_makes_it(attn: Attn, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert attn(["why", "abcabcab", "--answer", "c", "-o", str(page)]).code == 0
+    (report,) = reports_in(page.read_text())
+    top, parts = report["statistics"]["heads"][0], report["statistics"]["parts"]
+    assert report["finding"].startswith("What each part adds to the logit of 'c' at the last token")
+    assert f"Logit {parts['logit']:.4f} = embedding {parts['embedding']:.4f} + heads " in report["finding"]
+    said = f"{top['layer']}:{top['head']} changes it most: {top['contribution']:.4f}, looking at "
+    assert said in report["finding"]
