@@ -51,7 +51,7 @@ def naive_figures(
     """
     figures: dict[str, list[float]] = {}
     visible = (weights > 0).any(dim=0).sum(dim=-1).tolist()
-    looks_ahead = ids is None or bool((weights.triu(1) > 0).any())
+    seen = (weights > 0).any(dim=0).tolist()
     for head in weights.double():
         rows = [(i, row) for i, row in enumerate(head.tolist()) if sum(row) > 0]
         entropies = [-sum(p * math.log(p) for p in row if p > 0) for _, row in rows]
@@ -74,9 +74,7 @@ def naive_figures(
         chosen = [sum(row[j] for j in keys) for i, row in rows if i in queries]
         values["from_to_weight"] = _mean(chosen) if keys else math.nan
         others = [
-            sum(row[j] for j in keys)
-            for i, row in rows
-            if i not in queries and (looks_ahead or any(j <= i for j in keys))
+            sum(row[j] for j in keys) for i, row in rows if i not in queries and any(seen[i][j] for j in keys)
         ]
         if 0 < len(queries) < len(rows):
             values["others_to_weight"] = _mean(others) if others and keys else math.nan

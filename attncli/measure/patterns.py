@@ -105,9 +105,33 @@ def without_first_key(wanted: Wanted) -> Wanted:
 
 def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
     """In how many rows that see a key each pattern has a key."""
-    assert wanted.patterns is not None
-    seeing = found.seeing
-    return (wanted.patterns.rows[..., : seeing.shape[-1]] & seeing.unsqueeze(1)).sum(dim=-1)
+    patterns = wanted.patterns
+    assert patterns is not None
+    rows = patterns.rows[..., : found.seeing.shape[-1]] & found.seeing.unsqueeze(1)
+    if "others_to_weight" in patterns.names:
+        rows = rows.clone()
+        rows[:, patterns.names.index("others_to_weight")] &= _sees_asked_key(found, patterns)
+    return rows.sum(dim=-1)
+
+
+def _sees_asked_key(found: Computed, patterns: Patterns) -> Bool[Tensor, "text query"]:
+    """The rows that see one of the keys that were asked for.
+
+    By how many keys each sees: of a causal layer the last ones; else all of them or, where rows see more
+    or fewer, as many on both sides, which the first row tells, that has one side alone.
+    """
+    assert found.visible is not None
+    visible = found.visible
+    queries = torch.arange(visible.shape[-1], device=visible.device)
+    sees = torch.zeros_like(visible, dtype=torch.bool)
+    for text, keys in enumerate(patterns.marks.to_keys):
+        apart = queries.unsqueeze(-1) - keys[patterns.first_key :].nonzero()[:, 0] - patterns.first_key
+        window = visible[text, :1] + patterns.first_key if patterns.looks_ahead else visible[text]
+        seen = (apart if not patterns.looks_ahead else apart.abs()) < window.unsqueeze(-1)
+        seen &= (apart >= 0) | patterns.looks_ahead
+        sees_all = patterns.looks_ahead and bool((visible[text] == visible[text, 0]).all())
+        sees[text] = seen.any(dim=-1) | sees_all
+    return sees
 
 
 def _rows_of_heads(found: Computed, wanted: Wanted) -> Int[Tensor, "#text #head pattern"]:

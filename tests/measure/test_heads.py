@@ -185,7 +185,7 @@ def test_models_that_do_not_read_text_are_refused(attn: Attn, tmp_path: Path) ->
 
 
 def test_every_statistic_can_be_asked_for() -> None:
-    row = run("heads", weighted="true", to=["1"]).statistics["heads"][0].keys() | {
+    row = run("heads", weighted="true", to=["1"], **{"from": ["5"]}).statistics["heads"][0].keys() | {
         "neighbour",
         "high_norm_mass",
         *OF_SOUNDS,
