@@ -161,6 +161,7 @@ class Listener(TorchFunctionMode):
         self._thread, self._is_closed = current_thread(), False
         with ExitStack() as stack:
             stack.callback(setattr, self, "_is_closed", True)
+            stack.callback(self._after_modules)
             _opened[self._thread] += 1
             stack.callback(_close, self._thread)
             before = register_module_forward_pre_hook(self._enter)
@@ -189,6 +190,12 @@ class Listener(TorchFunctionMode):
     # Modules
 
     def _enter(self, module: nn.Module, _inputs: object) -> None:
+        try:
+            self._begin(module)
+        except Exception as error:  # whatever it is, the program goes on
+            self._note_error(error, type(module).__name__)
+
+    def _begin(self, module: nn.Module) -> None:
         thread = current_thread()
         if thread is not self._thread and not self.all_threads:
             if not _opened[thread]:
@@ -196,10 +203,11 @@ class Listener(TorchFunctionMode):
                     "Modules were called in other threads, which are heard by a recording of their own."
                 ] = None
             return
-        if not self.running.stack:
+        running = self.running
+        self._after_modules()
+        if not running.stack:
             self._run_uncompiled()
             self._kernels.replace()
-        running = self.running
         running.enter(module)
         if self._is_pushed():
             if len(running.stack) == 1:
@@ -210,14 +218,23 @@ class Listener(TorchFunctionMode):
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, module: nn.Module, _inputs: object, _output: object) -> None:
+        try:
+            self.running.leave(module)
+            self._after_modules()
+            follower = getattr(self._follower, "of_thread", None)
+            if not self.running.stack and follower is not None:
+                follower.clear()
+        except Exception as error:  # whatever it is, the program goes on
+            self._note_error(error, type(module).__name__)
+
+    def _after_modules(self) -> None:
+        """Listen no longer where the module is left for which that was begun."""
+        self.running.drop_ended()
         stack = self.running.stack
-        self.running.leave(module)
         pushed_at = getattr(self._threads, "pushed_at", None)
         if pushed_at is not None and len(stack) < pushed_at:
             self._threads.pushed_at = None
             self.__exit__(None, None, None)
-        if not stack and (follower := getattr(self._follower, "of_thread", None)) is not None:
-            follower.clear()
 
     def _is_pushed(self) -> bool:
         is_of_opener = self.patterns is None and current_thread() is self._thread
@@ -250,7 +267,7 @@ class Listener(TorchFunctionMode):
         try:
             self._hear(name, lambda: _of_kernel(read()))
         except Exception as error:  # whatever it is, the program goes on
-            self.not_heard[f"{self._path()}: {type(error).__name__}: {error}"] += 1
+            self._note_error(error)
         return result
 
     def __torch_function__(
@@ -271,7 +288,7 @@ class Listener(TorchFunctionMode):
             else:
                 self._follow().after(function, arguments, named, result)
         except Exception as error:  # whatever it is, the program goes on
-            self.not_heard[f"{self._path()}: {type(error).__name__}: {error}"] += 1
+            self._note_error(error)
         return result
 
     def _through(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -326,7 +343,17 @@ class Listener(TorchFunctionMode):
 
         self._hear("by hand", read)
 
+    def _note_error(self, error: Exception, place: str | None = None) -> None:
+        """One of ours, in a place that may itself be the reason."""
+        if place is None:
+            try:
+                place = self._path()
+            except Exception as unnamed:  # whatever it is, the program goes on
+                place, error = "a module", unnamed
+        self.not_heard[f"{place}: {type(error).__name__}: {error}"] += 1
+
     def _path(self) -> str:
+        self.running.drop_ended()
         stack = self.running.stack
         path = self.running.path()
         number = stack[-1].num_heard if stack else 0
@@ -358,7 +385,7 @@ class Listener(TorchFunctionMode):
         except (NotHeard, UserError) as error:
             self.not_heard[f"{path}: {error}"] += 1
         except Exception as error:  # whatever it is, the program goes on
-            self.not_heard[f"{path}: {type(error).__name__}: {error}"] += 1
+            self._note_error(error, path)
 
     def wants(self, path: str, number: int) -> bool:
         """Whether that call of a module is read."""
