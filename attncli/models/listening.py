@@ -6,7 +6,7 @@ is read of it is read beside it, and no error of ours reaches the program.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -38,6 +38,8 @@ MOST_SPLIT = 2**24
 """Entries of a mask that is split at once; of larger ones a part at a time, as it is needed."""
 _opened: Counter[Thread] = Counter()
 """The threads that have listeners of their own, and how many."""
+MOST_NAMED = 3
+"""Modules that a line names."""
 CLOSE = 1e-5
 """How far weights that are computed again may be from a program's own in float32."""
 
@@ -67,6 +69,13 @@ class CallHint(NamedTuple):
 
     num_heads: int | None = None
     is_self: bool | None = None
+
+
+def _listed(paths: Iterable[str]) -> str:
+    """The first of several, and how many more there are."""
+    named = [*paths]
+    rest = len(named) - MOST_NAMED
+    return ", ".join(named[:MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _close(thread: Thread) -> None:
@@ -131,6 +140,7 @@ class Listener(TorchFunctionMode):
         self.counts: Counter[str] = Counter()
         self.not_heard: Counter[str] = Counter()
         self._said: dict[str, None] = {}
+        self._remarks: dict[str, dict[str, None]] = {}
         self._threads = local()
         self._follower = local()
 
@@ -143,7 +153,8 @@ class Listener(TorchFunctionMode):
             f"{reason}{f' ({count:,} times)' if count > 1 else ''}."
             for reason, count in self.not_heard.items()
         ]
-        return [*self._said, *scripted, *missed]
+        remarks = [f"{_listed(paths)}: {remark}." for remark, paths in self._remarks.items()]
+        return [*self._said, *scripted, *remarks, *missed]
 
     def __exit__(self, *error: object) -> None:
         """Take this mode off, and leave those that were put on it since."""
@@ -419,6 +430,8 @@ class Listener(TorchFunctionMode):
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
             raise NotHeard("an attention without keys")
+        if isinstance(read, HandmadeAttention) and read.remark is not None:
+            self._remarks.setdefault(read.remark, {})[path] = None
         is_self = hint.is_self
         if is_self is None:
             is_self = not _names_cross(path, self.running.class_names()) and num_queries <= num_keys
@@ -686,15 +699,16 @@ def layer_by_hand(
         if not _hides_rows_of_some_heads(mask):
             visibility, bias = _of_mask(mask, *weights.shape[2:])
             layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
-            if _gives(layer, weights):
+            if _gives(layer, weights, every_row=found.is_filled):
                 return layer, weights
     return GivenWeights(weights, seen), weights
 
 
-def _gives(layer: AttentionLayer, weights: Tensor) -> bool:
-    """Whether query, key and what is added to their products give the weights again, in some rows."""
+def _gives(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:
+    """Whether query, key and what is added to their products give the weights again, in some rows or all."""
     num_queries = weights.shape[2]
-    rows = torch.arange(0, num_queries, max(1, num_queries // CHECKED_ROWS), device=weights.device)
+    step = 1 if every_row else max(1, num_queries // CHECKED_ROWS)
+    rows = torch.arange(0, num_queries, step, device=weights.device)
     scores = layer.scale * (layer.query[:, :, rows] @ layer.key.mT).float()
     if layer.rules.bias is not None:
         scores = scores + layer.rules.bias.expand(-1, -1, num_queries, -1)[:, :, rows]

@@ -67,12 +67,24 @@ PARTS = functions_named(
 )
 JOINS = functions_named("cat", "concat", "concatenate", "pad")
 SUMS = {
-    *functions_named("add", "sub", "subtract", "maximum", "max", "minimum", "min", "tril", "triu"),
+    *functions_named("add", "sub", "rsub", "subtract", "maximum", "max", "minimum", "min", "tril", "triu"),
     *functions_named("masked_scatter", "clamp", "clip", "clamp_min", "clamp_max", "tanh"),
     Tensor.__radd__,
 }
 """What they change can be counted as something added to the product."""
 FILLS = functions_named("masked_fill", "where", "nan_to_num")
+ELEMENTWISE = functions_named(
+    *("relu", "leaky_relu", "elu", "gelu", "silu", "sigmoid", "softplus", "selu", "celu", "relu6", "prelu"),
+    *("hardtanh", "hardsigmoid", "hardswish", "pow", "square", "sqrt", "abs", "exp2", "log1p", "sign"),
+)
+"""These change numbers and leave axes as they are."""
+SCATTERS = functions_named(
+    "scatter", "scatter_add", "scatter_reduce", "index_fill", "index_put", "fill_diagonal"
+)
+BLANKS = functions_named("full_like", "zeros_like", "ones_like", "empty_like")
+DISTANCES = {torch.cdist}
+TENSORDOTS = functions_named("tensordot")
+INNERS = functions_named("inner")
 DROPOUTS = functions_named(
     "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d"
 )
@@ -87,18 +99,18 @@ CONVOLUTIONS = functions_named("conv1d", "conv2d", "conv3d")
 NORMS = functions_named("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize")
 OVERWRITING = {
     function
-    for function in (*FILLS, *DROPOUTS, *SCALINGS, *DIVISIONS, *SUMS)
+    for function in (*FILLS, *DROPOUTS, *SCALINGS, *DIVISIONS, *SUMS, *ELEMENTWISE, *SCATTERS)
     if (name := function.__name__).endswith("_") and (not name.endswith("__") or name.startswith("__i"))
 }
 CARRYING = {
-    *(*MOVES, *SHAPES, *PARTS, *JOINS, *SUMS, *FILLS, *DROPOUTS, *CASTS, *SCALINGS, *DIVISIONS),
+    *(*MOVES, *SHAPES, *PARTS, *JOINS, *SUMS, *FILLS, *DROPOUTS, *CASTS, *SCALINGS, *DIVISIONS, *ELEMENTWISE),
     *functions_named("neg", "stack", "roll", "repeat", "repeat_interleave", "index_select", "index_copy"),
     *functions_named("view_as_complex", "view_as_real", "addcmul", "lerp", "sum"),
 }
 """Through these a tensor stays what it was: scores, weights, or a projection of the same tensor."""
 VIEWING = MOVES | SHAPES | PARTS | CASTS
 SUBTRACTIONS = functions_named("sub", "subtract")
-NEGATIONS = functions_named("neg")
+NEGATIONS = functions_named("neg", "rsub")
 ADDMMS = functions_named("addmm")
 LAST_NORMS = functions_named("layer_norm", "rms_norm", "normalize")
 INDEXING = functions_named("getitem")
@@ -219,6 +231,36 @@ def labels_of(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str
 def _spelled(labels: str, ndim: int) -> str:
     missing = ndim - len(labels.replace("...", ""))
     return labels.replace("...", "9876543210"[10 - missing :])
+
+
+def letters_of_contraction(
+    call: TorchCall, left: Tensor, right: Tensor
+) -> tuple[tuple[str, str], str] | None:
+    """inner and tensordot as an equation; None for axes that are not given as numbers."""
+    given = 1 if call.function in INNERS else call.get(2, "dims")
+    given = 2 if given is None else given
+    if type(given) is int:
+        of_left, of_right = [*range(left.ndim - given, left.ndim)], [*range(given)]
+        if call.function in INNERS:
+            of_right = [right.ndim - 1]
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        pairs = [[part] if type(part) is int else part for part in given]
+        if not all(
+            isinstance(part, tuple | list) and all(type(axis) is int for axis in part) for part in pairs
+        ):
+            return None
+        of_left, of_right = (
+            [axis % tensor.ndim for axis in part]  # type: ignore[union-attr, operator]
+            for part, tensor in zip(pairs, (left, right), strict=True)
+        )
+    else:
+        return None
+    letters = [chr(ord("a") + place) for place in range(left.ndim + right.ndim)]
+    first, second = letters[: left.ndim], letters[left.ndim :]
+    for axis, other in zip(of_left, of_right, strict=True):
+        second[other] = first[axis]
+    out = [letter for letter in (*first, *second) if (letter in first) != (letter in second)]
+    return ("".join(first), "".join(second)), "".join(out)
 
 
 def letters_of_product(left: Tensor, right: Tensor) -> tuple[tuple[str, str], str]:

@@ -437,19 +437,6 @@ def test_a_sink_is_cut_off(query: Tensor, key: Tensor) -> None:
     assert heard.query is None and heard.weights.shape[-1] == KEYS
 
 
-def test_a_difference_of_two_softmaxes_is_heard_as_one(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Differential attention."""
-    q, k = query.repeat(1, 2, 1, 1), torch.randn(TEXTS, 2 * HEADS, KEYS, DIM)
-
-    def program() -> Tensor:
-        weights = (q @ k.mT).softmax(-1).view(TEXTS, HEADS, 2, QUERIES, KEYS)
-        return (weights[:, :, 0] - 0.25 * weights[:, :, 1]) @ value
-
-    heard = the_one(program)
-    weights = (q @ k.mT).softmax(-1).view(TEXTS, HEADS, 2, QUERIES, KEYS)
-    torch.testing.assert_close(heard.weights, weights[:, :, 0] - 0.25 * weights[:, :, 1])
-
-
 def test_rows_that_see_nothing_are_as_the_program_fills_them(query: Tensor, key: Tensor) -> None:
     hidden = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
     hidden[1] = True
