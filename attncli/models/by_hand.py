@@ -373,7 +373,8 @@ class Follower(Origins):
     def share_again(self, weights: Tensor, axis: int, known: Weights, call: TorchCall) -> None:
         """A softmax of weights along their keys or queries: weights that are no longer of a product alone."""
         labels = [part.label for part in known.axes[axis]]
-        if call.function in LOG_SOFTMAXES or len(labels) != 1 or labels[0] not in known.tokens:
+        is_of_tokens = len(labels) == 1 and labels[0] in known.tokens
+        if call.function in LOG_SOFTMAXES or not is_of_tokens or not isinstance(call.result, Tensor):
             return
         (key,) = labels
         query = known.query if key == known.key else known.key

@@ -250,8 +250,7 @@ def letters_of_contraction(
         ):
             return None
         of_left, of_right = (
-            [axis % tensor.ndim for axis in part]  # type: ignore[union-attr, operator]
-            for part, tensor in zip(pairs, (left, right), strict=True)
+            [axis % tensor.ndim for axis in part] for part, tensor in zip(pairs, (left, right), strict=True)
         )
     else:
         return None

@@ -39,7 +39,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = self.parts(x)
-        return self.weigh(query @ key.mT / math.sqrt(DIM)) @ value
+        mixed: Tensor = self.weigh(query @ key.mT / math.sqrt(DIM)) @ value
+        return mixed
 
 
 def heard_of(
@@ -161,10 +162,7 @@ LINES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "heads after dropout": (lambda scores: functional.dropout(scores.softmax(-1)) * OF_HEADS, BY_ROWS),
     "above 1": (lambda scores: scores.softmax(-1) * (GATE + 3), NO_SHARES),
     "the rest": (lambda scores: 1 - scores.softmax(-1), NO_SHARES),
-    "after dropout": (
-        lambda scores: shares(functional.dropout(scores.softmax(-1), 0.1) * SEEN),
-        AFTER_DROPOUT,
-    ),
+    "after dropout": (lambda scores: shares(functional.dropout(scores.softmax(-1)) + GATE), AFTER_DROPOUT),
     "in place": (lambda scores: functional.dropout(scores.softmax(-1) * SEEN, inplace=True), IN_PLACE),
 }
 

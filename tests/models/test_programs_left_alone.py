@@ -1,6 +1,7 @@
 """A program is what it is without being recorded: its modules, functions, kernels and tracing."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def heard(program: Callable[[], Any], **settings: Any) -> tuple[Any, list[HeardC
     listener = Listener(calls.append, **{"calls": "all", **settings})
     with listener.listening():
         result = program()
-    assert not _get_current_function_mode_stack()
+    assert not _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return result, calls, listener
 
 
@@ -74,7 +75,7 @@ def test_modules_without_a_hash_and_equal_ones_are_told_apart(modules: str | Non
     for kind in (Unhashable, Equal):
         model = Pair(kind(), kind())
         plain = model(x)
-        result, calls, listener = heard(lambda model=model: model(x), modules=modules)
+        result, calls, listener = heard(partial(model, x), modules=modules)
         assert result.equal(plain) and not listener.notes()
         assert [call.module for call in calls] == ["first", "second"]
 
